@@ -157,8 +157,9 @@ class RawRows:
     def is_order_sensitive(self) -> bool:
         return False
 
-    def needed_columns(self) -> None:
-        """All columns."""
+    def needed_columns(self) -> tuple[str, ...] | None:
+        """None: all columns."""
+        return None
 
     def spark_partial(self) -> None:
         """There is nothing to aggregate."""

@@ -1,5 +1,5 @@
-"""Tasks that all run at once hand over their rows: each comes once, wherever a task fails and is
-tried again, as if one had done it all.
+"""Tasks that all run at once exchange their rows: each comes once, wherever a task fails and is
+tried again, as if one task had done it all.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Played:
         moves: list[Move] = [MappedPartitions(self.step(0), SCHEMA)]
         for number, parallelism in enumerate(behind, 1):
             moves += [Placed(parallelism, "to"), MappedPartitions(self.step(number), SCHEMA)]
-        # Who still waits when the folder goes does so no longer.
+        # A task that still waits when the folder is removed fails.
         with ThreadPoolExecutor(8) as pool, tempfile.TemporaryDirectory() as folder:
             for exchange in range(len(behind)):
                 Path(folder, str(exchange)).mkdir()
@@ -121,9 +121,8 @@ def test_each_row_comes_once_wherever_a_task_fails(job: Job) -> None:
 
 
 def test_who_waits_goes_on_when_all_have_sent_and_not_before(tmp_path: Path) -> None:
-    exchange = tmp_path / "0"
-    exchange.mkdir()
-    handover = Handover(exchange, 2)
+    handover = Handover(tmp_path / "0", 2)
+    handover.folder.mkdir()
     batch = pa.RecordBatch.from_pylist([{"to": 1, "path": "a"}, {"to": 0, "path": "b"}], SCHEMA)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(handover.wait)
@@ -138,9 +137,8 @@ def test_who_waits_goes_on_when_all_have_sent_and_not_before(tmp_path: Path) -> 
 
 
 def test_what_is_being_sent_is_not_there_yet(tmp_path: Path) -> None:
-    exchange = tmp_path / "0"
-    exchange.mkdir()
-    handover = Handover(exchange, 1)
+    handover = Handover(tmp_path / "0", 1)
+    handover.folder.mkdir()
 
     def breaks_off() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"to": 0, "path": "a"}], SCHEMA)
@@ -150,7 +148,7 @@ def test_what_is_being_sent_is_not_there_yet(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         handover.send(0, breaks_off(), SCHEMA)
     assert not handover.has_sent(0)
-    assert not list(exchange.iterdir())
+    assert not list(handover.folder.iterdir())
 
 
 def test_who_waits_is_told_that_the_job_has_ended(tmp_path: Path) -> None:

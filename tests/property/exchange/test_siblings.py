@@ -94,8 +94,8 @@ def unites(chain: Declared, uid: str, column: str) -> Declared:
 
 
 STEPS: tuple[Step, ...] = (
-    *(passes, drops, filters, projects, sums, counts, ranks, chooses, unites),
-)
+    passes, drops, filters, projects, sums, counts, ranks, chooses, unites
+)  # fmt: skip
 steps = st.tuples(st.sampled_from(STEPS), st.integers(0, 2))
 
 

@@ -7,7 +7,7 @@ Instants differ by less than a millisecond at times.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from random import Random
 
 import polars as pl
@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
-from sluice.operators.operator import EpochTime, Operator, Outcome
+from sluice.operators.operator import EpochTime, Outcome
 from tests.property.operators.barriers import rising
+from tests.property.operators.played import EPOCH, MS
 from tests.property.operators.subtask import (
     Epoch,
     Row,
     Subtask,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
     in_chunks,
 )
 
@@ -32,9 +31,6 @@ LEFT = pl.Schema(
 )
 RIGHT = pl.Schema({"key": pl.Int64(), "name": pl.String(), "score": pl.Int64(), "seen": INSTANT})
 SCHEMAS = (LEFT, RIGHT)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MS = timedelta(milliseconds=1)
-
 ids = st.sampled_from([None, 0, 1])
 names = st.sampled_from([None, "a", "b", "b"])
 instants = st.none() | st.integers(-35_000, 35_000).map(lambda us: EPOCH + us * MS / 1000)
@@ -42,7 +38,6 @@ lefts = st.tuples(ids, names, st.integers(0, 2), instants, instants)
 rights = st.tuples(ids, names, st.integers(0, 2), instants)
 epochs = st.tuples(st.lists(lefts, max_size=9), st.lists(rights, max_size=9))
 histories = st.lists(epochs, min_size=1, max_size=4)
-seeds = st.integers(0, 2**32).map(Random)
 
 History = list[tuple[Epoch, Epoch]]
 Played = tuple[History, list[EpochTime]]
@@ -96,9 +91,3 @@ def play(subtask: Subtask, epoch: tuple[Epoch, Epoch], time: EpochTime, random: 
         merge=random.random() < 0.3,
         by_hash=random.random() < 0.5,
     )
-
-
-def check_everything_is_decided_by_content(operator: Operator, played: Played) -> None:
-    history, times = played
-    check_cuts_decide_nothing(operator, SCHEMAS, history, times)
-    check_subtasks_share_the_work(operator, SCHEMAS, history, times)

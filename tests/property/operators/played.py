@@ -13,16 +13,18 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
-from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operations import Stateful
+from sluice.declaration.operations import KeyedAggregate, Stateful
+from sluice.operators.aggregate import KeyedAggregateOperator
 from sluice.operators.operator import FILTER, EpochTime, Operator, Outcome, Partial
-from tests.property.operators.subtask import Epoch, Row, Subtask, in_chunks
+from tests.property.operators.barriers import rising
+from tests.property.operators.subtask import INPUT, Epoch, Row, Subtask, in_chunks
 
 KEYS = ("id", "name")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MS = timedelta(milliseconds=1)
 
 # Every kind, some of them with a filter; ``WHERES`` is what Spark computes of it.
 AGGREGATES = {
@@ -55,20 +57,8 @@ values = st.none() | st.integers(-3, 3)
 instants = st.integers(-35_000, 35_000).map(lambda us: EPOCH + timedelta(microseconds=us))
 rows = st.tuples(ids, names, values, st.none() | instants)
 histories = st.lists(st.lists(rows, max_size=8), min_size=1, max_size=4)
+latenesses = st.sampled_from([0, 0, 3, 15])
 seeds = st.integers(0, 2**32).map(Random)
-
-
-@st.composite
-def times(draw: st.DrawFn, epochs: int, furthest_ms: int = 40) -> list[EpochTime]:
-    """The times of *epochs* epochs, whose watermarks rise, at times to the end of time."""
-    ends = sorted(draw(st.integers(-furthest_ms, furthest_ms)) for _ in range(epochs))
-    if draw(st.booleans()):
-        ends[-1] = MAX_WATERMARK
-    starts = [MIN_WATERMARK, *ends[:-1]]
-    return [
-        EpochTime(checkpoint_id=number, previous_watermark_ms=start, watermark_ms=end)
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True), start=1)
-    ]
 
 
 @st.composite
@@ -76,7 +66,7 @@ def timed_histories(
     draw: st.DrawFn, epochs: st.SearchStrategy[list[Epoch]] = histories
 ) -> tuple[list[Epoch], list[EpochTime]]:
     history = draw(epochs)
-    return history, draw(times(len(history)))
+    return history, draw(rising(len(history)))
 
 
 def a_stage(
@@ -100,6 +90,12 @@ def a_stage(
         ),
         ttl_ms=ttl_ms,
     )
+
+
+def one_aggregate(aggregate: agg.Aggregate, schema: pl.Schema = INPUT) -> Subtask:
+    """A subtask of a stage, keyed by ``id``, that has this aggregate as its ``result``."""
+    stage = a_stage(KeyedAggregate(aggregates={"result": aggregate}), keys=["id"])
+    return Subtask(KeyedAggregateOperator(stage, schema), [schema], key_count=1)
 
 
 @dataclass
@@ -189,9 +185,19 @@ def percentile(numbers: Sequence[float], fraction: float) -> float | None:
 
 
 def at(ms: float) -> datetime:
-    return EPOCH + timedelta(milliseconds=ms)
+    return EPOCH + ms * MS
+
+
+def rows_at(*ms: float) -> Epoch:
+    return [(1, "a", 7, at(instant)) for instant in ms]
+
+
+def between(start_ms: int, end_ms: int, *chunks: Epoch, of: Subtask) -> Outcome:
+    """An epoch of *chunks* between these watermarks."""
+    time = EpochTime(previous_watermark_ms=start_ms, watermark_ms=end_ms)
+    return of.play(list(chunks) or [[]], time=time)
 
 
 def max_timestamp_ms(end: datetime) -> int:
     """The millisecond at which a window with that end is over."""
-    return (end - EPOCH - timedelta(microseconds=1)) // timedelta(milliseconds=1)
+    return (end - EPOCH - timedelta(microseconds=1)) // MS

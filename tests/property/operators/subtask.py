@@ -142,14 +142,29 @@ def same(left: Outcome, right: Outcome) -> bool:
     return all(a.equals(b) for a, b in (*frames, *late))
 
 
-def check_cuts_decide_nothing(
+def check_content_alone_decides(
+    operator: Operator,
+    schemas: Sequence[pl.Schema],
+    history: Sequence[Sequence[Epoch]],
+    times: Sequence[EpochTime] | None = None,
+    key_count: int = 2,
+) -> None:
+    """Neither chunks nor the order of rows nor the number of subtasks change what is played.
+
+    *history* has, per epoch, the rows of each side.
+    """
+    times = [EpochTime()] * len(history) if times is None else times
+    _check_cuts(operator, schemas, history, times, key_count)
+    _check_subtasks(operator, schemas, history, times, key_count)
+
+
+def _check_cuts(
     operator: Operator,
     schemas: Sequence[pl.Schema],
     history: Sequence[Sequence[Epoch]],
     times: Sequence[EpochTime],
-    key_count: int = 2,
+    key_count: int,
 ) -> None:
-    """*history* has, per epoch, the rows of each side."""
     one = Subtask(operator, schemas, key_count)
     other = Subtask(operator, schemas, key_count)
     random = Random(len(history))
@@ -169,12 +184,12 @@ def check_cuts_decide_nothing(
         assert state.scan().equals(other.state(now_ms)[name].scan())
 
 
-def check_subtasks_share_the_work(
+def _check_subtasks(
     operator: Operator,
     schemas: Sequence[pl.Schema],
     history: Sequence[Sequence[Epoch]],
     times: Sequence[EpochTime],
-    key_count: int = 2,
+    key_count: int,
 ) -> None:
     alone = Subtask(operator, schemas, key_count)
     shares = [Subtask(operator, schemas, key_count) for _ in range(2)]

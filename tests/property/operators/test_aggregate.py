@@ -2,11 +2,8 @@
 
 Method: a history of epochs is played through partial, combine and process, every epoch's changes
 becoming a run of state; keys are few and hashes fewer.  A second play cuts the same epochs into
-other chunks, in another order: every frame must be the same, row by row.
-
-Running aggregates over changelogs against computing them of the rows that are there.
-
-Method: as in ``test_operators``; whatever was sent and not taken back must be the results.
+other chunks, in another order: every frame must be the same, row by row.  Over a changelog,
+whatever was sent and not taken back must be the results of the rows that are there.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from hypothesis import strategies as st
 
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import aggregates as agg
-from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.operations import KeyedAggregate as Declared
 from sluice.operators.aggregate import KeyedAggregateOperator
 from sluice.operators.operator import WEIGHT, EpochTime
@@ -39,6 +35,7 @@ from tests.property.operators.played import (
     by_key,
     histories,
     in_order,
+    one_aggregate,
     play,
     rows,
     seeds,
@@ -48,21 +45,15 @@ from tests.property.operators.subtask import (
     Epoch,
     Row,
     Subtask,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
+    check_content_alone_decides,
 )
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
 
-def an_aggregate(ttl_ms: int | None = None) -> WithColumns:
-    stage = a_stage(Declared(aggregates=AGGREGATES), ttl_ms=ttl_ms)
-    return WithColumns(KeyedAggregateOperator(stage, INPUT), WHERES)
-
-
-def one(aggregate: Aggregate, schema: pl.Schema = INPUT) -> Subtask:
-    stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
-    return Subtask(KeyedAggregateOperator(stage, schema), [schema], key_count=1)
+def all_aggregates(schema: pl.Schema = INPUT) -> WithColumns:
+    operator = KeyedAggregateOperator(a_stage(Declared(aggregates=AGGREGATES)), schema)
+    return WithColumns(operator, WHERES)
 
 
 @examples(14)
@@ -70,7 +61,7 @@ def one(aggregate: Aggregate, schema: pl.Schema = INPUT) -> Subtask:
 def test_an_aggregate_outputs_the_result_of_every_key_whose_result_changed(
     history: list[Epoch], random: Random
 ) -> None:
-    subtask = Subtask(an_aggregate(), [INPUT])
+    subtask = Subtask(all_aggregates(), [INPUT])
     seen: dict[Row, list[Row]] = defaultdict(list)
 
     for epoch in history:
@@ -97,15 +88,11 @@ def test_an_aggregate_outputs_the_result_of_every_key_whose_result_changed(
 @examples(6)
 @given(histories)
 def test_an_aggregate_does_not_depend_on_chunks_order_or_subtasks(history: list[Epoch]) -> None:
-    one_by_one = [[epoch] for epoch in history]
-    times = [EpochTime()] * len(history)
-
-    check_cuts_decide_nothing(an_aggregate(), [INPUT], one_by_one, times)
-    check_subtasks_share_the_work(an_aggregate(), [INPUT], one_by_one, times)
+    check_content_alone_decides(all_aggregates(), [INPUT], [[epoch] for epoch in history])
 
 
 def test_rows_that_change_nothing_write_nothing() -> None:
-    subtask = one(agg.min("value"))
+    subtask = one_aggregate(agg.min("value"))
 
     first = subtask.play([[(1, "a", 3, None), (2, "b", None, None)]], time=EpochTime())
     outcome = subtask.play([[(1, "a", 5, None), (2, "b", None, None)]], time=EpochTime())
@@ -116,7 +103,7 @@ def test_rows_that_change_nothing_write_nothing() -> None:
 
 
 def test_a_mean_that_stays_the_same_is_written_but_not_yielded() -> None:
-    subtask = one(agg.avg("value"))
+    subtask = one_aggregate(agg.avg("value"))
 
     subtask.play([[(1, "a", 3, None)]], time=EpochTime())
     outcome = subtask.play([[(1, "a", 2, None), (1, "a", 4, None)]], time=EpochTime())
@@ -126,7 +113,7 @@ def test_a_mean_that_stays_the_same_is_written_but_not_yielded() -> None:
 
 
 def test_a_value_of_a_key_that_has_many_is_counted_once() -> None:
-    subtask = one(agg.count_distinct("value"))
+    subtask = one_aggregate(agg.count_distinct("value"))
     many = [(1, "a", value, None) for value in range(40)]
 
     first = subtask.play([[*many[:30], (2, "a", 1, None)]], time=EpochTime())
@@ -190,7 +177,7 @@ def test_distinct_values_live_as_long_as_they_keep_coming() -> None:
 
 
 def test_an_empty_epoch_has_the_types_of_a_full_one() -> None:
-    operator = an_aggregate()
+    operator = all_aggregates()
     subtask = Subtask(operator, [INPUT])
 
     outcome = subtask.play([[], []], time=EpochTime(watermark_ms=MAX_WATERMARK))
@@ -220,7 +207,7 @@ reals = st.tuples(st.integers(0, 1), st.none() | st.integers(-3, 3).map(lambda n
 def test_the_variance_of_large_numbers_is_not_lost_in_their_squares(
     history: list[Epoch], is_root: bool, random: Random
 ) -> None:
-    subtask = one((agg.stddev if is_root else agg.variance)("value"), REALS)
+    subtask = one_aggregate((agg.stddev if is_root else agg.variance)("value"), REALS)
     seen: dict[int, list[float]] = defaultdict(list)
     held: dict[int, float | None] = {}
 
@@ -237,26 +224,19 @@ def test_the_variance_of_large_numbers_is_not_lost_in_their_squares(
         assert held[key] == (None if result is None else pytest.approx(result, rel=1e-5, abs=1e-6))
 
 
+# --- over changelogs ------------------------------------------------------------------------------
+
 CHANGELOG = with_weight(INPUT)
 
 # One key and few values, so that the extremes are often taken back.
 crowded_rows = st.tuples(
     st.just(1), st.just("a"), st.integers(-3, 3), st.integers(0, 2).map(at) | st.none()
 )
-histories_of_aggregates_of_changelogs = st.one_of(
-    changelogs(rows), changelogs(crowded_rows, most_rows=12)
-)
+changelog_histories = st.one_of(changelogs(rows), changelogs(crowded_rows, most_rows=12))
 
 
-def an_aggregate_of_aggregates_of_changelogs(ttl_ms: int | None = None) -> WithColumns:
-    stage = a_stage(Declared(aggregates=AGGREGATES), ttl_ms=ttl_ms)
-    return WithColumns(KeyedAggregateOperator(stage, CHANGELOG), WHERES)
-
-
-def one_of_aggregates_of_changelogs(aggregate: Aggregate, dtype: pl.DataType) -> Subtask:
-    schema = with_weight(pl.Schema({"id": pl.Int64(), "value": dtype}))
-    stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"], event_time=None)
-    return Subtask(KeyedAggregateOperator(stage, schema), [schema], key_count=1)
+def values_of(dtype: pl.DataType) -> pl.Schema:
+    return with_weight(pl.Schema({"id": pl.Int64(), "value": dtype}))
 
 
 def hashable(row: Row) -> Row:
@@ -269,11 +249,11 @@ def results(present: Counter[Row]) -> Counter[Row]:
 
 
 @examples(6)
-@given(histories_of_aggregates_of_changelogs, seeds)
+@given(changelog_histories, seeds)
 def test_the_results_are_those_of_the_rows_that_are_there(
     history: list[Epoch], random: Random
 ) -> None:
-    subtask = Subtask(an_aggregate_of_aggregates_of_changelogs(), [CHANGELOG])
+    subtask = Subtask(all_aggregates(CHANGELOG), [CHANGELOG])
     present: Counter[Row] = Counter()
     sent: Counter[Row] = Counter()
 
@@ -298,17 +278,11 @@ def test_the_results_are_those_of_the_rows_that_are_there(
 
 
 @examples(3)
-@given(histories_of_aggregates_of_changelogs)
+@given(changelog_histories)
 def test_neither_chunks_nor_order_nor_subtasks_decide_anything(history: list[Epoch]) -> None:
-    one_by_one = [[epoch] for epoch in history]
-    times = [EpochTime()] * len(history)
+    operator = all_aggregates(CHANGELOG)
 
-    check_cuts_decide_nothing(
-        an_aggregate_of_aggregates_of_changelogs(), [CHANGELOG], one_by_one, times
-    )
-    check_subtasks_share_the_work(
-        an_aggregate_of_aggregates_of_changelogs(), [CHANGELOG], one_by_one, times
-    )
+    check_content_alone_decides(operator, [CHANGELOG], [[epoch] for epoch in history])
 
 
 @examples(10)
@@ -320,9 +294,8 @@ def test_neither_chunks_nor_order_nor_subtasks_decide_anything(history: list[Epo
 def test_a_variance_stays_right_however_often_rows_are_taken_back(
     history: list[Epoch], is_root: bool, random: Random
 ) -> None:
-    subtask = one_of_aggregates_of_changelogs(
-        (agg.stddev if is_root else agg.variance)("value"), pl.Float64()
-    )
+    aggregate = (agg.stddev if is_root else agg.variance)("value")
+    subtask = one_aggregate(aggregate, values_of(pl.Float64()))
     present: Counter[Row] = Counter()
     held: dict[int, float | None] = {}
 
@@ -347,7 +320,7 @@ def test_a_variance_stays_right_however_often_rows_are_taken_back(
 def test_the_extremes_of_floats_know_zero_once_and_put_nan_last() -> None:
     nan = float("nan")
     for aggregate, results in ((agg.min("value"), [-1.0, 0.0]), (agg.max("value"), [nan, 0.0])):
-        subtask = one_of_aggregates_of_changelogs(aggregate, pl.Float64())
+        subtask = one_aggregate(aggregate, values_of(pl.Float64()))
         first = [(1, 0.0, 1), (1, -0.0, 1), (1, nan, 1), (1, -1.0, 1), (1, 0.0, 1)]
         second = [(1, nan, -1), (1, -1.0, -1), (1, 0.0, -1), (1, -0.0, -1)]
 
@@ -358,7 +331,7 @@ def test_the_extremes_of_floats_know_zero_once_and_put_nan_last() -> None:
 
 def test_the_last_row_of_a_group_takes_its_values_along() -> None:
     for aggregate in (agg.max("value"), agg.count_distinct("value"), agg.string_agg("value", "|")):
-        subtask = one_of_aggregates_of_changelogs(aggregate, pl.String())
+        subtask = one_aggregate(aggregate, values_of(pl.String()))
         subtask.play([[(1, "a", 1), (1, "b", 1)]], time=EpochTime())
 
         outcome = subtask.play([[(1, "a", -1), (1, "b", -1)]], time=EpochTime())
@@ -376,8 +349,8 @@ def test_an_aggregate_is_computed_of_the_columns_it_says_it_needs() -> None:
             stage = a_stage(Declared(aggregates={name: aggregate}), keys=["id"])
             needed = KeyedAggregateOperator(stage, whole).needed_columns()
             assert needed is not None
-            mine = {"id", *needed, WEIGHT, *WHERES}
-            narrow = pl.Schema({n: dtype for n, dtype in whole.items() if n in mine})
+            kept_columns = {"id", *needed, WEIGHT, *WHERES}
+            narrow = pl.Schema({n: dtype for n, dtype in whole.items() if n in kept_columns})
 
             operator = KeyedAggregateOperator(stage, narrow)
 

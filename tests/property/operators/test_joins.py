@@ -1,7 +1,7 @@
-"""Regular joins of changelogs against joining the rows that are there.
+"""Regular joins against joining the rows that are there, whatever the cuts and the hashes.
 
-Method: as in ``test_operators``, with two inputs; whatever was yielded and not taken back must be
-the join.
+Method: as in ``test_aggregate``, with two inputs, each a changelog or append-only; whatever was
+yielded and not taken back must be the join.
 """
 
 from __future__ import annotations
@@ -18,53 +18,57 @@ from hypothesis import strategies as st
 
 from sluice.declaration import operations as ops
 from sluice.operators.build import build_operator
-from sluice.operators.operator import Operator
+from sluice.operators.operator import WEIGHT, Operator
 from tests.examples import examples
 from tests.property.operators.barriers import times_of
 from tests.property.operators.changelogs import applied, changelogs, kept, with_weight
 from tests.property.operators.joining import (
     LEFT,
     RIGHT,
+    History,
     a_stage,
     bag,
+    histories,
     is_pair,
     joined,
     lefts,
     play,
     rights,
-    seeds,
 )
-from tests.property.operators.subtask import (
-    Epoch,
-    Row,
-    Subtask,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
-)
+from tests.property.operators.played import seeds
+from tests.property.operators.subtask import Epoch, Row, Subtask, check_content_alone_decides
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
-SCHEMAS = (with_weight(LEFT), with_weight(RIGHT))
+APPENDED = (LEFT, RIGHT)
+CHANGED = (with_weight(LEFT), with_weight(RIGHT))
 EPOCHS = 4
+
+Schemas = tuple[pl.Schema, pl.Schema]
 
 crowded_lefts = st.tuples(st.just(1), st.just("a"), st.integers(0, 1), st.none(), st.none())
 crowded_rights = st.tuples(st.just(1), st.just("a"), st.integers(0, 1), st.none())
-histories = st.one_of(
-    st.tuples(changelogs(lefts, 6, EPOCHS), changelogs(rights, 6, EPOCHS)),
-    st.tuples(changelogs(crowded_lefts, 3, EPOCHS), changelogs(crowded_rights, 2, EPOCHS)),
+
+
+def both(
+    left: st.SearchStrategy[list[Epoch]], right: st.SearchStrategy[list[Epoch]]
+) -> st.SearchStrategy[History]:
+    """Histories of two inputs, of the same epochs."""
+    return st.tuples(left, right).map(lambda sides: list(zip(*sides, strict=True)))
+
+
+def appended(rows: st.SearchStrategy[Row]) -> st.SearchStrategy[list[Epoch]]:
+    return st.lists(st.lists(rows, max_size=6), min_size=EPOCHS, max_size=EPOCHS)
+
+
+changed_histories = st.one_of(
+    both(changelogs(lefts, 6, EPOCHS), changelogs(rights, 6, EPOCHS)),
+    both(changelogs(crowded_lefts, 3, EPOCHS), changelogs(crowded_rights, 2, EPOCHS)),
 )
-appended = st.tuples(
-    st.lists(st.lists(lefts, max_size=6), min_size=EPOCHS, max_size=EPOCHS),
-    st.lists(st.lists(rights, max_size=6), min_size=EPOCHS, max_size=EPOCHS),
-)
-
-Sides = tuple[Counter[Row], Counter[Row]]
 
 
-def a_join(
-    how: Any, schemas: tuple[pl.Schema, pl.Schema] = SCHEMAS, ttl_ms: int | None = None
-) -> Any:
+def a_join(how: Any, schemas: Schemas, ttl_ms: int | None = None) -> Operator:
     return build_operator(a_stage(ops.RegularJoin(how=how), ttl_ms), schemas)
 
 
@@ -77,7 +81,7 @@ def partners(row: Row, others: Iterable[Row]) -> int:
     return sum(is_pair(row, other) for other in others)
 
 
-def join(how: str, present: Sides) -> Counter[Row]:
+def join(how: str, present: list[Counter[Row]]) -> Counter[Row]:
     """The join's result, by definition."""
     left, right = ([*side.elements()] for side in present)
     if how in ("semi", "anti"):
@@ -90,84 +94,80 @@ def join(how: str, present: Sides) -> Counter[Row]:
     return result
 
 
-def check(operator: Operator, how: str, history: list[tuple[Epoch, Epoch]], random: Random) -> None:
-    subtask = Subtask(operator, SCHEMAS)
-    present: Sides = (Counter(), Counter())
+def check(how: str, schemas: Schemas, history: History, random: Random) -> None:
+    subtask = Subtask(a_join(how, schemas), schemas)
+    present: list[Counter[Row]] = [Counter(), Counter()]
     held: Counter[Row] = Counter()
 
     for epoch, time in zip(history, times_of([0] * len(history)), strict=True):
-        present = (applied(present[0], epoch[0]), applied(present[1], epoch[1]))
+        present = [
+            applied(before, rows) if WEIGHT in schema else before + Counter(rows)
+            for before, rows, schema in zip(present, epoch, schemas, strict=True)
+        ]
 
         outcome = play(subtask, epoch, time, random)
 
-        assert outcome.retracted is not None
-        assert not bag(outcome.output) & bag(outcome.retracted)
-        held = kept(held, outcome.output.rows(), outcome.retracted.rows())
+        retracted = Counter[Row]()
+        if schemas != APPENDED or how not in ("inner", "semi"):
+            assert outcome.retracted is not None
+            retracted = bag(outcome.retracted)
+        else:
+            assert outcome.retracted is None
+        assert not bag(outcome.output) & retracted
+        held = kept(held, outcome.output.rows(), retracted.elements())
         assert held == join(how, present)
 
 
 @examples(20)
-@given(histories, st.sampled_from(HOWS), seeds)
+@given(changed_histories, st.sampled_from(HOWS), seeds)
 def test_what_was_yielded_and_not_taken_back_is_the_join(
-    history: tuple[list[Epoch], list[Epoch]], how: str, random: Random
+    history: History, how: str, random: Random
 ) -> None:
-    check(a_join(how), how, list(zip(*history, strict=True)), random)
-
-
-@examples(10)
-@given(appended, st.sampled_from(["left", "right", "full", "anti"]), seeds)
-def test_rows_of_append_only_sides_are_taken_back_when_a_partner_comes(
-    history: tuple[list[Epoch], list[Epoch]], how: str, random: Random
-) -> None:
-    subtask = Subtask(a_join(how, (LEFT, RIGHT)), (LEFT, RIGHT))
-    present: Sides = (Counter(), Counter())
-    held: Counter[Row] = Counter()
-
-    for epoch, time in zip(zip(*history, strict=True), times_of([0] * EPOCHS), strict=True):
-        present = (present[0] + Counter(epoch[0]), present[1] + Counter(epoch[1]))
-
-        outcome = play(subtask, epoch, time, random)
-
-        assert outcome.retracted is not None
-        held = kept(held, outcome.output.rows(), outcome.retracted.rows())
-        assert held == join(how, present)
-
-
-@examples(8)
-@given(changelogs(lefts, 6, EPOCHS), appended, st.sampled_from(HOWS), seeds)
-def test_one_side_may_be_append_only(
-    left: list[Epoch], plain: tuple[list[Epoch], list[Epoch]], how: str, random: Random
-) -> None:
-    subtask = Subtask(a_join(how, (SCHEMAS[0], RIGHT)), (SCHEMAS[0], RIGHT))
-    present: Sides = (Counter(), Counter())
-    held: Counter[Row] = Counter()
-
-    for epoch, time in zip(zip(left, plain[1], strict=True), times_of([0] * EPOCHS), strict=True):
-        present = (applied(present[0], epoch[0]), present[1] + Counter(epoch[1]))
-
-        outcome = play(subtask, epoch, time, random)
-
-        assert outcome.retracted is not None
-        held = kept(held, outcome.output.rows(), outcome.retracted.rows())
-        assert held == join(how, present)
-
-
-@examples(4)
-@given(histories, st.sampled_from(HOWS), st.none() | st.just(1_000))
-def test_neither_chunks_nor_order_nor_subtasks_decide_anything(
-    history: tuple[list[Epoch], list[Epoch]], how: str, ttl_ms: int | None
-) -> None:
-    epochs, times = list(zip(*history, strict=True)), times_of([0] * EPOCHS)
-    operator = a_join(how, ttl_ms=ttl_ms)
-
-    check_cuts_decide_nothing(operator, SCHEMAS, epochs, times)
-    check_subtasks_share_the_work(operator, SCHEMAS, epochs, times)
+    check(how, CHANGED, history, random)
 
 
 @pytest.mark.parametrize("how", ["inner", "semi"])
-def test_of_append_only_sides_nothing_is_ever_taken_back(how: str) -> None:
-    subtask = Subtask(a_join(how, (LEFT, RIGHT)), (LEFT, RIGHT))
+@examples(14)
+@given(history=histories, random=seeds)
+def test_of_append_only_sides_each_result_is_yielded_once_and_never_taken_back(
+    how: str, history: History, random: Random
+) -> None:
+    check(how, APPENDED, history, random)
 
-    outcome = subtask.play([[]], [[]], time=times_of([0])[0])
 
-    assert outcome.retracted is None
+@examples(10)
+@given(
+    both(appended(lefts), appended(rights)),
+    st.sampled_from(["left", "right", "full", "anti"]),
+    seeds,
+)
+def test_rows_of_append_only_sides_are_taken_back_when_a_partner_comes(
+    history: History, how: str, random: Random
+) -> None:
+    check(how, APPENDED, history, random)
+
+
+@examples(8)
+@given(both(changelogs(lefts, 6, EPOCHS), appended(rights)), st.sampled_from(HOWS), seeds)
+def test_one_side_may_be_append_only(history: History, how: str, random: Random) -> None:
+    check(how, (CHANGED[0], RIGHT), history, random)
+
+
+@examples(4)
+@given(changed_histories, st.sampled_from(HOWS), st.none() | st.just(1_000))
+def test_neither_chunks_nor_order_nor_subtasks_decide_anything(
+    history: History, how: str, ttl_ms: int | None
+) -> None:
+    operator = a_join(how, CHANGED, ttl_ms)
+
+    check_content_alone_decides(operator, CHANGED, history, times_of([0] * len(history)))
+
+
+@examples(8)
+@given(histories, st.sampled_from(["inner", "semi"]), st.none() | st.just(1_000))
+def test_neither_decides_anything_of_append_only_sides(
+    history: History, how: str, ttl_ms: int | None
+) -> None:
+    operator = a_join(how, APPENDED, ttl_ms)
+
+    check_content_alone_decides(operator, APPENDED, history, times_of([0] * len(history)))

@@ -1,6 +1,6 @@
 """A KeyedProcessFunction against plain lists and dictionaries, whatever the cuts and the hashes.
 
-Method: as in ``test_operators``.  What is done with a row is drawn, too: every row carries a small
+Method: as in ``test_aggregate``.  What is done with a row is drawn, too: every row carries a small
 program, which a few lines of Python play on their own.
 """
 
@@ -36,8 +36,7 @@ from tests.property.operators.subtask import (
     Epoch,
     Subtask,
     a_hash,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
+    check_content_alone_decides,
 )
 from tests.property.state.keyed_script import MS, RESULT, Script, Spread, repr_of
 
@@ -129,7 +128,7 @@ class Model:
             self.timers.add((ms, domain))
 
     def epoch(self, rows: Epoch, time: EpochTime) -> Iterable[tuple[Any, ...]]:
-        """What the key tells: kind, timestamp, watermark and holdings."""
+        """The results of the key: kind, timestamp, watermark and holdings."""
         for row in sorted(rows, key=lambda r: (r[2] is not None, r[2], key_of_acts(r[3]))):
             for act in row[3]:
                 self.play(act["act"], act["n"])
@@ -198,8 +197,8 @@ def test_a_keyed_function_sees_its_state_and_timers_as_if_it_ran_alone(
             models[row[:2]].play("", 0)  # So that it is known.
         expected = []
         for key in sorted(models, key=lambda k: (a_hash(k), *((v is not None, v) for v in k))):
-            told = models[key].epoch([row for row in epoch if row[:2] == key], time)
-            expected += [(*key, *one) for one in told]
+            results = models[key].epoch([row for row in epoch if row[:2] == key], time)
+            expected += [(*key, *result) for result in results]
 
         outcome = play(subtask, epoch, random, time)
 
@@ -220,7 +219,5 @@ def test_a_keyed_function_does_not_depend_on_chunks_order_or_subtasks(
     played: tuple[list[Epoch], list[EpochTime]], ttl_ms: int | None, kind: type[Script]
 ) -> None:
     history, times = played
-    operator = a_script(ttl_ms, kind())
 
-    check_cuts_decide_nothing(operator, [KEYED], [(e,) for e in history], times)
-    check_subtasks_share_the_work(operator, [KEYED], [(e,) for e in history], times)
+    check_content_alone_decides(a_script(ttl_ms, kind()), [KEYED], [[e] for e in history], times)

@@ -15,15 +15,14 @@ from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup as Declared
 from sluice.declaration.operations import Lookup
 from sluice.operators.joins import KeyedLookupOperator
-from sluice.operators.operator import WEIGHT, EpochTime
+from sluice.operators.operator import WEIGHT
 from tests.examples import examples
 from tests.property.operators.played import play, seeds
 from tests.property.operators.subtask import (
     Epoch,
     Row,
     Subtask,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
+    check_content_alone_decides,
 )
 
 INPUT = pl.Schema({"id": pl.Int64(), "city": pl.String(), WEIGHT: pl.Int8()})
@@ -85,7 +84,5 @@ def test_neither_cuts_nor_subtasks_decide_anything(
     history: list[dict[int | None, list[str | None]]],
 ) -> None:
     rows = [[epoch] for epoch in history_of(history)]
-    times = [EpochTime() for _ in rows]
 
-    check_subtasks_share_the_work(an_operator(), [INPUT], rows, times, key_count=1)
-    check_cuts_decide_nothing(an_operator(), [INPUT], rows, times, key_count=1)
+    check_content_alone_decides(an_operator(), [INPUT], rows, key_count=1)

@@ -1,19 +1,13 @@
-"""Latest and Deduplicate against looking at all the rows there ever were.
+"""Latest, Deduplicate, TopN and WindowTopN against sorting all the rows there are.
 
-TopN against sorting all the rows there ever were.
-
-WindowTopN against sorting all rows of every window.
-
-TopN and Latest over changelogs against sorting the rows that are there.
-
-Method: as in ``test_operators``; whatever was sent and not taken back must be the ranking.
+Method: as in ``test_aggregate``; over a changelog, whatever was sent and not taken back must be the
+ranking of the rows that are there.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -45,6 +39,7 @@ from tests.property.operators.changelogs import applied, changelogs, kept, with_
 from tests.property.operators.played import (
     EPOCH,
     KEYS,
+    MS,
     a_stage,
     ascending,
     at,
@@ -65,8 +60,7 @@ from tests.property.operators.subtask import (
     Epoch,
     Row,
     Subtask,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
+    check_content_alone_decides,
 )
 
 pytestmark = pytest.mark.usefixtures("either_way")
@@ -134,12 +128,8 @@ def test_deduplicate_keeps_the_first_row_of_a_key(
 def test_latest_and_deduplicate_do_not_depend_on_chunks_order_or_subtasks(
     history: list[Epoch],
 ) -> None:
-    one_by_one = [[epoch] for epoch in history]
-    times = [EpochTime()] * len(history)
-
     for operator in (a_latest(), DeduplicateOperator(a_stage(DeclaredDeduplicate()), INPUT)):
-        check_cuts_decide_nothing(operator, [INPUT], one_by_one, times)
-        check_subtasks_share_the_work(operator, [INPUT], one_by_one, times)
+        check_content_alone_decides(operator, [INPUT], [[epoch] for epoch in history])
 
 
 def test_a_key_is_a_duplicate_as_long_as_rows_of_it_keep_coming() -> None:
@@ -212,11 +202,16 @@ def a_top_n(n: int = 2, ttl_ms: int | None = None) -> TopNOperator:
     return TopNOperator(a_stage(operation, event_time=None, ttl_ms=ttl_ms), RANKED)
 
 
-def ranking(latest: Mapping[Row, Row], n: int) -> set[Row]:
+def ranking(rows: Iterable[Row], n: int, ties: Sequence[int] = (2, 4)) -> set[Row]:
+    """The best rows of each key, with their rank; *ties* are the columns that equal ones go by."""
+
+    def order(row: Row) -> tuple[Any, ...]:
+        return (falling(row[3]), *ascending(row[column] for column in ties))
+
     return {
         (*key, rank, *row[2:])
-        for key, group in by_key(latest.values()).items()
-        for rank, row in enumerate(sorted(group, key=lambda r: (-r[3], r[2]))[:n], start=1)
+        for key, group in by_key(rows).items()
+        for rank, row in enumerate(sorted(group, key=order)[:n], start=1)
     }
 
 
@@ -233,12 +228,12 @@ def test_top_n_outputs_the_ranks_that_changed(history: list[Epoch], n: int, rand
     latest: dict[Row, Row] = {}
 
     for epoch in history:
-        before = ranking(latest, n)
+        before = ranking(latest.values(), n)
         latest |= {row[:3]: row for row in epoch}
 
         outcome = play(subtask, epoch, random)
 
-        after = ranking(latest, n)
+        after = ranking(latest.values(), n)
         assert in_order(outcome.output) == in_order(after - before)
         assert in_order(outcome.retracted) == in_order(replaced(before, after))
         assert outcome.changes["rows"].upserts.height == len(after - before)
@@ -259,17 +254,6 @@ def an_append_only_top_n(n: int = 2) -> TopNOperator:
     )
 
 
-def ranking_of_all(rows: Iterable[Row], n: int) -> set[Row]:
-    def order(row: Row) -> tuple[Any, ...]:
-        return (falling(row[3]), *ascending((row[4], row[2])))
-
-    return {
-        (*key, rank, *row[2:])
-        for key, group in by_key(rows).items()
-        for rank, row in enumerate(sorted(group, key=order)[:n], start=1)
-    }
-
-
 @examples(14)
 @given(appended, st.integers(1, 3), seeds)
 def test_without_unique_columns_every_row_has_a_rank(
@@ -279,12 +263,12 @@ def test_without_unique_columns_every_row_has_a_rank(
     seen: list[Row] = []
 
     for epoch in history:
-        before = ranking_of_all(seen, n)
+        before = ranking(seen, n, ties=(4, 2))
         seen += epoch
 
         outcome = play(subtask, epoch, random)
 
-        after = ranking_of_all(seen, n)
+        after = ranking(seen, n, ties=(4, 2))
         assert in_order(outcome.output) == in_order(after - before)
         assert in_order(outcome.retracted) == in_order(replaced(before, after))
 
@@ -295,11 +279,7 @@ def test_top_n_does_not_depend_on_chunks_order_or_subtasks(
     growing: list[Epoch], rows: list[Epoch]
 ) -> None:
     for operator, history in ((a_top_n(), growing), (an_append_only_top_n(), rows)):
-        one_by_one = [[epoch] for epoch in history]
-        times = [EpochTime()] * len(history)
-
-        check_cuts_decide_nothing(operator, [RANKED], one_by_one, times)
-        check_subtasks_share_the_work(operator, [RANKED], one_by_one, times)
+        check_content_alone_decides(operator, [RANKED], [[epoch] for epoch in history])
 
 
 def test_touching_a_key_keeps_all_its_ranks_alive() -> None:
@@ -332,7 +312,7 @@ def test_pruning_loses_none_of_the_best(n: int, has_ties: bool, is_descending: b
     assert found.equals(everything.filter(pl.col("rank") <= n))
 
 
-MS = timedelta(milliseconds=1)
+# --- in windows
 
 
 def a_window_top_n(
@@ -411,8 +391,7 @@ def test_a_window_top_n_does_not_depend_on_chunks_order_or_subtasks(
     history, times = [[epoch] for epoch in played[0]], played[1]
     operator = a_window_top_n(Hopping(12 * MS, 4 * MS), 2, ties=ties).operator
 
-    check_cuts_decide_nothing(operator, [INPUT], history, times)
-    check_subtasks_share_the_work(operator, [INPUT], history, times)
+    check_content_alone_decides(operator, [INPUT], history, times)
 
 
 def test_without_keys_attached_windows_are_ranked_over_all_rows() -> None:
@@ -458,52 +437,40 @@ def test_rows_that_lose_their_rank_to_a_tie_of_the_best_leave_the_state() -> Non
     assert subtask.state()["rows"].scan()["value"].to_list() == [4]
 
 
-ROWS = pl.Schema(
-    {
-        "id": pl.Int64(),
-        "name": pl.String(),
-        "item": pl.String(),
-        "by": pl.Int64(),
-        "tags": pl.List(pl.Int64()),
-    }
-)
-INPUT_OF_RETRACTABLE = with_weight(ROWS)
+# --- over changelogs
 
-rows = st.tuples(
-    ids,
-    names,
-    st.sampled_from([None, "u", "v"]),
-    st.none() | st.integers(0, 4),
-    st.sampled_from([None, (), (1,), (1, None)]).map(lambda tags: tags and list(tags)),
+CHANGELOG = with_weight(
+    pl.Schema(
+        {
+            "id": pl.Int64(),
+            "name": pl.String(),
+            "item": pl.String(),
+            "by": pl.Int64(),
+            "tags": pl.List(pl.Int64()),
+        }
+    )
 )
-flat_rows = st.tuples(
-    ids, names, st.sampled_from([None, "u", "v"]), st.none() | st.integers(0, 4), st.none()
-)
+
+items, scores = st.sampled_from([None, "u", "v"]), st.none() | st.integers(0, 4)
+lists = st.sampled_from([None, (), (1,), (1, None)]).map(lambda tags: tags and list(tags))
+nested_rows = st.tuples(ids, names, items, scores, lists)
+flat_rows = st.tuples(ids, names, items, scores, st.none())
 # One key and many rows, so that its best rows are often taken back.
 crowded_rows = st.tuples(
     st.just(1), st.just("a"), st.sampled_from("uvw"), st.integers(0, 9), st.none()
 )
+flat_histories = st.one_of(changelogs(flat_rows), changelogs(crowded_rows, most_rows=12))
 
 
-def a_top_n_of_retractable(
+def a_changelog_top_n(
     n: int, *, unique: tuple[str, ...] = ("item",), ttl_ms: int | None = None
 ) -> TopNOperator:
     operation = DeclaredTopN(n=n, by="by", unique=unique)
-    return TopNOperator(a_stage(operation, event_time=None, ttl_ms=ttl_ms), INPUT_OF_RETRACTABLE)
+    return TopNOperator(a_stage(operation, event_time=None, ttl_ms=ttl_ms), CHANGELOG)
 
 
-def a_latest_of_retractable(ttl_ms: int | None = None) -> LatestOperator:
-    return LatestOperator(
-        a_stage(DeclaredLatest(by=("by",)), event_time=None, ttl_ms=ttl_ms), INPUT_OF_RETRACTABLE
-    )
-
-
-def ranking_of_retractable(present: Counter[Row], n: int) -> Counter[Row]:
-    ranked: Counter[Row] = Counter()
-    for key, group in by_key(present.elements()).items():
-        best = sorted(group, key=lambda row: (falling(row[3]), *ascending(row[2:])))[:n]
-        ranked.update((*key, rank, *row[2:]) for rank, row in enumerate(best, start=1))
-    return ranked
+def a_changelog_latest() -> LatestOperator:
+    return LatestOperator(a_stage(DeclaredLatest(by=("by",)), event_time=None), CHANGELOG)
 
 
 def latest(present: Counter[Row]) -> Counter[Row]:
@@ -512,28 +479,14 @@ def latest(present: Counter[Row]) -> Counter[Row]:
 
 
 @examples(30)
-@given(
-    st.one_of(changelogs(flat_rows), changelogs(crowded_rows, most_rows=12)),
-    st.integers(1, 3),
-    st.sampled_from([(), ("item",)]),
-    seeds,
-)
+@given(flat_histories, st.integers(1, 3), st.sampled_from([(), ("item",)]), seeds)
 def test_the_best_rows_that_are_there_have_the_ranks(
     history: list[Epoch], n: int, unique: tuple[str, ...], random: Random
 ) -> None:
-    subtask = Subtask(a_top_n_of_retractable(n, unique=unique), [INPUT_OF_RETRACTABLE])
-    present: Counter[Row] = Counter()
-    sent: Counter[Row] = Counter()
+    subtask = Subtask(a_changelog_top_n(n, unique=unique), [CHANGELOG])
 
-    for epoch in history:
-        present = applied(present, epoch)
-
-        outcome = play(subtask, epoch, random)
-
-        assert outcome.retracted is not None
-        assert not set(outcome.output.rows()) & set(outcome.retracted.rows())
-        sent = kept(sent, outcome.output.rows(), outcome.retracted.rows())
-        assert sent == ranking_of_retractable(present, n)
+    for present, sent in sent_of(subtask, history, random):
+        assert sent == Counter(ranking(present.elements(), n))
         state = subtask.state()
         assert in_order(state["rows"].scan().drop(HASH)) == in_order(list(sent.elements()))
         assert in_order(state["bag"].scan().drop(HASH)) == in_order(
@@ -542,23 +495,29 @@ def test_the_best_rows_that_are_there_have_the_ranks(
 
 
 @examples(30)
-@given(st.one_of(changelogs(flat_rows), changelogs(crowded_rows, most_rows=12)), seeds)
+@given(flat_histories, seeds)
 def test_the_latest_of_the_rows_that_are_there_is_sent(
     history: list[Epoch], random: Random
 ) -> None:
-    subtask = Subtask(a_latest_of_retractable(), [INPUT_OF_RETRACTABLE])
+    subtask = Subtask(a_changelog_latest(), [CHANGELOG])
+
+    for present, sent in sent_of(subtask, history, random):
+        assert sent == latest(present)
+
+
+def sent_of(
+    subtask: Subtask, history: list[Epoch], random: Random
+) -> Iterator[tuple[Counter[Row], Counter[Row]]]:
+    """After each epoch the rows that are there, and what was sent and not taken back."""
     present: Counter[Row] = Counter()
     sent: Counter[Row] = Counter()
-
     for epoch in history:
         present = applied(present, epoch)
-
         outcome = play(subtask, epoch, random)
-
         assert outcome.retracted is not None
         assert not set(outcome.output.rows()) & set(outcome.retracted.rows())
         sent = kept(sent, outcome.output.rows(), outcome.retracted.rows())
-        assert sent == latest(present)
+        yield present, sent
 
 
 A_NESTED_HISTORY = [
@@ -568,24 +527,16 @@ A_NESTED_HISTORY = [
 
 
 @examples(5)
-@given(changelogs(rows))
+@given(changelogs(nested_rows))
 @example(A_NESTED_HISTORY)
 def test_neither_chunks_nor_order_nor_subtasks_decide_anything(history: list[Epoch]) -> None:
-    one_by_one = [[epoch] for epoch in history]
-    times = [EpochTime()] * len(history)
-
-    for operator in (
-        a_top_n_of_retractable(2),
-        a_top_n_of_retractable(1, unique=()),
-        a_latest_of_retractable(),
-    ):
-        check_cuts_decide_nothing(operator, [INPUT_OF_RETRACTABLE], one_by_one, times)
-        check_subtasks_share_the_work(operator, [INPUT_OF_RETRACTABLE], one_by_one, times)
+    for operator in (a_changelog_top_n(2), a_changelog_top_n(1, unique=()), a_changelog_latest()):
+        check_content_alone_decides(operator, [CHANGELOG], [[epoch] for epoch in history])
 
 
 def test_a_value_that_falls_makes_room_for_the_next_best() -> None:
-    for operator in (a_top_n_of_retractable(1), a_latest_of_retractable()):
-        subtask = Subtask(operator, [INPUT_OF_RETRACTABLE])
+    for operator in (a_changelog_top_n(1), a_changelog_latest()):
+        subtask = Subtask(operator, [CHANGELOG])
         rich, poor, second = (
             (1, "a", item, by, None) for item, by in (("u", 100), ("u", 10), ("v", 50))
         )
@@ -599,7 +550,7 @@ def test_a_value_that_falls_makes_room_for_the_next_best() -> None:
 
 
 def test_a_row_that_is_not_there_is_not_taken_back_twice() -> None:
-    subtask = Subtask(a_top_n_of_retractable(1, ttl_ms=10), [INPUT_OF_RETRACTABLE])
+    subtask = Subtask(a_changelog_top_n(1, ttl_ms=10), [CHANGELOG])
     row, other = (1, "a", "u", 3, None), (1, "a", "v", 2, None)
     subtask.play([[(*row, 1)]], time=EpochTime())
 

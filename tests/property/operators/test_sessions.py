@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 
 from hypothesis import given
@@ -13,20 +13,24 @@ from hypothesis import strategies as st
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.operations import Session, WindowAggregate
-from sluice.operators.operator import EpochTime, Outcome
+from sluice.operators.operator import EpochTime
 from sluice.operators.sessions import SessionWindow
 from tests.examples import examples
 from tests.property.operators.played import (
     AGGREGATES,
+    MS,
     WHERES,
     WithColumns,
     a_result,
     a_stage,
     at,
+    between,
     in_order,
+    latenesses,
     max_timestamp_ms,
     names,
     play,
+    rows_at,
     seeds,
     timed_histories,
     values,
@@ -36,12 +40,8 @@ from tests.property.operators.subtask import (
     Epoch,
     Row,
     Subtask,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
+    check_content_alone_decides,
 )
-
-MS = timedelta(milliseconds=1)
-LATENESSES = st.sampled_from([0, 0, 3, 15])
 
 # Few keys and round instants, so that sessions touch, overlap and bridge.
 moments = st.integers(-35, 35).map(at) | st.integers(-350, 350).map(lambda tenth: at(tenth / 10))
@@ -119,7 +119,7 @@ class Sessions:
 
 
 @examples(20)
-@given(timed_histories(histories), st.sampled_from([1, 5, 12]), LATENESSES, seeds)
+@given(timed_histories(histories), st.sampled_from([1, 5, 12]), latenesses, seeds)
 def test_sessions_merge_across_epochs_and_rows_that_join_one_are_not_late(
     played: tuple[list[Epoch], list[EpochTime]], gap_ms: int, lateness_ms: int, random: Random
 ) -> None:
@@ -141,15 +141,14 @@ def test_sessions_merge_across_epochs_and_rows_that_join_one_are_not_late(
 
 
 @examples(4)
-@given(timed_histories(histories), LATENESSES)
+@given(timed_histories(histories), latenesses)
 def test_sessions_do_not_depend_on_chunks_order_or_subtasks(
     played: tuple[list[Epoch], list[EpochTime]], lateness_ms: int
 ) -> None:
     history, times = [[epoch] for epoch in played[0]], played[1]
     operator = a_session(lateness_ms=lateness_ms).operator
 
-    check_cuts_decide_nothing(operator, [INPUT], history, times)
-    check_subtasks_share_the_work(operator, [INPUT], history, times)
+    check_content_alone_decides(operator, [INPUT], history, times)
 
 
 # --- by hand --------------------------------------------------------------------------------------
@@ -161,15 +160,6 @@ def counting(gap_ms: int = 5, lateness_ms: int = 0) -> Subtask:
     )
     stage = a_stage(operation, keys=["id"])
     return Subtask(SessionWindow(stage, INPUT), [INPUT], key_count=1)
-
-
-def rows_at(*ms: float) -> Epoch:
-    return [(1, "a", 7, at(instant)) for instant in ms]
-
-
-def between(start_ms: int, end_ms: int, *chunks: Epoch, of: Subtask) -> Outcome:
-    time = EpochTime(previous_watermark_ms=start_ms, watermark_ms=end_ms)
-    return of.play(list(chunks) or [[]], time=time)
 
 
 def test_a_session_ends_a_gap_after_its_last_row() -> None:

@@ -1,16 +1,12 @@
-"""Regular and interval joins against a few lines of Python, whatever the cuts and the hashes.
+"""Interval and window joins against a few lines of Python, whatever the cuts and the hashes.
 
-Method: as in ``test_operators``, with two inputs.
-
-Window joins against a few lines of Python, whatever the cuts, the order and the hashes.
-
-Pairs of an interval join against two loops, whatever repeats, is null, or is missing.
+Method: as in ``test_aggregate``, with two inputs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -22,95 +18,27 @@ from hypothesis import strategies as st
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import operations as ops
 from sluice.declaration.operations import Attached, Hopping, Tumbling, Window
-from sluice.operators.joins import RegularJoinOperator
 from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator, interval_pairs
 from tests.examples import examples
 from tests.property.operators.barriers import times_of
 from tests.property.operators.joining import (
-    EPOCH,
     INSTANT,
     LEFT,
-    MS,
     RIGHT,
     SCHEMAS,
     History,
     Played,
     a_stage,
     bag,
-    check_everything_is_decided_by_content,
-    histories,
     is_pair,
     joined,
     key_of,
     ms_of,
     play,
-    seeds,
     timed_histories,
 )
-from tests.property.operators.subtask import Row, Subtask
-
-# --- regular --------------------------------------------------------------------------------------
-
-
-def regular_join(how: Any, ttl_ms: int | None = None) -> RegularJoinOperator:
-    return RegularJoinOperator(a_stage(ops.RegularJoin(how=how), ttl_ms), LEFT, RIGHT)
-
-
-def regular_pairs(seen: tuple[list[Row], list[Row]]) -> Counter[Row]:
-    return Counter(
-        joined(one, other) for one in seen[0] for other in seen[1] if is_pair(one, other)
-    )
-
-
-def regular_matches(seen: tuple[list[Row], list[Row]]) -> Counter[Row]:
-    keys = {key_of(row) for row in seen[1]} - {None}
-    return Counter(row for row in seen[0] if key_of(row) in keys)
-
-
-def check_regular(
-    how: str,
-    history: History,
-    random: Random,
-    expected: Callable[[tuple[list[Row], list[Row]]], Counter[Row]],
-) -> None:
-    subtask = Subtask(regular_join(how), SCHEMAS)
-    seen: tuple[list[Row], list[Row]] = ([], [])
-
-    for epoch, time in zip(history, times_of([0] * len(history)), strict=True):
-        before = expected(seen)
-        for side, rows in enumerate(epoch):
-            seen[side].extend(rows)
-
-        outcome = play(subtask, epoch, time, random)
-
-        assert bag(outcome.output) == expected(seen) - before
-
-
-@examples(14)
-@given(histories, seeds)
-def test_a_regular_join_emits_each_pair_once_when_its_second_row_came(
-    history: History, random: Random
-) -> None:
-    check_regular("inner", history, random, regular_pairs)
-
-
-@examples(14)
-@given(histories, seeds)
-def test_a_semi_join_emits_each_left_row_once_when_its_key_is_on_the_right(
-    history: History, random: Random
-) -> None:
-    check_regular("semi", history, random, regular_matches)
-
-
-@examples(8)
-@given(histories, st.sampled_from(["inner", "semi"]), st.none() | st.just(1_000))
-def test_a_regular_join_does_not_depend_on_chunks_order_or_subtasks(
-    history: History, how: str, ttl_ms: int | None
-) -> None:
-    played = (history, times_of([0] * len(history)))
-
-    check_everything_is_decided_by_content(regular_join(how, ttl_ms), played)
-
+from tests.property.operators.played import EPOCH, MS, seeds
+from tests.property.operators.subtask import Row, Subtask, check_content_alone_decides
 
 # --- interval -------------------------------------------------------------------------------------
 
@@ -236,7 +164,7 @@ def cut_by_time(rows: list[list[Row]], count: int, random: Random) -> tuple[Hist
 def test_an_interval_join_does_not_depend_on_chunks_order_or_subtasks(
     played: Played, declared: ops.IntervalJoin
 ) -> None:
-    check_everything_is_decided_by_content(an_interval_join(declared), played)
+    check_content_alone_decides(an_interval_join(declared), SCHEMAS, *played)
 
 
 WINDOWS = (Tumbling(10 * MS), Hopping(12 * MS, 4 * MS))
@@ -316,7 +244,7 @@ def test_a_window_is_joined_once_with_every_row_that_was_not_late(
 def test_a_window_join_does_not_depend_on_chunks_order_or_subtasks(
     played: Played, window: Window, how: str
 ) -> None:
-    check_everything_is_decided_by_content(a_window_join(window, how), played)
+    check_content_alone_decides(a_window_join(window, how), SCHEMAS, *played)
 
 
 # --- attached windows -----------------------------------------------------------------------------
@@ -353,21 +281,22 @@ def bounds_of(windows: list[tuple[int, int]]) -> tuple[datetime | None, datetime
     return (EPOCH + windows[0][0] * MS, EPOCH + windows[0][1] * MS) if windows else (None, None)
 
 
-LEFT_OF_INTERVAL_PAIRS = pl.Schema(
+# --- pairs of an interval -------------------------------------------------------------------------
+
+WITH_BOUNDS = pl.Schema(
     {"id": pl.Int64(), "name": pl.String(), "lower": pl.Int64(), "upper": pl.Int64()}
 )
-RIGHT_OF_INTERVAL_PAIRS = pl.Schema({"id": pl.Int64(), "name": pl.String(), "at": pl.Int64()})
+WITH_TIME = pl.Schema({"id": pl.Int64(), "name": pl.String(), "at": pl.Int64()})
 
-_ids = st.integers(0, 2)
-_names = st.sampled_from(["", "a", None])
-_times = st.integers(-4, 4)
-_bounds = st.none() | _times
+few_ids = st.integers(0, 2)
+numbers = st.integers(-4, 4)
+ends = st.none() | numbers
 
 
 @examples(150)
 @given(
-    st.lists(st.tuples(_ids, _names, _bounds, _bounds), max_size=12),
-    st.lists(st.tuples(_ids, st.sampled_from(["", "a"]), _times), max_size=30),
+    st.lists(st.tuples(few_ids, st.sampled_from(["", "a", None]), ends, ends), max_size=12),
+    st.lists(st.tuples(few_ids, st.sampled_from(["", "a"]), numbers), max_size=30),
 )
 def test_pairs_are_those_of_two_loops(
     left: list[tuple[int, str | None, int | None, int | None]], right: list[tuple[int, str, int]]
@@ -375,8 +304,8 @@ def test_pairs_are_those_of_two_loops(
     right.sort()
 
     which, where = interval_pairs(
-        pl.DataFrame(left, LEFT_OF_INTERVAL_PAIRS, orient="row"),
-        pl.DataFrame(right, RIGHT_OF_INTERVAL_PAIRS, orient="row"),
+        pl.DataFrame(left, WITH_BOUNDS, orient="row"),
+        pl.DataFrame(right, WITH_TIME, orient="row"),
         ("id", "name"),
         lower=pl.col("lower"),
         upper=pl.col("upper"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from random import Random
 
 import polars as pl
@@ -16,24 +15,28 @@ from hypothesis import strategies as st
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.operations import Attached, Hopping, Tumbling, Window, WindowAggregate
-from sluice.operators.operator import EpochTime, Outcome
+from sluice.operators.operator import EpochTime
 from sluice.operators.windows import AlignedWindow
 from tests.examples import examples
 from tests.property.operators.played import (
     AGGREGATES,
     EPOCH,
     KEYS,
+    MS,
     WHERES,
     WithColumns,
     a_result,
     a_stage,
     at,
+    between,
     ids,
     in_order,
     instants,
+    latenesses,
     max_timestamp_ms,
     names,
     play,
+    rows_at,
     seeds,
     timed_histories,
     values,
@@ -43,16 +46,13 @@ from tests.property.operators.subtask import (
     Epoch,
     Row,
     Subtask,
-    check_cuts_decide_nothing,
-    check_subtasks_share_the_work,
+    check_content_alone_decides,
 )
 
 pytestmark = pytest.mark.usefixtures("either_way")
 
-MS = timedelta(milliseconds=1)
 TUMBLING = Tumbling(10 * MS)
 HOPPING = Hopping(10 * MS, 2 * MS)
-LATENESSES = st.sampled_from([0, 0, 3, 15])
 WINDOWED = pl.Schema({**INPUT, "window_start": INPUT["at"], "window_end": INPUT["at"]})
 
 
@@ -136,7 +136,7 @@ def check_against_the_definition(
 
 
 @examples(12)
-@given(timed_histories(), LATENESSES, seeds)
+@given(timed_histories(), latenesses, seeds)
 @example(([[(None, None, 1, EPOCH)]], [EpochTime(watermark_ms=9)]), 0, Random(0))
 @example(([[(None, None, 1, EPOCH)]], [EpochTime(watermark_ms=8)]), 0, Random(0))
 def test_a_tumbling_window_fires_once_and_again_for_rows_that_are_late_but_allowed(
@@ -148,7 +148,7 @@ def test_a_tumbling_window_fires_once_and_again_for_rows_that_are_late_but_allow
 
 
 @examples(20)
-@given(timed_histories(), st.sampled_from([1, 2, 3, 5, 9, 11]), LATENESSES, seeds)
+@given(timed_histories(), st.sampled_from([1, 2, 3, 5, 9, 11]), latenesses, seeds)
 def test_a_hopping_window_has_every_row_that_was_not_late_for_it(
     played: tuple[list[Epoch], list[EpochTime]], panes: int, lateness_ms: int, random: Random
 ) -> None:
@@ -166,7 +166,7 @@ attached_histories = st.lists(st.lists(attached_rows, max_size=8), min_size=1, m
 
 
 @examples(12)
-@given(timed_histories(attached_histories), LATENESSES, seeds)
+@given(timed_histories(attached_histories), latenesses, seeds)
 def test_attached_windows_are_those_of_the_rows(
     played: tuple[list[Epoch], list[EpochTime]], lateness_ms: int, random: Random
 ) -> None:
@@ -177,15 +177,14 @@ def test_attached_windows_are_those_of_the_rows(
 
 @pytest.mark.parametrize("window", [TUMBLING, HOPPING])
 @examples(4)
-@given(played=timed_histories(), lateness_ms=LATENESSES)
+@given(played=timed_histories(), lateness_ms=latenesses)
 def test_windows_do_not_depend_on_chunks_order_or_subtasks(
     window: Window, played: tuple[list[Epoch], list[EpochTime]], lateness_ms: int
 ) -> None:
     history, times = [[epoch] for epoch in played[0]], played[1]
     operator = a_window(window, lateness_ms).operator
 
-    check_cuts_decide_nothing(operator, [INPUT], history, times)
-    check_subtasks_share_the_work(operator, [INPUT], history, times)
+    check_content_alone_decides(operator, [INPUT], history, times)
 
 
 # --- by hand --------------------------------------------------------------------------------------
@@ -196,15 +195,6 @@ def counting(window: Window, lateness_ms: int = 0, schema: pl.Schema = INPUT) ->
         window=window, aggregates={"n": agg.count()}, allowed_lateness_ms=lateness_ms
     )
     return Subtask(AlignedWindow(a_stage(operation, keys=["id"]), schema), [schema], key_count=1)
-
-
-def rows_at(*ms: float) -> Epoch:
-    return [(1, "a", 7, at(instant)) for instant in ms]
-
-
-def between(start_ms: int, end_ms: int, *rows: Epoch, of: Subtask) -> Outcome:
-    time = EpochTime(previous_watermark_ms=start_ms, watermark_ms=end_ms)
-    return of.play(list(rows) or [[]], time=time)
 
 
 def test_a_window_fires_in_an_epoch_without_rows_and_leaves_no_state() -> None:

@@ -1,6 +1,6 @@
-"""Rows that are grouped before they are sent are hashed as groups, and counted as rows.
+"""Blocks: rows that are grouped before they are sent, and inputs that share a pass over slices.
 
-Inputs of a stage that read the same slices share one pass over them.
+Rows are hashed as groups, and counted as rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from polars.testing import assert_frame_equal
 
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import FilesSource
-from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration import aggregates as agg
@@ -68,7 +67,7 @@ def a_spec(stage: str, rows: pl.DataFrame, key: str) -> ExchangeSpec:
     source = pipeline.source("rows", Files("/nowhere", format="text"), event_time="at")
     STAGES[stage](source.key_by(key))
     node = pipeline.stages["stage"]
-    body = rows.to_arrow().schema.serialize().to_pybytes()
+    body = schema_of(rows)
     nothing = StreamRows(StoreLocation("memory://grouped"), ((),), body)
     feed = Feed(rows=nothing, schema=body, given=node.inputs[0], hashed=(key,))
     return ExchangeSpec(
@@ -104,8 +103,8 @@ def test_every_subtask_hears_how_many_rows_its_groups_were(stage: str) -> None:
     found = sent(a_spec(stage, rows, "k"), rows)
 
     expected = Owners(TASK).count(with_hash(rows, ["k"]))
-    assert [sum(part.input_rows for part in mine) for mine in found] == list(expected)
-    assert {part.kind for mine in found for part in mine} <= {BlockKind.GROUPS, BlockKind.LATE}
+    assert [sum(part.input_rows for part in own) for own in found] == list(expected)
+    assert {part.kind for own in found for part in own} <= {BlockKind.GROUPS, BlockKind.LATE}
 
 
 def test_chunks_of_few_rows_per_group_are_sent_as_they_are() -> None:
@@ -113,8 +112,8 @@ def test_chunks_of_few_rows_per_group_are_sent_as_they_are() -> None:
     first, then = the_rows(60, 50), the_rows(80, 50)
     found = sent(a_spec("sums", first, "k"), first, then)
 
-    rows = [part for mine in found for part in mine if part.kind is BlockKind.ROWS]
-    groups = [part for mine in found for part in mine if part.kind is BlockKind.GROUPS]
+    rows = [part for own in found for part in own if part.kind is BlockKind.ROWS]
+    groups = [part for own in found for part in own if part.kind is BlockKind.GROUPS]
     assert sum(part.input_rows for part in groups) == 60
     assert sum(part.rows.height for part in groups) == 50
     assert sum(part.input_rows for part in rows) == sum(part.rows.height for part in rows) == 80
@@ -128,15 +127,14 @@ def test_chunks_of_few_rows_per_group_are_sent_as_they_are() -> None:
 def test_rows_go_to_the_subtask_that_owns_their_hash(parallelism: int) -> None:
     task = TaskPlan(uid="stage", parallelism=parallelism, max_parallelism=8)
     ranges = [hash_range(8, key_group_range(8, parallelism, n)) for n in range(parallelism)]
-    edges = [edge for mine in ranges for edge in mine]
+    edges = [edge for owned in ranges for edge in owned]
     hashes = [*edges, *np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 100), *edges]
     rows = pl.DataFrame({"n": range(len(hashes)), HASH: pl.Series(hashes, dtype=pl.Int64)})
 
     parts = Owners(task).split(rows)
 
     for part, (first, last) in zip(parts, ranges, strict=True):
-        mine = [n for n, found in enumerate(hashes) if first <= found <= last]
-        assert part["n"].to_list() == mine
+        assert part["n"].to_list() == [n for n, h in enumerate(hashes) if first <= h <= last]
     assert [part.height for part in parts] == list(Owners(task).count(rows))
     assert [part["n"].sum() for part in parts] == list(Owners(task).count(rows, "n"))
 
@@ -144,12 +142,14 @@ def test_rows_go_to_the_subtask_that_owns_their_hash(parallelism: int) -> None:
 def sent(spec: ExchangeSpec, *chunks: pl.DataFrame) -> list[list[Received]]:
     """What each subtask receives of *chunks*."""
     sender = Sender(spec, 0)
-    blocks = [block for chunk in chunks for block in sender.rows(0, chunk)]
-    owners = [block.column(0)[0].as_py() for block in blocks]
-    of_each: list[list[pa.RecordBatch]] = [[] for _ in range(PARALLELISM)]
-    for owner, block in zip(owners, blocks, strict=True):
-        of_each[owner].append(block)
-    return [list(received(mine)) for mine in of_each]
+    return by_subtask(spec, [block for chunk in chunks for block in sender.rows(0, chunk)])
+
+
+def by_subtask(spec: ExchangeSpec, blocks: Sequence[pa.RecordBatch]) -> list[list[Received]]:
+    of_each: list[list[pa.RecordBatch]] = [[] for _ in range(spec.task.parallelism)]
+    for block in blocks:
+        of_each[block.column(0)[0].as_py()].append(block)
+    return [list(received(own)) for own in of_each]
 
 
 READ: Counter[tuple[str, ...]] = Counter()
@@ -157,7 +157,7 @@ READ: Counter[tuple[str, ...]] = Counter()
 
 @dataclass(frozen=True, slots=True)
 class CountedSource(ParquetSource):
-    """A source that notes which columns it was asked for."""
+    """A source that counts how often which columns are read."""
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         READ[tuple(columns or ())] += 1
@@ -186,7 +186,7 @@ def test_slices_are_read_once_with_the_columns_of_all_inputs(
     slices = source.plan((), max_records=None, parallelism=1).slices
     READ.clear()
 
-    found = sent_of_shared_reading(pipeline, ParquetRows(source, (slices,), schema_of(table)))
+    found = read_and_sent(pipeline, ParquetRows(source, (slices,), schema_of(table)))
 
     assert READ == {("kind", "a", "b"): 1}
     assert {part.name: part.rows.drop("_hash").rows() for part in found} == {
@@ -201,14 +201,12 @@ def test_a_line_in_doubt_reaches_every_subtask(pipeline: Pipeline, tmp_path: Pat
     slices = source.plan((), max_records=None, parallelism=1).slices
     schema = pl.DataFrame({"kind": [0], "a": [0], "b": [0], "c": [0]})
 
-    found = sent_of_shared_reading(
-        pipeline, JsonRows(source, (slices,), schema_of(schema)), parallelism=3
-    )
+    found = read_and_sent(pipeline, JsonRows(source, (slices,), schema_of(schema)), parallelism=3)
 
     assert [part.kind for part in found] == [BlockKind.UNDECIDED] * 3
 
 
-def sent_of_shared_reading(
+def read_and_sent(
     pipeline: Pipeline, rows: ParquetRows | JsonRows, parallelism: int = 1
 ) -> list[Received]:
     node = pipeline.stages["joined"]
@@ -220,20 +218,11 @@ def sent_of_shared_reading(
         stage=node,
         task=TaskPlan(uid="joined", parallelism=parallelism, max_parallelism=8),
         feeds=tuple(feed.narrowed(feed.prepared_schema.names()) for feed in feeds),
-        epoch_time=EpochTime(
-            checkpoint_id=1,
-            previous_watermark_ms=MIN_WATERMARK,
-            watermark_ms=MIN_WATERMARK,
-            processing_time_ms=0,
-        ),
+        epoch_time=EpochTime(),
         pre_aggregates=False,
     )
     blocks = list(send(spec, [pa.RecordBatch.from_pydict({"id": [0]})]))
-    of_subtasks = [
-        [block for block in blocks if block.column(0)[0].as_py() == subtask]
-        for subtask in range(parallelism)
-    ]
-    return [part for mine in of_subtasks for part in received(mine)]
+    return [part for own in by_subtask(spec, blocks) for part in own]
 
 
 def schema_of(rows: pl.DataFrame) -> bytes:

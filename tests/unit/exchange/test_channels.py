@@ -98,7 +98,7 @@ def test_the_first_rows_of_an_attempt_take_the_place_of_earlier_ones_of_the_stag
 
     with pytest.raises(StoreUnavailable, match=r"rows that a subtask sent .*\.arrow"):
         read_block(first)
-    # An attempt that is older than another one, as a driver's that was thought lost, ends no one.
+    # An attempt that is older than another one, of a driver that was thought lost, removes none.
     for place in (later, other, now):
         assert read_block(place).height == ROWS.height
 

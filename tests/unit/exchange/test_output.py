@@ -1,7 +1,4 @@
-"""A chained subtask's output: blocks and acks for the next stage, beyond memory on disk.
-
-The rows of a side output: where they came from, and every column that they had.
-"""
+"""A chained subtask's blocks and acks for the next stage, and the rows of a side output."""
 
 from __future__ import annotations
 
@@ -77,21 +74,20 @@ def test_every_subtask_gets_its_rows_and_what_the_ack_says_of_time(memory_bytes:
         blocks = [*output.blocks(done, {"first": [earlier]})]
 
     got: list[pl.DataFrame] = []
-    told: dict[int, list[Execution]] = {}
+    acks: dict[int, list[Execution]] = {}
     for subtask in range(3):
-        mine = [block for block in blocks if block.column(0)[0].as_py() == subtask]
-        for part in received(mine):
+        own = [block for block in blocks if block.column(0)[0].as_py() == subtask]
+        for part in received(own):
             if part.kind is BlockKind.ACK:
-                told.setdefault(subtask, []).extend(executions_in(part.rows.iter_rows(), part.name))
+                acks.setdefault(subtask, []).extend(executions_in(part.rows.iter_rows(), part.name))
             else:
                 assert part.kind is BlockKind.ROWS
                 got.append(part.rows.select("k", "n"))
     assert len(got) == 3
     assert pl.concat(got).sort("k").equals(rows)
-    # One subtask passes on what counts; all of them need what is said of event time, and whose
-    # rows they have got.
-    assert told[0] == [earlier, done]
-    assert told[1] == told[2] == [replace(done, ack=replace(ACK, output=()))]
+    # One subtask passes on what counts; all of them need the watermark, and whose rows they got.
+    assert acks[0] == [earlier, done]
+    assert acks[1] == acks[2] == [replace(done, ack=replace(ACK, output=()))]
 
 
 def test_rows_that_are_not_those_of_the_declaration_are_refused_by_name() -> None:
@@ -128,9 +124,8 @@ def test_a_row_that_could_not_be_read_says_where_it_was_and_why() -> None:
 
 
 def test_columns_that_rows_have_themselves_stay_theirs() -> None:
-    theirs = {"reason": ["late"], "line": ["U8"], "partition": ["p"], "record_number": [1]}
-    taken = {"_reason": ["of hers"]}
-    rows = pl.DataFrame(theirs | taken | MALFORMED | ORIGIN)
+    own = {"reason": ["late"], "line": ["U8"], "partition": ["p"], "record_number": [1]}
+    rows = pl.DataFrame(own | {"_reason": ["own, too"]} | MALFORMED | ORIGIN)
 
     (found,) = readable_rows(rows).to_dicts()
 
@@ -141,7 +136,7 @@ def test_columns_that_rows_have_themselves_stay_theirs() -> None:
         "line": "U8",
         "partition": "p",
         "record_number": 1,
-        "_reason": "of hers",
+        "_reason": "own, too",
         "__reason": "no object",
         "_line": "{",
     }

@@ -1,8 +1,7 @@
-"""Event times that come with the rows: every subtask computes the same watermark of them.
+"""How a keyed input is read without the JVM: event times, batches, and what is read of its columns.
 
-Batches on their way to Spark are bounded by bytes as well as by rows.
-
-What is read of an input is found out once for all epochs of a stage, and anew for any other.
+Event times come with the rows, so that every subtask computes the same watermark of them.  What is
+read of an input is computed once for all epochs of a stage, and anew for any other.
 """
 
 from __future__ import annotations
@@ -95,12 +94,9 @@ def test_a_batch_of_wide_rows_is_cut_and_a_small_one_is_not(
 def test_a_batch_of_many_rows_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "BATCH_ROWS", 2)
 
-    assert [
-        batch.num_rows for batch in bounded([pa.RecordBatch.from_pydict({"n": [1, 2, 3]})])
-    ] == [
-        2,
-        1,
-    ]
+    batch = pa.RecordBatch.from_pydict({"n": [1, 2, 3]})
+
+    assert [part.num_rows for part in bounded([batch])] == [2, 1]
 
 
 ROWS = pl.DataFrame({"k": [1, 2, 2], "n": [5, 6, 7], "m": [0, 1, 2]})
@@ -134,13 +130,15 @@ def test_the_next_epoch_knows_what_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_any_other_input_is_looked_at_anew(name: str) -> None:
+def test_of_any_other_input_it_is_computed_anew(name: str) -> None:
     other = OTHERS[name]
 
     assert other.plain is not FEED.plain
-    answers = (other.plain.paths, other.plain.prepared(ROWS).rows(), other.prepared_schema)
-    mine = (FEED.plain.paths, FEED.plain.prepared(ROWS).rows(), FEED.prepared_schema)
-    assert answers != mine or other.hashed != FEED.hashed or other.schema != FEED.schema
+    computed, of_feed = (
+        (feed.plain.paths, feed.plain.prepared(ROWS).rows(), feed.prepared_schema)
+        for feed in (other, FEED)
+    )
+    assert computed != of_feed or other.hashed != FEED.hashed or other.schema != FEED.schema
 
 
 def test_what_only_spark_can_compute_is_no_plain_input_however_often_it_is_asked() -> None:

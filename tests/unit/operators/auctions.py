@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -13,27 +12,21 @@ from sluice.declaration.nodes import Input, StageNode
 from sluice.operators.operator import EpochTime, Outcome
 from sluice.operators.timed_joins import IntervalJoinOperator
 from tests.property.operators.subtask import Row, Subtask
+from tests.unit.operators.keyed import START_MS
 
 INSTANT = pl.Datetime("us", "UTC")
 LEFT = pl.Schema({"id": pl.Int64(), "at": INSTANT, "until": INSTANT})
 RIGHT = pl.Schema({"item": pl.Int64(), "seen": INSTANT, "price": pl.Int64()})
-MS = timedelta(milliseconds=1)
-START = datetime(2026, 1, 1, tzinfo=UTC)
-START_MS = int(START.timestamp() * 1000)
-
-
-def after(ms: float) -> datetime:
-    return START + ms * MS
 
 
 def a_stage(operation: ops.Operation, **changed: Any) -> StageNode:
-    given: dict[str, Any] = {"keys": ("item",), "event_time": "seen", **changed}
+    right: dict[str, Any] = {"keys": ("item",), "event_time": "seen", **changed}
     return StageNode(
         uid="bids",
         operation=operation,
         inputs=(
             Input(producer="auctions", keys=("id",), event_time="at"),
-            Input(producer="prices", **given),
+            Input(producer="prices", **right),
         ),
     )
 

@@ -43,12 +43,12 @@ class Everything(KeyedProcessFunction):
 
     def process(self, row: Row, context: Context) -> Iterable[Row] | None:
         self.rows += 1
-        told = self.on_row(self, row, context)
-        return None if told is None else [{"told": str(told)}]
+        result = self.on_row(self, row, context)
+        return None if result is None else [{"result": str(result)}]
 
     def on_timer(self, timestamp: datetime, context: OnTimerContext) -> Iterable[Row] | None:
-        told = self.when_due(self, timestamp, context) if self.when_due else context.time_domain
-        return None if told is None else [{"told": str(told)}]
+        result = self.when_due(self, timestamp, context) if self.when_due else context.time_domain
+        return None if result is None else [{"result": str(result)}]
 
 
 class Played:
@@ -62,9 +62,9 @@ class Played:
         ttl_ms: int | None = None,
         result: Any = None,
     ) -> None:
-        operation = ops.ProcessKeyed(function=function, result=result or {"told": str})
-        given = Input(producer="events", keys=("user",), event_time=event_time)
-        stage = StageNode(uid="alerts", operation=operation, inputs=(given,), ttl_ms=ttl_ms)
+        operation = ops.ProcessKeyed(function=function, result=result or {"result": str})
+        events = Input(producer="events", keys=("user",), event_time=event_time)
+        stage = StageNode(uid="alerts", operation=operation, inputs=(events,), ttl_ms=ttl_ms)
         self.operator = ProcessKeyedOperator(stage, INPUT)
         self.subtask = Subtask(self.operator, [INPUT], key_count=1)
         self.watermark_ms = MIN_WATERMARK
@@ -82,12 +82,12 @@ class Played:
         )
         return self.subtask.play([list(rows)], time=time)
 
-    def told(self, *rows: InputRow, watermark_ms: int | None = None) -> list[str]:
-        return self.epoch(*rows, watermark_ms=watermark_ms).output["told"].to_list()
+    def results(self, *rows: InputRow, watermark_ms: int | None = None) -> list[str]:
+        return self.epoch(*rows, watermark_ms=watermark_ms).output["result"].to_list()
 
 
 def a_row(user: int | None = 1, text: str = "", ms: float | None = 0) -> InputRow:
-    return (user, text, None if ms is None else START + ms * MS)
+    return (user, text, None if ms is None else at(ms))
 
 
 def at(ms: float) -> datetime:

@@ -1,10 +1,8 @@
-"""The rules that the joins document, one by one.
-
-The declarations that the joins refuse, by name, and what they tell about themselves.
-"""
+"""The rules that the joins document, one by one, and the declarations that they refuse by name."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -12,21 +10,27 @@ import pytest
 
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
+from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
 from sluice.operators.build import build_operator
 from sluice.operators.joins import RegularJoinOperator
 from sluice.operators.operator import EpochTime
 from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator
 from tests.property.operators.subtask import Subtask
-from tests.unit.operators.auctions import INSTANT, LEFT, MS, RIGHT, Played, a_stage, after, interval
+from tests.unit.operators.auctions import INSTANT, LEFT, RIGHT, Played, a_stage, interval
+from tests.unit.operators.keyed import MS, at
 
 # --- regular --------------------------------------------------------------------------------------
 
 
+def a_regular_join(how: str, ttl_ms: int | None = None) -> Played:
+    stage = replace(a_stage(ops.RegularJoin(how=how)), ttl_ms=ttl_ms)  # type: ignore[arg-type]
+    return Played(build_operator(stage, [LEFT, RIGHT]))
+
+
 def test_equal_rows_are_as_many_pairs() -> None:
-    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT))
-    left, right = (1, after(0), None), (1, after(1), 10)
+    played = a_regular_join("inner")
+    left, right = (1, at(0), None), (1, at(1), 10)
 
     played.epoch([left, left], [], 0)
     outcome = played.epoch([], [right, right], 0)
@@ -44,37 +48,35 @@ def test_a_key_column_of_one_name_comes_once_and_others_stay() -> None:
 
 
 def test_a_semi_join_keeps_of_the_left_what_waits_and_of_the_right_its_keys() -> None:
-    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin(how="semi")), LEFT, RIGHT))
-    played.epoch([(1, after(0), None), (2, after(0), None)], [(1, after(0), 5)], 0)
+    played = a_regular_join("semi")
+    played.epoch([(1, at(0), None), (2, at(0), None)], [(1, at(0), 5)], 0)
 
-    known = played.epoch([(1, after(9), None)], [(1, after(1), 6), (1, after(1), 6)], 0)
+    known = played.epoch([(1, at(9), None)], [(1, at(1), 6), (1, at(1), 6)], 0)
     before = (played.kept("left"), played.kept("right"))
-    released = played.epoch([], [(2, after(1), 7)], 0)
+    released = played.epoch([], [(2, at(1), 7)], 0)
 
-    assert known.output.rows() == [(1, after(9), None)]
+    assert known.output.rows() == [(1, at(9), None)]
     assert known.changes["right"].upserts.is_empty()
     assert before == (1, 1)
-    assert released.output.rows() == [(2, after(0), None)]
+    assert released.output.rows() == [(2, at(0), None)]
     assert (played.kept("left"), played.kept("right")) == (0, 2)
 
 
 def test_a_null_key_equals_nothing_and_is_not_kept() -> None:
-    played = Played(RegularJoinOperator(a_stage(ops.RegularJoin()), LEFT, RIGHT))
+    played = a_regular_join("inner")
 
-    outcome = played.epoch([(None, after(0), None)], [(None, after(0), 5)], 0)
+    outcome = played.epoch([(None, at(0), None)], [(None, at(0), 5)], 0)
 
     assert outcome.output.is_empty()
     assert (played.kept("left"), played.kept("right")) == (0, 0)
 
 
 def test_a_row_is_forgotten_when_its_ttl_has_passed() -> None:
-    stage = a_stage(ops.RegularJoin())
-    with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=100)
-    played = Played(RegularJoinOperator(with_ttl, LEFT, RIGHT))
-    played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
+    played = a_regular_join("inner", ttl_ms=100)
+    played.epoch([(1, at(0), None)], [], 0, at_ms=1_000)
 
-    in_time = played.epoch([], [(1, after(0), 5)], 0, at_ms=1_099)
-    too_late = played.epoch([], [(1, after(0), 6)], 0, at_ms=1_100)
+    in_time = played.epoch([], [(1, at(0), 5)], 0, at_ms=1_099)
+    too_late = played.epoch([], [(1, at(0), 6)], 0, at_ms=1_100)
 
     assert in_time.output.height == 1
     assert too_late.output.is_empty()
@@ -83,15 +85,9 @@ def test_a_row_is_forgotten_when_its_ttl_has_passed() -> None:
 # --- regular, of which rows are taken back --------------------------------------------------------
 
 
-def an_outer_join(how: str, ttl_ms: int | None = None) -> Played:
-    stage = a_stage(ops.RegularJoin(how=how))  # type: ignore[arg-type]
-    with_ttl = StageNode(uid="bids", operation=stage.operation, inputs=stage.inputs, ttl_ms=ttl_ms)
-    return Played(build_operator(with_ttl, [LEFT, RIGHT]))
-
-
 def test_a_row_that_stood_alone_is_taken_back_when_its_partner_comes() -> None:
-    played = an_outer_join("full")
-    left, right = (1, after(0), None), (1, after(1), 10)
+    played = a_regular_join("full")
+    left, right = (1, at(0), None), (1, at(1), 10)
 
     alone = played.epoch([left], [], 0)
     matched = played.epoch([], [right], 0)
@@ -105,7 +101,7 @@ def test_a_row_that_stood_alone_is_taken_back_when_its_partner_comes() -> None:
 
 def test_a_partner_of_the_same_epoch_takes_nothing_back() -> None:
     for how in ("left", "right", "full", "anti"):
-        outcome = an_outer_join(how).epoch([(1, after(0), None)], [(1, after(1), 10)], 0)
+        outcome = a_regular_join(how).epoch([(1, at(0), None)], [(1, at(1), 10)], 0)
 
         assert outcome.retracted is not None
         assert outcome.retracted.is_empty()
@@ -113,14 +109,14 @@ def test_a_partner_of_the_same_epoch_takes_nothing_back() -> None:
 
 
 def test_null_keys_stand_alone_on_the_outer_sides_and_are_not_kept() -> None:
-    left, right = (None, after(0), None), (None, after(0), 5)
+    left, right = (None, at(0), None), (None, at(0), 5)
     expected = {
         "left": [(*left, None, None, None)],
         "right": [(None, None, None, *right)],
         "anti": [left],
     }
     for how, rows in expected.items():
-        played = an_outer_join(how)
+        played = a_regular_join(how)
 
         outcome = played.epoch([left], [right], 0)
 
@@ -129,10 +125,10 @@ def test_null_keys_stand_alone_on_the_outer_sides_and_are_not_kept() -> None:
 
 
 def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
-    played = an_outer_join("left", ttl_ms=100)
-    played.epoch([(1, after(0), None)], [], 0, at_ms=1_000)
+    played = a_regular_join("left", ttl_ms=100)
+    played.epoch([(1, at(0), None)], [], 0, at_ms=1_000)
 
-    too_late = played.epoch([], [(1, after(0), 6)], 0, at_ms=1_100)
+    too_late = played.epoch([], [(1, at(0), 6)], 0, at_ms=1_100)
 
     assert too_late.output.is_empty()
     assert too_late.retracted is not None
@@ -148,14 +144,14 @@ def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
 def test_both_ends_of_an_interval_belong_to_it(offset: float, *, fits: bool) -> None:
     played = Played(interval(-5, 3))
 
-    outcome = played.epoch([(1, after(10), None)], [(1, after(10 + offset), 7)], 20)
+    outcome = played.epoch([(1, at(10), None)], [(1, at(10 + offset), 7)], 20)
 
     assert (outcome.output.height == 1) is fits
 
 
 def test_rows_go_when_no_partner_can_come_any_more() -> None:
     played = Played(interval(-5, 3))
-    played.epoch([(1, after(10), None)], [(1, after(10), 7)], 12)
+    played.epoch([(1, at(10), None)], [(1, at(10), 7)], 12)
     before = (played.kept("left"), played.kept("right"))
 
     played.epoch([], [], 13)
@@ -169,57 +165,57 @@ def test_rows_go_when_no_partner_can_come_any_more() -> None:
 
 def test_a_left_join_emits_a_lonely_row_when_it_goes_and_a_matched_one_never_again() -> None:
     played = Played(interval(0, 5, how="left"))
-    lonely, matched = (1, after(10), None), (2, after(10), None)
+    lonely, matched = (1, at(10), None), (2, at(10), None)
 
-    pairs = played.epoch([lonely, matched], [(2, after(12), 7)], 11)
-    nobody = played.epoch([], [(2, after(13), 8)], 14)
+    pairs = played.epoch([lonely, matched], [(2, at(12), 7)], 11)
+    nobody = played.epoch([], [(2, at(13), 8)], 14)
     alone = played.epoch([], [], 15)
 
-    assert pairs.output.rows() == [(*matched, 2, after(12), 7)]
-    assert nobody.output.rows() == [(*matched, 2, after(13), 8)]
+    assert pairs.output.rows() == [(*matched, 2, at(12), 7)]
+    assert nobody.output.rows() == [(*matched, 2, at(13), 8)]
     assert alone.output.rows() == [(*lonely, None, None, None)]
     assert played.kept("left") == 0
 
 
 def test_a_left_join_knows_who_was_matched_in_the_epoch_in_which_it_goes() -> None:
     played = Played(interval(0, 5, how="left"))
-    matched, missed = (1, after(10), None), (2, after(10), None)
+    matched, missed = (1, at(10), None), (2, at(10), None)
     played.epoch([matched, missed], [], 11)
 
-    outcome = played.epoch([], [(1, after(12), 7), (2, after(16), 8)], 16)
+    outcome = played.epoch([], [(1, at(12), 7), (2, at(16), 8)], 16)
 
     assert outcome.output.rows() == [
         (*missed, None, None, None),  # By hash: even keys first.
-        (*matched, 1, after(12), 7),
+        (*matched, 1, at(12), 7),
     ]
 
 
 def test_a_left_row_without_a_key_stays_alone() -> None:
     played = Played(interval(0, 5, how="left"))
 
-    outcome = played.epoch([(None, after(10), None)], [(None, after(10), 7)], 15)
+    outcome = played.epoch([(None, at(10), None)], [(None, at(10), 7)], 15)
 
-    assert outcome.output.rows() == [(None, after(10), None, None, None, None)]
+    assert outcome.output.rows() == [(None, at(10), None, None, None, None)]
 
 
 def test_the_interval_may_end_at_an_instant_in_a_column() -> None:
     played = Played(interval(0, 0, upper_column="until", how="left"))
-    left = [(1, after(10), after(20)), (1, after(11), None), (1, after(12), after(5))]
+    left = [(1, at(10), at(20)), (1, at(11), None), (1, at(12), at(5))]
 
-    outcome = played.epoch(left, [(1, after(20), 7), (1, after(21), 8)], 19)
+    outcome = played.epoch(left, [(1, at(20), 7), (1, at(21), 8)], 19)
     afterwards = played.epoch([], [], 20)
 
     # A null end, or one before the start, makes the interval empty.
     alone = [(*row, None, None, None) for row in left[1:]]
-    assert outcome.output.rows() == [(*left[0], 1, after(20), 7), *alone]
+    assert outcome.output.rows() == [(*left[0], 1, at(20), 7), *alone]
     assert afterwards.output.is_empty()
     assert played.kept("left") == 0
 
 
 def test_a_row_is_late_by_its_own_time_whoever_waits_for_it() -> None:
     played = Played(interval(-10, 10))
-    played.epoch([(1, after(10), None)], [(1, after(10), 7)], 5)
-    left, right = [(1, after(5), None), (1, None, None)], [(1, after(4), 8)]
+    played.epoch([(1, at(10), None)], [(1, at(10), 7)], 5)
+    left, right = [(1, at(5), None), (1, None, None)], [(1, at(4), 8)]
 
     outcome = played.epoch(left, right, 6)
 
@@ -231,60 +227,58 @@ def test_a_row_is_late_by_its_own_time_whoever_waits_for_it() -> None:
 # --- window ---------------------------------------------------------------------------------------
 
 
-def test_a_window_join_emits_at_the_end_of_the_window_and_leaves_no_state() -> None:
-    operator = WindowJoinOperator(
-        a_stage(ops.WindowJoin(window=Tumbling(10 * MS), how="inner")), LEFT, RIGHT
-    )
-    played = Played(operator)
-    left, right = (1, after(1), None), (1, after(9), 7)
+def a_window_join(window: Window, how: Any) -> Played:
+    operation = ops.WindowJoin(window=window, how=how)
+    return Played(WindowJoinOperator(a_stage(operation), LEFT, RIGHT))
 
-    early = played.epoch([left], [right, (1, after(10), 8)], 8)
+
+def test_a_window_join_emits_at_the_end_of_the_window_and_leaves_no_state() -> None:
+    played = a_window_join(Tumbling(10 * MS), "inner")
+    left, right = (1, at(1), None), (1, at(9), 7)
+
+    early = played.epoch([left], [right, (1, at(10), 8)], 8)
     fired = played.epoch([], [], 9)
 
     assert early.output.is_empty()
-    assert fired.output.rows() == [(*left, *right, after(0), after(10))]
+    assert fired.output.rows() == [(*left, *right, at(0), at(10))]
     assert fired.output.columns[-2:] == ["window_start", "window_end"]
     assert (played.kept("left"), played.kept("right")) == (0, 1)
 
 
 def test_a_row_that_missed_some_of_its_windows_is_in_the_others() -> None:
-    window = Hopping(10 * MS, 5 * MS)
-    operator = WindowJoinOperator(a_stage(ops.WindowJoin(window=window, how="anti")), LEFT, RIGHT)
-    played = Played(operator)
+    played = a_window_join(Hopping(10 * MS, 5 * MS), "anti")
     played.epoch([], [], 9)
-    row, late = (1, after(7), None), (1, after(4), None)
+    row, late = (1, at(7), None), (1, at(4), None)
 
     outcome = played.epoch([row, late], [], 14)
 
-    assert outcome.output.rows() == [(*row, after(5), after(15))]
+    assert outcome.output.rows() == [(*row, at(5), at(15))]
     assert outcome.late[0].rows() == [late]
 
 
 def test_an_anti_join_emits_rows_without_a_key_and_a_semi_join_does_not_deduplicate() -> None:
-    window = Tumbling(10 * MS)
-    anti, semi = (
-        Played(WindowJoinOperator(a_stage(ops.WindowJoin(window=window, how=how)), LEFT, RIGHT))
-        for how in ("anti", "semi")
-    )
-    left = [(None, after(1), None), (1, after(1), None), (1, after(1), None)]
-    right = [(1, after(2), 7), (1, after(3), 8), (None, after(2), 7)]
+    anti, semi = (a_window_join(Tumbling(10 * MS), how) for how in ("anti", "semi"))
+    left = [(None, at(1), None), (1, at(1), None), (1, at(1), None)]
+    right = [(1, at(2), 7), (1, at(3), 8), (None, at(2), 7)]
 
     without, having = (played.epoch(left, right, 20) for played in (anti, semi))
 
-    bounds = (after(0), after(10))
+    bounds = (at(0), at(10))
     assert without.output.rows() == [(*left[0], *bounds)]
     assert having.output.rows() == [(*left[1], *bounds)] * 2
 
 
 def test_a_semi_join_keeps_a_key_of_the_right_once_per_window() -> None:
-    declared = ops.WindowJoin(window=Tumbling(10 * MS), how="semi")
-    played = Played(WindowJoinOperator(a_stage(declared), LEFT, RIGHT))
-    played.epoch([], [(1, after(2), 7), (1, after(3), 8), (1, after(13), 8)], 0)
+    played = a_window_join(Tumbling(10 * MS), "semi")
+    played.epoch([], [(1, at(2), 7), (1, at(3), 8), (1, at(13), 8)], 0)
 
-    outcome = played.epoch([], [(1, after(4), 9)], 0)
+    outcome = played.epoch([], [(1, at(4), 9)], 0)
 
     assert played.kept("right") == 2
     assert outcome.changes["right"].upserts.is_empty()
+
+
+# --- what is refused ------------------------------------------------------------------------------
 
 
 def refuses(message: str, build: Any, *arguments: Any) -> None:

@@ -12,22 +12,16 @@ from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.operations import Hopping, Session, Tumbling, Window, WindowAggregate
-from sluice.declaration.operations import KeyedAggregate as Declared
 from sluice.errors import ConfigurationError
-from sluice.operators.aggregate import KeyedAggregateOperator
 from sluice.operators.build import build_operator
 from sluice.operators.operator import EpochTime
-from tests.property.operators.played import a_stage, at
+from tests.property.operators.played import a_stage, at, one_aggregate
 from tests.property.operators.subtask import INPUT, Subtask
 
 NAN = float("nan")
 SECOND = timedelta(seconds=1)
 FLOATS = pl.Schema({"id": pl.Int64(), "value": pl.Float64()})
-
-
-def one(aggregate: Aggregate, schema: pl.Schema) -> Subtask:
-    stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
-    return Subtask(KeyedAggregateOperator(stage, schema), [schema], key_count=1)
+LONGS = pl.Schema({"id": pl.Int64(), "value": pl.Int64()})
 
 
 @pytest.mark.parametrize("order", [[[1.0], [NAN], [0.0]], [[NAN, 0.0], [1.0]], [[0.0, 1.0, NAN]]])
@@ -38,7 +32,7 @@ def one(aggregate: Aggregate, schema: pl.Schema) -> Subtask:
 def test_nan_is_larger_than_any_number(
     aggregate: Aggregate, expected: object, order: list[list[float]]
 ) -> None:
-    subtask = one(aggregate, FLOATS)
+    subtask = one_aggregate(aggregate, FLOATS)
 
     for epoch in order:
         subtask.play([[(1, value)] for value in epoch], time=EpochTime())
@@ -47,7 +41,7 @@ def test_nan_is_larger_than_any_number(
 
 
 def test_zero_has_no_sign() -> None:
-    subtask = one(agg.max("value"), FLOATS)
+    subtask = one_aggregate(agg.max("value"), FLOATS)
 
     outcome = subtask.play([[(1, -0.0)]], time=EpochTime())
 
@@ -58,7 +52,8 @@ def test_zero_has_no_sign() -> None:
 def test_the_order_of_zeros_decides_nothing(aggregate: Aggregate) -> None:
     found = set()
     for zeros in ([0.0, -0.0], [-0.0, 0.0]):
-        outcome = one(aggregate, FLOATS).play([[(1, zero) for zero in zeros]], time=EpochTime())
+        rows = [(1, zero) for zero in zeros]
+        outcome = one_aggregate(aggregate, FLOATS).play([rows], time=EpochTime())
         found.add(repr(outcome.output["result"].item()))
 
     assert len(found) == 1
@@ -66,26 +61,26 @@ def test_the_order_of_zeros_decides_nothing(aggregate: Aggregate) -> None:
 
 
 def test_only_sums_of_floats_depend_on_the_order_of_rows() -> None:
-    assert one(agg.avg("value"), FLOATS).operator.is_order_sensitive
-    assert one(agg.sum("value"), FLOATS).operator.is_order_sensitive
-    assert not one(agg.max("value"), FLOATS).operator.is_order_sensitive
-    assert not one(agg.sum("value"), INPUT).operator.is_order_sensitive
+    assert one_aggregate(agg.avg("value"), FLOATS).operator.is_order_sensitive
+    assert one_aggregate(agg.sum("value"), FLOATS).operator.is_order_sensitive
+    assert not one_aggregate(agg.max("value"), FLOATS).operator.is_order_sensitive
+    assert not one_aggregate(agg.sum("value"), INPUT).operator.is_order_sensitive
 
 
-LONGS = pl.Schema({"id": pl.Int64(), "value": pl.Int64()})
 DECIMALS = pl.Schema({"id": pl.Int64(), "value": pl.Decimal(38, 2)})
 LONGEST = 2**63 - 1
 WIDEST = Decimal("9" * 36 + ".99")
+WINDOWS = [Tumbling(SECOND), Hopping(SECOND, SECOND / 2), Session(SECOND)]
 
 
-def windowed(aggregate: Aggregate, window: Window) -> Subtask:
-    schema = pl.Schema({**LONGS, "at": pl.Datetime("us", "UTC")})
+def windowed(aggregate: Aggregate, window: Window, values: pl.Schema) -> Subtask:
+    schema = pl.Schema({**values, "at": pl.Datetime("us", "UTC")})
     stage = a_stage(WindowAggregate(window=window, aggregates={"result": aggregate}), keys=["id"])
     return Subtask(build_operator(stage, [schema]), [schema], key_count=1)
 
 
 def test_a_sum_that_is_no_bigint_is_an_error_that_names_the_column() -> None:
-    subtask = one(agg.sum("value"), LONGS)
+    subtask = one_aggregate(agg.sum("value"), LONGS)
     message = (
         r"stage 'stage' cannot compute 'result': sum\('value'\) of some group does not fit BIGINT; "
         r"aggregate a wider type, CAST\(... AS DECIMAL\(38, 0\)\)"
@@ -97,7 +92,7 @@ def test_a_sum_that_is_no_bigint_is_an_error_that_names_the_column() -> None:
 
 
 def test_what_is_added_on_the_way_to_a_bigint_may_be_larger() -> None:
-    subtask = one(agg.sum("value"), LONGS)
+    subtask = one_aggregate(agg.sum("value"), LONGS)
 
     outcome = subtask.play(
         [[(1, LONGEST), (1, LONGEST)], [(1, -LONGEST), (1, -5)]], time=EpochTime()
@@ -107,7 +102,7 @@ def test_what_is_added_on_the_way_to_a_bigint_may_be_larger() -> None:
 
 
 def test_the_mean_of_large_numbers_is_right() -> None:
-    subtask = one(agg.avg("value"), LONGS)
+    subtask = one_aggregate(agg.avg("value"), LONGS)
 
     outcome = subtask.play([[(1, LONGEST), (1, LONGEST)]], time=EpochTime())
 
@@ -116,16 +111,16 @@ def test_the_mean_of_large_numbers_is_right() -> None:
 
 def test_a_sum_of_decimals_that_has_more_than_38_digits_names_the_column() -> None:
     for aggregate in (agg.sum("value"), agg.avg("value")):
-        subtask = one(aggregate, DECIMALS)
+        subtask = one_aggregate(aggregate, DECIMALS)
         subtask.play([[(1, WIDEST)]], time=EpochTime())
 
         with pytest.raises(ConfigurationError, match=r"'result': (sum|avg)\('value'\) of some"):
             subtask.play([[(1, WIDEST)]], time=EpochTime())
 
 
-@pytest.mark.parametrize("window", [Tumbling(SECOND), Hopping(SECOND, SECOND / 2), Session(SECOND)])
+@pytest.mark.parametrize("window", WINDOWS)
 def test_an_overflow_in_a_window_names_the_column(window: Window) -> None:
-    subtask = windowed(agg.sum("value"), window)
+    subtask = windowed(agg.sum("value"), window, LONGS)
 
     with pytest.raises(
         ConfigurationError, match=r"'result': sum\('value'\) of some group does not"
@@ -136,23 +131,21 @@ def test_an_overflow_in_a_window_names_the_column(window: Window) -> None:
         )
 
 
-@pytest.mark.parametrize("window", [Tumbling(SECOND), Hopping(SECOND, SECOND / 2), Session(SECOND)])
+@pytest.mark.parametrize("window", WINDOWS)
 def test_distinct_booleans_are_counted_in_windows(window: Window) -> None:
-    schema = pl.Schema({"id": pl.Int64(), "value": pl.Boolean(), "at": pl.Datetime("us", "UTC")})
-    operation = WindowAggregate(window=window, aggregates={"n": agg.count_distinct("value")})
-    stage = a_stage(operation, keys=["id"])
-    subtask = Subtask(build_operator(stage, [schema]), [schema], key_count=1)
+    booleans = pl.Schema({"id": pl.Int64(), "value": pl.Boolean()})
+    subtask = windowed(agg.count_distinct("value"), window, booleans)
     subtask.play([[(1, True, at(10)), (1, None, at(10))]], time=EpochTime())
 
     again = subtask.play([[(1, True, at(20))]], time=EpochTime())
     outcome = subtask.play([[(1, False, at(30))]], time=EpochTime(watermark_ms=MAX_WATERMARK))
 
     assert again.output.is_empty()
-    assert set(outcome.output["n"]) == {2}
+    assert set(outcome.output["result"]) == {2}
 
 
 def test_a_running_sum_of_integers_is_kept_as_the_bigint_that_it_is() -> None:
-    subtask = one(agg.sum("value"), pl.Schema({"id": pl.Int64(), "value": pl.Int64()}))
+    subtask = one_aggregate(agg.sum("value"), LONGS)
 
     subtask.play([[(1, 2**62), (1, -(2**62))], [(1, 5)]], time=EpochTime())
     subtask.play([[(1, 2)]], time=EpochTime())

@@ -1,23 +1,17 @@
-"""The rules of a keyed function's state: values, lists and maps that belong to a key.
-
-The arguments of a keyed function, and the results that it may yield.
-
-The rules of a keyed function's timers, one by one.
-
-Broadcast rows come in the order of their event time, whatever the order they were read in.
-
-The rows of operator lists: who reads, keeps and deletes which.
+"""The rules of a keyed function, one by one: what it may keep and yield, timers, broadcast rows,
+operator lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from random import Random
 from typing import Any
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.plan import TaskPlan
@@ -53,7 +47,7 @@ from sluice.state.runs import Run
 from sluice.state.segments import HASH
 from tests.unit.operators.keyed import MS, START, START_MS, Everything, Played, a_row, at
 
-# What it returns is never looked at.
+# What an act returns does not count.
 Act = Callable[[Any], object]
 
 
@@ -64,8 +58,8 @@ def test_state_is_that_of_the_key_and_lasts() -> None:
 
     played = Played(Everything(count))
 
-    first = played.told(a_row(1, "b", 5), a_row(2, "c"), a_row(1, "a", 7), a_row(None, "d"))
-    second = played.told(a_row(1, "e"))
+    first = played.results(a_row(1, "b", 5), a_row(2, "c"), a_row(1, "a", 7), a_row(None, "d"))
+    second = played.results(a_row(1, "e"))
 
     # By hash (null and even keys first), key, and time.
     assert first == ["None: 1 d", "2: 1 c", "1: 1 b", "1: 2 a"]
@@ -75,8 +69,8 @@ def test_state_is_that_of_the_key_and_lasts() -> None:
 def test_what_is_remembered_on_the_function_itself_is_lost_between_epochs() -> None:
     played = Played(Everything(lambda self, _row, _context: self.rows))
 
-    assert played.told(a_row(), a_row(2)) == ["1", "2"]
-    assert played.told(a_row()) == ["1"]
+    assert played.results(a_row(), a_row(2)) == ["1", "2"]
+    assert played.results(a_row()) == ["1"]
 
 
 def test_a_value_can_be_cleared_and_a_key_without_values_is_forgotten() -> None:
@@ -111,8 +105,8 @@ def test_a_list_appends_and_is_replaced_and_writes_only_what_changed() -> None:
     played = Played(Everything(act))
     outcomes = [played.epoch(a_row(text=text)) for text in ("add", "again", "update", "clear")]
 
-    told = [outcome.output["told"].item() for outcome in outcomes]
-    assert told == ["[7, 8, 9]", "[7, 8, 9, 10]", "[7, 5]", "[]"]
+    results = [outcome.output["result"].item() for outcome in outcomes]
+    assert results == ["[7, 8, 9]", "[7, 8, 9, 10]", "[7, 5]", "[]"]
     changes = [outcome.changes["list:numbers"] for outcome in outcomes]
     assert [c.upserts.select("_index", "_value").rows() for c in changes] == [
         [(0, 7), (1, 8), (2, 9)],
@@ -133,12 +127,12 @@ def test_a_map_is_iterated_in_the_order_of_its_keys_whenever_they_came() -> None
 
     played = Played(Everything(act))
 
-    assert played.told(a_row(text="bxa")) == ["([('a', 1), ('b', 1)], False, 1)"]
-    assert played.told(a_row(text="a_")) == ["([('_', 1), ('a', 2), ('b', 1)], False, 2)"]
+    assert played.results(a_row(text="bxa")) == ["([('a', 1), ('b', 1)], False, 1)"]
+    assert played.results(a_row(text="a_")) == ["([('_', 1), ('a', 2), ('b', 1)], False, 2)"]
 
 
 def test_values_are_read_back_as_they_are_now() -> None:
-    plus_two = timezone_of(2)
+    plus_two = timezone(timedelta(hours=2))
 
     def act(self: Everything, row: Row, _: Context) -> Any:
         if row["text"] == "write":
@@ -149,11 +143,7 @@ def test_values_are_read_back_as_they_are_now() -> None:
 
     played = Played(Everything(act))
 
-    assert played.told(a_row(text="write")) == played.told(a_row(text="read"))
-
-
-def timezone_of(hours: int) -> Any:
-    return datetime.fromisoformat(f"2026-01-01T00:00:00+{hours:02}:00").tzinfo
+    assert played.results(a_row(text="write")) == played.results(a_row(text="read"))
 
 
 def test_what_was_written_again_is_kept_for_another_ttl() -> None:
@@ -166,8 +156,8 @@ def test_what_was_written_again_is_kept_for_another_ttl() -> None:
     touched = Played(Everything(act), ttl_ms=2_000)
     read = Played(Everything(act), ttl_ms=2_000)
 
-    assert [touched.told(a_row(text=t))[0] for t in ("set", "set", "get")] == ["5", "5", "5"]
-    assert [read.told(a_row(text=t)) for t in ("set", "get", "get")] == [["5"], ["5"], []]
+    assert [touched.results(a_row(text=t))[0] for t in ("set", "set", "get")] == ["5", "5", "5"]
+    assert [read.results(a_row(text=t)) for t in ("set", "get", "get")] == [["5"], ["5"], []]
 
 
 @pytest.mark.parametrize(
@@ -240,9 +230,9 @@ def test_a_late_row_is_processed_and_can_tell_by_the_watermark() -> None:
 
     played = Played(Everything(act, lambda _f, _t, context: context.current_watermark))
 
-    assert played.told(a_row(ms=5), watermark_ms=START_MS + 5) == ["False", str(at(5))]
+    assert played.results(a_row(ms=5), watermark_ms=START_MS + 5) == ["False", str(at(5))]
     outcome = played.epoch(a_row(ms=5), watermark_ms=MAX_WATERMARK)
-    assert outcome.output["told"].to_list() == ["True", str(END_OF_TIME)]
+    assert outcome.output["result"].to_list() == ["True", str(END_OF_TIME)]
     assert outcome.late[0].is_empty()
 
 
@@ -254,7 +244,10 @@ def test_without_event_time_rows_come_in_the_order_of_their_columns() -> None:
 
     played = Played(Everything(act), event_time=None)
 
-    assert played.told(a_row(text="b", ms=0), a_row(text="a", ms=9)) == ["a", "b"]
+    assert played.results(a_row(text="b", ms=0), a_row(text="a", ms=9)) == ["a", "b"]
+
+
+# --- results
 
 
 class Yields(KeyedProcessFunction):
@@ -290,12 +283,12 @@ def test_what_is_yielded_is_checked_by_name(row: Any, message: str) -> None:
 def test_rows_are_taken_when_they_are_yielded() -> None:
     class Reuses(KeyedProcessFunction):
         def process(self, row: Row, context: Context) -> Iterable[Row]:
-            told = {"told": "one"}
-            yield told
-            told["told"] = "two"
-            yield told
+            row = {"result": "one"}
+            yield row
+            row["result"] = "two"
+            yield row
 
-    assert Played(Reuses()).told(a_row()) == ["one", "two"]
+    assert Played(Reuses()).results(a_row()) == ["one", "two"]
 
 
 def test_an_exception_names_the_stage_and_the_key() -> None:
@@ -310,11 +303,14 @@ def test_an_exception_names_the_stage_and_the_key() -> None:
 
 
 def test_a_function_without_state_or_timers_needs_neither() -> None:
-    played = Played(Yields({"told": "x"}))
+    played = Played(Yields({"result": "x"}))
 
-    assert played.told(a_row(), a_row(2)) == ["x", "x"]
-    assert played.epoch().output.schema == {"told": pl.String()}
+    assert played.results(a_row(), a_row(2)) == ["x", "x"]
+    assert played.epoch().output.schema == {"result": pl.String()}
     assert set(played.operator.tables) == {"event_timers", "processing_timers"}
+
+
+# --- timers
 
 
 def test_a_timer_fires_once_at_the_barrier_that_reaches_it_after_the_rows() -> None:
@@ -325,9 +321,9 @@ def test_a_timer_fires_once_at_the_barrier_that_reaches_it_after_the_rows() -> N
 
     played = Played(Everything(register, lambda _f, timestamp, _c: timestamp))
 
-    assert played.told(a_row(text="a"), watermark_ms=START_MS + 9) == ["a"]
-    assert played.told(a_row(text="b"), watermark_ms=START_MS + 10) == ["b", str(at(10))]
-    assert played.told(watermark_ms=START_MS + 11) == []
+    assert played.results(a_row(text="a"), watermark_ms=START_MS + 9) == ["a"]
+    assert played.results(a_row(text="b"), watermark_ms=START_MS + 10) == ["b", str(at(10))]
+    assert played.results(watermark_ms=START_MS + 11) == []
 
 
 def test_timers_fire_in_the_order_of_their_instants_of_both_domains() -> None:
@@ -337,15 +333,15 @@ def test_timers_fire_in_the_order_of_their_instants_of_both_domains() -> None:
         for ms in (20, 10):
             context.timers.register_processing_time(at(ms))
 
-    def tell(_: Everything, timestamp: datetime, context: OnTimerContext) -> Any:
+    def describe(_: Everything, timestamp: datetime, context: OnTimerContext) -> Any:
         assert context.timestamp == timestamp
         return f"{context.time_domain} {(timestamp - START) // MS}"
 
-    played = Played(Everything(register, tell))
+    played = Played(Everything(register, describe))
 
-    told = played.told(a_row(1), a_row(2), watermark_ms=MAX_WATERMARK)
+    results = played.results(a_row(1), a_row(2), watermark_ms=MAX_WATERMARK)
 
-    assert told == ["event 10", "processing 10", "processing 20", "event 30"] * 2
+    assert results == ["event 10", "processing 10", "processing 20", "event 30"] * 2
 
 
 def test_a_timer_that_is_set_while_another_fires_fires_too_if_it_is_due() -> None:
@@ -357,9 +353,9 @@ def test_a_timer_that_is_set_while_another_fires_fires_too_if_it_is_due() -> Non
         Everything(lambda _f, _r, context: context.timers.register_event_time(at(0)), again)
     )
 
-    assert played.told(a_row(), watermark_ms=START_MS + 12) == ["0", "5", "10"]
+    assert played.results(a_row(), watermark_ms=START_MS + 12) == ["0", "5", "10"]
     assert played.subtask.state()["event_timers"].scan()["_time_ms"].to_list() == [START_MS + 15]
-    assert played.told(watermark_ms=START_MS + 15) == ["15"]
+    assert played.results(watermark_ms=START_MS + 15) == ["15"]
 
 
 def test_a_timer_can_be_deleted_in_a_later_epoch_or_in_its_own() -> None:
@@ -374,10 +370,10 @@ def test_a_timer_can_be_deleted_in_a_later_epoch_or_in_its_own() -> None:
     played = Played(Everything(act))
     played.epoch(a_row(text="set"))
 
-    assert played.told(a_row(text="unset"), watermark_ms=START_MS + 10) == []
-    assert played.told(a_row(text="set", ms=0), a_row(text="unset", ms=1)) == []
+    assert played.results(a_row(text="unset"), watermark_ms=START_MS + 10) == []
+    assert played.results(a_row(text="set", ms=0), a_row(text="unset", ms=1)) == []
     assert played.subtask.state()["processing_timers"].scan().is_empty()
-    assert [played.told() for _ in range(3)] == [[], [], []]
+    assert [played.results() for _ in range(3)] == [[], [], []]
 
 
 def test_timers_that_are_there_already_or_were_never_are_not_written() -> None:
@@ -401,8 +397,8 @@ def test_processing_time_is_that_of_the_barrier() -> None:
 
     played = Played(Everything(act))
 
-    assert played.told(a_row()) == [str(at(1_000))]
-    assert [played.told() for _ in range(3)] == [[], ["processing"], []]
+    assert played.results(a_row()) == [str(at(1_000))]
+    assert [played.results() for _ in range(3)] == [[], ["processing"], []]
 
 
 def test_a_timer_outlives_the_ttl_of_the_state() -> None:
@@ -413,10 +409,10 @@ def test_a_timer_outlives_the_ttl_of_the_state() -> None:
     played = Played(Everything(act, lambda f, *_: f"value {f.value.get()}"), ttl_ms=1_000)
     played.epoch(a_row())
 
-    assert [played.told() for _ in range(3)] == [[], [], ["value None"]]
+    assert [played.results() for _ in range(3)] == [[], [], ["value None"]]
 
 
-def test_a_timer_that_fired_in_an_epoch_before_is_not_looked_at_again(
+def test_a_timer_that_fired_in_an_epoch_before_is_not_searched_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def set_two(_: Everything, _row: Row, context: Context) -> Any:
@@ -425,20 +421,20 @@ def test_a_timer_that_fired_in_an_epoch_before_is_not_looked_at_again(
 
     played = Played(Everything(set_two))
     played.epoch(a_row(), watermark_ms=START_MS)
-    looked_at: list[list[int]] = []
+    searched: list[list[int]] = []
     find = KeyedState.find
 
     def noting(state: KeyedState, wanted: pl.DataFrame) -> pl.DataFrame:
         if "_time_ms" in wanted.columns:
-            looked_at.append([ms - START_MS for ms in wanted["_time_ms"]])
+            searched.append([ms - START_MS for ms in wanted["_time_ms"]])
         return find(state, wanted)
 
     monkeypatch.setattr(KeyedState, "find", noting)
 
-    assert played.told(watermark_ms=START_MS + 10) == ["event"]
-    looked_at.clear()
-    assert played.told(watermark_ms=START_MS + 30) == ["event"]
-    assert all(10 not in instants for instants in looked_at)
+    assert played.results(watermark_ms=START_MS + 10) == ["event"]
+    searched.clear()
+    assert played.results(watermark_ms=START_MS + 30) == ["event"]
+    assert all(10 not in instants for instants in searched)
 
 
 def test_a_timer_needs_a_time_zone() -> None:
@@ -463,8 +459,9 @@ def test_timers_that_set_each_other_for_ever_are_stopped(monkeypatch: pytest.Mon
         played.epoch(a_row(), watermark_ms=MAX_WATERMARK)
 
 
-START_OF_BROADCAST = datetime(2026, 1, 1, tzinfo=UTC)
-TABLE = "broadcast:seen"
+# --- broadcast rows
+
+SEEN = "broadcast:seen"
 
 
 class Seen(KeyedBroadcastProcessFunction):
@@ -473,10 +470,7 @@ class Seen(KeyedBroadcastProcessFunction):
     seen = BroadcastState(str, str)
 
     def process_broadcast(self, row: Row, context: BroadcastContext) -> None:
-        assert (context.current_watermark, context.processing_time) == (
-            BEGINNING_OF_TIME,
-            START_OF_BROADCAST,
-        )
+        assert (context.current_watermark, context.processing_time) == (BEGINNING_OF_TIME, START)
         self.seen.put("names", self.seen.get("names", "") + row["name"])
         if not self.seen.contains("first"):
             self.seen.put("first", str(context.timestamp))
@@ -487,18 +481,22 @@ class Seen(KeyedBroadcastProcessFunction):
         return ()
 
 
-def received(event_time: str | None, rows: list[tuple[str, datetime]], *runs: Run) -> Changes:
+def a_side(event_time: str | None = None) -> BroadcastSide:
     inputs = (
         Input(producer="bids", keys=("user",)),
         Input(producer="rules", event_time=event_time, is_broadcast=True),
     )
-    operation = ops.ProcessKeyed(function=Seen(), result={"told": str})
-    side = BroadcastSide(StageNode(uid="told", operation=operation, inputs=inputs))
+    operation = ops.ProcessKeyed(function=Seen(), result={"result": str})
+    return BroadcastSide(StageNode(uid="alerts", operation=operation, inputs=inputs))
+
+
+def received(event_time: str | None, rows: list[tuple[str, datetime]], *runs: Run) -> Changes:
+    side = a_side(event_time)
     frame = pl.DataFrame(rows, {"name": pl.String(), "at": pl.Datetime("us", "UTC")}, orient="row")
-    state = {TABLE: KeyedState(side.tables[TABLE], runs)}
-    time = EpochTime(processing_time_ms=int(START_OF_BROADCAST.timestamp() * 1000))
-    changes = side.received(frame, state, time)[TABLE]
-    assert changes.upserts.schema == side.tables[TABLE].live
+    state = {SEEN: KeyedState(side.tables[SEEN], runs)}
+    time = EpochTime(processing_time_ms=START_MS)
+    changes = side.received(frame, state, time)[SEEN]
+    assert changes.upserts.schema == side.tables[SEEN].live
     assert set(changes.upserts[HASH]) <= {BROADCAST_HASH}
     return changes
 
@@ -507,29 +505,20 @@ def kept(changes: Changes) -> dict[str, str]:
     return dict(changes.upserts.select("_map_key", "_value").rows())
 
 
-ROWS = [
-    (name, START_OF_BROADCAST + timedelta(seconds=second)) for second, name in enumerate("dcba")
-]
+ROWS = [(name, at(ms)) for ms, name in enumerate("dcba")]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_come_in_the_order_of_event_time_or_else_of_their_columns(seed: int) -> None:
     shuffled = Random(seed).sample(ROWS, len(ROWS))
 
-    assert kept(received("at", shuffled)) == {"names": "dcba", "first": str(START_OF_BROADCAST)}
+    assert kept(received("at", shuffled)) == {"names": "dcba", "first": str(START)}
     assert kept(received(None, shuffled)) == {"names": "abcd", "first": "None"}
 
 
 def test_only_what_changed_is_written_and_what_was_not_there_is_not_deleted() -> None:
     first = received("at", ROWS)
-    side = BroadcastSide(
-        StageNode(
-            uid="told",
-            operation=ops.ProcessKeyed(function=Seen(), result={"told": str}),
-            inputs=(Input(producer="bids", keys=("user",)),),
-        )
-    )
-    run = Run(table=delta_table(side.tables[TABLE], first.upserts, first.deletes))
+    run = Run(table=delta_table(a_side().tables[SEEN], first.upserts, first.deletes))
 
     second = received("at", ROWS[:1], run)
 
@@ -539,19 +528,19 @@ def test_only_what_changed_is_written_and_what_was_not_there_is_not_deleted() ->
 
 
 def test_bootstrapped_broadcast_state_is_where_the_function_writes_it() -> None:
-    operation = ops.ProcessKeyed(function=Seen(), result={"told": str})
-    inputs = (Input(producer="bids", keys=("user",)),)
-    schema = BroadcastSide(StageNode(uid="told", operation=operation, inputs=inputs)).tables[TABLE]
+    schema = a_side().tables[SEEN]
     given = pl.DataFrame({"_map_key": ["names", "first"], "_value": ["z", "never"]})
 
-    rows = bootstrapped(schema, given, now_ms=0, what="state of 'told'")
+    rows = bootstrapped(schema, given, now_ms=0, what="state of 'alerts'")
     none = schema.live.to_frame()
     run = Run(table=delta_table(schema, rows.select(*schema.live), none))
 
     assert kept(received("at", ROWS[:1], run)) == {"names": "zd"}
 
 
-TABLE_OF_OPERATOR_LISTS = "operator:waiting"
+# --- operator lists
+
+WAITING = "operator:waiting"
 
 
 class Waits(KeyedProcessFunction):
@@ -576,7 +565,7 @@ def opened(rows: Rows, parallelism: int, subtask: int) -> tuple[OperatorLists, W
 
 
 def applied(rows: Rows, opened_lists: Iterable[OperatorLists]) -> Rows:
-    """The rows behind the changes of all subtasks."""
+    """The rows after the changes of all subtasks."""
     found = dict(rows)
     for lists in opened_lists:
         for name, changes in lists.changes().items():
@@ -608,13 +597,9 @@ def test_elements_stay_where_they_are_until_the_parallelism_is_another_one() -> 
     _, back = played(again, 1)
 
     assert two == [[*"abcde"], []]
-    assert same[TABLE_OF_OPERATOR_LISTS].equals(rows[TABLE_OF_OPERATOR_LISTS])
+    assert same[WAITING].equals(rows[WAITING])
     assert four == settled == [["a", "b"], ["c"], ["d"], ["e"]]
-    assert (
-        again[TABLE_OF_OPERATOR_LISTS]
-        .sort(HASH, "_index")
-        .equals(four_rows[TABLE_OF_OPERATOR_LISTS].sort(HASH, "_index"))
-    )
+    assert_frame_equal(again[WAITING], four_rows[WAITING], check_row_order=False)
     assert back == [[*"abcde"]]
 
 
@@ -631,7 +616,7 @@ def test_what_is_cleared_and_replaced_leaves_no_row() -> None:
     function.seen.clear()
     rows = applied(rows, [lists])
 
-    assert rows[TABLE_OF_OPERATOR_LISTS].sort("_index")["_value"].to_list() == ["z", "y"]
+    assert rows[WAITING].sort("_index")["_value"].to_list() == ["z", "y"]
     assert rows["operator:seen"].is_empty()
 
 
@@ -642,13 +627,13 @@ def test_rows_that_were_bootstrapped_are_dealt_out(
 ) -> None:
     given = pl.DataFrame(
         {"_subtask": subtask, "_index": [0, 1, 2], "_value": [*"abc"], "_parallelism": parallelism},
-        TABLES[TABLE_OF_OPERATOR_LISTS].columns,
+        TABLES[WAITING].columns,
     )
-    made = bootstrapped(TABLES[TABLE_OF_OPERATOR_LISTS], given, now_ms=0, what="state of 'waits'")
-    rows = none() | {TABLE_OF_OPERATOR_LISTS: made.select(*TABLES[TABLE_OF_OPERATOR_LISTS].live)}
+    made = bootstrapped(TABLES[WAITING], given, now_ms=0, what="state of 'waits'")
+    rows = none() | {WAITING: made.select(*TABLES[WAITING].live)}
 
     dealt_rows, dealt = played(rows, 2)
     _, again = played(dealt_rows, 2)
 
     assert dealt == again == [["a", "b"], ["c"]]
-    assert dealt_rows[TABLE_OF_OPERATOR_LISTS].height == 3
+    assert dealt_rows[WAITING].height == 3

@@ -1,13 +1,8 @@
-"""The rules of the states of a keyed function to which values are added, and of tuples.
-
-State of a keyed function whose type changed: migrated by what its state declares, or refused.
-
-The TTL that a state of a keyed function declares, whatever that of its stage is.
-"""
+"""States of a keyed function: values that are added to, tuples, former types, a state's TTL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import date, timedelta
 from itertools import islice
 from typing import Any
@@ -64,7 +59,7 @@ class Accumulating(KeyedProcessFunction):
         self.on_row = on_row
 
     def process(self, row: Row, context: Context) -> Iterable[Row]:
-        yield {"told": str(self.on_row(self, row))}
+        yield {"result": str(self.on_row(self, row))}
 
 
 def add_length(function: Accumulating, row: Row) -> Any:
@@ -78,8 +73,8 @@ def add_length(function: Accumulating, row: Row) -> Any:
 def test_values_are_reduced_and_aggregated_over_rows_and_epochs() -> None:
     played = Played(Accumulating(add_length))
 
-    first = played.told(a_row(2), a_row(1, "abc"), a_row(1, "z", 1))
-    second = played.told(a_row(1, "xyz"), a_row(1, "", 1), a_row(2, "ab"))
+    first = played.results(a_row(2), a_row(1, "abc"), a_row(1, "z", 1))
+    second = played.results(a_row(1, "xyz"), a_row(1, "", 1), a_row(2, "ab"))
 
     assert first == ["(None, None, None)", "(3, 'abc', 3.0)", "(3, 'abc', 2.0)"]
     mean = 7 / 3
@@ -113,7 +108,7 @@ def test_what_was_cleared_begins_anew() -> None:
     is_empty = played.subtask.state()["values"].scan().is_empty()
 
     assert is_empty
-    assert played.told(a_row(text="b")) == ["(1, 'b', 1.0)"]
+    assert played.results(a_row(text="b")) == ["(1, 'b', 1.0)"]
 
 
 def test_a_value_that_changes_nothing_is_not_written() -> None:
@@ -139,10 +134,10 @@ def test_tuples_are_read_back_as_they_were_written() -> None:
 
     played = Played(Accumulating(act))
 
-    told = played.told(a_row(text="write"))
+    written = played.results(a_row(text="write"))
 
-    assert told == played.told(a_row(text="read"))
-    assert "('here', (1.0, 0.0))" in told[0]
+    assert written == played.results(a_row(text="read"))
+    assert "('here', (1.0, 0.0))" in written[0]
 
 
 def test_zero_is_one_value_whenever_it_is_read() -> None:
@@ -152,13 +147,13 @@ def test_zero_is_one_value_whenever_it_is_read() -> None:
         def process(self, row: Row, context: Context) -> Iterable[Row]:
             if row["text"]:
                 self.zero.set(float(row["text"]))
-            yield {"told": str(self.zero.get())}
+            yield {"result": str(self.zero.get())}
 
     played = Played(Zero())
 
-    told = [played.told(a_row(text=text))[0] for text in ("0.0", "-0.0", "")]
+    results = [played.results(a_row(text=text))[0] for text in ("0.0", "-0.0", "")]
 
-    assert told == ["0.0", "0.0", "0.0"]
+    assert results == ["0.0", "0.0", "0.0"]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +219,7 @@ Act = Callable[[Any], object]
 
 
 def a_function(declared: State[Any, Any], write: Act) -> KeyedProcessFunction:
-    """Keeps ``kept``, which is *declared*; a row "write" writes it, and any row tells it."""
+    """Keeps ``kept``, which is *declared*; a row "write" writes it, and any row yields it."""
 
     class Keeping(KeyedProcessFunction):
         kept = declared
@@ -235,7 +230,7 @@ def a_function(declared: State[Any, Any], write: Act) -> KeyedProcessFunction:
                 write(self)
             self.other.set(1)
             read = self.kept.items if isinstance(declared, MapState) else self.kept.get  # type: ignore[attr-defined]
-            yield {"told": str(read())}
+            yield {"result": str(read())}
 
     return Keeping()
 
@@ -251,6 +246,9 @@ def after(before: State[Any, Any], write: Act, now: State[Any, Any], again: Act 
     return second
 
 
+# --- former types
+
+
 class Sum(AggregateFunction[float, float, float]):
     def create_accumulator(self) -> float:
         return 0.0
@@ -263,7 +261,7 @@ class Sum(AggregateFunction[float, float, float]):
 
 
 @pytest.mark.parametrize(
-    ("before", "write", "now", "told"),
+    ("before", "write", "now", "result"),
     [
         (ValueState(int), lambda f: f.kept.set(7), ValueState(str, migrations={int: str}), "7"),
         (
@@ -312,16 +310,16 @@ class Sum(AggregateFunction[float, float, float]):
     ids=["value", "one of several", "list", "map", "reduced", "aggregated", "tuple", "with a TTL"],
 )
 def test_a_value_of_a_former_type_is_migrated_as_it_is_read(
-    before: State[Any, Any], write: Act, now: State[Any, Any], told: str
+    before: State[Any, Any], write: Act, now: State[Any, Any], result: str
 ) -> None:
     played = after(before, write, now)
 
-    first = played.told(a_row(1))
+    first = played.results(a_row(1))
 
-    assert first == [told]
-    assert played.told(a_row(1)) == [told]
-    assert played.told(a_row(3)) in (["None"], ["[]"])
-    assert played.told(a_row(4)) in (["None"], ["[]"])
+    assert first == [result]
+    assert played.results(a_row(1)) == [result]
+    assert played.results(a_row(3)) in (["None"], ["[]"])
+    assert played.results(a_row(4)) in (["None"], ["[]"])
 
 
 def test_rows_are_migrated_in_every_way_in_which_they_are_read() -> None:
@@ -350,7 +348,7 @@ def test_rows_are_migrated_in_every_way_in_which_they_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "message"),
     [
         (
             ValueState(str),
@@ -369,16 +367,16 @@ def test_rows_are_migrated_in_every_way_in_which_they_are_read() -> None:
     ids=["none", "of another type", "raises", "of a wrong type"],
 )
 def test_a_change_without_a_migration_that_works_is_refused_by_name(
-    now: State[Any, Any], said: str
+    now: State[Any, Any], message: str
 ) -> None:
     played = after(ValueState(int), lambda f: f.kept.set(7), now)
 
-    with pytest.raises(RestoreError, match=f"a stage cannot read its state: .*{said}"):
+    with pytest.raises(RestoreError, match=f"a stage cannot read its state: .*{message}"):
         played.epoch(a_row(1))
 
 
 @pytest.mark.parametrize(
-    ("before", "write", "now", "said"),
+    ("before", "write", "now", "message"),
     [
         (
             ValueState(tuple[int, str]),
@@ -403,14 +401,14 @@ def test_a_change_without_a_migration_that_works_is_refused_by_name(
     ids=["tuple", "list", "map", "key of a map"],
 )
 def test_what_changed_is_named_with_the_type_to_migrate_from(
-    before: State[Any, Any], write: Act, now: State[Any, Any], said: str
+    before: State[Any, Any], write: Act, now: State[Any, Any], message: str
 ) -> None:
-    with pytest.raises(RestoreError, match=said):
+    with pytest.raises(RestoreError, match=message):
         after(before, write, now).epoch(a_row(1))
 
 
 @pytest.mark.parametrize(
-    ("declare", "said"),
+    ("declare", "message"),
     [
         (lambda: ValueState(int, migrations={int: abs}), "ValueState migrates from int, which is"),
         (lambda: ListState(int, migrations={list: len}), "state cannot hold <class 'list'> here"),
@@ -422,11 +420,13 @@ def test_what_changed_is_named_with_the_type_to_migrate_from(
     ids=["same", "no type", "no function"],
 )
 def test_a_migration_that_is_none_is_refused_where_it_is_declared(
-    declare: Callable[[], object], said: str
+    declare: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         declare()
 
+
+# --- TTLs of a state
 
 # An epoch is a second; what is written in one is gone in the third that follows.
 TTL = timedelta(milliseconds=2_500)
@@ -450,7 +450,7 @@ READS: dict[str, Act] = {
 }
 
 
-def a_function_of_ttl(config: StateTtlConfig | timedelta | None) -> Any:
+def remembering(config: StateTtlConfig | timedelta | None) -> Any:
     class Remembering(KeyedProcessFunction):
         """Writes and reads as its row says: "write value read map …"."""
 
@@ -467,38 +467,41 @@ def a_function_of_ttl(config: StateTtlConfig | timedelta | None) -> Any:
                 if act == "write":
                     WRITES[name](self)
                 elif act == "contains":
-                    yield {"told": str(self.map.contains("k"))}
+                    yield {"result": str(self.map.contains("k"))}
                 elif name == "plain":
                     self.plain.set(self.plain.get(0) + 1)
-                    yield {"told": str(self.plain.get())}
+                    yield {"result": str(self.plain.get())}
                 else:
-                    yield {"told": str(READS[name](self) or "gone")}
+                    yield {"result": str(READS[name](self) or "gone")}
 
     return Remembering()
 
 
-def told(played: Played, *texts: str) -> list[str]:
-    """What the read of each epoch tells; "" is an epoch without a row of the key."""
-    return [" ".join(played.told(*([a_row(text=text)] if text else []))) for text in texts]
+def results(played: Played, *texts: str) -> list[str]:
+    """What is read in each epoch; "" is an epoch without a row of the key."""
+    return [" ".join(played.results(*([a_row(text=text)] if text else []))) for text in texts]
 
 
-def told_by_each(played: Played, *epochs: str) -> Iterator[tuple[str, list[str]]]:
+def of_each_kind(
+    config: StateTtlConfig | timedelta | None, *epochs: str, ttl_ms: int | None = None
+) -> Iterable[tuple[str, list[str]]]:
     """The same of each kind of state: the row of an epoch of "write read" does both to all."""
-    told: dict[str, list[str]] = {name: [] for name in WRITES}
+    played = Played(remembering(config), ttl_ms=ttl_ms)
+    found: dict[str, list[str]] = {name: [] for name in WRITES}
     for words in map(str.split, epochs):
-        text = " ".join(f"{word} {name}" for name in told for word in words)
-        said = iter(played.told(*([a_row(text=text)] if words else [])))
-        for mine in told.values():
-            mine.append(" ".join(islice(said, words.count("read"))))
-    yield from told.items()
+        text = " ".join(f"{word} {name}" for name in found for word in words)
+        yielded = iter(played.results(*([a_row(text=text)] if words else [])))
+        for of_kind in found.values():
+            of_kind.append(" ".join(islice(yielded, words.count("read"))))
+    return found.items()
 
 
 def test_an_entry_is_forgotten_when_it_was_not_written_for_its_own_ttl() -> None:
-    for name, first in told_by_each(Played(a_function_of_ttl(TTL)), "write", *["read"] * 3):
+    for name, first in of_each_kind(TTL, "write", *["read"] * 3):
         assert first[1] == first[2] != "gone", name
         assert first[3] == "gone", name
 
-    for name, again in told_by_each(Played(a_function_of_ttl(TTL)), *["write"] * 2, *["read"] * 3):
+    for name, again in of_each_kind(TTL, *["write"] * 2, *["read"] * 3):
         assert "gone" not in again[2:4], name
         assert again[4] == "gone", name
 
@@ -506,28 +509,24 @@ def test_an_entry_is_forgotten_when_it_was_not_written_for_its_own_ttl() -> None
 def test_a_read_begins_a_ttl_anew_where_it_is_declared_so() -> None:
     config = StateTtlConfig(TTL, READ)
 
-    for name, reads in told_by_each(Played(a_function_of_ttl(config)), "write", *["read"] * 4):
+    for name, reads in of_each_kind(config, "write", *["read"] * 4):
         assert "gone" not in reads, name
 
-    for name, pause in told_by_each(
-        Played(a_function_of_ttl(config)), "write", "read", "", "", "read"
-    ):
+    for name, pause in of_each_kind(config, "write", "read", "", "", "read"):
         assert pause[1] != "gone", name
         assert pause[4] == "gone", name
 
 
 def test_whether_a_map_contains_a_key_is_a_read() -> None:
-    told_so = told(
-        Played(a_function_of_ttl(StateTtlConfig(TTL, READ))), "write map", *(["contains map"] * 5)
-    )
+    played = Played(remembering(StateTtlConfig(TTL, READ)))
 
-    assert told_so[1:] == ["True"] * 5
+    assert results(played, "write map", *(["contains map"] * 5))[1:] == ["True"] * 5
 
 
 def test_a_read_refreshes_only_what_was_read() -> None:
-    played = Played(a_function_of_ttl(StateTtlConfig(TTL, READ)))
+    played = Played(remembering(StateTtlConfig(TTL, READ)))
 
-    told(played, "write value write map", "read map", "read map")
+    results(played, "write value write map", "read map", "read map")
     changes = played.epoch(a_row(text="read map read value")).changes
 
     assert changes["map:map"].upserts["_value"].to_list() == [1]
@@ -537,37 +536,34 @@ def test_a_read_refreshes_only_what_was_read() -> None:
 def test_a_disabled_ttl_keeps_what_the_stage_would_forget() -> None:
     epochs = ("write", "", "", "read")
 
-    for name, kept in told_by_each(
-        Played(a_function_of_ttl(StateTtlConfig.DISABLED), ttl_ms=1), *epochs
-    ):
+    for name, kept in of_each_kind(StateTtlConfig.DISABLED, *epochs, ttl_ms=1):
         assert kept[3] != "gone", name
 
-    for name, lost in told_by_each(Played(a_function_of_ttl(None), ttl_ms=1), *epochs):
+    for name, lost in of_each_kind(None, *epochs, ttl_ms=1):
         assert lost[3] == "gone", name
 
 
 def test_the_ttl_of_the_stage_is_that_of_states_that_declare_none() -> None:
-    played = Played(a_function_of_ttl(timedelta(days=1)), ttl_ms=1_500)
+    played = Played(remembering(timedelta(days=1)), ttl_ms=1_500)
 
     tables = {name: schema.ttl_ms for name, schema in played.operator.tables.items()}
 
     assert tables["values"] == 1_500
     assert tables["value:value"] == tables["list:list"] == tables["map:map"] == 86_400_000
     assert tables["event_timers"] is None
-    assert told(played, "write value read plain", "", "read plain read value") == ["1", "", "1 1"]
+    texts = ("write value read plain", "", "read plain read value")
+    assert results(played, *texts) == ["1", "", "1 1"]
 
 
 @pytest.mark.parametrize("update", [WRITE, READ], ids=lambda one: str(one.name))
 def test_an_expired_entry_is_returned_once_more_where_it_is_declared_so(
     update: StateTtlConfig.UpdateType,
 ) -> None:
-    def told_after(*epochs: str) -> dict[str, list[str]]:
-        function = a_function_of_ttl(StateTtlConfig(TTL, update, ONCE_MORE))
-        return dict(told_by_each(Played(function), "write", "", "", *epochs))
+    config = StateTtlConfig(TTL, update, ONCE_MORE)
 
-    late = told_after("", "read", "read")
-    too_late = told_after("", "", "read")
-    twice = told_after("", "read read")
+    late = dict(of_each_kind(config, "write", "", "", "", "read", "read"))
+    too_late = dict(of_each_kind(config, "write", "", "", "", "", "read"))
+    twice = dict(of_each_kind(config, "write", "", "", "", "read read"))
 
     for name in WRITES:
         assert late[name][4] != "gone", name
@@ -577,11 +573,11 @@ def test_an_expired_entry_is_returned_once_more_where_it_is_declared_so(
 
 
 def test_an_expired_entry_that_is_written_lives_again() -> None:
-    played = Played(a_function_of_ttl(StateTtlConfig(TTL, WRITE, ONCE_MORE)))
+    played = Played(remembering(StateTtlConfig(TTL, WRITE, ONCE_MORE)))
 
-    late = told(played, "write mean", "", "", "write mean read mean read mean", "read mean")
-    asked = told(
-        Played(a_function_of_ttl(StateTtlConfig(TTL, WRITE, ONCE_MORE))),
+    late = results(played, "write mean", "", "", "write mean read mean read mean", "read mean")
+    asked = results(
+        Played(remembering(StateTtlConfig(TTL, WRITE, ONCE_MORE))),
         *("write map", "", "", "contains map contains map read map contains map"),
     )
 
@@ -590,10 +586,10 @@ def test_an_expired_entry_that_is_written_lives_again() -> None:
 
 
 def test_elements_of_a_list_expire_one_by_one() -> None:
-    played = Played(a_function_of_ttl(TTL))
+    played = Played(remembering(TTL))
 
-    told(played, "write list", "write list")
-    lengths = [len(told(played, "write list read list")[0].split(",")) for _ in range(3)]
+    results(played, "write list", "write list")
+    lengths = [len(results(played, "write list read list")[0].split(",")) for _ in range(3)]
 
     assert lengths == [3, 3, 3]
 
@@ -608,37 +604,37 @@ def moved(before: Any, now: Any) -> Played:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("before", "now", "message"),
     [
         (None, TTL, "state 'mean' had the TTL of its stage and now has its own, and its values"),
         (TTL, None, "state 'mean' had a TTL of its own and now has that of its stage, and its"),
     ],
 )
 def test_a_value_that_gets_or_loses_a_ttl_of_its_own_is_refused_by_name(
-    before: Any, now: Any, said: str
+    before: Any, now: Any, message: str
 ) -> None:
-    with pytest.raises(RestoreError, match=f"cannot read its state: {said}"):
-        moved(a_function_of_ttl(before), a_function_of_ttl(now)).epoch(a_row(text="read list"))
+    with pytest.raises(RestoreError, match=f"cannot read its state: {message}"):
+        moved(remembering(before), remembering(now)).epoch(a_row(text="read list"))
 
 
 def test_where_a_value_would_be_with_another_ttl_is_no_table_that_is_written() -> None:
-    tables = Played(a_function_of_ttl(None)).operator.tables
+    tables = Played(remembering(None)).operator.tables
 
     former = {name for name, schema in tables.items() if schema.is_former}
     assert former == {"value:value", "value:reduced", "value:mean", "value:plain"}
 
 
 def test_a_ttl_may_become_another_one_and_be_disabled() -> None:
-    longer = moved(a_function_of_ttl(TTL), a_function_of_ttl(2 * TTL))
-    disabled = moved(a_function_of_ttl(TTL), a_function_of_ttl(StateTtlConfig.DISABLED))
+    longer = moved(remembering(TTL), remembering(2 * TTL))
+    disabled = moved(remembering(TTL), remembering(StateTtlConfig.DISABLED))
     longer.checkpoints, disabled.checkpoints = 4, 1_000
 
-    assert told(longer, "read value", "read value") == ["1", "gone"]
-    assert told(disabled, "read value") == ["1"]
+    assert results(longer, "read value", "read value") == ["1", "gone"]
+    assert results(disabled, "read value") == ["1"]
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (lambda: StateTtlConfig(timedelta(0)), "TTL of datetime.timedelta.0.; use a timedelta of"),
         (lambda: StateTtlConfig(5), "given a TTL of 5; use a timedelta of 1 ms or more"),  # type: ignore[arg-type]
@@ -656,7 +652,7 @@ def test_a_ttl_may_become_another_one_and_be_disabled() -> None:
     ids=["zero", "number", "update", "visibility", "state", "shorthand"],
 )
 def test_a_ttl_that_is_none_is_refused_where_it_is_declared(
-    config: Callable[[], object], said: str
+    config: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=message):
         config()

@@ -54,7 +54,7 @@ def row(key: int | None, value: int = 0, second: int = 0) -> Row:
 
 
 class Seen:
-    """Remembers what the function was given; returns the keys, and what it was told to."""
+    """Remembers its arguments; returns the keys, and the state with the columns *state*."""
 
     def __init__(self, **state: pl.Expr) -> None:
         self.calls: list[tuple[pl.DataFrame, pl.DataFrame]] = []
