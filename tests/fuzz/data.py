@@ -30,6 +30,7 @@ TYPES: dict[str, pa.DataType] = {
     "struct": pa.struct([("a", pa.int64()), ("b", pa.string())]),
     "list": pa.list_(pa.int64()),
 }
+LINE = pa.schema([("line", pa.string())])
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 BATCH_MS = 12_000  # Event time that passes from one batch to the next.
 
@@ -52,9 +53,6 @@ def batch_of(plan: Plan, source: SourcePlan, batch: int, rows: Sequence[int]) ->
         columns.append(pa.array([values[row] for row in rows], TYPES[kind]))
     table = pa.Table.from_arrays(columns, names=[name for name, _ in source.columns])
     return lines_of(table) if source.is_table else table
-
-
-LINE = pa.schema([("line", pa.string())])
 
 
 def lines_of(rows: pa.Table) -> pa.Table:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+
+import polars as pl
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing, StateBackend, fixed_delay
@@ -15,10 +17,8 @@ from sluice.sources import SourceSpec
 from tests.fuzz import functions
 from tests.fuzz.plans import InputPlan, Plan, SinkPlan, StagePlan
 
-# The declared type of a key column, of what process() yields.
-DECLARED: dict[str, Any] = {"int": "int32", "long": int, "text": str, "bool": bool}
-
-
+# The declared type of a key column in the result of process().
+DECLARED: dict[str, Any] = {"int": pl.Int32(), "long": int, "text": str, "bool": bool}
 PERCENTILE = 0.3
 
 
@@ -189,27 +189,19 @@ def _process(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
         stage.uid,
         functions.count_rows(key),
         state={"total": int},
-        result={key: _polars(kind), "rows": int, "total": int},
+        result={key: kind, "rows": int, "total": int},
         parallelism=stage.parallelism,
     )
 
 
 def _process_keyed(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
-    from datetime import datetime
-
     key, kind = stage.args["key"], DECLARED[stage.args["type"]]
     return _keyed(stage.inputs[0], streams).process_keyed(
         stage.uid,
         functions.number_rows(key, stage.uid, stage.args.get("lists", "")),
-        result={key: _polars(kind), "number": int, "fired_at": datetime},
+        result={key: kind, "number": int, "fired_at": datetime},
         parallelism=stage.parallelism,
     )
-
-
-def _polars(kind: Any) -> Any:
-    import polars as pl
-
-    return pl.Int32() if kind == "int32" else kind
 
 
 def _tuple(value: Any) -> Any:

@@ -1,14 +1,8 @@
 """Random plans: a seed is a plan, always the same.
 
-The acts of a play, drawn: rows arrive, checkpoints are taken, processes die, jobs restore.
-
-Random aggregates of a stage.
-
-Random stages: each operation over streams that can be given to it.
-
-A stream in a drawing, and the conditions and keys that can be drawn of its columns.
-
-Random windows and joins.
+``draw`` draws sources and stages, then sinks, then the acts of the play: rows arrive, checkpoints
+are taken, processes die, jobs restore.  Each of ``OPERATIONS`` draws a stage over a stream that can
+be given to it, or None.
 """
 
 from __future__ import annotations
@@ -19,7 +13,6 @@ from random import Random
 from typing import Any
 
 from tests.fuzz.data import column_sql
-from tests.fuzz.known import is_drawn
 from tests.fuzz.plans import (
     Act,
     Checkpoint,
@@ -32,12 +25,15 @@ from tests.fuzz.plans import (
     StagePlan,
     only_used,
 )
+from tests.fuzz.queries import BOUNDS
 from tests.fuzz.tuning import DRAWN_APART, TUNINGS
 
 OPTIONAL = {
     "v": "long", "w": "huge", "x": "double", "y": "double", "b": "bool", "d": "date",
     "m": "decimal", "u": "time", "s": "struct", "l": "list",
 }  # fmt: skip
+KEYABLE = ("int", "text", "bool", "date", "long")
+ORDERED = ("int", "long", "huge", "double", "text", "bool", "date", "decimal", "time")
 
 
 @dataclass
@@ -52,19 +48,32 @@ class Drawing:
     tables: list[SourcePlan] = field(default_factory=list)
 
 
-def drawn(seed: int) -> Drawing:
-    """Sources and stages; at least one of these."""
-    random = Random(seed)
-    drawing = Drawing(random)
-    for number in range(random.choice((1, 1, 2, 2, 3))):
-        _source(drawing, number)
-    _table(drawing)
-    wanted = random.choice((1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6))
-    for _ in range(wanted * 4):
-        if len(drawing.stages) >= wanted:
-            break
-        add_stage(drawing)
-    return drawing if drawing.stages else drawn(seed + 2**32)
+@dataclass(slots=True)
+class Stream:
+    """A stream in a drawing.
+
+    ``updates``: the key by which rows replace earlier ones; ``unique``: columns that no two rows
+    share; ``is_retract``: rows are taken back, and no key identifies them.
+    """
+
+    uid: str
+    columns: dict[str, str]
+    event_time: str | None = None
+    is_source: bool = False
+    updates: tuple[str, ...] = ()
+    unique: tuple[str, ...] = ()
+    is_retract: bool = False
+
+    @property
+    def is_append(self) -> bool:
+        return not self.updates and not self.is_retract
+
+    def of(self, kinds: Iterable[str]) -> list[str]:
+        wanted = set(kinds)
+        return [name for name, kind in self.columns.items() if kind in wanted]
+
+
+Drawn = tuple[StagePlan, Stream] | None
 
 
 def draw(seed: int) -> Plan:
@@ -92,6 +101,21 @@ def draw(seed: int) -> Plan:
     plan = only_used(plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     return unaligned(Random(f"{seed} unaligned"), plan)
+
+
+def drawn(seed: int) -> Drawing:
+    """Sources and stages; at least one of these."""
+    random = Random(seed)
+    drawing = Drawing(random)
+    for number in range(random.choice((1, 1, 2, 2, 3))):
+        _source(drawing, number)
+    _table(drawing)
+    wanted = random.choice((1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6))
+    for _ in range(wanted * 4):
+        if len(drawing.stages) >= wanted:
+            break
+        add_stage(drawing)
+    return drawing if drawing.stages else drawn(seed + 2**32)
 
 
 def _source(drawing: Drawing, number: int) -> None:
@@ -127,12 +151,26 @@ def _table(drawing: Drawing) -> None:
 def _sinks(drawing: Drawing) -> None:
     """Draw the sinks: every stage without readers has one, others have one at times."""
     random = drawing.random
-    read: set[Any] = {given.producer for stage in drawing.stages for given in stage.inputs}
+    read = {given.producer for stage in drawing.stages for given in stage.inputs}
     for stage in drawing.stages:
         stream = next(one for one in drawing.streams if one.uid == stage.uid)
         if stage.uid not in read or random.random() < 0.5:
-            sink = sink_for(random, stream)
-            drawing.sinks.append(sink)
+            drawing.sinks.append(sink_for(random, stream))
+
+
+def sink_for(random: Random, stream: Stream) -> SinkPlan:
+    """A drawn sink, of those that accept the stream's kind of changes."""
+    sink = SinkPlan(uid=f"{stream.uid}_out", producer=stream.uid)
+    if stream.is_retract or random.random() < 0.15:
+        return replace(sink, changelog=True)
+    if stream.updates:
+        others = [n for n in stream.columns if n not in stream.updates and "fsum" not in n]
+        more = random.sample(others, 1) if others and random.random() < 0.15 else []
+        return replace(sink, upsert_key=(*stream.updates, *more))
+    is_keyed = stream.unique and set(stream.unique) <= set(stream.columns)
+    if is_keyed and random.random() < 0.3:
+        return replace(sink, upsert_key=stream.unique)
+    return sink
 
 
 def _ttls(drawing: Drawing, random: Random) -> None:
@@ -144,14 +182,9 @@ def _ttls(drawing: Drawing, random: Random) -> None:
         given = streams[stage.inputs[0].producer]
         is_last = stage.uid in keyed and stage.uid not in read and not stage.where
         kinds = {kind for kind, *_ in stage.args.get("aggregates", {}).values()}
-        if (
-            stage.op in ("aggregate", "latest")
-            and given.is_append
-            and is_last
-            and not (
-                kinds & {"count_distinct", "percentile", "string_agg"}  # Each value has its own.
-            )
-        ):
+        has_own_ttls = kinds & {"count_distinct", "percentile", "string_agg"}  # For each value.
+        is_forgotten = stage.op in ("aggregate", "latest") and given.is_append
+        if is_forgotten and is_last and not has_own_ttls:
             ttl = random.choice((None, None, 4_000, 12_000, 40_000))
             if ttl is not None:
                 drawing.stages[place] = replace(stage, args={**stage.args, "ttl": ttl})
@@ -256,17 +289,415 @@ def _is_put(stage: StagePlan) -> bool:
     return stage.uid.startswith("far")
 
 
-ADDED = ("count", "sum", "avg")
+def add_stage(drawing: Drawing) -> None:
+    """Add one more stage, if the drawn parts fit together."""
+    random = drawing.random
+    uid = f"s{len(drawing.stages)}"
+    source = random.random() < 0.3
+    newest = [stream for stream in drawing.streams if stream.is_source == source]
+    stream = random.choice(newest[-3:] or drawing.streams)
+    operation = random.choice(OPERATIONS)
+    drawn = operation(drawing, uid, stream)
+    if drawn is None:
+        return
+    stage, result = drawn
+    if len(result.columns) > 30:
+        return
+    stage, result = _narrowed(random, stage, result)
+    stage = replace(stage, parallelism=random.choice((None, None, None, None, None, None, 1, 2, 3)))
+    drawing.stages.append(stage)
+    drawing.streams.append(result)
+
+
+def _narrowed(random: Random, stage: StagePlan, stream: Stream) -> tuple[StagePlan, Stream]:
+    """At times with a filter or a projection of the result."""
+    chance = random.random()
+    if chance < 0.12 and (text := result_condition(random, stream)):
+        return replace(stage, where=(text,)), stream
+    if chance < 0.22:
+        needed = {*stream.updates, *stream.unique, stream.event_time}
+        if random.random() < 0.3:
+            needed = {stream.event_time}
+        kept = [n for n in stream.columns if n in needed or random.random() < 0.6]
+        if kept:
+            columns = {name: stream.columns[name] for name in kept}
+            result = replace(stream, columns=columns)
+            if not set(stream.updates) <= set(kept):
+                result = replace(result, updates=(), unique=(), is_retract=True)
+            elif not set(stream.unique) <= set(kept):
+                result = replace(result, unique=())
+            return replace(stage, select=tuple(kept)), result
+    return stage, stream
+
+
+def read(drawing: Drawing, stream: Stream) -> tuple[InputPlan, Stream]:
+    """An input that reads the stream, at times filtered and projected if it is a source."""
+    random = drawing.random
+    given = InputPlan(producer=stream.uid)
+    if not stream.is_source:
+        return given, replace(stream, columns=dict(stream.columns))
+    where: tuple[str, ...] = ()
+    if random.random() < 0.35:
+        where = tuple(c for c in (condition(random, stream),) if c)
+    if random.random() < 0.3:
+        kept = [n for n in stream.columns if n in ("id", "k", "ts") or random.random() < 0.6]
+        select = [n if random.random() < 0.8 or n in ("id", "ts") else f"{n} AS {n}2" for n in kept]
+        names = [text.rpartition(" AS ")[2] for text in select]
+        columns = {new: stream.columns[old] for new, old in zip(names, kept, strict=True)}
+        stream = replace(stream, columns=columns)
+        given = replace(given, select=tuple(select))
+    given = replace(given, where=where)
+    return given, replace(stream, columns=dict(stream.columns), is_source=False)
+
+
+def transform(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    given, stream = read(drawing, stream)
+    expressions, columns = [*stream.columns], dict(stream.columns)
+    for name, kind in stream.columns.items():
+        more = _expression(random, name, kind)
+        if more and random.random() < 0.2 and f"{name}_t" not in columns:
+            text, new_kind = more
+            expressions.append(f"{text} AS {name}_t")
+            columns[f"{name}_t"] = new_kind
+    is_filter = random.random() < 0.3
+    args = {"columns": "\n".join(expressions)}
+    if is_filter and (where := condition(random, stream)):
+        args["condition"] = where
+    stage = StagePlan(uid=uid, op="transform", inputs=(given,), args=args)
+    return stage, replace(stream, uid=uid, columns=columns)
+
+
+def _expression(random: Random, name: str, kind: str) -> tuple[str, str] | None:
+    match kind:
+        case "int":
+            return f"coalesce({name}, 7)", "int"
+        case "long":
+            return random.choice((f"{name} + 1", f"{name} * 2", f"-{name}")), "long"
+        case "text":
+            return f"{name} || 'x'", "text"
+        case "double" if "fsum" not in name:
+            return f"-{name}", "double"
+        case "bool":
+            return f"NOT {name}", "bool"
+        case "struct":
+            return f"{name}.b", "text"
+        case _:
+            return None
+
+
+def union(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    alike = [
+        one
+        for one in drawing.streams
+        if one.columns == stream.columns and one.event_time == stream.event_time
+    ]
+    if len(alike) < 2:
+        return None
+    chosen = drawing.random.sample(alike, drawing.random.choice((2, 2, min(3, len(alike)))))
+    inputs = tuple(InputPlan(producer=one.uid) for one in chosen)
+    result = replace(chosen[0], uid=uid, is_source=False, unique=())
+    if not all(one.is_append for one in chosen):
+        result = replace(result, updates=(), is_retract=True)
+    return StagePlan(uid=uid, op="union", inputs=inputs), result
+
+
+def lookup(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    if not drawing.tables or stream.is_retract or (stream.updates and has_sums(stream)):
+        return None
+    given, stream = read(drawing, stream)
+    pairs = [(n, "tk") for n in stream.of(["int"])] + [(n, "tg") for n in stream.of(["text"])]
+    if not pairs or {"name", "n"} & set(stream.columns):
+        return None
+    column, of_table = random.choice(pairs)
+    keep = random.choice(("matched", "unmatched", "all"))
+    table = drawing.tables[0]
+    name, n = column_sql(table, "name"), column_sql(table, "n")
+    add: dict[str, str] = {}
+    if keep == "all" or (keep == "matched" and random.random() < 0.6):
+        add = random.choice(({"name": name}, {"n": n}, {"name": name, "n": f"{n} + 1"}))
+    args: dict[str, Any] = {
+        "table": table.uid, "on": {column: column_sql(table, of_table)}, "keep": keep
+    }  # fmt: skip
+    kinds = {"name": "text", "n": "long"}
+    if add:
+        args["add"] = add
+    columns = {**stream.columns, **{name: kinds[name] for name in add}}
+    result = replace(stream, uid=uid, columns=columns, unique=() if add else stream.unique)
+    if add and stream.updates:
+        result = replace(result, updates=(), is_retract=True)
+    return StagePlan(uid=uid, op="lookup", inputs=(given,), args=args), result
+
+
+def aggregate(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    given, stream = read(drawing, stream)
+    given, stream, key = keyed(random, given, stream)
+    if not key:
+        return None
+    aggregates, columns = draw_aggregates(random, uid, stream)
+    stage = StagePlan(uid=uid, op="aggregate", inputs=(given,), args={"aggregates": aggregates})
+    columns = {**{name: stream.columns[name] for name in key}, **columns}
+    return stage, Stream(uid=uid, columns=columns, updates=key)
+
+
+def latest(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    given, stream = read(drawing, stream)
+    given, stream, key = keyed(random, given, stream)
+    orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
+    if not key or not orders or has_sums(stream):
+        return None
+    by = random.sample(orders, min(len(orders), random.choice((1, 1, 2))))
+    stage = StagePlan(uid=uid, op="latest", inputs=(given,), args={"by": by})
+    return stage, Stream(uid=uid, columns=stream.columns, updates=key)
+
+
+def top_n(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    if "rank" in stream.columns:
+        return None
+    given, stream = read(drawing, stream)
+    given, stream, key = keyed(random, given, stream)
+    orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
+    if not key or not orders or has_sums(stream):
+        return None
+    args: dict[str, Any] = {"n": random.choice((1, 2, 3)), "by": random.choice(orders)}
+    if len(orders) > 1 and random.random() < 0.4:
+        args["ties_by"] = [random.choice([n for n in orders if n != args["by"]])]
+    if stream.updates and random.random() < 0.5:
+        args["unique"] = [*stream.updates]
+    columns = {name: stream.columns[name] for name in key}
+    columns |= {"rank": "int"}
+    columns |= {n: k for n, k in stream.columns.items() if n not in key}
+    stage = StagePlan(uid=uid, op="top_n", inputs=(given,), args=args)
+    return stage, Stream(uid=uid, columns=columns, updates=(*key, "rank"))
+
+
+def deduplicate(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    if not stream.is_append:
+        return None
+    given, stream = read(drawing, stream)
+    given, stream, key = keyed(random, given, stream)
+    orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
+    if not key or has_sums(stream):
+        return None
+    args = {"by": random.choice(orders)} if orders and random.random() < 0.5 else {}
+    stage = StagePlan(uid=uid, op="deduplicate", inputs=(given,), args=args)
+    return stage, replace(stream, uid=uid, unique=key)
+
+
+def process(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    if not stream.is_append:
+        return None
+    given, stream = read(drawing, stream)
+    names = [n for n in stream.of(("int", "text", "long")) if n not in ("id", "rows", "total")]
+    if not names or has_sums(stream):
+        return None
+    key = drawing.random.choice(names)
+    kind = stream.columns[key]
+    given = replace(given, keys=(key,))
+    args = {"key": key, "type": kind}
+    if drawing.random.random() < 0.5:
+        columns = {key: kind, "rows": "long", "total": "long"}
+        stage = StagePlan(uid=uid, op="process", inputs=(given,), args=args)
+        return stage, Stream(uid=uid, columns=columns, unique=(key, "total"))
+    if key in ("number", "fired_at"):
+        return None
+    columns = {key: kind, "number": "long", "fired_at": "time"}
+    stage = StagePlan(uid=uid, op="process_keyed", inputs=(given,), args=args)
+    return stage, Stream(uid=uid, columns=columns)
+
+
+def window(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    if not stream.is_append:
+        return None
+    given, stream = read(drawing, stream)
+    found = draw_window(random, stream)
+    given, stream, key = keyed(random, given, stream)
+    if found is None or not key:
+        return None
+    if found != ["attached"] and random.random() < 0.3:
+        found = ["session", random.choice((500, 2_000, 7_000))]
+    lateness = random.choice((0, 0, 0, 2_000, 20_000))
+    aggregates, columns = draw_aggregates(random, uid, stream)
+    args = {"window": found, "lateness": lateness, "aggregates": aggregates}
+    stage = StagePlan(uid=uid, op="window", inputs=(given,), args=args)
+    result = {name: stream.columns[name] for name in key}
+    result |= dict.fromkeys(BOUNDS, "bound") | columns
+    unique = (*key, "window_start")
+    if found == ["attached"]:
+        unique = (*key, *BOUNDS)  # Windows of other stages' making: several may begin together.
+    updates = unique if lateness else ()
+    return stage, Stream(uid=uid, columns=result, updates=updates, unique=unique)
+
+
+def window_top_n(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    if not stream.is_append:
+        return None
+    given, stream = read(drawing, stream)
+    found = draw_window(random, stream)
+    if found is None or "rank" in stream.columns or has_sums(stream):
+        return None
+    key = keys(random, stream) if random.random() < 0.7 else ()
+    orders = [n for n in stream.of(ORDERED) if n not in key]
+    if not orders:
+        return None
+    args = {
+        "window": found,
+        "n": random.choice((1, 2, 3)),
+        "by": random.choice(orders),
+        "ties": random.random() < 0.3,
+    }
+    columns = {**stream.columns, **dict.fromkeys(BOUNDS, "bound"), "rank": "int"}
+    stage = StagePlan(uid=uid, op="window_top_n", inputs=(replace(given, keys=key),), args=args)
+    return stage, Stream(uid=uid, columns=columns)
+
+
+def join(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    how = drawing.random.choice(("inner", "semi", "left", "right", "full", "anti"))
+    return _two_inputs(drawing, uid, stream, "join", {"how": how})
+
+
+def interval_join(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    lower = random.choice((-10_000, -1_000, 0, 0, 500))
+    upper: Any = lower + random.choice((0, 1_000, 5_000, 30_000))
+    if "u" in stream.columns and random.random() < 0.3:
+        upper = "u"
+    args = {"lower": lower, "upper": upper, "how": random.choice(("inner", "left"))}
+    drawn = _two_inputs(drawing, uid, stream, "interval_join", args)
+    if drawn is not None and upper == "u":
+        select = drawn[0].inputs[0].select
+        return None if select and "u" not in select else drawn
+    return drawn
+
+
+def window_join(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
+    random = drawing.random
+    slide = random.choice((1_000, 5_000, 10_000))
+    found = random.choice([["tumbling", slide], ["hopping", slide * random.choice((2, 3)), slide]])
+    args = {"window": found, "how": random.choice(("inner", "left", "semi", "anti"))}
+    return _two_inputs(drawing, uid, stream, "window_join", args)
+
+
+OPERATIONS: list[Callable[[Any, str, Stream], Drawn]] = [
+    transform, transform, union, lookup, aggregate, aggregate, aggregate, latest, top_n,
+    deduplicate, process, window, window, window,
+    window_top_n, join, join,
+    interval_join, window_join,
+]  # fmt: skip
+
+
+def draw_window(random: Random, stream: Stream) -> list[Any] | None:
+    """None if there is none that the stream could be cut into."""
+    if stream.event_time is None or stream.event_time not in stream.columns:
+        has_bounds = all(stream.columns.get(name) == "bound" for name in BOUNDS)
+        return ["attached"] if has_bounds else None
+    if any(name in stream.columns for name in BOUNDS):
+        return None
+    slide = random.choice((1_000, 2_000, 5_000, 10_000))
+    return random.choice(
+        [["tumbling", slide], ["hopping", slide * random.choice((2, 3, 10)), slide]]
+    )
+
+
+def _two_inputs(drawing: Drawing, uid: str, stream: Stream, op: str, args: dict[str, Any]) -> Drawn:
+    sides = _sides(drawing, stream, op)
+    if sides is None:
+        return None
+    left, left_stream, right, right_stream = sides
+    if "window" in args or op == "interval_join":
+        for one in (left_stream, right_stream):
+            if one.event_time is None or one.event_time not in one.columns:
+                return None
+            if op == "window_join" and any(name in one.columns for name in BOUNDS):
+                return None
+    found = _joined(drawing, left_stream, right_stream, (left, right), args["how"])
+    if found is None:
+        return None
+    right, columns = found
+    if op == "window_join":
+        if any(name in columns for name in BOUNDS):
+            return None
+        columns |= dict.fromkeys(BOUNDS, "bound")
+    stage = StagePlan(uid=uid, op=op, inputs=(left, right), args=args)
+    is_append = left_stream.is_append and right_stream.is_append
+    is_outer = op == "join" and args["how"] not in ("inner", "semi")
+    return stage, Stream(uid=uid, columns=columns, is_retract=is_outer or not is_append)
+
+
+def _sides(drawing: Drawing, stream: Stream, op: str) -> Any:
+    """Two inputs whose other columns have names of their own, keyed by columns of one type."""
+    random = drawing.random
+    takes_all = op == "join"
+    others = [one for one in drawing.streams if one.is_append or takes_all]
+    if not (stream.is_append or takes_all) or not others:
+        return None
+    other = random.choice(others)
+    left, left_stream = read(drawing, stream)
+    right, right_stream = read(drawing, other)
+    pairs = [
+        (a, b)
+        for a, kind in left_stream.columns.items()
+        for b, of in right_stream.columns.items()
+        if kind == of and kind in KEYABLE and a != "id" != b
+    ]
+    if not pairs:
+        return None
+    a, b = random.choice(pairs)
+    return replace(left, keys=(a,)), left_stream, replace(right, keys=(b,)), right_stream
+
+
+def _joined(
+    drawing: Drawing, left: Stream, right: Stream, keys_of: tuple[InputPlan, InputPlan], how: str
+) -> tuple[InputPlan, dict[str, str]] | None:
+    """The right input with new names where both have one, and the columns of the result."""
+    a, b = (given.keys[0] for given in keys_of)
+    given = keys_of[1]
+    if how in ("semi", "anti"):
+        return given, dict(left.columns)
+    columns = dict(left.columns)
+    select, is_renamed = [], False
+    source = next((s for s in drawing.sources if s.uid == given.producer), None)
+    for name, kind in right.columns.items():
+        new = name
+        is_same_key = name == b and a == b
+        if name == right.event_time and name == left.event_time and name != b:
+            new = f"right_{name}"  # As the product calls it.
+        elif name in left.columns and not is_same_key:
+            new, is_renamed = f"r_{name}", True
+        if new in columns and not is_same_key:
+            return None
+        if is_renamed and name == right.event_time and new not in (name, f"right_{name}"):
+            return None
+        is_plain = new == name or new == f"right_{name}"
+        select.append((name, name if is_plain else new))
+        if not is_same_key:
+            columns[new] = kind
+    if is_renamed:
+        if source is None or given.select:
+            return None
+        given = replace(
+            given,
+            select=tuple(old if old == new else f"{old} AS {new}" for old, new in select),
+            keys=(dict(select)[b],),
+        )
+    return given, columns
 
 
 def draw_aggregates(
-    random: Random, uid: str, stream: Stream, *, is_running: bool
+    random: Random, uid: str, stream: Stream
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Name -> (kind, column, condition, by), and the columns of the result."""
     aggregates: dict[str, Any] = {}
     columns: dict[str, str] = {}
     for number in range(random.choice((1, 2, 2, 3, 4))):
-        kind, column, by = _one(random, stream, is_running=is_running)
+        kind, column, by = _one(random, stream)
         of = stream.columns.get(column or "", "")
         name, result = _named(f"{uid}_a{number}", kind, of)
         if column is not None and "fsum" in column and kind != "count":
@@ -279,13 +710,11 @@ def draw_aggregates(
     return aggregates, columns
 
 
-def _one(random: Random, stream: Stream, *, is_running: bool) -> tuple[str, str | None, str | None]:
+def _one(random: Random, stream: Stream) -> tuple[str, str | None, str | None]:
     kinds: tuple[str, ...] = (
-        *ADDED, "min", "max", "first", "last", "count_distinct", "collect", "stddev", "variance",
-        "percentile", "string_agg",
+        "count", "sum", "avg", "min", "max", "first", "last", "count_distinct", "collect", "stddev",
+        "variance", "percentile", "string_agg",
     )  # fmt: skip
-    if not stream.is_append and not is_drawn("F4"):
-        kinds = tuple(kind for kind in kinds if kind not in ("first", "last"))
     kind = random.choice(kinds)
     if kind in ("sum", "avg"):
         exact = ["int", "long", "decimal"]
@@ -327,385 +756,6 @@ def _named(name: str, kind: str, of: str) -> tuple[str, str]:
             return name, "text"
         case _:
             return name, of
-
-
-@dataclass(slots=True)
-class Stream:
-    """``updates``: the key by which rows replace earlier ones; ``unique``: columns that no two rows
-    share.  ``is_filtered``: rows were left out before event time was measured.
-    """
-
-    uid: str
-    columns: dict[str, str]
-    event_time: str | None = None
-    is_source: bool = False
-    updates: tuple[str, ...] = ()
-    unique: tuple[str, ...] = ()
-    is_filtered: bool = False
-    is_retract: bool = False
-    tags: set[str] = field(default_factory=set)
-
-    @property
-    def is_append(self) -> bool:
-        return not self.updates and not self.is_retract
-
-    def of(self, kinds: Iterable[str]) -> list[str]:
-        wanted = set(kinds)
-        return [name for name, kind in self.columns.items() if kind in wanted]
-
-    @property
-    def has_nested(self) -> bool:
-        return bool(self.of(NESTED))
-
-
-Drawn = tuple[StagePlan, Stream] | None
-
-
-def add_stage(drawing: Any) -> None:
-    """Add one more stage, if the drawn parts fit together."""
-    random: Random = drawing.random
-    uid = f"s{len(drawing.stages)}"
-    source = random.random() < 0.3
-    newest = [stream for stream in drawing.streams if stream.is_source == source]
-    stream = random.choice(newest[-3:] or drawing.streams)
-    operation = random.choice(OPERATIONS)
-    drawn = operation(drawing, uid, stream)
-    if drawn is None:
-        return
-    stage, result = drawn
-    if any(len(stream.columns) > 30 for stream in (result,)):
-        return
-    stage, result = _narrowed(random, stage, result)
-    stage = replace(stage, parallelism=random.choice((None, None, None, None, None, None, 1, 2, 3)))
-    drawing.stages.append(stage)
-    drawing.streams.append(result)
-
-
-def read(drawing: Any, stream: Stream, *, is_timed: bool = False) -> tuple[InputPlan, Stream]:
-    """An input that reads the stream, at times filtered and projected if it is a source."""
-    random: Random = drawing.random
-    given = InputPlan(producer=stream.uid)
-    if not stream.is_source:
-        return given, replace(stream, columns=dict(stream.columns))
-    may_filter = is_drawn("D2") or (not is_timed and not stream.event_time)
-    where: tuple[str, ...] = ()
-    if may_filter and random.random() < 0.35:
-        where = tuple(c for c in (condition(random, stream),) if c)
-    if random.random() < 0.3:
-        kept = [n for n in stream.columns if n in ("id", "k", "ts") or random.random() < 0.6]
-        select = [n if random.random() < 0.8 or n in ("id", "ts") else f"{n} AS {n}2" for n in kept]
-        names = [text.rpartition(" AS ")[2] for text in select]
-        columns = {new: stream.columns[old] for new, old in zip(names, kept, strict=True)}
-        stream = replace(stream, columns=columns)
-        given = replace(given, select=tuple(select))
-    given = replace(given, where=where)
-    return given, replace(stream, columns=dict(stream.columns), is_source=False)
-
-
-def transform(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    random: Random = drawing.random
-    given, stream = read(drawing, stream)
-    expressions, columns = [], {}
-    for name, kind in stream.columns.items():
-        expressions.append(name)
-        columns[name] = kind
-    for name, kind in list(columns.items()):
-        more = _expression(random, name, kind)
-        if more and random.random() < 0.2 and f"{name}_t" not in columns:
-            text, new_kind = more
-            expressions.append(f"{text} AS {name}_t")
-            columns[f"{name}_t"] = new_kind
-    is_filter = random.random() < 0.3 and (is_drawn("D2") or stream.event_time is None)
-    args = {"columns": "\n".join(expressions)}
-    if is_filter and (where := condition(random, stream)):
-        args["condition"] = where
-    stage = StagePlan(uid=uid, op="transform", inputs=(given,), args=args)
-    return stage, replace(stream, uid=uid, columns=columns)
-
-
-def _expression(random: Random, name: str, kind: str) -> tuple[str, str] | None:
-    match kind:
-        case "int":
-            return f"coalesce({name}, 7)", "int"
-        case "long":
-            return random.choice((f"{name} + 1", f"{name} * 2", f"-{name}")), "long"
-        case "text":
-            return f"{name} || 'x'", "text"
-        case "double" if "fsum" not in name:
-            return f"-{name}", "double"
-        case "bool":
-            return f"NOT {name}", "bool"
-        case "struct":
-            return f"{name}.b", "text"
-        case _:
-            return None
-
-
-def union(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    alike = [
-        one
-        for one in drawing.streams
-        if one.columns == stream.columns and one.event_time == stream.event_time
-    ]
-    if stream.is_source and stream.event_time is not None and not is_drawn("F3"):
-        return None
-    if len(alike) < 2:
-        return None
-    chosen = drawing.random.sample(alike, drawing.random.choice((2, 2, min(3, len(alike)))))
-    inputs = tuple(InputPlan(producer=one.uid) for one in chosen)
-    result = replace(chosen[0], uid=uid, is_source=False, unique=())
-    if not all(one.is_append for one in chosen):
-        result = replace(result, updates=(), is_retract=True)
-    return StagePlan(uid=uid, op="union", inputs=inputs), result
-
-
-def lookup(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    random: Random = drawing.random
-    if not drawing.tables or stream.is_retract or (stream.updates and has_sums(stream)):
-        return None
-    given, stream = read(drawing, stream)
-    pairs = [(n, "tk") for n in stream.of(["int"])] + [(n, "tg") for n in stream.of(["text"])]
-    if not pairs or {"name", "n"} & set(stream.columns):
-        return None
-    column, of_table = random.choice(pairs)
-    keep = random.choice(("matched", "unmatched", "all"))
-    if stream.event_time is not None and not is_drawn("D2"):
-        keep = "all"
-    table = drawing.tables[0]
-    name, n = column_sql(table, "name"), column_sql(table, "n")
-    add: dict[str, str] = {}
-    if keep == "all" or (keep == "matched" and random.random() < 0.6):
-        add = random.choice(({"name": name}, {"n": n}, {"name": name, "n": f"{n} + 1"}))
-    args: dict[str, Any] = {
-        "table": table.uid, "on": {column: column_sql(table, of_table)}, "keep": keep
-    }  # fmt: skip
-    kinds = {"name": "text", "n": "long"}
-    if add:
-        args["add"] = add
-    columns = {**stream.columns, **{name: kinds[name] for name in add}}
-    result = replace(stream, uid=uid, columns=columns, unique=() if add else stream.unique)
-    if add and stream.updates:
-        result = replace(result, updates=(), is_retract=True)
-    return StagePlan(uid=uid, op="lookup", inputs=(given,), args=args), result
-
-
-def aggregate(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    random: Random = drawing.random
-    given, stream = read(drawing, stream)
-    given, stream, key = keyed(random, given, stream)
-    if not key:
-        return None
-    aggregates, columns = draw_aggregates(random, uid, stream, is_running=True)
-    stage = StagePlan(uid=uid, op="aggregate", inputs=(given,), args={"aggregates": aggregates})
-    columns = {**{name: stream.columns[name] for name in key}, **columns}
-    return stage, Stream(uid=uid, columns=columns, updates=key)
-
-
-def latest(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    random: Random = drawing.random
-    if stream.has_nested and not is_drawn("D10"):
-        return None
-    given, stream = read(drawing, stream)
-    given, stream, key = keyed(random, given, stream)
-    orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
-    if not key or not orders or has_sums(stream) or _hides_rank(stream):
-        return None
-    by = random.sample(orders, min(len(orders), random.choice((1, 1, 2))))
-    stage = StagePlan(uid=uid, op="latest", inputs=(given,), args={"by": by})
-    return stage, Stream(uid=uid, columns=stream.columns, updates=key)
-
-
-def top_n(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    random: Random = drawing.random
-    if (stream.has_nested and not is_drawn("D10")) or "rank" in stream.columns:
-        return None
-    given, stream = read(drawing, stream)
-    given, stream, key = keyed(random, given, stream)
-    orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
-    if not key or not orders or has_sums(stream):
-        return None
-    args: dict[str, Any] = {"n": random.choice((1, 2, 3)), "by": random.choice(orders)}
-    if len(orders) > 1 and random.random() < 0.4:
-        args["ties_by"] = [random.choice([n for n in orders if n != args["by"]])]
-    if stream.updates and random.random() < 0.5:
-        args["unique"] = [*stream.updates]
-    columns = {name: stream.columns[name] for name in key}
-    columns |= {"rank": "int"}
-    columns |= {n: k for n, k in stream.columns.items() if n not in key}
-    stage = StagePlan(uid=uid, op="top_n", inputs=(given,), args=args)
-    return stage, Stream(uid=uid, columns=columns, updates=(*key, "rank"))
-
-
-def deduplicate(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    random: Random = drawing.random
-    if not stream.is_append or (stream.has_nested and not is_drawn("D10")):
-        return None
-    given, stream = read(drawing, stream)
-    given, stream, key = keyed(random, given, stream)
-    orders = [n for n in stream.of(ORDERED) if "fsum" not in n and n not in key]
-    if not key or has_sums(stream) or _hides_rank(stream):
-        return None
-    args = {"by": random.choice(orders)} if orders and random.random() < 0.5 else {}
-    stage = StagePlan(uid=uid, op="deduplicate", inputs=(given,), args=args)
-    return stage, replace(stream, uid=uid, unique=key)
-
-
-def process(drawing: Any, uid: str, stream: Stream) -> Drawn:
-    if not stream.is_append:
-        return None
-    given, stream = read(drawing, stream)
-    names = [n for n in stream.of(("int", "text", "long")) if n not in ("id", "rows", "total")]
-    if not names or has_sums(stream):
-        return None
-    key = drawing.random.choice(names)
-    kind = stream.columns[key]
-    given = replace(given, keys=(key,))
-    args = {"key": key, "type": kind}
-    if drawing.random.random() < 0.5:
-        columns = {key: kind, "rows": "long", "total": "long"}
-        stage = StagePlan(uid=uid, op="process", inputs=(given,), args=args)
-        return stage, Stream(uid=uid, columns=columns, unique=(key, "total"))
-    if key in ("number", "fired_at"):
-        return None
-    columns = {key: kind, "number": "long", "fired_at": "time"}
-    stage = StagePlan(uid=uid, op="process_keyed", inputs=(given,), args=args)
-    return stage, Stream(uid=uid, columns=columns)
-
-
-def sink_for(random: Random, stream: Stream) -> SinkPlan:
-    """A drawn sink, of those that accept the stream's kind of changes."""
-    sink = SinkPlan(uid=f"{stream.uid}_out", producer=stream.uid)
-    if stream.is_retract or random.random() < 0.15:
-        return replace(sink, changelog=True)
-    if stream.updates:
-        others = [n for n in stream.columns if n not in stream.updates and "fsum" not in n]
-        more = random.sample(others, 1) if others and random.random() < 0.15 else []
-        return replace(sink, upsert_key=(*stream.updates, *more))
-    is_keyed = stream.unique and set(stream.unique) <= set(stream.columns)
-    if is_keyed and random.random() < 0.3:
-        return replace(sink, upsert_key=stream.unique)
-    return sink
-
-
-def _narrowed(random: Random, stage: StagePlan, stream: Stream) -> tuple[StagePlan, Stream]:
-    """At times with a filter or a projection of the result."""
-    chance = random.random()
-    if stream.event_time is not None and not is_drawn("D2"):
-        return stage, stream
-    if chance < 0.12 and (text := result_condition(random, stream)):
-        return replace(stage, where=(text,)), stream
-    if chance < 0.22:
-        needed = {*stream.updates, *stream.unique, stream.event_time}
-        if random.random() < 0.3:
-            needed = {stream.event_time}
-        kept = [n for n in stream.columns if n in needed or random.random() < 0.6]
-        if kept:
-            columns = {name: stream.columns[name] for name in kept}
-            result = replace(stream, columns=columns)
-            if not set(stream.updates) <= set(kept):
-                result = replace(result, updates=(), unique=(), is_retract=True)
-            elif not set(stream.unique) <= set(kept):
-                result = replace(result, unique=())
-            return replace(stage, select=tuple(kept)), result
-    return stage, stream
-
-
-def _hides_rank(stream: Stream) -> bool:
-    return "rank" in stream.columns and not is_drawn("F2")
-
-
-def has_sums(stream: Stream) -> bool:
-    """Sums of floats may differ in the last bits, and so decide nothing."""
-    return any("fsum" in name for name in stream.columns)
-
-
-def window(drawing: Any, uid: str, stream: Stream) -> Any:
-
-    random: Random = drawing.random
-    if not stream.is_append:
-        return None
-    given, stream = read(drawing, stream, is_timed=True)
-    found = draw_window(random, stream)
-    given, stream, key = keyed(random, given, stream)
-    if found is None or not key:
-        return None
-    if found != ["attached"] and random.random() < 0.3:
-        found = ["session", random.choice((500, 2_000, 7_000))]
-    lateness = random.choice((0, 0, 0, 2_000, 20_000))
-    aggregates, columns = draw_aggregates(random, uid, stream, is_running=False)
-    args = {"window": found, "lateness": lateness, "aggregates": aggregates}
-    stage = StagePlan(uid=uid, op="window", inputs=(given,), args=args)
-    result = {name: stream.columns[name] for name in key}
-    result |= dict.fromkeys(BOUNDS, "bound") | columns
-    unique = (*key, "window_start")
-    if found == ["attached"]:
-        unique = (*key, *BOUNDS)  # Windows of other stages' making: several may begin together.
-    updates = unique if lateness else ()
-    return stage, Stream(uid=uid, columns=result, updates=updates, unique=unique)
-
-
-def window_top_n(drawing: Any, uid: str, stream: Stream) -> Any:
-
-    random: Random = drawing.random
-    if not stream.is_append or (stream.has_nested and not is_drawn("D10")):
-        return None
-    given, stream = read(drawing, stream, is_timed=True)
-    found = draw_window(random, stream)
-    if found is None or "rank" in stream.columns or has_sums(stream):
-        return None
-    key = keys(random, stream) if random.random() < 0.7 else ()
-    orders = [n for n in stream.of(ORDERED) if n not in key]
-    if not orders:
-        return None
-    args = {
-        "window": found,
-        "n": random.choice((1, 2, 3)),
-        "by": random.choice(orders),
-        "ties": random.random() < 0.3,
-    }
-    columns = {**stream.columns, **dict.fromkeys(BOUNDS, "bound"), "rank": "int"}
-    stage = StagePlan(uid=uid, op="window_top_n", inputs=(replace(given, keys=key),), args=args)
-    return stage, Stream(uid=uid, columns=columns)
-
-
-def join(drawing: Any, uid: str, stream: Stream) -> Any:
-    hows = ("inner", "semi", *(("left", "right", "full", "anti") if is_drawn("OUTER") else ()))
-    how = drawing.random.choice(hows)
-    return _two_inputs(drawing, uid, stream, "join", {"how": how})
-
-
-def interval_join(drawing: Any, uid: str, stream: Stream) -> Any:
-    random: Random = drawing.random
-    lower = random.choice((-10_000, -1_000, 0, 0, 500))
-    upper: Any = lower + random.choice((0, 1_000, 5_000, 30_000))
-    if "u" in stream.columns and random.random() < 0.3:
-        upper = "u"
-    args = {"lower": lower, "upper": upper, "how": random.choice(("inner", "left"))}
-    drawn = _two_inputs(drawing, uid, stream, "interval_join", args)
-    if drawn is not None and upper == "u":
-        select = drawn[0].inputs[0].select
-        return None if select and "u" not in select else drawn
-    return drawn
-
-
-def window_join(drawing: Any, uid: str, stream: Stream) -> Any:
-    random: Random = drawing.random
-    slide = random.choice((1_000, 5_000, 10_000))
-    found = random.choice([["tumbling", slide], ["hopping", slide * random.choice((2, 3)), slide]])
-    args = {"window": found, "how": random.choice(("inner", "left", "semi", "anti"))}
-    return _two_inputs(drawing, uid, stream, "window_join", args)
-
-
-OPERATIONS: list[Callable[[Any, str, Stream], Drawn]] = [
-    transform, transform, union, lookup, aggregate, aggregate, aggregate, latest, top_n,
-    deduplicate, process, window, window, window,
-    window_top_n, join, join,
-    interval_join, window_join,
-]  # fmt: skip
-
-KEYABLE = ("int", "text", "bool", "date", "long")
-ORDERED = ("int", "long", "huge", "double", "text", "bool", "date", "decimal", "time")
-NESTED = ("struct", "list")
 
 
 def plain_condition(random: Random, stream: Stream) -> str | None:
@@ -772,7 +822,7 @@ def keyed(
 ) -> tuple[InputPlan, Stream, tuple[str, ...]]:
     """Keyed by some columns, at times by one that is computed, or of a type that few key by."""
     more = ("double", "decimal") if random.random() < 0.1 else ()
-    key = keys(random, stream, (*("int", "text", "bool", "date", "long"), *more))
+    key = keys(random, stream, (*KEYABLE, *more))
     if random.random() < 0.12 and "xk" not in stream.columns:
         numbers = [n for n in stream.of(["int", "long"]) if "fsum" not in n]
         if numbers:
@@ -783,102 +833,6 @@ def keyed(
     return replace(given, keys=key), stream, key
 
 
-BOUNDS = ("window_start", "window_end")
-
-
-def draw_window(random: Random, stream: Stream) -> list[Any] | None:
-    """None if there is none that the stream could be cut into."""
-    if stream.event_time is None or stream.event_time not in stream.columns:
-        has_bounds = all(stream.columns.get(name) == "bound" for name in BOUNDS)
-        return ["attached"] if has_bounds else None
-    if any(name in stream.columns for name in BOUNDS):
-        return None
-    slide = random.choice((1_000, 2_000, 5_000, 10_000))
-    return random.choice(
-        [["tumbling", slide], ["hopping", slide * random.choice((2, 3, 10)), slide]]
-    )
-
-
-def _sides(drawing: Any, stream: Stream, op: str) -> Any:
-    """Two inputs whose other columns have names of their own, keyed by columns of one type."""
-
-    random: Random = drawing.random
-    takes_all = op == "join" and is_drawn("JOINS")
-    others = [one for one in drawing.streams if one.is_append or takes_all]
-    if not (stream.is_append or takes_all) or not others:
-        return None
-    other = random.choice(others)
-    left, left_stream = read(drawing, stream, is_timed=True)
-    right, right_stream = read(drawing, other, is_timed=True)
-    pairs = [
-        (a, b)
-        for a, kind in left_stream.columns.items()
-        for b, of in right_stream.columns.items()
-        if kind == of and kind in ("int", "text", "bool", "date", "long") and a != "id" != b
-    ]
-    if not pairs:
-        return None
-    a, b = random.choice(pairs)
-    return replace(left, keys=(a,)), left_stream, replace(right, keys=(b,)), right_stream
-
-
-def _joined(
-    drawing: Any, left: Stream, right: Stream, keys_of: tuple[InputPlan, InputPlan], how: str
-) -> tuple[InputPlan, dict[str, str]] | None:
-    """The right input with new names where both have one, and the columns of the result."""
-    a, b = (given.keys[0] for given in keys_of)
-    given = keys_of[1]
-    if how in ("semi", "anti"):
-        return given, dict(left.columns)
-    columns = dict(left.columns)
-    select, is_renamed = [], False
-    source = next((s for s in drawing.sources if s.uid == given.producer), None)
-    for name, kind in right.columns.items():
-        new = name
-        is_same_key = name == b and a == b
-        if name == right.event_time and name == left.event_time and name != b:
-            new = f"right_{name}"  # As the product calls it.
-        elif name in left.columns and not is_same_key:
-            new, is_renamed = f"r_{name}", True
-        if new in columns and not is_same_key:
-            return None
-        if is_renamed and name == right.event_time and new not in (name, f"right_{name}"):
-            return None
-        is_plain = new == name or new == f"right_{name}"
-        select.append((name, name if is_plain else new))
-        if not is_same_key:
-            columns[new] = kind
-    if is_renamed:
-        if source is None or given.select:
-            return None
-        given = replace(
-            given,
-            select=tuple(old if old == new else f"{old} AS {new}" for old, new in select),
-            keys=(dict(select)[b],),
-        )
-    return given, columns
-
-
-def _two_inputs(drawing: Any, uid: str, stream: Stream, op: str, args: dict[str, Any]) -> Any:
-    sides = _sides(drawing, stream, op)
-    if sides is None:
-        return None
-    left, left_stream, right, right_stream = sides
-    if "window" in args or op == "interval_join":
-        for one in (left_stream, right_stream):
-            if one.event_time is None or one.event_time not in one.columns:
-                return None
-            if op == "window_join" and any(name in one.columns for name in BOUNDS):
-                return None
-    found = _joined(drawing, left_stream, right_stream, (left, right), args["how"])
-    if found is None:
-        return None
-    right, columns = found
-    if op == "window_join":
-        if any(name in columns for name in BOUNDS):
-            return None
-        columns |= dict.fromkeys(BOUNDS, "bound")
-    stage = StagePlan(uid=uid, op=op, inputs=(left, right), args=args)
-    is_append = left_stream.is_append and right_stream.is_append
-    is_outer = op == "join" and args["how"] not in ("inner", "semi")
-    return stage, Stream(uid=uid, columns=columns, is_retract=is_outer or not is_append)
+def has_sums(stream: Stream) -> bool:
+    """Sums of floats may differ in the last bits, and so decide nothing."""
+    return any("fsum" in name for name in stream.columns)

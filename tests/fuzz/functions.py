@@ -68,7 +68,7 @@ def count_rows(key: str) -> Any:
 
 
 class NumberRows(KeyedProcessFunction):
-    """Numbers the rows of a key; two seconds behind a row's event time it tells the number then."""
+    """Numbers the rows of a key; two seconds after a row's time it yields the number again."""
 
     seen = ValueState(int)
 
@@ -178,7 +178,7 @@ class NumberByUnion(NumberRows):
 
 
 class HoldRows(NumberRows):
-    """What it says of a row waits in a list of the subtask, and is yielded one epoch later."""
+    """What it yields of a row waits in a list of the subtask for one epoch."""
 
     waiting = OperatorListState(str)
 
@@ -186,8 +186,8 @@ class HoldRows(NumberRows):
         self._before = self.waiting.get()
 
     def process(self, row: Row, context: Context) -> Iterable[Row]:
-        for one in super().process(row, context):
-            self.waiting.add(json.dumps(one))
+        for result in super().process(row, context):
+            self.waiting.add(json.dumps(result))
         return ()
 
     def prepare_snapshot_pre_barrier(self, context: SubtaskContext) -> Iterable[Row]:

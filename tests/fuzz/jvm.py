@@ -27,14 +27,12 @@ from sluice.operators.operator import WEIGHT
 from sluice.spark import deployment, tasks
 from sluice.spark.deployment import KeyedRows, needed_columns
 from sluice.state.key_hash import can_hash, key_hash
-from sluice.state.segments import HASH
+from sluice.state.segments import HASH, to_frame
 from tests.fuzz.functions import OURS
 from tests.fuzz.session import Frame, set_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-MS = 1_000
 
 
 def replace(patch: Any) -> None:
@@ -60,7 +58,7 @@ def settled(rows: Frame, parallelism: int) -> Frame:
     whole = pa.concat_tables(rows.partitions)
     kept = [name for name in whole.column_names if name != WEIGHT]
     total = pl.col(WEIGHT).cast(pl.Int64).sum()
-    net = _frame(whole).group_by(kept, maintain_order=True).agg(total)
+    net = to_frame(whole).group_by(kept, maintain_order=True).agg(total)
     copies = pl.col(WEIGHT).sign().cast(pl.Int8).repeat_by(pl.col(WEIGHT).abs())
     changes = net.filter(pl.col(WEIGHT) != 0).with_columns(copies).explode(WEIGHT)
     table = changes.select(whole.column_names).to_arrow().cast(whole.schema)
@@ -89,7 +87,7 @@ def united(inputs: Sequence[Frame]) -> Frame:
 
 def measure(rows: Frame, event_time: str) -> dict[str, tuple[int, int]]:
     """The least and the largest of each partition, in milliseconds."""
-    whole = _frame(pa.concat_tables(rows.partitions))
+    whole = to_frame(pa.concat_tables(rows.partitions))
     if MALFORMED_COLUMN in whole.columns:
         whole = whole.filter(pl.col(MALFORMED_COLUMN).is_null())
     at_ms = pl.col(event_time).dt.epoch("ms")
@@ -146,7 +144,7 @@ def keyed_rows(
     ]
     hidden = (SOURCE, MALFORMED_COLUMN, "_raw")
     operator = build_operator(
-        node, [_frame(side).drop(*hidden, strict=False).schema for side in sides]
+        node, [to_frame(side).drop(*hidden, strict=False).schema for side in sides]
     )
     sides = [
         side.select(needed_columns(side.column_names, given, operator))
@@ -176,7 +174,7 @@ def keyed_rows(
 
 
 def _sorted(table: pa.Table) -> pa.Table:
-    frame = _frame(table)
+    frame = to_frame(table)
     plain = [n for n, dtype in frame.schema.items() if not dtype.is_nested()]
     order = frame.with_row_index("_place").sort(plain)["_place"].to_arrow()
     return table.take(order)
@@ -185,15 +183,15 @@ def _sorted(table: pa.Table) -> pa.Table:
 def _prepared(rows: Frame, node: StageNode, given: Input) -> pa.Table:
     for name, expression in given.key_expressions.items():
         rows = rows.withColumn(name, expression)
-    for one in to_compute(wanted(node.operation), rows.columns):
-        text = f"CAST(({one.sql}) AS BOOLEAN)" if one.is_condition else one.sql
-        rows = rows.withColumn(one.column, text)
+    for computed in to_compute(wanted(node.operation), rows.columns):
+        sql = f"CAST(({computed.sql}) AS BOOLEAN)" if computed.is_condition else computed.sql
+        rows = rows.withColumn(computed.column, sql)
     whole = pa.concat_tables(rows.partitions).combine_chunks()
     return set_column(whole, HASH, pa.array(_hashes(whole, node, given), pa.int64()))
 
 
 def _hashes(whole: pa.Table, node: StageNode, given: Input) -> Any:
-    frame = _frame(whole)
+    frame = to_frame(whole)
     if given.keys:
         return _hash(frame.select(given.keys))
     assert isinstance(node.operation, WindowTopN)
@@ -234,9 +232,3 @@ def _both(sides: Sequence[pa.Table]) -> pa.Table:
                     )
         parts.append(pa.table(columns))
     return pa.concat_tables(parts)
-
-
-def _frame(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame

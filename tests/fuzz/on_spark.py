@@ -5,8 +5,6 @@ an RDD, and as a DataFrame.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,11 @@ from tests.fuzz.world import World
 IN_PROCESS = ("dies_retried", "acked_retried", "dies_fails", "acked_fails", "dies_vanishes")
 MOST_CHECKPOINTS = 2
 WAYS = ("plain", "jvm", "frames", "shuffled")
+PATCHES: dict[str, tuple[str, Any]] = {
+    "jvm": ("sluice.spark.deployment.exchange_of", lambda run: None),
+    "frames": ("sluice.spark.tasks.has_rdds", lambda spark: False),
+    "shuffled": ("sluice.spark.tasks.task_slots", lambda context: 0),
+}
 
 
 def spark_plan(seed: int) -> Plan:
@@ -49,31 +52,12 @@ def spark_plan(seed: int) -> Plan:
 
 def play_on_spark(plan: Plan, spark: Any) -> Failure | None:
     """None if every sink held what it must, at every commit."""
-    way = _WAY.get(plan.way, nullcontext)()
-    with tempfile.TemporaryDirectory(prefix="sluice-fuzz-") as folder, tuned(plan.tuning), way:
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-fuzz-") as folder,
+        tuned(plan.tuning),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        if plan.way in PATCHES:
+            patch.setattr(*PATCHES[plan.way])
         root = f"file://{folder}/root"
         return failure_of(lambda: World(plan, Path(folder) / "in", root, spark).play())
-
-
-@contextmanager
-def _through_the_jvm() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.spark.deployment.exchange_of", lambda run: None)
-        yield
-
-
-@contextmanager
-def _as_frames() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.spark.tasks.has_rdds", lambda spark: False)
-        yield
-
-
-@contextmanager
-def _shuffled() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sluice.spark.tasks.task_slots", lambda context: 0)
-        yield
-
-
-_WAY = {"jvm": _through_the_jvm, "frames": _as_frames, "shuffled": _shuffled}

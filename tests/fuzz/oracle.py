@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from sluice.declaration.pipeline import side_output
 from tests.fuzz.data import schema_of
-from tests.fuzz.in_flight import seen_by
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
-from tests.fuzz.queries import EPOCH, listed, q
+from tests.fuzz.queries import EPOCH, QUERIES, left_out, listed, q
 from tests.fuzz.session import duck
 
 
@@ -38,8 +37,6 @@ class Oracle:
 
     def sinks(self) -> dict[str, pa.Table]:
         """The rows of every sink at the last barrier."""
-        from tests.fuzz.queries import QUERIES
-
         self._columns.clear()
         for source in self.past.plan.sources:
             self._source(source)
@@ -55,16 +52,19 @@ class Oracle:
         """The rows of the side outputs of late rows and of those without event time, by their uid;
         to be called behind ``sinks``.
         """
-        from tests.fuzz.queries import left_out
-
         return {
             side_output(stage.uid, name): self.sql.sql(text).to_arrow_table()
             for stage in self.past.plan.stages
             for name, text in left_out(self, stage)
         }
 
-    def make(self, name: str, text: str) -> None:
+    def make(self, name: str, text: str, **tables: pa.Table) -> None:
+        """A table of the rows of a query, which may name *tables*."""
+        for given, table in tables.items():
+            self.sql.register(given, table)
         self.sql.execute(f"CREATE OR REPLACE TEMP TABLE {q(name)} AS {text}")
+        for given in tables:
+            self.sql.unregister(given)
         self._columns.pop(name, None)
 
     def columns(self, name: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ class Oracle:
         table *since*, where that has its rows.
         """
         given = stage.inputs[side]
-        text = self._input(given, since or seen_by(self, stage, given.producer))
+        text = self._input(given, since or self.seen_by(stage, given.producer))
         name = f"{stage.uid}_in{side}"
         renamed = self._renames(stage, side)
         if renamed:
@@ -87,6 +87,30 @@ class Oracle:
             text = f"SELECT * EXCLUDE ({listed([*renamed])}), {columns} FROM ({text})"
         self.sql.execute(f"CREATE OR REPLACE TEMP VIEW {q(name)} AS {text}")
         self._columns.pop(name, None)
+        return name
+
+    def seen_by(self, stage: StagePlan, producer: str) -> str:
+        """The table of what *stage* has read of a stream at the last barrier.
+
+        The epoch of a row is that in which it was read: later, where checkpoints are unaligned.
+        """
+        if not self.past.plan.unaligned or not self.past.is_stream(producer):
+            return producer
+        name, reads, last = f"{producer} for {stage.uid}", [], 0
+        for number, up_to in enumerate(self.past.read_up_to()[stage.uid], start=1):
+            if up_to is not None:
+                reads += [(sent, number) for sent in range(last + 1, up_to + 1)]
+                last = up_to
+        if not last:
+            self.make(name, f"SELECT * FROM {q(producer)} WHERE false")
+            return name
+        epochs = ", ".join(map(str, reads))
+        self.make(
+            name,
+            f"SELECT s.* REPLACE (CAST(coalesce(e.read_in, 0) AS BIGINT) AS {EPOCH}) FROM _sent s "
+            f"LEFT JOIN (VALUES {epochs}) e(sent_in, read_in) ON e.sent_in = s.{EPOCH}",
+            _sent=self._remembered[self._barriers()[:last], producer],
+        )
         return name
 
     def event_time(self, stage: StagePlan, side: int = 0) -> str | None:
@@ -105,28 +129,23 @@ class Oracle:
         ((least,),) = self.sql.execute(f"SELECT min({EPOCH}) FROM {q(stream)}").fetchall()
         return least in (0, None)
 
-    def table_at(self, epoch: int, stage: str) -> pa.Table:
-        """The stage's rows as they were at the barrier of *epoch*, counted from 1."""
-        return self._remembered[self._barriers()[:epoch], stage]
-
     def since(self, stream: str) -> str:
         """A table of the rows of an updating stream, each with the epoch since which it is as it
         is: what was there at the barrier before, and was not replaced, came earlier.
         """
         checkpoints, name = self._barriers(), f"{stream}_since"
         before = self._remembered.get((checkpoints[:-1], name))
-        assert before is not None or len(checkpoints) == 1, "every barrier is looked at"
+        assert before is not None or len(checkpoints) == 1, "no barrier is left out"
         columns = [*self.columns(stream)]
         now = f"SELECT {listed(columns)}, CAST({len(checkpoints)} AS BIGINT) AS {EPOCH}"
         if before is None:
             self.make(name, f"{now} FROM {q(stream)}")
         else:
-            self.sql.register("_before", before)
             same = " AND ".join(f"n.{q(one)} IS NOT DISTINCT FROM b.{q(one)}" for one in columns)
             came = f"coalesce(b.{EPOCH}, CAST({len(checkpoints)} AS BIGINT)) AS {EPOCH}"
             joined = f"{q(stream)} n LEFT JOIN _before b ON {same}"
-            self.make(name, f"SELECT {listed(columns, 'n.')}, {came} FROM {joined}")
-            self.sql.unregister("_before")
+            text = f"SELECT {listed(columns, 'n.')}, {came} FROM {joined}"
+            self.make(name, text, _before=before)
         self._remembered[checkpoints, name] = self._whole(name)
         return name
 
@@ -176,9 +195,7 @@ class Oracle:
             for rows in read:
                 epochs = pa.array([epoch] * rows.num_rows, pa.int64())
                 parts.append(rows.append_column(EPOCH, epochs))
-        self.sql.register("_given", pa.concat_tables(parts))
-        self.make(source.uid, "SELECT * FROM _given")
-        self.sql.unregister("_given")
+        self.make(source.uid, "SELECT * FROM _given", _given=pa.concat_tables(parts))
 
     def _watermarks(self) -> None:
         """``_watermarks``: of each stage and epoch, with that before it."""
@@ -193,12 +210,7 @@ class Oracle:
         types = (pa.string(), pa.int64(), pa.int64(), pa.int64())
         names = ["stage", "epoch", "now", "before"]
         table = pa.table([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=names)
-        self.sql.register("_given", table)
-        self.make("_watermarks", "SELECT * FROM _given")
-        self.sql.unregister("_given")
-
-    def watermarks_of(self, stage: str) -> list[int]:
-        return self.past.watermarks()[stage]
+        self.make("_watermarks", "SELECT * FROM _given", _given=table)
 
     def _sink(self, sink: SinkPlan) -> pa.Table:
         text = f"SELECT * EXCLUDE ({EPOCH}) FROM {q(sink.producer)}"

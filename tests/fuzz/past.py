@@ -1,7 +1,9 @@
 """The past of a play for the oracle: the rows that each epoch read, and its watermarks.
 
 Naive on purpose, and nothing of the product's runtime; the rules are those of
-docs/reference/pipelines.md and ADR 10, told once more.
+docs/reference/pipelines.md and of ADR 3 and 10, in other words.  Which stages were unaligned or
+overtaken is of the checkpoint; which rows they had read by then, and how far event time had come
+for them, follows here.
 """
 
 # ruff: noqa: S608 - queries are made of what a drawing named
@@ -12,13 +14,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from tests.fuzz.in_flight import read_up_to
 from tests.fuzz.plans import InputPlan, Plan, SourcePlan, StagePlan
 from tests.fuzz.session import duck
 
 MIN_WATERMARK = -(2**63)
 MAX_WATERMARK = 2**63 - 1
-HEAD_ROWS = 100  # Of a file that waits, so many are looked at.
+HEAD_ROWS = 100  # Of a file that waits, this many are read for their times.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Past:
         """Of each stage, at each barrier."""
         says: dict[str, list[int | None]] = {}
         found: dict[str, list[int]] = {}
-        read = read_up_to(self)
+        read = self.read_up_to()
         for stage in self.plan.stages:
             inputs = [
                 self._of_source(stage, given, source)
@@ -94,12 +95,36 @@ class Past:
                 says[stage.uid].append(floor if known else None)
         return found
 
+    def read_up_to(self) -> dict[str, list[int | None]]:
+        """Per stage and barrier: the epoch up to which it has read its streams.
+
+        None where it read nothing in that epoch, because it was overtaken, or had a stream that no
+        row had reached.
+        """
+        first: dict[str, int] = {}
+        found: dict[str, list[int | None]] = {}
+        for stage in self.plan.stages:
+            streams = [given.producer for given in stage.inputs if self.is_stream(given.producer)]
+            found[stage.uid] = []
+            for number, epoch in enumerate(self.epochs, start=1):
+                last = number - 1 if stage.uid in epoch.unaligned else number
+                has_read = stage.uid not in epoch.overtaken and all(
+                    first.get(producer, last + 1) <= last for producer in streams
+                )
+                if has_read:
+                    first.setdefault(stage.uid, number)
+                found[stage.uid].append(last if has_read else None)
+        return found
+
+    def is_stream(self, producer: str) -> bool:
+        return self.plan.source(producer) is None
+
     def _of_stream(self, stage: StagePlan, says: list[int | None]) -> list[int | None]:
-        """At each barrier, of a stage that *says* so; an unaligned one reads the barrier before."""
+        """At each barrier, of a producer that *says* so; an unaligned stage is a barrier behind."""
         before = [MIN_WATERMARK, *says]
         return [
-            before[place] if stage.uid in epoch.unaligned else said
-            for place, (epoch, said) in enumerate(zip(self.epochs, says, strict=True))
+            before[place] if stage.uid in epoch.unaligned else now
+            for place, (epoch, now) in enumerate(zip(self.epochs, says, strict=True))
         ]
 
     def _of_source(
@@ -112,7 +137,7 @@ class Past:
         """
         times: dict[str, int] = {}
         passed = MIN_WATERMARK
-        said: list[int | None] = []
+        found: list[int | None] = []
         for epoch in range(1, len(self.epochs) + 1):
             positions = self.epochs[epoch - 1].read.get(source.uid, {})
             read = {name: at for name, at in self._read(source.uid, epoch).items() if at[1] > at[0]}
@@ -131,10 +156,10 @@ class Past:
                     passed = max(passed, at)
             times = {name: at for name, at in times.items() if name in holding}
             is_silent = bool(read) and not measured
-            said.append(self._said(source, epoch, times, passed, is_silent=is_silent))
-        return said
+            found.append(self._watermark(source, epoch, times, passed, is_silent=is_silent))
+        return found
 
-    def _said(
+    def _watermark(
         self,
         source: SourcePlan,
         epoch: int,

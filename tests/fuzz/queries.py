@@ -1,10 +1,7 @@
-"""Each operation as a batch query, over the input up to a barrier.
+"""The oracle's queries: each operation as a batch query, over its input up to a barrier.
 
-Pieces of queries: names, the two sides of a join, aggregates.
-
-What the side outputs must hold: the rows that a stage leaves out, late or without event time.
-
-What the queries say of event time: windows, sessions, who is late, when something fires.
+``QUERIES`` are the rows that a stage yields; ``left_out`` those that its side outputs must hold,
+which are late or without event time.
 """
 
 # ruff: noqa: S608 - queries are made of what a drawing named
@@ -17,12 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tests.fuzz.in_flight import read_up_to, seen_by
 from tests.fuzz.past import MIN_WATERMARK
 from tests.fuzz.plans import StagePlan
+from tests.fuzz.sessions import sessions_of
 
 if TYPE_CHECKING:
     from tests.fuzz.oracle import Oracle
+
+EPOCH = "_epoch"
+BOUNDS = ("window_start", "window_end")
+INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
+LATE = ("late", "late_right")
+TIMED = ("window", "window_top_n", "interval_join", "window_join")
 
 
 def transform(oracle: Oracle, stage: StagePlan) -> str:
@@ -40,7 +43,7 @@ def union(oracle: Oracle, stage: StagePlan) -> str:
 
 def lookup(oracle: Oracle, stage: StagePlan) -> str:
     args, added = stage.args, stage.args.get("add") or {}
-    stream = seen_by(oracle, stage, stage.inputs[0].producer)
+    stream = oracle.seen_by(stage, stage.inputs[0].producer)
     is_updating = oracle.is_updating(stream)
     given = oracle.given(stage, since=oracle.since(stream) if is_updating else None)
     columns = listed(oracle.columns(given), "r.")
@@ -77,7 +80,7 @@ def window(oracle: Oracle, stage: StagePlan) -> str:
         rows = in_sessions(oracle, stage, given, lateness)
     else:
         rows = in_windows(oracle, stage, given, lateness=lateness)
-    by = listed([*keys, *(n for n in ("window_start", "window_end") if n not in keys)])
+    by = listed([*keys, *(n for n in BOUNDS if n not in keys)])
     epoch = 0 if lateness else fires(stage, "_over")
     return (
         f"SELECT {by}, {found}, {epoch} AS {EPOCH} FROM ({rows}) "
@@ -89,8 +92,8 @@ def window_top_n(oracle: Oracle, stage: StagePlan) -> str:
     given, args = oracle.given(stage), stage.args
     types = oracle.columns(given)
     columns = [*types]
-    bounds = [name for name in ("window_start", "window_end") if name not in columns]
-    by = [*stage.inputs[0].keys, "window_start", "window_end"]
+    bounds = [name for name in BOUNDS if name not in columns]
+    by = [*stage.inputs[0].keys, *BOUNDS]
     first = f"{q(args['by'])} DESC NULLS LAST"
     others = [name for name in columns if name not in (*by, args["by"])]
     rest = sorted_by(types, others, "ASC NULLS FIRST")
@@ -201,15 +204,14 @@ def window_join(oracle: Oracle, stage: StagePlan) -> str:
         f"(SELECT * FROM ({in_windows(oracle, stage, name, side)}) WHERE _over <= {now(stage)})"
         for side, name in enumerate(names)
     )
-    bounds = ("window_start", "window_end")
-    on = " AND ".join([keys_equal(stage), *(f"l.{name} = r.{name}" for name in bounds)])
+    on = " AND ".join([keys_equal(stage), *(f"l.{name} = r.{name}" for name in BOUNDS)])
     epoch = f"{fires(stage, 'l._over')} AS {EPOCH}"
-    ends = listed(bounds, "l.")
+    ends = listed(BOUNDS, "l.")
     if how in ("semi", "anti"):
-        lefts = listed(oracle.of(names[0], bounds), "l.")
+        lefts = listed(oracle.of(names[0], BOUNDS), "l.")
         exists = f"{'NOT ' if how == 'anti' else ''}EXISTS (FROM {right} r WHERE {on})"
         return f"SELECT {lefts}, {ends}, {epoch} FROM {left} l WHERE {exists}"
-    columns = join_columns(oracle, stage, *names, apart=bounds)
+    columns = join_columns(oracle, stage, *names, apart=BOUNDS)
     kind = "LEFT JOIN" if how == "left" else "JOIN"
     return f"SELECT {columns}, {ends}, {epoch} FROM {left} l {kind} {right} r ON {on}"
 
@@ -241,17 +243,17 @@ def process_keyed(oracle: Oracle, stage: StagePlan) -> str:
         f"SELECT DISTINCT {key}, {timer_ms} AS _at, {fired} AS _fired FROM {q(given)} "
         f"WHERE {q(at)} IS NOT NULL AND {timer_ms} <= {now(stage)}"
     )
-    mine = f"g.{key} IS NOT DISTINCT FROM t.{key}"
-    seen = f"(SELECT count(*) FROM {q(given)} g WHERE {mine} AND g.{EPOCH} <= t._fired)"
+    same = f"g.{key} IS NOT DISTINCT FROM t.{key}"
+    count = f"(SELECT count(*) FROM {q(given)} g WHERE {same} AND g.{EPOCH} <= t._fired)"
     return (
-        f"{rows} UNION ALL SELECT t.{key}, {seen}, make_timestamptz(t._at * 1000), t._fired "
+        f"{rows} UNION ALL SELECT t.{key}, {count}, make_timestamptz(t._at * 1000), t._fired "
         f"FROM ({timers}) t"
     )
 
 
 def _one_epoch_later(oracle: Oracle, stage: StagePlan, rows: str) -> str:
     """*rows* in the next epoch in which the stage took part, if there is one yet."""
-    reads = read_up_to(oracle.past)[stage.uid]
+    reads = oracle.past.read_up_to()[stage.uid]
     ran = [number for number, up_to in enumerate(reads, start=1) if up_to is not None]
     columns = f"{q(stage.args['key'])}, number, fired_at"
     later = f"(SELECT min(n) FROM (SELECT unnest({ran}::BIGINT[]) AS n) WHERE n > r.{EPOCH})"
@@ -275,8 +277,139 @@ QUERIES: dict[str, Callable[[Any, StagePlan], str]] = {
     "process_keyed": process_keyed,
 }
 
-EPOCH = "_epoch"
-INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
+
+def left_out(oracle: Oracle, stage: StagePlan) -> Iterator[tuple[str, str]]:
+    """The side outputs of a stage, each with its query, once the stage itself has been computed."""
+    if stage.op not in TIMED:
+        return
+    timeless = []
+    for side in range(len(stage.inputs)):
+        given, at = oracle.given(stage, side), oracle.event_time(stage, side)
+        if at is None:
+            continue
+        timeless.append(f"SELECT {side} AS _side FROM {q(given)} WHERE {q(at)} IS NULL")
+        yield LATE[side], _late(oracle, stage, side)
+    if timeless:
+        yield "no_event_time", " UNION ALL ".join(timeless)
+
+
+def _late(oracle: Oracle, stage: StagePlan, side: int) -> str:
+    given, at = f"{stage.uid}_in{side}", q(oracle.event_time(stage, side) or "")
+    kind, *lengths = stage.args.get("window", ("none",))
+    if kind == "session":
+        names = listed(oracle.columns(given))
+        in_time = f"(SELECT _row FROM {q(stage.uid + '_sessions')})"
+        return f"SELECT {names} FROM {q(stage.uid + '_rows')} WHERE _row NOT IN {in_time}"
+    if kind == "none":
+        until = f"epoch_us({at}) // 1000"
+    elif kind == "attached":
+        until = "(epoch_us(window_end) - 1) // 1000"
+    else:
+        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
+        until = f"(epoch_us({at}) // {slide} * {slide} + {size} - 1) // 1000"
+    lateness = stage.args.get("lateness", 0)
+    return (
+        f"SELECT x.* EXCLUDE ({EPOCH}) FROM {q(given)} x JOIN _watermarks w "
+        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} "
+        f"WHERE {at} IS NOT NULL AND {until} + {lateness} <= w.before"
+    )
+
+
+def now(stage: StagePlan) -> str:
+    return f"(SELECT max(now) FROM _watermarks WHERE stage = '{stage.uid}')"
+
+
+def fires(stage: StagePlan, at_ms: str) -> str:
+    """The first epoch whose barrier has come to that."""
+    watermarks = f"_watermarks w WHERE w.stage = '{stage.uid}'"
+    return f"(SELECT min(w.epoch) FROM {watermarks} AND w.now >= {at_ms})"
+
+
+def in_windows(
+    oracle: Oracle, stage: StagePlan, given: str, side: int = 0, *, lateness: int = 0
+) -> str:
+    """Each row once for each window that it is in and in time for; ``_over`` is when that ends."""
+    kind, *lengths = stage.args["window"]
+    if kind == "attached":
+        rows = (
+            f"SELECT *, (epoch_us(window_end) - 1) // 1000 AS _over FROM {q(given)} "
+            "WHERE window_start IS NOT NULL AND window_end IS NOT NULL"
+        )
+    else:
+        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
+        at = f"epoch_us({q(oracle.event_time(stage, side) or '')})"
+        starts = f"SELECT *, ({at} // {slide} - unnest(range({size // slide}))) * {slide} AS _start"
+        hidden = [n for n in BOUNDS if n in oracle.columns(given)]
+        without = f" EXCLUDE ({listed(hidden)})" if hidden else ""
+        rows = (
+            f"SELECT *{without}, make_timestamptz(_start) AS window_start, "
+            f"make_timestamptz(_start + {size}) AS window_end, "
+            f"(_start + {size} - 1) // 1000 AS _over "
+            f"FROM ({starts} FROM {q(given)} WHERE {at} IS NOT NULL)"
+        )
+    return (
+        f"SELECT x.* FROM ({rows}) x JOIN _watermarks w "
+        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} AND x._over + {lateness} > w.before"
+    )
+
+
+def in_sessions(oracle: Oracle, stage: StagePlan, given: str, lateness: int) -> str:
+    """Each row in time, with the bounds of its session."""
+    keys, at = listed(stage.inputs[0].keys), oracle.event_time(stage)
+    numbered = f"{stage.uid}_rows"
+    oracle.make(
+        numbered,
+        f"SELECT *, ROW_NUMBER() OVER () AS _row, dense_rank() OVER (ORDER BY {keys}) AS _key "
+        f"FROM {q(given)} WHERE {q(at or '')} IS NOT NULL",
+    )
+    rows = oracle.sql.execute(
+        f"SELECT _row, _key, epoch_us({q(at or '')}), {EPOCH} FROM {q(numbered)}"
+    ).fetchall()
+    gap_us = stage.args["window"][1] * 1_000
+    watermarks = [MIN_WATERMARK, *oracle.past.watermarks()[stage.uid]]
+    found = [
+        (number, session.start, session.end, session.fired)
+        for session in sessions_of(rows, watermarks, gap_us=gap_us, lateness_ms=lateness)
+        for number in session.rows
+    ]
+    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
+    names = ["_row", "_start", "_end", "_fired"]
+    table = pa.table([pa.array(column, pa.int64()) for column in columns], names=names)
+    oracle.make(f"{stage.uid}_sessions", "SELECT * FROM _given", _given=table)
+    return (
+        f"SELECT *, make_timestamptz(_start) AS window_start, make_timestamptz(_end) AS window_end,"
+        f" (_end - 1) // 1000 AS _over "
+        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row) WHERE _fired > 0"
+    )
+
+
+def on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
+    given, at = oracle.given(stage, side), oracle.event_time(stage, side)
+    return (
+        f"(SELECT x.* FROM {q(given)} x JOIN _watermarks w ON w.stage = '{stage.uid}' "
+        f"AND w.epoch = x.{EPOCH} AND epoch_us(x.{q(at or '')}) // 1000 > w.before)"
+    )
+
+
+def remembered(oracle: Oracle, stage: StagePlan, given: str) -> str:
+    """The rows that state still knows: with a TTL, of a key that rested that long, those since."""
+    ttl = stage.args.get("ttl")
+    if ttl is None:
+        return q(given)
+    names = stage.inputs[0].keys
+    keys = listed(names)
+    times = ", ".join(f"({n}, {at})" for n, at in enumerate(oracle.past.barriers_ms(), start=1))
+    rests = (
+        f"SELECT {keys}, {EPOCH}, _at - lag(_at) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
+        f"_rest FROM (SELECT DISTINCT {keys}, {EPOCH}, _at FROM {q(given)} "
+        f"JOIN (VALUES {times}) t(_epoch_of, _at) ON _epoch_of = {EPOCH})"
+    )
+    begins = (
+        f"SELECT {keys}, max({EPOCH}) AS _begin FROM ({rests}) "
+        f"WHERE _rest IS NULL OR _rest >= {ttl} GROUP BY {keys}"
+    )
+    same = " AND ".join(f"r.{q(name)} IS NOT DISTINCT FROM b.{q(name)}" for name in names)
+    return f"(SELECT r.* FROM {q(given)} r JOIN ({begins}) b ON {same} AND r.{EPOCH} >= b._begin)"
 
 
 def q(name: str) -> str:
@@ -390,145 +523,3 @@ def _matching(kind: str, value: str, of: str, by: str | None, matching: str) -> 
             return f"string_agg({value}, ',' ORDER BY {value} ASC){matching}"
         case _:
             raise AssertionError(kind)
-
-
-LATE = ("late", "late_right")
-TIMED = ("window", "window_top_n", "interval_join", "window_join")
-
-
-def left_out(oracle: Oracle, stage: StagePlan) -> Iterator[tuple[str, str]]:
-    """The side outputs of a stage, each with its query, once the stage itself has been computed."""
-    if stage.op not in TIMED:
-        return
-    timeless = []
-    for side in range(len(stage.inputs)):
-        given, at = oracle.given(stage, side), oracle.event_time(stage, side)
-        if at is None:
-            continue
-        timeless.append(f"SELECT {side} AS _side FROM {q(given)} WHERE {q(at)} IS NULL")
-        yield LATE[side], _late(oracle, stage, side)
-    if timeless:
-        yield "no_event_time", " UNION ALL ".join(timeless)
-
-
-def _late(oracle: Oracle, stage: StagePlan, side: int) -> str:
-    given, at = f"{stage.uid}_in{side}", q(oracle.event_time(stage, side) or "")
-    kind, *lengths = stage.args.get("window", ("none",))
-    if kind == "session":
-        names = ", ".join(q(name) for name in oracle.columns(given))
-        in_time = f"(SELECT _row FROM {q(stage.uid + '_sessions')})"
-        return f"SELECT {names} FROM {q(stage.uid + '_rows')} WHERE _row NOT IN {in_time}"
-    if kind == "none":
-        until = f"epoch_us({at}) // 1000"
-    elif kind == "attached":
-        until = "(epoch_us(window_end) - 1) // 1000"
-    else:
-        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
-        until = f"(epoch_us({at}) // {slide} * {slide} + {size} - 1) // 1000"
-    lateness = stage.args.get("lateness", 0)
-    return (
-        f"SELECT x.* EXCLUDE ({EPOCH}) FROM {q(given)} x JOIN _watermarks w "
-        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} "
-        f"WHERE {at} IS NOT NULL AND {until} + {lateness} <= w.before"
-    )
-
-
-def now(stage: StagePlan) -> str:
-    return f"(SELECT max(now) FROM _watermarks WHERE stage = '{stage.uid}')"
-
-
-def fires(stage: StagePlan, at_ms: str) -> str:
-    """The first epoch whose barrier has come to that."""
-    watermarks = f"_watermarks w WHERE w.stage = '{stage.uid}'"
-    return f"(SELECT min(w.epoch) FROM {watermarks} AND w.now >= {at_ms})"
-
-
-def in_windows(
-    oracle: Oracle, stage: StagePlan, given: str, side: int = 0, *, lateness: int = 0
-) -> str:
-    """Each row once for each window that it is in and in time for; ``_over`` is when that ends."""
-    kind, *lengths = stage.args["window"]
-    if kind == "attached":
-        rows = (
-            f"SELECT *, (epoch_us(window_end) - 1) // 1000 AS _over FROM {q(given)} "
-            "WHERE window_start IS NOT NULL AND window_end IS NOT NULL"
-        )
-    else:
-        size, slide = lengths[0] * 1_000, lengths[-1] * 1_000
-        at = f"epoch_us({q(oracle.event_time(stage, side) or '')})"
-        starts = f"SELECT *, ({at} // {slide} - unnest(range({size // slide}))) * {slide} AS _start"
-        hidden = [n for n in ("window_start", "window_end") if n in oracle.columns(given)]
-        without = f" EXCLUDE ({listed(hidden)})" if hidden else ""
-        rows = (
-            f"SELECT *{without}, make_timestamptz(_start) AS window_start, "
-            f"make_timestamptz(_start + {size}) AS window_end, "
-            f"(_start + {size} - 1) // 1000 AS _over "
-            f"FROM ({starts} FROM {q(given)} WHERE {at} IS NOT NULL)"
-        )
-    return (
-        f"SELECT x.* FROM ({rows}) x JOIN _watermarks w "
-        f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} AND x._over + {lateness} > w.before"
-    )
-
-
-def in_sessions(oracle: Oracle, stage: StagePlan, given: str, lateness: int) -> str:
-    """Each row in time, with the bounds of its session."""
-    from tests.fuzz.sessions import sessions_of
-
-    keys, at = listed(stage.inputs[0].keys), oracle.event_time(stage)
-    numbered = f"{stage.uid}_rows"
-    oracle.make(
-        numbered,
-        f"SELECT *, ROW_NUMBER() OVER () AS _row, dense_rank() OVER (ORDER BY {keys}) AS _key "
-        f"FROM {q(given)} WHERE {q(at or '')} IS NOT NULL",
-    )
-    rows = oracle.sql.execute(
-        f"SELECT _row, _key, epoch_us({q(at or '')}), {EPOCH} FROM {q(numbered)}"
-    ).fetchall()
-    gap_us = stage.args["window"][1] * 1_000
-    watermarks = [MIN_WATERMARK, *oracle.watermarks_of(stage.uid)]
-    found = [
-        (number, session.start, session.end, session.fired)
-        for session in sessions_of(rows, watermarks, gap_us=gap_us, lateness_ms=lateness)
-        for number in session.rows
-    ]
-    columns = list(zip(*found, strict=True)) or [(), (), (), ()]
-    names = ["_row", "_start", "_end", "_fired"]
-    table = pa.table([pa.array(column, pa.int64()) for column in columns], names=names)
-    oracle.sql.register("_given", table)
-    oracle.make(f"{stage.uid}_sessions", "SELECT * FROM _given")
-    oracle.sql.unregister("_given")
-    return (
-        f"SELECT *, make_timestamptz(_start) AS window_start, make_timestamptz(_end) AS window_end,"
-        f" (_end - 1) // 1000 AS _over "
-        f"FROM {q(numbered)} JOIN {q(stage.uid + '_sessions')} USING (_row) WHERE _fired > 0"
-    )
-
-
-def on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
-    given, at = oracle.given(stage, side), oracle.event_time(stage, side)
-    return (
-        f"(SELECT x.* FROM {q(given)} x JOIN _watermarks w ON w.stage = '{stage.uid}' "
-        f"AND w.epoch = x.{EPOCH} AND epoch_us(x.{q(at or '')}) // 1000 > w.before)"
-    )
-
-
-def remembered(oracle: Oracle, stage: StagePlan, given: str) -> str:
-    """The rows that state still knows: with a TTL, of a key that rested that long, those since."""
-    ttl = stage.args.get("ttl")
-    if ttl is None:
-        return q(given)
-    names = stage.inputs[0].keys
-    keys = listed(names)
-    times = ", ".join(f"({n}, {at})" for n, at in enumerate(oracle.past.barriers_ms(), start=1))
-    rests = (
-        f"SELECT {keys}, {EPOCH}, _at - lag(_at) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
-        f"_rest FROM (SELECT DISTINCT {keys}, {EPOCH}, _at FROM {q(given)} "
-        f"JOIN (VALUES {times}) t(_epoch_of, _at) ON _epoch_of = {EPOCH})"
-    )
-    begins = (
-        f"SELECT {keys}, max({EPOCH}) AS _begin FROM ({rests}) "
-        f"WHERE _rest IS NULL OR _rest >= {ttl} GROUP BY {keys}"
-    )
-    same = " AND ".join(f"r.{q(name)} IS NOT DISTINCT FROM b.{q(name)}" for name in names)
-    return f"(SELECT r.* FROM {q(given)} r JOIN ({begins}) b ON {same} AND r.{EPOCH} >= b._begin)"

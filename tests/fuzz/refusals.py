@@ -1,7 +1,7 @@
 """Declarations that must be refused: a random plan with one mistake, which the message has to name.
 
-A mistake that a declaration alone tells is refused where it is declared; one of types and columns
-when the stage is analysed, before a row of it is read.
+A mistake that shows in the declaration alone is refused where it is declared; one of types and
+columns when the stage is analysed, before a row of it is read.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def refused(seed: int) -> str | None:
     failure = play(plan)
     if is_refusal(failure, mistake):
         return None
-    told = "nothing" if failure is None else failure.message
-    return f"seed {seed}: {name} was not refused by {mistake.named!r}, but: {told}"
+    message = "nothing" if failure is None else failure.message
+    return f"seed {seed}: {name} was not refused by {mistake.named!r}, but: {message}"
 
 
 def is_refusal(failure: Failure | None, mistake: Mistake) -> bool:

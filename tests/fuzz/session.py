@@ -28,11 +28,8 @@ _current = [0]
 PLANNED_AWAY = 0.5  # Of the filters that no row passes, those of which Spark's plan says so.
 
 
-# Where a connector asks many files at once: a thread for each of a few in memory takes longest.
-
-
 class InThisThread:
-    """A pool's place."""
+    """In the place of a pool of threads: to start one takes longer than to read files in memory."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -161,9 +158,9 @@ class Frame:
         owners = whole.column(column).to_pylist()
         parts = []
         for subtask in range(count):
-            mine = [place for place, owner in enumerate(owners) if owner == subtask]
-            self.session.random.shuffle(mine)
-            parts.append(whole.take(pa.array(mine, pa.int64())).combine_chunks())
+            places = [place for place, owner in enumerate(owners) if owner == subtask]
+            self.session.random.shuffle(places)
+            parts.append(whole.take(pa.array(places, pa.int64())).combine_chunks())
         return Frame(self.session, parts, is_planned_away=self.is_planned_away)
 
     def collect(self) -> list[dict[str, Any]]:
