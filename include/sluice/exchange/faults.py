@@ -96,8 +96,8 @@ class Fault:
             "when": "after" if self.is_after else "",
             "seconds": self.seconds or "",
         }
-        given = (f"{name}={value}" for name, value in options.items() if value not in ("", None))
-        return " ".join((self.kind, *given))
+        texts = (f"{name}={value}" for name, value in options.items() if value not in ("", None))
+        return " ".join((self.kind, *texts))
 
 
 def parse_fault(text: str) -> Fault | None:

@@ -81,7 +81,8 @@ class GroupBuffer:
             return
         if self._spill is None:
             groups = {name: frame.sort(HASH) for name, frame in groups.items()}
-        for first, last in _spread(RANGES, count):
+        for index in range(count):  # Neighbouring ranges, in shares of nearly the same size.
+            first, last = RANGES * index // count, RANGES * (index + 1) // count
             bounds = HashRange(
                 _bounds(self._owned, first).first, _bounds(self._owned, last - 1).last
             )
@@ -176,13 +177,6 @@ def _between(sorted_frame: pl.DataFrame, bounds: HashRange) -> pl.DataFrame:
     first = int(np.searchsorted(hashes, bounds.first))
     end = int(np.searchsorted(hashes, bounds.last, side="right"))
     return sorted_frame.slice(first, end - first)
-
-
-def _spread(items: int, count: int) -> Iterator[tuple[int, int]]:
-    """*items* as *count* neighbouring shares of nearly the same size."""
-    for index in range(count):
-        first, last = items * index // count, items * (index + 1) // count
-        yield first, last
 
 
 def _size(groups: Frames) -> int:

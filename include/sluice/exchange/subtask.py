@@ -6,7 +6,7 @@ retried or speculative Spark task changes nothing.
 
     sync part     read, merge, encode; what is encoded is uploaded meanwhile
     async part    wait until all of it is durable
-    ack           yielded; the driver writes it, create-only, when Spark says the task succeeded
+    ack           yielded; the driver writes it, create-only, when Spark reports the task's success
 
 It must not write the ack itself: where what feeds it fails, or the task is killed, Spark ends its
 input as if that were all (docs/adr/0004-chains-and-acks.md, and 0045 for the uploads).

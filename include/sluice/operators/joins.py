@@ -77,7 +77,7 @@ class RegularJoinOperator(RawRows):
         """
         assert isinstance(stage.operation, ops.RegularJoin)
         assert stage.operation.how in ("inner", "semi")
-        columns = JoinColumns(stage, left, right, stage.operation.how, ours=[SEQUENCE])
+        columns = JoinColumns(stage, left, right, stage.operation.how, reserved=[SEQUENCE])
         self._columns = columns
         self._is_semi = stage.operation.how == "semi"
         self._is_refreshed = stage.ttl_ms is not None
@@ -176,8 +176,8 @@ class ChangelogJoin(RawRows):
         """
         assert isinstance(stage.operation, ops.RegularJoin)
         how = stage.operation.how
-        ours = [COPIES, _OTHER_COPIES]
-        columns = JoinColumns(stage, left, right, how, ours=ours, takes_updates=True)
+        reserved = [COPIES, _OTHER_COPIES]
+        columns = JoinColumns(stage, left, right, how, reserved=reserved, takes_updates=True)
         self._columns = columns
         self._bags = [Bag(kept, columns.keys, ttl_ms=stage.ttl_ms) for kept in columns.kept]
         self._how = how
@@ -381,12 +381,12 @@ class JoinColumns:
         *,
         apart: Sequence[str] = (),
         added: Mapping[str, pl.DataType] = _NO_COLUMNS,
-        ours: Sequence[str] = (),
+        reserved: Sequence[str] = (),
         takes_updates: bool = False,
     ) -> None:
         """Columns *apart* of the inputs are not among those kept; *added* end the result.
 
-        *ours* are the names of further columns in the state.
+        *reserved* are the names of further columns, of the operator, in its state.
 
         Raises:
             ConfigurationError: the inputs cannot be joined so.
@@ -410,7 +410,7 @@ class JoinColumns:
         self.result = pl.Schema({**left_kept, **from_right, **added})
         require_distinct(stage.uid, [*left_kept, *from_right, *added])
         for kept in self.kept:
-            require_distinct(stage.uid, [*kept, *added, *ours])
+            require_distinct(stage.uid, [*kept, *added, *reserved])
         keys = [pl.col(name).alias(kept) for name, kept in own_names.items()]
         self._kept_columns = ([pl.col(*left_kept)], [*keys, *(pl.col(name) for name in others)])
         self._own_names = own_names
@@ -477,7 +477,7 @@ class JoinColumns:
 
 
 def _check_keys(stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
-    names = [given.keys for given in stage.inputs]
+    names = [node.keys for node in stage.inputs]
     assert len(names) == len(SIDES), "a join has two inputs"
     if len(names[0]) != len(names[1]):
         raise ConfigurationError(

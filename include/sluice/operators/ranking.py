@@ -319,11 +319,11 @@ class WindowTopNOperator(RawRows):
         others = ascending(name for name in rest if name not in self._pane)
         order = (*descending([operation.by]), *others)
         self._ranking = Ranking(n=operation.n, order=order, has_ties=operation.has_ties)
-        ours = {_POSITION: pl.Int32(), TIMER: pl.Int64()}
+        reserved = {_POSITION: pl.Int32(), TIMER: pl.Int64()}
         columns = {**self._input, **dict.fromkeys(added[:1], INSTANT)}
         self._columns = (HASH, *columns)
         self._schema = StateSchema(
-            columns=pl.Schema({**columns, **ours}),
+            columns=pl.Schema({**columns, **reserved}),
             key_columns=keys,
             sub_key_columns=(*within, _POSITION),
             time_column=TIMER,

@@ -86,8 +86,8 @@ class SessionWindow:
         bounds = (extreme(first, smallest=True), extreme(last, smallest=False))
         self._fold = Fold(stage.uid, (*bounds, *aggregated))
         require_distinct(stage.uid, [*self._keys, *WINDOW, *operation.aggregates])
-        ours = (TIMER, _STRETCH, _SESSION, _IS_STORED)
-        require_distinct(stage.uid, [*self._keys, *ours, *self._fold.columns])
+        reserved = (TIMER, _STRETCH, _SESSION, _IS_STORED)
+        require_distinct(stage.uid, [*self._keys, *reserved, *self._fold.columns])
         self._schema = StateSchema(
             columns=pl.Schema({**key_columns, TIMER: pl.Int64(), **self._fold.states}),
             key_columns=self._keys,

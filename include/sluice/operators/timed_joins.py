@@ -73,8 +73,8 @@ class IntervalJoinOperator(RawRows):
         declared = stage.operation
         assert isinstance(declared, ops.IntervalJoin)
         _check_bounds(stage.uid, declared)
-        ours = [_EXPIRES_MS, _MATCHED, SEQUENCE]
-        columns = JoinColumns(stage, left, right, declared.how, ours=ours)
+        reserved = [_EXPIRES_MS, _MATCHED, SEQUENCE]
+        columns = JoinColumns(stage, left, right, declared.how, reserved=reserved)
         self._columns = columns
         self._times = [
             require_instant(stage.uid, columns.inputs[side], node.event_time, "as event time")
@@ -117,7 +117,9 @@ class IntervalJoinOperator(RawRows):
         columns = self._columns
         left, right = (self._new(groups, side, time) for side in range(len(SIDES)))
         old_left = state[LEFT].lookup(columns.distinct_keys(right))
-        old_right = self._by_time(state[RIGHT].lookup(columns.distinct_keys(left)))
+        old_right = state[RIGHT].lookup(columns.distinct_keys(left))
+        # Sorted as ``interval_pairs`` needs it; state is sorted by sequence.
+        old_right = old_right.sort(*columns.key, self._right_time, SEQUENCE)
         which, where = self._pairs(left, right)
         which_before, where_before = self._pairs(left, old_right)
         old_which, old_where = self._pairs(old_left, right)
@@ -176,10 +178,6 @@ class IntervalJoinOperator(RawRows):
             upper=upper_us,
             at=pl.col(self._right_time).dt.epoch("us"),
         )
-
-    def _by_time(self, right: pl.DataFrame) -> pl.DataFrame:
-        """Stored *right* rows as ``_pairs`` needs them; state is sorted by sequence."""
-        return right.sort(*self._columns.key, self._right_time, SEQUENCE)
 
     def _joined(
         self, left: pl.DataFrame, right: pl.DataFrame, which: Indices, where: Indices
@@ -309,7 +307,7 @@ class WindowJoinOperator(RawRows):
             self._how,
             apart=WINDOW if isinstance(window, Attached) else (),
             added=bounds,
-            ours=[_MAX_TIMESTAMP_MS, SEQUENCE],
+            reserved=[_MAX_TIMESTAMP_MS, SEQUENCE],
         )
         self._columns = columns
         self._windows = [
