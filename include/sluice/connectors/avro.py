@@ -1,11 +1,8 @@
-"""The codecs of Avro's blocks, decompressed by Arrow and Python.
+"""Avro: the column of each of its types, and the codecs of its blocks.
 
-``fastavro`` would need further libraries for snappy, which Spark writes, and for zstandard.
-
-The columns of an Avro schema: of the schema that a file was written with, and of the one that
-Kafka's values are resolved to.
-
-Types are those that Spark's own Avro reader gives, and times are UTC, as with Parquet files:
+``map_schema`` maps the schema that a file was written with, or the one that Kafka's values are
+resolved to.  Types are those that Spark's own Avro reader gives, and times are UTC, as with Parquet
+files:
 
     int, long, float, double, boolean    as they are; a union of int and long is a long, one of
                                          float and double a double
@@ -19,7 +16,8 @@ Types are those that Spark's own Avro reader gives, and times are UTC, as with P
 Every other type is refused with the name of its field.  Times are decoded as numbers, which Arrow
 then casts to times, a column at once.
 
-A type of Avro, and the column that it is.
+``decompressed`` uses Arrow and Python: ``fastavro`` would need further libraries for snappy, which
+Spark writes, and for zstandard.
 """
 
 from __future__ import annotations
@@ -31,69 +29,57 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sluice.connectors.columns import cast_exactly
+from sluice.connectors.columns import MAX_DECIMAL_DIGITS, cast_exactly
 from sluice.errors import ConfigurationError
 from sluice.extras import require_installed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+AvroSchema: TypeAlias = Any  # JSON: a name, a list that is a union, or an object.
+
+
+@dataclass(frozen=True, slots=True)
+class AvroColumn:
+    """A type of Avro, and its column.
+
+    ``plain`` is the Avro schema without logical times, and ``decoded`` the Arrow type of values
+    decoded with it; ``exact`` has times in the unit of the schema; ``column`` is the type of rows.
+    """
+
+    plain: AvroSchema
+    decoded: pa.DataType
+    exact: pa.DataType
+    column: pa.DataType
+
+    def array_of(self, name: str, values: Sequence[object]) -> pa.Array:
+        """The column of the field *name* of this record; ``plain`` decoded the *values*.
+
+        Raises:
+            pyarrow.ArrowInvalid, OverflowError: a value has no place in the column.
+        """
+        import pyarrow as pa
+
+        decoded = pa.array(values, self.decoded.field(name).type)
+        exact = cast_exactly(decoded, self.exact.field(name).type)
+        return cast_exactly(exact, self.column.field(name).type)
+
+    def numbers_of(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """The values that Avro writes of *column*, the field *name* of this record.
+
+        Times are numbers in the unit of the schema.
+
+        Raises:
+            pyarrow.ArrowInvalid: a time does not fit into Avro's 64 bits.
+        """
+        exact = cast_exactly(column, self.exact.field(name).type)
+        return cast_exactly(exact, self.decoded.field(name).type)
+
+
 CODECS = ("null", "deflate", "snappy", "zstandard", "bzip2", "xz")
 
-# Three bytes of snappy hold 64 at most.  A block that claims more is damaged, and is not allocated.
-SNAPPY_AT_BEST = 64
-
-
-def decompressed(codec: str, body: bytes, what: str) -> bytes:
-    """The bytes of a block's rows; *what* names the block in errors.
-
-    Raises:
-        ConfigurationError: the block is damaged.
-    """
-    try:
-        return _decompress(codec, body)
-    except (zlib.error, OSError, EOFError, lzma.LZMAError, ValueError) as error:
-        raise ConfigurationError(f"{what} is damaged ({error}); restore it") from error
-
-
-def _decompress(codec: str, body: bytes) -> bytes:
-    match codec:
-        case "null":
-            return body
-        case "deflate":
-            return zlib.decompress(body, -zlib.MAX_WBITS)
-        case "snappy":
-            return _unsnap(body[:-4])  # A checksum of the text follows.
-        case "zstandard":
-            require_installed("zstandard", who="Avro compressed with zstandard")
-            import zstandard
-
-            try:
-                return zstandard.ZstdDecompressor().decompressobj().decompress(body)
-            except zstandard.ZstdError as error:
-                raise ValueError(str(error)) from error
-        case "bzip2":
-            return bz2.decompress(body)
-        case _:
-            return lzma.decompress(body)
-
-
-def _unsnap(body: bytes) -> bytes:
-    """Decompress snappy's block format, which begins with the size of the text."""
-    import pyarrow as pa
-
-    size = shift = 0
-    for byte in body:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    if size > len(body) * SNAPPY_AT_BEST:
-        raise ValueError(f"{len(body)} bytes cannot be {size} of text")
-    return bytes(pa.Codec("snappy").decompress(body, decompressed_size=size))
-
-
-MAX_DIGITS = 38  # The digits of Arrow's decimal128, and of Spark's decimals.
+# Three bytes of snappy expand to 64 at most.  No memory is allocated for a block that claims more.
+SNAPPY_MAX_RATIO = 64
 
 WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 TIMES = {
@@ -127,7 +113,7 @@ class _Mapping:
     ) -> AvroColumn:
         match schema:
             case str() if schema in _primitives():
-                return same(schema, _primitives()[schema])
+                return _same(schema, _primitives()[schema])
             case str():
                 return self._map_named(schema, path, within, space)
             case list():
@@ -139,13 +125,13 @@ class _Mapping:
             case {"type": "record" | "error"}:
                 return self._map_record(schema, path, within, space)
             case {"type": "array", "items": items}:
-                return list_of(self.map(items, f"{path}[]", within, space))
+                return _list_of(self.map(items, f"{path}[]", within, space))
             case {"type": "map", "values": values}:
-                return map_of(self.map(values, f"{path}{{}}", within, space))
+                return _map_of(self.map(values, f"{path}{{}}", within, space))
             case {"type": "enum"}:
-                return self._define(schema, space, same(schema, _primitives()["string"]))
+                return self._define(schema, space, _same(schema, _primitives()["string"]))
             case {"type": "fixed"}:
-                return self._define(schema, space, same(schema, _primitives()["bytes"]))
+                return self._define(schema, space, _same(schema, _primitives()["bytes"]))
             case {"type": inner}:
                 return self.map(inner, path, within, space)
             case _:
@@ -167,10 +153,10 @@ class _Mapping:
     def _map_union(
         self, union: list[AvroSchema], path: str, within: tuple[str, ...], space: str
     ) -> AvroColumn:
-        others = [one for one in union if one != "null"]
-        names = frozenset(one for one in others if isinstance(one, str))
+        others = [branch for branch in union if branch != "null"]
+        names = frozenset(branch for branch in others if isinstance(branch, str))
         if len(others) == 2 and names in WIDER:
-            return replace(same(union, _primitives()[WIDER[names]]), plain=union)
+            return replace(_same(union, _primitives()[WIDER[names]]), plain=union)
         if len(others) != 1:
             raise ConfigurationError(
                 f"field {path!r} of {self._what} is a union of "
@@ -178,7 +164,7 @@ class _Mapping:
                 "null and one other type, or int and long, or float and double"
             )
         mapped = self.map(others[0], path, within, space)
-        plain = ["null" if one == "null" else mapped.plain for one in union]
+        plain = ["null" if branch == "null" else mapped.plain for branch in union]
         return replace(mapped, plain=plain)
 
     def _map_logical(
@@ -195,12 +181,12 @@ class _Mapping:
             return AvroColumn("int", pa.int32(), pa.date32(), pa.date32())
         if logical == "decimal" and kind in {"bytes", "fixed"}:
             digits, scale = schema.get("precision", 0), schema.get("scale", 0)
-            if not 0 < digits <= MAX_DIGITS:
+            if not 0 < digits <= MAX_DECIMAL_DIGITS:
                 raise ConfigurationError(
                     f"field {path!r} of {self._what} is a decimal of {digits} digits; at most "
-                    f"{MAX_DIGITS} fit a column: write it with fewer, or as text"
+                    f"{MAX_DECIMAL_DIGITS} fit a column: write it with fewer, or as text"
                 )
-            mapped = same(dict(schema), pa.decimal128(digits, scale))
+            mapped = _same(dict(schema), pa.decimal128(digits, scale))
             return mapped if kind == "bytes" else self._define(schema, space, mapped)
         if logical in {"time-millis", "time-micros"} or (
             logical in {"duration", "uuid"} and (kind == "fixed")
@@ -261,6 +247,33 @@ def _primitives() -> dict[str, pa.DataType]:
     }
 
 
+def _same(plain: AvroSchema, column: pa.DataType) -> AvroColumn:
+    return AvroColumn(plain, column, column, column)
+
+
+def _list_of(item: AvroColumn) -> AvroColumn:
+    import pyarrow as pa
+
+    return AvroColumn(
+        {"type": "array", "items": item.plain},
+        pa.list_(item.decoded),
+        pa.list_(item.exact),
+        pa.list_(item.column),
+    )
+
+
+def _map_of(value: AvroColumn) -> AvroColumn:
+    import pyarrow as pa
+
+    text = pa.string()
+    return AvroColumn(
+        {"type": "map", "values": value.plain},
+        pa.map_(text, value.decoded),
+        pa.map_(text, value.exact),
+        pa.map_(text, value.column),
+    )
+
+
 def _full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
     """A definition's full name, and the namespace of the names within it (Avro's rule)."""
     name: str = schema["name"]
@@ -281,64 +294,26 @@ def _name_of(schema: AvroSchema) -> str:
 
 
 def as_numbers(schema: AvroSchema) -> AvroSchema:
-    """*schema*, whatever it holds, without the logical types that ``Mapped.plain`` is without, and
-    with all that resolution needs: defaults and aliases.  By either the same bytes are decoded to
-    the same numbers, texts and decimals.
+    """*schema* without the logical types that ``AvroColumn.plain`` leaves out.
+
+    Defaults and aliases stay, as schema resolution needs them.  Both schemas decode the same bytes
+    to the same numbers, texts and decimals.
     """
     if isinstance(schema, list):
-        return [as_numbers(one) for one in schema]
+        return [as_numbers(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     inner = {key: as_numbers(schema[key]) for key in ("type", "items", "values") if key in schema}
     if "fields" in schema:
-        inner["fields"] = [as_numbers(one) for one in schema["fields"]]
+        inner["fields"] = [as_numbers(field) for field in schema["fields"]]
     changed = {**schema, **inner}
     if changed.get("logicalType") != "decimal":
         changed.pop("logicalType", None)
     return changed
 
 
-AvroSchema: TypeAlias = Any  # JSON: a name, a list that is a union, or an object.
-
-
-@dataclass(frozen=True, slots=True)
-class AvroColumn:
-    """A type of Avro, and its column.
-
-    ``plain`` is its Avro schema without logical times; ``decoded`` the Arrow type of values that
-    are decoded by it, ``exact`` that with times in their own unit, ``column`` that of the rows.
-    """
-
-    plain: AvroSchema
-    decoded: pa.DataType
-    exact: pa.DataType
-    column: pa.DataType
-
-    def array_of(self, name: str, values: Sequence[object]) -> pa.Array:
-        """The column *name* of a record, of *values* that were decoded by ``plain``.
-
-        Raises:
-            pyarrow.ArrowInvalid, OverflowError: a value has no place in the column.
-        """
-        import pyarrow as pa
-
-        decoded = pa.array(values, self.decoded.field(name).type)
-        exact = cast_exactly(decoded, self.exact.field(name).type)
-        return cast_exactly(exact, self.column.field(name).type)
-
-    def numbers_of(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """What Avro writes of the column *name* of a record: times as numbers, as fine as they are
-        declared.
-
-        Raises:
-            pyarrow.ArrowInvalid: a time is none of Avro's 64 bits.
-        """
-        exact = cast_exactly(column, self.exact.field(name).type)
-        return cast_exactly(exact, self.decoded.field(name).type)
-
-
 def has_nanoseconds(kind: pa.DataType) -> bool:
-    """Somewhere within it."""
+    """Whether *kind* is, or contains, a timestamp of nanoseconds."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):
@@ -346,28 +321,50 @@ def has_nanoseconds(kind: pa.DataType) -> bool:
     return any(has_nanoseconds(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def same(plain: AvroSchema, column: pa.DataType) -> AvroColumn:
-    return AvroColumn(plain, column, column, column)
+def decompressed(codec: str, body: bytes, what: str) -> bytes:
+    """The bytes of a block's rows; *what* names the block in errors.
+
+    Raises:
+        ConfigurationError: the block is damaged.
+    """
+    try:
+        return _decompress(codec, body)
+    except (zlib.error, OSError, EOFError, lzma.LZMAError, ValueError) as error:
+        raise ConfigurationError(f"{what} is damaged ({error}); restore it") from error
 
 
-def list_of(item: AvroColumn) -> AvroColumn:
+def _decompress(codec: str, body: bytes) -> bytes:
+    match codec:
+        case "null":
+            return body
+        case "deflate":
+            return zlib.decompress(body, -zlib.MAX_WBITS)
+        case "snappy":
+            return _unsnap(body[:-4])  # A checksum of the text follows.
+        case "zstandard":
+            require_installed("zstandard", who="Avro compressed with zstandard")
+            import zstandard
+
+            try:
+                return zstandard.ZstdDecompressor().decompressobj().decompress(body)
+            except zstandard.ZstdError as error:
+                raise ValueError(str(error)) from error
+        case "bzip2":
+            return bz2.decompress(body)
+        case _:
+            return lzma.decompress(body)
+
+
+def _unsnap(body: bytes) -> bytes:
+    """Decompress snappy's block format, which begins with the size of the text."""
     import pyarrow as pa
 
-    return AvroColumn(
-        {"type": "array", "items": item.plain},
-        pa.list_(item.decoded),
-        pa.list_(item.exact),
-        pa.list_(item.column),
-    )
-
-
-def map_of(value: AvroColumn) -> AvroColumn:
-    import pyarrow as pa
-
-    text = pa.string()
-    return AvroColumn(
-        {"type": "map", "values": value.plain},
-        pa.map_(text, value.decoded),
-        pa.map_(text, value.exact),
-        pa.map_(text, value.column),
-    )
+    size = shift = 0
+    for byte in body:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > len(body) * SNAPPY_MAX_RATIO:
+        raise ValueError(f"{len(body)} bytes cannot be {size} of text")
+    return bytes(pa.Codec("snappy").decompress(body, decompressed_size=size))

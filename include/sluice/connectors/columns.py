@@ -1,14 +1,7 @@
-"""The check that rows have the columns for which their stage was built.
+"""Checks of columns that several places share: their names, their types and their values.
 
-A stage asks a source for its columns once, and its workers read later, perhaps in another attempt:
-in between, a file, a column or the table may have been replaced.  Rows of other columns are then
-refused by name, so that no value is ever read as that of another column.
-
-The check of a file's column names: they are distinct, and none is reserved.
-
-Casts to the types that stages use: the values stay the same, or it is an error.
-
-Checks for values that a place cannot store as text, on whole columns before they are staged.
+Names of columns are distinct, and none is reserved.  Casts keep the values, or are an error.  What
+a place cannot hold is refused before rows are staged, a whole column at a time.
 """
 
 from __future__ import annotations
@@ -23,15 +16,31 @@ from sluice.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MAX_DECIMAL_DIGITS = 38  # Of Arrow's decimal128, as of Spark's decimals and most databases'.
+
+# Columns that sluice adds to rows within a stage; a file's column of that name would replace one.
+OURS = (RECORD, MALFORMED_COLUMN, RAW, "_source", "_weight")
+
+# Polars takes such a name for a pattern of columns.
+PATTERN = re.compile(r"\*|\^.*\$", re.DOTALL)
+
+FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days since 1970-01-01.
+DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+
 
 def check_announced(found: pa.Schema, announced: pa.Schema, partition: str) -> None:
-    """Raises ConfigurationError unless rows of *partition* have the columns *announced*."""
+    """Raises ConfigurationError unless rows of *partition* have the columns *announced*.
+
+    A stage asks a source for its columns once, and its workers read later, perhaps in another
+    attempt.  A file, a column or the table may have been replaced in between: other columns are
+    refused by name, so that no value is read as that of another column.
+    """
     if found.equals(announced):
         return
     for name in dict.fromkeys([*announced.names, *found.names]):
         is_now, was = (
-            one.field(name).type if one.names.count(name) == 1 else "no such column"
-            for one in (found, announced)
+            schema.field(name).type if schema.names.count(name) == 1 else "no such column"
+            for schema in (found, announced)
         )
         if is_now != was:
             raise ConfigurationError(
@@ -61,16 +70,9 @@ def narrowed_schema(schema: pa.Schema, paths: Sequence[str]) -> pa.Schema:
             continue
         kind = field.type
         if "" not in inner:
-            kind = pa.struct([one for one in kind if one.name in inner])
+            kind = pa.struct([child for child in kind if child.name in inner])
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
-
-
-# Columns that sluice adds to rows within a stage; a file's column of that name would replace one.
-OURS = (RECORD, MALFORMED_COLUMN, RAW, "_source", "_weight")
-
-# Polars takes such a name for a pattern of columns.
-PATTERN = re.compile(r"\*|\^.*\$", re.DOTALL)
 
 
 def check_names(names: Sequence[str], file: str) -> None:
@@ -92,7 +94,7 @@ def check_names(names: Sequence[str], file: str) -> None:
 
 
 def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """*column* as *kind*; only times are truncated, to microseconds.  Else raises ArrowInvalid."""
+    """*column* as *kind*; times are truncated to its unit, any other loss raises ArrowInvalid."""
     import pyarrow.compute as pc
 
     if column.type == kind:
@@ -101,18 +103,18 @@ def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def check_text(column: pa.Array) -> None:
-    """Raises ArrowInvalid for text that is not UTF-8: Polars would not check it."""
+    """Raises ArrowInvalid for text that is not UTF-8, which Polars does not check."""
     from pyarrow import types
 
     kind = column.type
-    if _is_text(kind):
+    if is_text(kind):
         if not _is_ascii(column):
             column.validate(full=True)
     elif types.is_nested(kind) or types.is_dictionary(kind):
         column.validate(full=True)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     from pyarrow import types
 
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
@@ -125,12 +127,12 @@ def _is_ascii(column: pa.Array) -> bool:
 
     if types.is_string_view(column.type) or not len(column):
         return False
-    _, offsets, letters = column.buffers()
+    _, offsets, data = column.buffers()
     width = np.int64 if types.is_large_string(column.type) else np.int32
     bounds = np.frombuffer(offsets, width)[[column.offset, column.offset + len(column)]]
-    if letters is None or bounds[0] == bounds[1]:
+    if data is None or bounds[0] == bounds[1]:
         return True
-    return bool(np.frombuffer(letters, np.int8)[bounds[0] : bounds[1]].min() >= 0)
+    return bool(np.frombuffer(data, np.int8)[bounds[0] : bounds[1]].min() >= 0)
 
 
 def not_of_type(field: pa.Field, what: str, error: Exception) -> ConfigurationError:
@@ -146,12 +148,8 @@ def sentence(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days since 1970-01-01.
-DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
-
-
 def check_years(column: pa.ChunkedArray, name: str, instead: str) -> None:
-    """Check a column of dates or timestamps: years have four digits in ISO 8601.
+    """Check dates or timestamps that become text: years have four digits in ISO 8601.
 
     Raises:
         ConfigurationError: a time is outside of the years 1 to 9999; *instead* adds to the fix.

@@ -1,13 +1,12 @@
-"""Encoding and decoding of files of rows: Parquet, or plain JSON lines.
+"""Files of rows: Parquet or plain JSON lines, and the split of rows into partitions.
 
 JSON lines have an object per line, times as ISO 8601 (with ``Z`` where the column has a time zone),
 decimals as text, NaN and infinities as null.  JSON does not hold the types of columns, so the
-schema is stored beside the rows, by its hash.
+schema is stored beside the rows, by its hash; a column that JSON would change is refused.
 
-Partitions: rows split by the values of columns, into folders with Hive's names.
-
-The columns stay in the files, too: a reader without support for partitions sees them with their
-types, and one with it may skip files by their folders.
+Partitions are folders with Hive's names, by the values of columns.  The columns stay in the files,
+too: a reader without support for partitions sees them with their types, and one with it may skip
+files by their folders.
 """
 
 from __future__ import annotations
@@ -26,6 +25,13 @@ if TYPE_CHECKING:
 PARQUET = "parquet"
 JSON = "json"
 HASH_HEX_DIGITS = 16  # 64 bits: schemas of one table do not collide by chance.
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+MAX_PARTITIONS = 1_000  # Per call: each is an object to write, and a line in the manifest.
+MAX_NAME_BYTES = 240  # File systems take 255 for one folder.
+# Hive's list (FileUtils.escapePathName), the special characters of URIs and globs, and those that
+# end a line in ``_latest``: NEL, the line and the paragraph separator.
+_SPECIAL = frozenset("\"#%'*/:=?\\\x7f{}[]^ \x85\u2028\u2029") | frozenset(map(chr, range(32)))
 
 
 def encode_parquet(table: pa.Table) -> bytes:
@@ -47,24 +53,26 @@ def decode_parquet(body: bytes) -> pa.Table:
 
 
 def has_nulls(file: RawIOBase, columns: Sequence[str], place: str) -> bool:
-    """Whether a row of a Parquet file may have no value in one of *columns*, as its end tells; a
-    column without statistics, or of several parts, may.
+    """Whether a row of a Parquet file may be null in one of *columns*, by the footer's statistics.
 
-    Raises ProtocolViolation when it is no Parquet file.
+    A column without statistics, or a nested one, may have nulls.
+
+    Raises:
+        ProtocolViolation: this is no Parquet file; it names *place*.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        found = pq.read_metadata(pa.PythonFile(file))
+        metadata = pq.read_metadata(pa.PythonFile(file))
     except pa.ArrowInvalid as error:
         raise ProtocolViolation(f"{place} is not the file that was staged") from error
     counts: dict[str, int] = dict.fromkeys(columns, 0)
-    for group in map(found.row_group, range(found.num_row_groups)):
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
         leaves = {group.column(n).path_in_schema: group.column(n) for n in range(group.num_columns)}
         for name in columns:
-            told = leaves[name].statistics if name in leaves else None
-            counts[name] += 1 if told is None or not told.has_null_count else told.null_count
+            known = leaves[name].statistics if name in leaves else None
+            counts[name] += 1 if known is None or not known.has_null_count else known.null_count
     return any(counts.values())
 
 
@@ -80,12 +88,22 @@ def encode_json(table: pa.Table) -> bytes:
     return msgspec.json.Encoder().encode_lines(table.to_pylist())
 
 
+def _in_years_of_iso(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """The column with instants in UTC; ConfigurationError outside of the years 1 to 9999."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    check_years(column, name, ", or write format='parquet'")
+    return column
+
+
 def decode_json(body: bytes, schema: pa.Schema) -> pa.Table:
     """The rows in JSON lines of *schema*; raises ArrowInvalid for other bytes."""
     import pyarrow as pa
     import pyarrow.json as pj
 
-    read = pa.schema([pa.field(one.name, _as_parsed(one.type)) for one in schema])
+    read = pa.schema([pa.field(field.name, _as_parsed(field.type)) for field in schema])
     table = pj.read_json(
         pa.BufferReader(body),
         # One block for all, as a line longer than a block cannot be read.
@@ -93,6 +111,14 @@ def decode_json(body: bytes, schema: pa.Schema) -> pa.Table:
         parse_options=pj.ParseOptions(explicit_schema=read, unexpected_field_behavior="error"),
     )
     return table.cast(schema)
+
+
+def _as_parsed(dtype: pa.DataType) -> pa.DataType:
+    """The type as which Arrow's JSON reader parses *dtype*; dates and time zones need a cast."""
+    import pyarrow as pa
+
+    is_text = pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)
+    return pa.string() if is_text else dtype
 
 
 def check_json_types(schema: pa.Schema, sink: str) -> None:
@@ -104,41 +130,6 @@ def check_json_types(schema: pa.Schema, sink: str) -> None:
                 "convert it to text, a number or a timestamp of microseconds, or write "
                 "format='parquet'"
             )
-
-
-def encode_schema(schema: pa.Schema) -> tuple[str, bytes]:
-    """The hash of the schema, and its bytes without metadata."""
-    body: bytes = schema.remove_metadata().serialize().to_pybytes()
-    return hashlib.sha256(body).hexdigest()[:HASH_HEX_DIGITS], body
-
-
-def decode_schema(body: bytes | None, place: str) -> pa.Schema:
-    import pyarrow as pa
-
-    if body is None:
-        raise ProtocolViolation(f"{place} is missing, and files of JSON lines need it")
-    try:
-        return pa.ipc.read_schema(pa.BufferReader(body))
-    except pa.ArrowInvalid as error:
-        raise ProtocolViolation(f"{place} is no schema") from error
-
-
-def _in_years_of_iso(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """The column with instants in UTC; ConfigurationError outside of the years 1 to 9999."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
-    check_years(column, name, ", or write format='parquet'")
-    return column
-
-
-def _as_parsed(dtype: pa.DataType) -> pa.DataType:
-    """The type as which Arrow's JSON reader parses *dtype*; dates and time zones need a cast."""
-    import pyarrow as pa
-
-    is_text = pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)
-    return pa.string() if is_text else dtype
 
 
 def _survives(dtype: pa.DataType, *, is_nested: bool) -> bool:
@@ -158,12 +149,21 @@ def _survives(dtype: pa.DataType, *, is_nested: bool) -> bool:
     return bool(is_number or is_text or types.is_boolean(dtype))
 
 
-NULL = "__HIVE_DEFAULT_PARTITION__"
-MAX_PARTITIONS = 1_000  # Per call: each is an object to write, and a line in the manifest.
-MAX_NAME_BYTES = 240  # File systems take 255 for one folder.
-# Hive's list (FileUtils.escapePathName), what an URI or a glob would read otherwise, and what
-# ends a line for readers of a list of files: NEL, the line and the paragraph separator.
-_ESCAPED = frozenset("\"#%'*/:=?\\\x7f{}[]^ \x85\u2028\u2029") | frozenset(map(chr, range(32)))
+def encode_schema(schema: pa.Schema) -> tuple[str, bytes]:
+    """The hash of the schema, and its bytes without metadata."""
+    body: bytes = schema.remove_metadata().serialize().to_pybytes()
+    return hashlib.sha256(body).hexdigest()[:HASH_HEX_DIGITS], body
+
+
+def decode_schema(body: bytes | None, place: str) -> pa.Schema:
+    import pyarrow as pa
+
+    if body is None:
+        raise ProtocolViolation(f"{place} is missing, and files of JSON lines need it")
+    try:
+        return pa.ipc.read_schema(pa.BufferReader(body))
+    except pa.ArrowInvalid as error:
+        raise ProtocolViolation(f"{place} is no schema") from error
 
 
 def split_by_partition(
@@ -184,8 +184,8 @@ def split_by_partition(
             f"sink {sink!r} partitions by {', '.join(columns)}, but its rows have no "
             f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
         )
-    names = [_names(table.column(column).combine_chunks(), column, sink) for column in columns]
-    paths = pc.binary_join_element_wise(*names, "/").dictionary_encode()
+    folders = [_folders(table.column(column).combine_chunks(), column, sink) for column in columns]
+    paths = pc.binary_join_element_wise(*folders, "/").dictionary_encode()
     if limit is not None and len(paths.dictionary) > limit:
         raise ConfigurationError(
             f"sink {sink!r} partitions by {', '.join(columns)}, and a subtask has "
@@ -202,15 +202,7 @@ def split_by_partition(
         start = end
 
 
-def escaped(value: str) -> str:
-    """*value* with each special byte of its UTF-8 escaped, as in a URI."""
-    return "".join(
-        "".join(f"%{byte:02X}" for byte in char.encode()) if char in _ESCAPED else char
-        for char in value
-    )
-
-
-def _names(values: pa.Array, column: str, sink: str) -> pa.Array:
+def _folders(values: pa.Array, column: str, sink: str) -> pa.Array:
     import pyarrow as pa
 
     types, dtype = pa.types, values.type
@@ -226,7 +218,7 @@ def _names(values: pa.Array, column: str, sink: str) -> pa.Array:
             "whole numbers, dates or booleans of it"
         )
     encoded = values.cast(pa.string()).dictionary_encode(null_encoding="encode")
-    names = [f"{escaped(column)}={_folder(one)}" for one in encoded.dictionary.to_pylist()]
+    names = [f"{_escaped(column)}={_folder(value)}" for value in encoded.dictionary.to_pylist()]
     if too_long := [name for name in names if len(name.encode()) > MAX_NAME_BYTES]:
         raise ConfigurationError(
             f"sink {sink!r} partitions by {column!r}, of which a value is too long for a folder's "
@@ -237,4 +229,12 @@ def _names(values: pa.Array, column: str, sink: str) -> pa.Array:
 
 def _folder(value: str | None) -> str:
     """The folder of a value; the empty text shares that of null, as in Hive."""
-    return escaped(value) if value else NULL
+    return _escaped(value) if value else _NULL
+
+
+def _escaped(value: str) -> str:
+    """*value* with the UTF-8 of each special character escaped, as in a URI."""
+    return "".join(
+        "".join(f"%{byte:02X}" for byte in char.encode()) if char in _SPECIAL else char
+        for char in value
+    )

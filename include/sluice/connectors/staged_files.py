@@ -1,21 +1,19 @@
 """Staged files: rows below a root that readers do not look at until a commit names them.
 
-data/{checkpoint}-{subtask}-{attempt}.parquet            rows
-data/{checkpoint}-{subtask}-{attempt}-deletes.parquet    rows to delete
-data/{checkpoint}-{subtask}-{attempt}-{schema}.json      rows as JSON lines
-data/{checkpoint}-{subtask}-{attempt}/day=.../part.parquet    rows of one partition
-data/{checkpoint}-{subtask}-{attempt}.parts.json         written last; names them all
-_schemas/{schema}.arrow                                  the types of JSON lines' columns
+    data/{checkpoint}-{subtask}-{attempt}.parquet               rows
+    data/{checkpoint}-{subtask}-{attempt}-deletes.parquet       rows to delete
+    data/{checkpoint}-{subtask}-{attempt}-{schema}.json         rows as JSON lines
+    data/{checkpoint}-{subtask}-{attempt}/day=.../part.parquet  rows of one partition
+    data/{checkpoint}-{subtask}-{attempt}.parts.json            written last; names them all
+    _schemas/{schema}.arrow                                     the types of JSON lines' columns
 
-``RowFile`` and ``StagedFile``: one file of rows, in a table or staged for it.
+A table of files keeps them, and its root has further ones:
 
-The names of a table's files, and how they are parsed.
+    compacted/{version}-{number}-{token}...                     rows of many files, merged
+    _manifests/..., _compacted/...                              see ``files_table/log.py``
+    _columns/{schema}.arrow                                     see ``files_table/columns.py``
 
-data/{checkpoint}-{subtask}-{attempt}...     staged by a subtask
-compacted/{version}-{number}-{token}...      rows of many files, merged
-_manifests/..., _compacted/...               the log; see table_manifest.py
-_schemas/{schema}.arrow                      of files of JSON lines
-_columns/{schema}.arrow                      see table_schemas.py
+``StagedFiles`` writes and reads rows; the functions behind it make and parse the names.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -51,6 +49,42 @@ if TYPE_CHECKING:
 ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
 WRITE_THREADS = 16  # Parallel writes: a partition is a small object, mostly latency.
 
+DATA = "data/"
+COMPACTED = "compacted/"
+PARTS = ".parts.json"
+MANIFESTS = "_manifests/"
+RECORDS = "_compacted/"
+COLUMNS = "_columns/"
+_LOGGED = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10,})_([0-9]{10,}))?\.json")
+_RECORD = re.compile(r"_compacted/([0-9]{20})\.json")
+
+_STEM = r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+"
+_ENDS = r"(?:\.parquet|\.json|\.parts\.json|/.+/part\.(?:parquet|json))"
+_DATA_FILE = re.compile(DATA + _STEM + _ENDS)
+_COMPACTED_FILE = re.compile(COMPACTED + _STEM + _ENDS)
+_TOP = re.compile(r"([^/]+/[^/.]+)(?:\..*|/.*)?", re.DOTALL)
+
+
+class RowFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file relative to the table's root; a reader verifies its size and its rows."""
+
+    file: str
+    rows: int
+    size_bytes: int
+
+
+class StagedFile(RowFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file that no commit names yet, with its checksum."""
+
+    checksum: str
+
+    @property
+    def published(self) -> RowFile:
+        return RowFile(file=self.file, rows=self.rows, size_bytes=self.size_bytes)
+
+
+_PARTS = msgspec.json.Decoder(tuple[StagedFile, ...])
+
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
@@ -76,9 +110,9 @@ class StagedFiles:
             return None
         check_keys(self.sink, self.upsert_key, table)
         stem = f"{data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}"
-        is_deletes = DELETED in table.column_names
+        is_delete = DELETED in table.column_names
         if not self.partition_by:
-            file = self._write(stem, table, is_deletes=is_deletes)
+            file = self._write(stem, table, is_delete=is_delete)
             return Committable(
                 sink=self.sink,
                 file=file.file,
@@ -86,7 +120,12 @@ class StagedFiles:
                 size_bytes=file.size_bytes,
                 checksum=file.checksum,
             )
-        parts = self._write_parts(stem, table, is_deletes=is_deletes)
+        split = [*split_by_partition(table, self.partition_by, self.sink)]
+
+        def write_part(part: tuple[str, pa.Table]) -> StagedFile:
+            return self._write(stem, part[1], is_delete=is_delete, partition=part[0])
+
+        parts = tuple(in_parallel(write_part, split, WRITE_THREADS))
         unit = unit_of(parts[0].file)
         listed = msgspec.json.encode(parts)
         self.store.put(unit, listed)
@@ -102,27 +141,8 @@ class StagedFiles:
         """Write one file whose name begins with *stem*, in *partition*'s folder if it has one."""
         return self._write(stem, table, partition=partition).published
 
-    def damage_of(self, committables: Iterable[Committable]) -> list[str]:
-        """A sentence for each staged file that is missing or changed; every file is read."""
-        return [problem for staged in committables for problem in self._damage(staged)]
-
-    def _damage(self, staged: Committable) -> list[str]:
-        files = {staged.file: staged.checksum}
-        if staged.file.endswith(PARTS):
-            try:
-                files |= {part.file: part.checksum for part in self._parts(staged)}
-            except ProtocolViolation as error:
-                return [str(error)]
-        bodies = ((file, expected, self.store.get(file)) for file, expected in files.items())
-        return [
-            f"{self.store.root}/{file}, staged for sink {self.sink!r}, is "
-            + ("missing" if body is None else "damaged")
-            for file, expected, body in bodies
-            if body is None or expected not in ("", checksum(body))
-        ]
-
     def _write(
-        self, stem: str, table: pa.Table, *, is_deletes: bool = False, partition: str = ""
+        self, stem: str, table: pa.Table, *, is_delete: bool = False, partition: str = ""
     ) -> StagedFile:
         if self.format == PARQUET:
             body = encode_parquet(table)
@@ -132,7 +152,7 @@ class StagedFiles:
             self.store.put(schema_key(name), schema)
             body = encode_json(table)
             stem = f"{stem}-{name}"
-        kind = "-deletes" if is_deletes else ""
+        kind = "-deletes" if is_delete else ""
         folder = f"/{partition}/part" if partition else ""
         file = f"{stem}{kind}{folder}.{self.format}"
         self.store.put(file, body)
@@ -155,10 +175,32 @@ class StagedFiles:
         body = self.store.get(staged.file)
         if body is None:
             raise ProtocolViolation(f"{place} was staged and is missing")
-        parts = decode_parts(body, place)
+        try:
+            parts = _PARTS.decode(body)
+        except msgspec.DecodeError as error:
+            raise ProtocolViolation(f"{place} is no list of files: {error}") from error
         if sum(part.rows for part in parts) != staged.rows:
             raise ProtocolViolation(f"{place} does not list the {staged.rows} rows of its ack")
         return parts
+
+    def damage_of(self, committables: Iterable[Committable]) -> list[str]:
+        """A sentence for each staged file that is missing or changed; every file is read."""
+        return [problem for staged in committables for problem in self._damage(staged)]
+
+    def _damage(self, staged: Committable) -> list[str]:
+        files = {staged.file: staged.checksum}
+        if staged.file.endswith(PARTS):
+            try:
+                files |= {part.file: part.checksum for part in self._parts(staged)}
+            except ProtocolViolation as error:
+                return [str(error)]
+        bodies = ((file, expected, self.store.get(file)) for file, expected in files.items())
+        return [
+            f"{self.store.root}/{file}, staged for sink {self.sink!r}, is "
+            + ("missing" if body is None else "damaged")
+            for file, expected, body in bodies
+            if body is None or expected not in ("", checksum(body))
+        ]
 
     def read(self, file: str, *, rows: int, size_bytes: int, expected: str = "") -> pa.Table:
         """The rows of a file; ProtocolViolation when it is missing or changed."""
@@ -178,7 +220,12 @@ class StagedFiles:
                 f"{checksum(body)}"
             )
         try:
-            table = self._decode(file, body)
+            if is_json(file):
+                key = schema_key(file)
+                schema = decode_schema(self.store.get(key), f"{self.store.root}/{key}")
+                table = decode_json(body, schema)
+            else:
+                table = decode_parquet(body)
         except pa.ArrowInvalid as error:
             raise ProtocolViolation(f"{place} is not the file that was committed") from error
         if table.num_rows != rows:
@@ -188,12 +235,9 @@ class StagedFiles:
         return table
 
     def has_nulls(self, file: str, size_bytes: int, columns: Sequence[str]) -> bool:
-        """Whether a row may have no value in one of *columns*.
-
-        Raises ProtocolViolation when the file is not what was staged.
-        """
-        place = f"{self.store.root}/{file}"
-        return has_nulls(RangeReader(self.store, file, size_bytes), columns, place)
+        """Whether a row of a Parquet file may be null in one of *columns*; see ``has_nulls``."""
+        reader = RangeReader(self.store, file, size_bytes)
+        return has_nulls(reader, columns, f"{self.store.root}/{file}")
 
     def of_checkpoint(self, checkpoint_id: int) -> list[str]:
         """The staged units of a checkpoint, by the names of their committables."""
@@ -205,7 +249,7 @@ class StagedFiles:
         doomed: list[str] = []
         for file in files:
             if file.endswith(PARTS):
-                doomed += [listed.key for listed in self.store.list(folder_of(file))]
+                doomed += [listed.key for listed in self.store.list(file.removesuffix(PARTS) + "/")]
             doomed.append(file)
         self.store.delete(doomed)
 
@@ -217,39 +261,23 @@ class StagedFiles:
         published = {unit_of(file) for file in named}
         return Unpublished(
             root=self.store.root,
-            staged=tuple(one for one in staged_in(listed) if one.file not in published),
-            newest_ms=max((one.modified_ms for one in listed), default=0),
+            staged=tuple(unit for unit in staged_in(listed) if unit.file not in published),
+            newest_ms=max((file.modified_ms for file in listed), default=0),
         )
-
-    def _write_parts(
-        self, stem: str, table: pa.Table, *, is_deletes: bool
-    ) -> tuple[StagedFile, ...]:
-        parts = [*split_by_partition(table, self.partition_by, self.sink)]
-
-        def write(part: tuple[str, pa.Table]) -> StagedFile:
-            return self._write(stem, part[1], is_deletes=is_deletes, partition=part[0])
-
-        return tuple(in_parallel(write, parts, WRITE_THREADS))
-
-    def _decode(self, file: str, body: bytes) -> pa.Table:
-        if not is_json(file):
-            return decode_parquet(body)
-        key = schema_key(file)
-        return decode_json(body, decode_schema(self.store.get(key), f"{self.store.root}/{key}"))
 
 
 def staged_in(listed: Iterable[Listed]) -> list[Staged]:
     """The staged units among *listed*; the partitions of one call are one unit."""
     units: dict[str, list[Listed]] = {}
-    for one in listed:
-        if of_data(one.key) is not None:
-            units.setdefault(unit_of(one.key), []).append(one)
+    for file in listed:
+        if staged_by(file.key) is not None:
+            units.setdefault(unit_of(file.key), []).append(file)
     return [
         Staged(
             file=unit,
-            checkpoint_id=of_data(unit) or 0,
-            size_bytes=sum(one.size_bytes for one in files),
-            modified_ms=max(one.modified_ms for one in files),
+            checkpoint_id=staged_by(unit) or 0,
+            size_bytes=sum(file.size_bytes for file in files),
+            modified_ms=max(file.modified_ms for file in files),
         )
         for unit, files in units.items()
     ]
@@ -284,56 +312,6 @@ def newest_rows(table: pa.Table, key: Sequence[str]) -> pa.Array:
     return pa.array(last["row"].to_numpy())
 
 
-class RowFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file relative to the table's root; a reader verifies its size and its rows."""
-
-    file: str
-    rows: int
-    size_bytes: int
-
-
-class StagedFile(RowFile, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that no commit names yet, with its checksum."""
-
-    checksum: str
-
-    @property
-    def published(self) -> RowFile:
-        return RowFile(file=self.file, rows=self.rows, size_bytes=self.size_bytes)
-
-
-_PARTS = msgspec.json.Decoder(tuple[StagedFile, ...])
-
-
-def decode_parts(body: bytes, place: str) -> tuple[StagedFile, ...]:
-    """The files of a list of partitions.
-
-    Raises:
-        ProtocolViolation: the object at *place* is no such list.
-    """
-    try:
-        return _PARTS.decode(body)
-    except msgspec.DecodeError as error:
-        raise ProtocolViolation(f"{place} is no list of files: {error}") from error
-
-
-DATA = "data/"
-COMPACTED = "compacted/"
-DELETES = "-deletes.parquet"
-PARTS = ".parts.json"
-MANIFESTS = "_manifests/"
-RECORDS = "_compacted/"
-COLUMNS = "_columns/"
-_LOGGED = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10,})_([0-9]{10,}))?\.json")
-_RECORD = re.compile(r"_compacted/([0-9]{20})\.json")
-
-_STEM = r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+"
-_ENDS = r"(?:\.parquet|\.json|\.parts\.json|/.+/part\.(?:parquet|json))"
-_DATA_FILE = re.compile(DATA + _STEM + _ENDS)
-_COMPACTED_FILE = re.compile(COMPACTED + _STEM + _ENDS)
-_TOP = re.compile(r"([^/]+/[^/.]+)(?:\..*|/.*)?", re.DOTALL)
-
-
 @dataclass(frozen=True, slots=True)
 class LogEntryName:
     """The key of a manifest, or of a fence, parsed.
@@ -352,58 +330,12 @@ class LogEntryName:
         return self.generation is not None
 
 
-class _Named(Protocol):
-    @property
-    def file(self) -> str: ...
-
-
-def of_data(key: str) -> int | None:
-    """The checkpoint that staged the file; None when the name has another form."""
-    name = _DATA_FILE.fullmatch(key)
-    return None if name is None else int(name[1])
-
-
-def of_compacted(key: str) -> int | None:
-    """The version whose rows were merged; None when the name has another form."""
-    name = _COMPACTED_FILE.fullmatch(key)
-    return None if name is None else int(name[1])
-
-
-def data_prefix(checkpoint_id: int) -> str:
-    return f"{DATA}{checkpoint_id:020d}-"
-
-
-def behind_data_of(checkpoint_id: int) -> str:
-    """A key that sorts behind all files that the checkpoint staged."""
-    return f"{DATA}{checkpoint_id:020d}~"
-
-
-def compacted_stem(version: int, number: int, token: str) -> str:
-    return f"{COMPACTED}{version:020d}-{number:05d}-{token}"
-
-
-def unit_of(file: str) -> str:
-    """The name of the committable that a file belongs to: the file itself, or a list."""
-    is_of_many = file.count("/") > 1 or file.endswith(PARTS)
-    return _stem(file) + PARTS if is_of_many else file
-
-
-def folder_of(unit: str) -> str:
-    """The folder of the partitions that a list names."""
-    return unit.removesuffix(PARTS) + "/"
-
-
-def partition_folder(file: str) -> str:
-    """The partition of a file, such as ``day=2026-01-01``, or empty."""
-    return "/".join(file.split("/")[2:-1])
-
-
 def name_of(key: str) -> LogEntryName | None:
     """The parsed *key*; None when it has another form."""
-    found = _LOGGED.fullmatch(key)
-    if found is None:
+    name = _LOGGED.fullmatch(key)
+    if name is None:
         return None
-    checkpoint_id, generation, shown = found.groups()
+    checkpoint_id, generation, shown = name.groups()
     if generation is None:
         return LogEntryName(key, int(checkpoint_id), int(checkpoint_id))
     return LogEntryName(key, int(checkpoint_id), int(shown) or None, int(generation))
@@ -423,14 +355,35 @@ def record_key(version: int) -> str:
     return f"{RECORDS}{version:020d}.json"
 
 
-def of_record(key: str) -> int | None:
-    """The version that has merged files; None when the name has another form."""
+def version_of_record(key: str) -> int | None:
+    """The version of a record of merged files; None when the name has another form."""
     name = _RECORD.fullmatch(key)
     return None if name is None else int(name[1])
 
 
-def is_json(file: str) -> bool:
-    return file.endswith(".json")
+def data_prefix(checkpoint_id: int) -> str:
+    return f"{DATA}{checkpoint_id:020d}-"
+
+
+def behind_data_of(checkpoint_id: int) -> str:
+    """A key that sorts behind all files that the checkpoint staged."""
+    return f"{DATA}{checkpoint_id:020d}~"
+
+
+def staged_by(key: str) -> int | None:
+    """The checkpoint that staged a file; None when the name has another form."""
+    name = _DATA_FILE.fullmatch(key)
+    return None if name is None else int(name[1])
+
+
+def compacted_stem(version: int, number: int, token: str) -> str:
+    return f"{COMPACTED}{version:020d}-{number:05d}-{token}"
+
+
+def version_of_compacted(key: str) -> int | None:
+    """The version whose rows a merged file has; None when the name has another form."""
+    name = _COMPACTED_FILE.fullmatch(key)
+    return None if name is None else int(name[1])
 
 
 def schema_key(name: str) -> str:
@@ -445,11 +398,26 @@ def columns_key(name: str) -> str:
     return f"{COLUMNS}{name}.arrow"
 
 
+def unit_of(file: str) -> str:
+    """The name of the committable that a file belongs to: the file itself, or a list."""
+    is_partitioned = file.count("/") > 1 or file.endswith(PARTS)
+    return _stem(file) + PARTS if is_partitioned else file
+
+
+def partition_folder(file: str) -> str:
+    """The partition of a file, such as ``day=2026-01-01``, or empty."""
+    return "/".join(file.split("/")[2:-1])
+
+
+def is_json(file: str) -> bool:
+    return file.endswith(".json")
+
+
 def is_deletes(file: str) -> bool:
     return file.startswith(DATA) and _stem(file).endswith("-deletes")
 
 
-def deletes_first(staged: _Named) -> tuple[bool, str]:
+def deletes_first(staged: RowFile | Committable) -> tuple[bool, str]:
     """The sort key of a checkpoint's files: deletes apply first."""
     return not is_deletes(staged.file), staged.file
 

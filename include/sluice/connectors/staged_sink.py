@@ -5,7 +5,7 @@ completed, the coordinator passes them to the ``Target``, which makes them visib
 step together with a note of the checkpoint's id.  The note makes it exactly once: a commit that is
 repeated, after a crash or by another coordinator, finds the note and does nothing.
 
-A time line as text, for places that keep it in one value: a property, an offset's metadata.
+Places that keep the time line in one value, a property or an offset's metadata, store it as text:
 
     {"v":2,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
      "published":"1-9,12,14-17","is_cut":false,"past":[["c3d0",4]]}
@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
-from sluice.connectors.staged_files import DELETES, StagedFiles, deletes_first, of_data
+from sluice.connectors.staged_files import StagedFiles, deletes_first, is_deletes, staged_by
 from sluice.core.answers import Committable
 from sluice.core.timeline import CheckpointRange, Recovery, Timeline, TimelineComparison, Writer
-from sluice.declaration.places import CheckpointListener, RollBack, Unpublished
+from sluice.declaration.places import DELETED, CheckpointListener, RollBack, Unpublished
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+FORMAT_VERSION: Literal[2] = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,12 @@ class EpochRows:
 
     @property
     def row_count(self) -> int:
-        return sum(one.rows for one in self.staged)
+        return sum(file.rows for file in self.staged)
 
     @property
     def checkpoint_id(self) -> int | None:
         """The checkpoint that staged the rows; None without any."""
-        return of_data(self.staged[0].file) if self.staged else None
+        return staged_by(self.staged[0].file) if self.staged else None
 
     def schema(self) -> pa.Schema | None:
         """The columns of the rows, or else of the deletes; None without either.  Reads a file."""
@@ -67,22 +69,24 @@ class EpochRows:
 
     def deletes(self) -> Iterator[pa.Table]:
         """Rows whose keys are to be deleted, without the column ``_deleted``."""
-        from sluice.declaration.places import DELETED
-
         return (table.drop_columns([DELETED]) for table in self._read(is_delete=True))
 
     def has_nulls(self, columns: Sequence[str]) -> bool:
-        """Whether an upserted or appended row may have no value in one of *columns*, by what the
-        ends of the staged files say of them: a ranged request or two for each.
+        """Whether an upserted or appended row may be null in one of *columns*.
+
+        Only the footers of the staged files are read: a ranged request or two for each.
         """
-        files = [one for one in self.staged if columns and not one.file.endswith(DELETES)]
-        return any(self.files.has_nulls(one.file, one.size_bytes, columns) for one in files)
+        files = [staged for staged in self.staged if columns and not is_deletes(staged.file)]
+        return any(self.files.has_nulls(file.file, file.size_bytes, columns) for file in files)
 
     def _read(self, *, is_delete: bool) -> Iterator[pa.Table]:
-        for one in sorted(self.staged, key=deletes_first):
-            if one.file.endswith(DELETES) == is_delete:
+        for staged in sorted(self.staged, key=deletes_first):
+            if is_deletes(staged.file) == is_delete:
                 yield self.files.read(
-                    one.file, rows=one.rows, size_bytes=one.size_bytes, expected=one.checksum
+                    staged.file,
+                    rows=staged.rows,
+                    size_bytes=staged.size_bytes,
+                    expected=staged.checksum,
                 )
 
 
@@ -93,8 +97,9 @@ class Target(Protocol):
     def rolls_back(self) -> RollBack: ...
 
     def check(self, schema: pa.Schema, rows: EpochRows) -> None:
-        """Check that *rows*, of *schema*, can be published into the place; a target whose place
-        refuses values reads them.  See ``Sink.check``.
+        """Check that *rows*, of *schema*, can be published.  See ``Sink.check``.
+
+        A target reads the rows if its place may refuse some of their values.
         """
         ...
 
@@ -182,7 +187,7 @@ class StagedSink(CheckpointListener):
         except (ConfigurationError, ProtocolViolation):
             checkpoint_id = rows.checkpoint_id
             if checkpoint_id is None or not self.is_published(checkpoint_id):
-                raise  # Else its own rows are in its way, or the staged ones were copied.
+                raise  # A published checkpoint conflicts with its own rows, or they were copied.
 
     def commit(
         self,
@@ -196,10 +201,10 @@ class StagedSink(CheckpointListener):
             self.target.publish(writer, checkpoint_id, parent, rows)
         except ProtocolViolation:
             if not self.is_published(checkpoint_id):
-                raise  # Otherwise another process has published them, and deleted the staged files.
+                raise  # Else another process has published the rows and deleted the files.
 
     def discard_copied(self, committables: Sequence[Committable]) -> None:
-        self.files.discard(one.file for one in committables)
+        self.files.discard(staged.file for staged in committables)
 
     def damage_of(self, committables: Iterable[Committable]) -> list[str]:
         return self.files.damage_of(committables)
@@ -230,26 +235,20 @@ class StagedSink(CheckpointListener):
         self.files.discard(files)
 
 
-FORMAT_VERSION: Literal[2] = 2
-
-
-class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    v: Literal[2]
-    life: str
-    generation: int
-    fenced_by: int
-    through: int
-    continues: int | None
-    published: str
-    is_cut: bool
-    past: tuple[tuple[str, int], ...]
+@contextmanager
+def named(place: str) -> Iterator[None]:
+    """Prefix the errors of a time line with the name of the table's place."""
+    try:
+        yield
+    except (FencedError, TableMismatch) as error:
+        raise type(error)(f"{place}: {error}") from None
 
 
 def encoded_timeline(timeline: Timeline, max_bytes: int) -> str:
     """The note, in at most *max_bytes* of ASCII: the oldest entries are dropped if needed."""
     text = _text(timeline)
     while len(text) > max_bytes and (spans := len(timeline.published)) > 1:
-        # A good guess, as spans are shorter than their share of the text.
+        # An estimate that may keep too many, as the text has other fields: then it tries again.
         kept = min(spans - 1, max(1, spans * max_bytes // len(text)))
         timeline = timeline.shortened(kept)
         text = _text(timeline)
@@ -282,13 +281,16 @@ def decoded_timeline(text: str | None, place: str, fix: str) -> Timeline:
     )
 
 
-@contextmanager
-def named(place: str) -> Iterator[None]:
-    """Prefix the errors of a time line with the name of the table's place."""
-    try:
-        yield
-    except (FencedError, TableMismatch) as error:
-        raise type(error)(f"{place}: {error}") from None
+class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    v: Literal[2]
+    life: str
+    generation: int
+    fenced_by: int
+    through: int
+    continues: int | None
+    published: str
+    is_cut: bool
+    past: tuple[tuple[str, int], ...]
 
 
 def _text(timeline: Timeline) -> str:
@@ -307,7 +309,7 @@ def _text(timeline: Timeline) -> str:
 
 
 def _spans(text: str) -> tuple[CheckpointRange, ...]:
-    spans = tuple(_span(one) for one in text.split(",") if one)
+    spans = tuple(_span(part) for part in text.split(",") if part)
     if any(last + 1 >= first for (_, last), (first, _) in pairwise(spans)):
         raise ValueError(text)
     return spans

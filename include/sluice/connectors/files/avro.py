@@ -1,13 +1,9 @@
-"""One Avro container file: its number of rows, and a reader of any range of them.
+"""Rows of Avro files, in a folder, a bucket, or one by one: a source whose offsets are rows.
 
-Blocks outside of a range are skipped by their headers.  Those inside are decompressed by
-``avro.codecs`` and decoded by ``fastavro``.  A file that is cut off between two blocks looks
-complete: the format has no end mark.
-
-Rows of Avro container files, in a folder, a bucket, or one by one; offsets are rows.
-
-``plan`` reads the headers of blocks only, and cuts at any row, preferably at a block's end.  See
-``whole_files``; ``avro.file_columns`` lists the types.
+``plan`` reads the headers of blocks only, and cuts at any row, preferably at a block's end.  Blocks
+outside of a range are skipped by their headers; those inside are decompressed, and decoded by
+``fastavro``.  A file that is cut off between two blocks looks complete: the format has no end mark.
+``connectors/avro.py`` lists the types of columns.
 """
 
 from __future__ import annotations
@@ -24,10 +20,9 @@ from typing import IO, TYPE_CHECKING, cast
 
 from sluice.connectors.avro import CODECS, AvroColumn, decompressed, map_schema
 from sluice.connectors.columns import check_names, not_of_type, sentence
-from sluice.connectors.files.file_set import FileSet
 from sluice.connectors.files.lines import BLOCK_BYTES
 from sluice.connectors.files.source import NotWholeError
-from sluice.connectors.files.whole_files import Footer, WholeFileSource
+from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSource
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.extras import require_installed
 from sluice.store.object_store import Listed, RangeReader
@@ -37,9 +32,10 @@ if TYPE_CHECKING:
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
+SYNC = bytes(SYNC_BYTES)  # Of containers that are made here to be decoded.
 LONGEST_SHIFT = 63  # The bytes of a number of 64 bits.
 
-# Decoded at once: the objects of a batch, for which the schema is parsed once.
+# The limits of what is decoded at once, as Python's objects; the schema is parsed once for each.
 CHUNK_BYTES = 4 * 1024 * 1024
 CHUNK_ROWS = 50_000
 
@@ -48,37 +44,27 @@ INDEXES_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerHeader:
-    mapped: AvroColumn
-    codec: str
-    sync: bytes
+class AvroSource(WholeFileSource):
+    """The rows of *location*: a file, or every file below a folder."""
+
+    @property
+    def _format_name(self) -> str:
+        return "Avro"
+
+    def _file(self, listed: Listed) -> AvroFile:
+        return AvroFile(self._files, listed.key, listed.size_bytes, listed.version)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """A block of rows; ``body`` is the first byte and the size of its compressed rows."""
-
-    rows: int
-    body: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class AvroFile:
-    """The file *name* of *files*."""
-
-    files: FileSet
-    name: str
-    size_bytes: int
-    version: str  # The ``Listed.version`` of these bytes.
+class AvroFile(WholeFile):
+    """An Avro container file, of which the headers of all blocks are the footer."""
 
     def footer(self) -> Footer:
-        """See ``WholeFile``; it reads the headers of all blocks."""
         return _footer(self)
 
     def rows(
         self, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """See ``WholeFile``; fewer rows where the file has fewer."""
         assert columns is None, "columns of an Avro file are never asked for"
         with self.opened() as file:
             header = self.header(file)
@@ -170,10 +156,6 @@ class AvroFile:
             at = begin + size + SYNC_BYTES
             yield Block(rows, (begin, size))
 
-    @property
-    def what(self) -> str:
-        return f"{self.name} of {self.files.location}"
-
     def _decompressed(self, file: IO[bytes], header: ContainerHeader, block: Block) -> bytes:
         begin, size = block.body
         file.seek(begin)
@@ -206,11 +188,12 @@ class AvroFile:
             raise ConfigurationError(
                 f"{self.what} has a schema that is not valid Avro ({sentence(error)}); restore it"
             ) from error
-        mapped = header.mapped
         columns = []
+        mapped = header.mapped
         for field in mapped.column:
             try:
-                columns.append(mapped.array_of(field.name, [one[field.name] for one in records]))
+                values = [record[field.name] for record in records]
+                columns.append(mapped.array_of(field.name, values))
             except (pa.ArrowInvalid, OverflowError) as error:
                 raise not_of_type(field, self.what, error) from error
         return pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(mapped.column)))
@@ -239,6 +222,21 @@ class AvroFile:
         return body
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerHeader:
+    mapped: AvroColumn
+    codec: str
+    sync: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of rows; ``body`` is the first byte and the size of its compressed rows."""
+
+    rows: int
+    body: tuple[int, int]
+
+
 @lru_cache(maxsize=INDEXES_KEPT)
 def _footer(of: AvroFile) -> Footer:
     import pyarrow as pa
@@ -253,9 +251,6 @@ def _footer(of: AvroFile) -> Footer:
     schema = pa.schema(list(header.mapped.column))
     check_names(schema.names, of.what)
     return Footer(schema, ends)
-
-
-SYNC = bytes(SYNC_BYTES)
 
 
 @lru_cache(maxsize=16)
@@ -279,15 +274,3 @@ def _number(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-@dataclass(frozen=True, slots=True)
-class AvroSource(WholeFileSource):
-    """The rows of *location*: a file, or every file below a folder."""
-
-    @property
-    def _format_name(self) -> str:
-        return "Avro"
-
-    def _file(self, listed: Listed) -> AvroFile:
-        return AvroFile(self._files, listed.key, listed.size_bytes, listed.version)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from sluice.connectors.columns import check_names
 from sluice.declaration.expressions import row_schema
 from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.places import params_of
+from sluice.declaration.places import TextDecoding, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sluice.declaration.places import Source, TextDecoding
+    from sluice.declaration.places import Source
 
 FORMATS = ("text", "json", "csv", "parquet", "avro")
 DECODED = ("json", "csv")  # The formats that Spark decodes, with a schema.
@@ -23,7 +23,8 @@ Format: TypeAlias = Literal["text", "json", "csv", "parquet", "avro"]
 # Options that decide which rows are malformed, and where a row ends: they cannot be declared.
 OURS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding")
 
-HOUR_S = 3600
+# Longer than a writer pauses within a file, and short enough to report a dead writer that day.
+GIVE_UP_AFTER_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,12 @@ class Files:
     ends with the files that exist when they are listed, and the job drains; an unbounded one goes
     on.
 
-    ``ordered`` promises of an unbounded source that whenever a file appears, all files of smaller
-    names are complete: so only new files are listed, and files that are read are forgotten.
-    ``give_up_after_s``: the seconds without a write after which an incomplete file is an error.
+    ``ordered``: whoever writes the files of an unbounded source promises that when a file appears,
+    all files of smaller names are complete.  So only new files are listed, and files that were read
+    are forgotten.  ``give_up_after_s``: the seconds without a write after which an incomplete file
+    is an error.
 
-    CSV: with a ``header`` the first line of each file names the columns, which is checked;
+    CSV: with a ``header`` the first line of each file has to name the columns of *schema*;
     ``escape`` stands before a ``quote`` within quotes, ``"\\\\"`` in files that Spark wrote;
     ``null_value`` is the text of a null, and so is the empty text.  ``options`` are further ones
     of Spark's ``from_csv`` or ``from_json``: ``timestampFormat``, ``dateFormat``, ...
@@ -57,7 +59,7 @@ class Files:
     schema: str = ""
     bounded: bool = True
     ordered: bool = False
-    give_up_after_s: int = HOUR_S
+    give_up_after_s: int = GIVE_UP_AFTER_S
     header: bool = False
     delimiter: str = ","
     quote: str = '"'
@@ -107,8 +109,8 @@ class Files:
         format_ = value_of(self.format, params)
         self._check_format(format_)
         if format_ in {"parquet", "avro"}:
-            kind = ParquetSource if format_ == "parquet" else AvroSource
-            return kind(
+            source = ParquetSource if format_ == "parquet" else AvroSource
+            return source(
                 location,
                 bounded=self.bounded,
                 endpoint_url=endpoint_url,
@@ -126,8 +128,6 @@ class Files:
         )
 
     def _decoding(self, format_: str) -> TextDecoding | None:
-        from sluice.declaration.places import TextDecoding
-
         match format_:
             case "json":
                 return TextDecoding(format="json", schema=self.schema, options=dict(self.options))

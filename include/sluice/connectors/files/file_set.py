@@ -1,15 +1,12 @@
-"""The files that a source reads: one file, or all below a folder, in any kind of store.
+"""The files that a source reads, and the identity of each: its name, its size, and a content mark.
 
-As Flink and Spark do, a folder's files and folders whose names start with ``.`` or ``_`` are
-ignored.  Names are relative to the folder, and sorted.
+``FileSet`` is one file, or all below a folder, in any kind of store.  As Flink and Spark do, it
+ignores a folder's files and folders whose names start with ``.`` or ``_``.  Names are relative to
+the folder, and sorted.
 
-The identity of a planned file: its exact name, its size, and the mark of its content.
-
-A plan stores it in every offset and every slice.  The next plan, and the reader of a slice, find
-the same file or raise an error that names it: gone, shrunk, or replaced.  ``content_mark`` says
-what is compared, and which changes are not found.
-
-``ContentMark``: the identity of a file's content, stored in ``PartitionOffset.version``.
+A plan stores a ``ContentMark`` in every offset and every slice, as their ``version``.  The next
+plan, and the reader of a slice, find the same file by ``FileIdentity``, or raise an error that
+names it: gone, shrunk, or replaced.
 
 A mark has the number of bytes, a checksum of the last of them, and the version of the content in
 the store's listing.  While the listing shows the same version, nothing is read.  When it shows
@@ -37,10 +34,17 @@ from sluice.store.open import StoreLocation, open_store
 
 # Python's substitute for a byte of a file's name that is not UTF-8; JSON cannot hold it.
 SURROGATE = re.compile("[\ud800-\udfff]")
-HIDDEN = re.compile("(?:^|/)[._]")  # As Spark's readers pass over such names.
+HIDDEN = re.compile("(?:^|/)[._]")
 
 # Two slashes in the middle of a path are no scheme.
 URI = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
+
+# One small request to a bucket; a disk reads at least as much.
+TAIL_BYTES = 4096
+
+MARKS_KEPT = 4096
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +82,17 @@ class FileSet:
                 if name > start_after:
                     yield first
                 return
-        # A bucket has no folders: one whose files are all read looks like one that does not exist.
+        # A bucket has no folders: one whose files are all before *start_after* looks like none.
         is_empty = not start_after or self.is_local
-        for found in self._as_folder().list("", start_after=start_after):
+        for file in self._as_folder().list("", start_after=start_after):
             is_empty = False
-            if HIDDEN.search(found.key):
+            if HIDDEN.search(file.key):
                 continue
-            if SURROGATE.search(found.key):
+            if SURROGATE.search(file.key):
                 raise ConfigurationError(
-                    f"the name of {found.key!a} below {self.location} is not UTF-8; rename the file"
+                    f"the name of {file.key!a} below {self.location} is not UTF-8; rename the file"
                 )
-            yield found
+            yield file
         if is_empty and not self._may_be_empty():
             raise ConfigurationError(
                 f"there is no file and no folder at {self.location}; create it or correct the "
@@ -138,21 +142,16 @@ class FileSet:
         return StoreLocation(root=root, endpoint_url=self.endpoint_url)
 
 
-log = logging.getLogger(__name__)
-
-MARKS_KEPT = 4096
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileIdentity:
-    """The file *name* of *files*; with ``may_grow``, appending keeps its identity."""
+    """The identity of the file *name* of *files*; with ``may_grow``, appending keeps it."""
 
     files: FileSet
     name: str
     may_grow: bool
 
     def continued(self, before: PartitionOffset, file: Listed, place: str) -> PartitionOffset:
-        """The offset *before* of a file that is listed otherwise today; *place* is for messages.
+        """The offset *before*, with the mark of how *file* is listed now; *place* is for messages.
 
         Raises:
             ConfigurationError: the file's content up to *before* has changed.
@@ -179,8 +178,8 @@ class FileIdentity:
     def found(self, piece: Slice, *, trusts_clock: bool = True) -> Listed:
         """The file that *piece* was cut from.
 
-        With *trusts_clock* a file on a disk is the same if its times are; a change within one tick
-        of the clock is then not found.
+        With *trusts_clock* a file on a disk with the same times is the same file: a change within
+        one tick of the clock is not found.
 
         Raises:
             ConfigurationError: it is gone, or was replaced.
@@ -227,11 +226,18 @@ class FileIdentity:
 
     def marked(self, file: Listed) -> str:
         """The version of a complete file; the file is read for it at most once per process."""
-        return _mark_of_whole(self.files, file)
+        return _mark_of_whole(self, file)
 
     def tail(self, end: int) -> bytes:
         """The last ``tail_bytes(end)`` bytes before *end*."""
-        return _tail(self.files, self.name, end)
+        length = tail_bytes(end)
+        store = self.files.store_of(self.name)
+        body = store.get_range(self.name, end - length, end) if length else b""
+        if body is None or len(body) < length:
+            raise StoreUnavailable(
+                f"{self.what} became shorter than {end} bytes while it was looked at"
+            )
+        return body
 
     @property
     def what(self) -> str:
@@ -255,22 +261,8 @@ class FileIdentity:
 
 
 @lru_cache(maxsize=MARKS_KEPT)
-def _mark_of_whole(files: FileSet, file: Listed) -> str:
-    return str(mark_of(file.size_bytes, _tail(files, file.key, file.size_bytes), file))
-
-
-def _tail(files: FileSet, name: str, end: int) -> bytes:
-    length = tail_bytes(end)
-    body = files.store_of(name).get_range(name, end - length, end) if length else b""
-    if body is None or len(body) < length:
-        raise StoreUnavailable(
-            f"{name} of {files.location} became shorter than {end} bytes while it was looked at"
-        )
-    return body
-
-
-# One small request to a bucket; a disk reads at least as much.
-TAIL_BYTES = 4096
+def _mark_of_whole(identity: FileIdentity, file: Listed) -> str:
+    return str(mark_of(file.size_bytes, identity.tail(file.size_bytes), file))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Lines of JSON decoded by Arrow, where it can be shown that Spark's ``from_json`` gives the same.
 
-A block is decoded as a whole, or it is undecided, and then Spark decides line by line which of its
-lines are malformed, and what they hold.  Arrow's parser is the stricter of the two: what it refuses
-is undecided.  What it takes and Spark does not, or otherwise, is looked for in the text: several
-objects in a line, ``Inf``, a zero with a sign, what is too deep or too long for Spark's parser.
+A block is decoded as a whole, or it is undecided: then Spark decides line by line which of its
+lines are malformed, and what they hold.  Arrow's parser is the stricter of the two, and what it
+refuses is undecided.  So is text that Arrow accepts and Spark refuses, or reads otherwise: several
+objects in a line, ``Inf``, a zero with a sign, and lines too deep or too long for Spark's parser.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ LONG_LINE_BYTES = 50_000
 # text that contains it could fake it, and is malformed.
 END = "sluice_end_9b1fd3c5a7"
 
-# Said of a column beside its type, which may change what its values are.
+# Words beside a column's type that may change what its values are.
 _REMARK = re.compile(r"\b(?:collate|default|not|generated)\b", re.IGNORECASE)
 _LONG_NUMBER = re.compile(rb"[-+.eE0-9]{900}")
 _NOT_A_NUMBER = re.compile(rb"[:,\[]\s*[-+]?(?:NaN|I)")
 
 
 class UndecidedError(Exception):
-    """Rows that only Spark can read; or that none of those who send them has said anything of."""
+    """Only Spark can read the rows; or none of the tasks that would send rows has started."""
 
 
 def plain_schema(how: TextDecoding | None) -> pa.Schema | None:
-    """The columns that *how* decodes, if lines of JSON can be plain at all; None if never."""
+    """The columns of *how* if Arrow can decode its lines of JSON; None if only Spark can."""
     import pyarrow as pa
 
     if how is None or how.format != "json" or how.options or _REMARK.search(how.schema):
@@ -53,9 +53,9 @@ def plain_schema(how: TextDecoding | None) -> pa.Schema | None:
 
 
 def _arrow_type(column: ColumnType) -> pa.DataType | None:
-    """The type as Spark hands it to Python; None for one whose texts the two parsers may differ in.
+    """The type as Spark hands it to Python; None where the two parsers may read text differently.
 
-    Of numbers below 32 bits, decimals, times and arrays.
+    That is so for numbers below 32 bits, decimals, times and arrays.
     """
     import pyarrow as pa
 
@@ -94,7 +94,7 @@ def decoded_lines(whole: bytes, first_record: int, schema: pa.Schema) -> pa.Tabl
     try:
         table = pj.read_json(
             pa.BufferReader(whole),
-            # All of it at once: Arrow would tell objects apart by newlines between blocks only.
+            # One block: Arrow takes newlines for the ends of objects only between blocks.
             read_options=pj.ReadOptions(use_threads=False, block_size=len(whole) + 1),
             parse_options=pj.ParseOptions(
                 explicit_schema=schema, unexpected_field_behavior="ignore"
@@ -110,12 +110,12 @@ def decoded_lines(whole: bytes, first_record: int, schema: pa.Schema) -> pa.Tabl
 
 
 def _lines_of_one_object(whole: bytes) -> int:
-    """The number of lines that are not blank.
+    """The number of lines that are not blank; each begins and ends with a brace.
 
-    Each begins and ends with a brace, so that no object goes over a line's end.
+    So no object goes over a line's end.
 
     Raises:
-        UndecidedError: one does not, or the text has what the parsers may differ in.
+        UndecidedError: a line has no braces, or the two parsers may read the text differently.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
-"""Whole lines as rows: the text, its file, and the line's number.
+"""Text as rows: whole lines, the scan that cuts a file at them, and compressed text.
 
-The scan for line ends in a range of bytes, and the slices made of them.
+A row of a line is its text, its file, and its number.
 
 A scan remembers up to ``MAX_MARKS`` line ends per file, so that an epoch of any size is cut into
 slices without reading it again.  In the first bytes these are ends of any lines, so a small file
@@ -8,12 +8,10 @@ is cut to the line; further on lines are only counted, a piece of ``PIECE_BYTES`
 takes half the time of finding them, and the last end in each piece is remembered.  Which ends
 those are depends on the bytes alone, not on the blocks in which a store hands them out.
 
-The bytes of a gzip or zstd file between two offsets of its text.
-
-A range is read by decompressing from the start, as neither format can be read otherwise.  Several
-members or frames, as ``cat a.gz b.gz`` makes, are one text; zeros behind the last member of a gzip
-file are ignored.  Memory is bounded by a block (and zstd's own window of at most 128 MiB), however
-well the text is compressed.
+A range of gzip or zstd is read by decompressing from the start, as neither format can be read
+otherwise.  Several members or frames, as ``cat a.gz b.gz`` makes, are one text; zeros behind the
+last member of a gzip file are ignored.  Memory is bounded by a block (and zstd's own window of at
+most 128 MiB), however well the text is compressed.
 """
 
 from __future__ import annotations
@@ -39,10 +37,27 @@ if TYPE_CHECKING:
 # The byte order mark that Windows editors write; Hadoop's and Spark's readers drop it, too.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
+# One ranged read: on S3 the transfer takes as long as the latency, and the coordinator's memory is
+# shared with other tasks.
+BLOCK_BYTES = 1024 * 1024
+
+# The error of a slice is at most 1/1024 of its file's part of the epoch, and PIECE_BYTES.
+MAX_MARKS = 4096
+PIECE_BYTES = 64 * 1024
+TO_THE_LINE_BYTES = 64 * PIECE_BYTES
+
+# A longer first line is no header, so no more of it is kept.
+MAX_FIRST_LINE_BYTES = 1024 * 1024
+
+GZIP_SUFFIXES = (".gz",)
+ZSTD_SUFFIXES = (".zst", ".zstd")
+GZIP_MAGIC = b"\x1f\x8b"
+GZIP = 31  # zlib's code for its largest window and a gzip header.
+
 RowsT = TypeVar("RowsT")
 
-# What whole lines, of which the last has lost its newline, hold; the name of their file and the
-# number of lines before them are given.  It also tells how many lines they are.
+# Makes rows of whole lines, of which the last has lost its newline.  Takes the lines, the name of
+# their file and the number of lines before them; returns the rows, and the number of lines.
 RowsOf: TypeAlias = Callable[[bytes, str, int], tuple[RowsT, int]]
 
 
@@ -52,31 +67,10 @@ def lines_schema() -> pa.Schema:
     return pa.schema([("line", pa.string()), ("file", pa.string()), ("line_number", pa.int64())])
 
 
-def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The text of *blocks* in pieces of whole lines, of which the last has lost its newline."""
-    pending: list[bytes] = []
-    for block in blocks:
-        end = block.rfind(b"\n")
-        if end < 0:
-            pending.append(block)
-            continue
-        yield b"".join([*pending, memoryview(block)[:end]])
-        pending = [block[end + 1 :]] if end + 1 < len(block) else []
-    if pending:
-        yield b"".join(pending)
-
-
-def lines_in(whole: bytes) -> int:
-    """The number of *whole* lines, of which the last has lost its newline."""
-    import numpy as np
-
-    return int(np.count_nonzero(np.frombuffer(whole, np.uint8) == ord("\n"))) + 1
-
-
 def lines_of(whole: bytes, name: str, records_before: int) -> tuple[pa.RecordBatch, int]:
-    """Split *whole* lines, of which the last has lost its newline, and count them.
+    """See ``RowsOf``: a row per line, without the ``\\r`` of a Windows line end.
 
-    Without the ``\\r`` of a Windows line end; bytes that are not UTF-8 become ``\\xNN``.
+    Bytes that are not UTF-8 become ``\\xNN``.
     """
     import numpy as np
     import pyarrow as pa
@@ -86,8 +80,8 @@ def lines_of(whole: bytes, name: str, records_before: int) -> tuple[pa.RecordBat
         whole = whole.removeprefix(BYTE_ORDER_MARK)
     text = _as_utf8(whole)
     bounds = np.array([0, len(text)], np.int32)
-    one = pa.StringArray.from_buffers(1, pa.py_buffer(bounds), pa.py_buffer(text))
-    lines = pc.split_pattern(one, "\n").flatten()
+    block = pa.StringArray.from_buffers(1, pa.py_buffer(bounds), pa.py_buffer(text))
+    lines = pc.split_pattern(block, "\n").flatten()
     if b"\r" in text:
         without_last = pc.utf8_slice_codeunits(lines, 0, -1)
         lines = pc.if_else(pc.ends_with(lines, "\r"), without_last, lines)
@@ -110,14 +104,25 @@ def _as_utf8(text: bytes) -> bytes:
     return text
 
 
-# One ranged read: on S3 the transfer takes as long as the latency, and the coordinator's memory is
-# shared with other tasks.
-BLOCK_BYTES = 1024 * 1024
+def lines_in(whole: bytes) -> int:
+    """The number of *whole* lines, of which the last has lost its newline."""
+    import numpy as np
 
-# The error of a slice is at most 1/1024 of its file's part of the epoch, and PIECE_BYTES.
-MAX_MARKS = 4096
-PIECE_BYTES = 64 * 1024
-TO_THE_LINE_BYTES = 64 * PIECE_BYTES
+    return int(np.count_nonzero(np.frombuffer(whole, np.uint8) == ord("\n"))) + 1
+
+
+def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The text of *blocks* in pieces of whole lines, of which the last has lost its newline."""
+    pending: list[bytes] = []
+    for block in blocks:
+        end = block.rfind(b"\n")
+        if end < 0:
+            pending.append(block)
+            continue
+        yield b"".join([*pending, memoryview(block)[:end]])
+        pending = [block[end + 1 :]] if end + 1 < len(block) else []
+    if pending:
+        yield b"".join(pending)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,45 +141,6 @@ class FileCut:
     marks: list[tuple[int, int]]
     is_whole: bool
     version: str = ""  # The mark of the file's content up to ``end``.
-
-
-# A longer first line is no header, so no more of it is kept.
-MAX_FIRST_LINE_BYTES = 1024 * 1024
-
-
-class ScannedBlocks:
-    """Blocks of a file from byte *start*; keeps the first line and the last bytes that passed.
-
-    Of a first line that is too long, ``MAX_FIRST_LINE_BYTES`` + 1 bytes are kept.
-    """
-
-    def __init__(self, blocks: Iterable[bytes], start: int) -> None:
-        self._blocks = blocks
-        self._start = self._at = start
-        self._before = b""  # The last bytes before the block, if known.
-        self._block = b""
-        self.first_line = b""
-
-    def __iter__(self) -> Iterator[bytes]:
-        is_first_line = self._start == 0
-        for block in self._blocks:
-            if is_first_line:
-                line, newline, _ = block.partition(b"\n")
-                self.first_line += line[: MAX_FIRST_LINE_BYTES + 1 - len(self.first_line)]
-                is_first_line = not newline and len(self.first_line) <= MAX_FIRST_LINE_BYTES
-            self._before = (self._before + self._block[-TAIL_BYTES:])[-TAIL_BYTES:]
-            self._block = block
-            self._at += len(block)
-            yield block
-
-    def tail(self, end: int) -> bytes:
-        """Up to ``TAIL_BYTES`` bytes before *end*, as far as they have passed."""
-        taken = end - (self._at - len(self._block))
-        if taken < 0:
-            return b""
-        if taken >= TAIL_BYTES:
-            return self._block[taken - TAIL_BYTES : taken]
-        return (self._before + self._block[:taken])[-TAIL_BYTES:]
 
 
 def scan_lines(
@@ -216,18 +182,18 @@ def scan_lines(
 
 
 class _Lines:
-    """Lines from byte *start* on, at most *most*: ``records`` of them, which end at ``end``."""
+    """The scan of lines from byte *start* on, at most *most*: so far ``records``, up to ``end``."""
 
     def __init__(self, start: int, most: int | None) -> None:
         self._start = self._at = self.end = start
         self._most = most
         self.records = 0
         self.marks: list[tuple[int, int]] = []
-        self._step = 1  # Each such line end is a mark, and later each such piece's last one.
+        self._step = 1  # Every how many line ends, and later pieces, one is a mark.
         self._passed = 0  # The pieces since the last mark.
 
     def are_all_in(self, block: bytes) -> bool:
-        """Count the lines that end in the next *block*; whether there are as many as may be."""
+        """Count the lines that end in the next *block*; True when the limit is reached."""
         import numpy as np
 
         at, letters = self._at, np.frombuffer(block, np.uint8)
@@ -278,6 +244,41 @@ class _Lines:
             self._step *= 2
 
 
+class ScannedBlocks:
+    """Blocks of a file from byte *start*; keeps the first line and the last bytes iterated over.
+
+    Of a first line that is too long, ``MAX_FIRST_LINE_BYTES`` + 1 bytes are kept.
+    """
+
+    def __init__(self, blocks: Iterable[bytes], start: int) -> None:
+        self._blocks = blocks
+        self._start = self._at = start
+        self._before = b""  # The last bytes before the block, if known.
+        self._block = b""
+        self.first_line = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        is_first_line = self._start == 0
+        for block in self._blocks:
+            if is_first_line:
+                line, newline, _ = block.partition(b"\n")
+                self.first_line += line[: MAX_FIRST_LINE_BYTES + 1 - len(self.first_line)]
+                is_first_line = not newline and len(self.first_line) <= MAX_FIRST_LINE_BYTES
+            self._before = (self._before + self._block[-TAIL_BYTES:])[-TAIL_BYTES:]
+            self._block = block
+            self._at += len(block)
+            yield block
+
+    def tail(self, end: int) -> bytes:
+        """Up to ``TAIL_BYTES`` bytes before *end*, of those iterated over."""
+        taken = end - (self._at - len(self._block))
+        if taken < 0:
+            return b""
+        if taken >= TAIL_BYTES:
+            return self._block[taken - TAIL_BYTES : taken]
+        return (self._before + self._block[:taken])[-TAIL_BYTES:]
+
+
 def slices_of(cuts: list[FileCut], parallelism: int) -> tuple[Slice, ...]:
     """Cut the files' parts into slices of at most about ``records / parallelism`` lines."""
     longest = max(1, -(-sum(cut.records for cut in cuts) // parallelism))
@@ -306,21 +307,19 @@ def _slices_of_file(cut: FileCut, longest: int) -> Iterator[Slice]:
         start, done = end, upto
 
 
-def read_blocks(store: ObjectStore, key: str, start: int, end: int) -> Iterator[bytes | None]:
-    """Yield bytes *start* to *end* in blocks; None, as the last item, if the file is too short."""
-    while start < end:
-        block = store.get_range(key, start, min(start + BLOCK_BYTES, end))
+def read_blocks(store: ObjectStore, key: str, what: str, start: int, end: int) -> Iterator[bytes]:
+    """Yield bytes *start* to *end* in blocks; *what* names the file in errors.
+
+    Raises:
+        StoreUnavailable: the file is too short.
+    """
+    at = start
+    while at < end:
+        block = store.get_range(key, at, min(at + BLOCK_BYTES, end))
         if not block:
-            yield None
-            return
+            raise StoreUnavailable(f"{what} became shorter than {end} bytes while it was read")
         yield block
-        start += len(block)
-
-
-GZIP_SUFFIXES = (".gz",)
-ZSTD_SUFFIXES = (".zst", ".zstd")
-GZIP_MAGIC = b"\x1f\x8b"
-GZIP = 31  # zlib's code for its largest window and a gzip header.
+        at += len(block)
 
 
 def is_compressed(name: str) -> bool:
@@ -413,13 +412,6 @@ def _unzstd(blocks: Iterator[bytes], what: str) -> Iterator[bytes]:
         ) from error
 
 
-def _not_whole(what: str) -> NotWholeError:
-    return NotWholeError(
-        f"{what} ends in the middle of its text; write the file elsewhere and move it here "
-        "when it is whole"
-    )
-
-
 class _Blocks(io.RawIOBase):
     """Blocks as a file that is read once, in order."""
 
@@ -437,3 +429,10 @@ class _Blocks(io.RawIOBase):
             self._block = io.BytesIO(next(self._blocks, b""))
             taken = self._block.read(size)
         return taken
+
+
+def _not_whole(what: str) -> NotWholeError:
+    return NotWholeError(
+        f"{what} ends in the middle of its text; write the file elsewhere and move it here "
+        "when it is whole"
+    )

@@ -1,14 +1,9 @@
-"""One Parquet file: its footer, and any range of its rows, from a disk or with ranged reads.
+"""Rows of Parquet files, in a folder, a bucket, or one by one: a source whose offsets are rows.
 
-Columns are converted to types that Spark and every sink know: timestamps, with or without a time
-zone (then UTC), to microseconds in UTC, truncating finer ones; dictionaries to their values; text
-and lists to 32-bit offsets; unsigned integers to wider signed ones.
-
-Rows of Parquet files, in a folder, a bucket, or one by one: a source whose offsets are rows.
-
-``plan`` reads footers only, and cuts at any row.  See ``whole_files``.
-
-The Arrow types that stages use for those of Parquet: types of Spark and of all sinks.
+A file is read from a disk, or with ranged reads from a bucket.  Columns are converted to types that
+Spark and every sink know: timestamps, with or without a time zone (then UTC), to microseconds in
+UTC, truncating finer ones; dictionaries to their values; text and lists to 32-bit offsets; unsigned
+integers to wider signed ones.  A column that has no such type is refused by name.
 """
 
 from __future__ import annotations
@@ -19,10 +14,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sluice.connectors.columns import cast_exactly, check_names, check_text, not_of_type, sentence
-from sluice.connectors.files.file_set import FileSet
+from sluice.connectors.columns import (
+    MAX_DECIMAL_DIGITS,
+    cast_exactly,
+    check_names,
+    check_text,
+    is_text,
+    not_of_type,
+    sentence,
+)
 from sluice.connectors.files.source import NotWholeError
-from sluice.connectors.files.whole_files import Footer, WholeFileSource
+from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSource
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.store.object_store import Listed, RangeReader
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS = 50_000  # As spark.sql.execution.arrow.maxRecordsPerBatch: bounds what the JVM holds.
-
 BATCH_BYTES = 64 * 1024**2
 
 # Older Spark, Hive and Impala write times as INT96; nanoseconds would only hold 1677 to 2262.
@@ -44,27 +45,27 @@ FOOTERS_KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetFile:
-    """The file *name* of *files*."""
+class ParquetSource(WholeFileSource):
+    """The rows of *location*: a file, or every file below a folder."""
 
-    files: FileSet
-    name: str
-    size_bytes: int
-    version: str  # The ``Listed.version`` of these bytes.
+    @property
+    def _format_name(self) -> str:
+        return "Parquet"
+
+    def _file(self, listed: Listed) -> ParquetFile:
+        return ParquetFile(self._files, listed.key, listed.size_bytes, listed.version)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFile(WholeFile):
+    """A Parquet file; it is not whole if it begins as one, and has no footer."""
 
     def footer(self) -> Footer:
-        """The footer, read at most once per process.
-
-        Raises:
-            NotWholeError: the file begins as a Parquet file, and has no footer.
-            ConfigurationError: this is no Parquet file.
-        """
         return _footer(self)
 
     def rows(
         self, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from *start* to *end*; row groups and columns outside are not read."""
         footer = self.footer()
         first = bisect_right(footer.group_ends, start)
         last = min(bisect_left(footer.group_ends, end), len(footer.group_ends) - 1)
@@ -124,10 +125,6 @@ class ParquetFile:
                 "remove it, or write it elsewhere and move it here when it is whole"
             ) from error
 
-    @property
-    def what(self) -> str:
-        return f"{self.name} of {self.files.location}"
-
     def _is_cut_off(self) -> bool:
         """Whether the file begins like a Parquet file, and does not end like one."""
         store = self.files.store_of(self.name)
@@ -181,21 +178,6 @@ def cast_to_known_schema(batch: pa.RecordBatch, schema: pa.Schema, what: str) ->
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-@dataclass(frozen=True, slots=True)
-class ParquetSource(WholeFileSource):
-    """The rows of *location*: a file, or every file below a folder."""
-
-    @property
-    def _format_name(self) -> str:
-        return "Parquet"
-
-    def _file(self, listed: Listed) -> ParquetFile:
-        return ParquetFile(self._files, listed.key, listed.size_bytes, listed.version)
-
-
-MAX_DIGITS = 38  # Of a decimal, in Spark as in most databases.
-
-
 def known_schema(schema: pa.Schema, file: str) -> pa.Schema:
     """The columns of *file*, each in the type that stages use.
 
@@ -227,7 +209,7 @@ def _known(kind: pa.DataType) -> pa.DataType | None:
     if types.is_dictionary(kind):
         return _known(kind.value_type)
     if types.is_decimal(kind):
-        is_small = kind.precision <= MAX_DIGITS
+        is_small = kind.precision <= MAX_DECIMAL_DIGITS
         return pa.decimal128(kind.precision, kind.scale) if is_small else None
     if _is_list(kind):
         inner = _known(kind.value_type)
@@ -247,7 +229,7 @@ def _known(kind: pa.DataType) -> pa.DataType | None:
         (types.is_uint64, pa.decimal128(20, 0)),
         (types.is_float16, pa.float32()),
         (types.is_date, pa.date32()),
-        (_is_text, pa.string()),
+        (is_text, pa.string()),
         (_is_bytes, pa.binary()),
     ):
         if is_one(kind):
@@ -266,12 +248,6 @@ def _is_list(kind: pa.DataType) -> bool:
         or types.is_list_view(kind)
         or types.is_large_list_view(kind)
     )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -1,20 +1,17 @@
 """``FileSource``: the base of the sources of text, Parquet and Avro files of a folder.
 
 Each file is a partition; files are read in the order of their names, each to its end before the
-next.  A file that changed after it was read stops the pipeline, whichever process finds it
-(``file_identity``).  A file that vanished from an unbounded source counts as finished.
+next.  A file that changed after it was read stops the pipeline, whichever process finds it (see
+``FileIdentity``).  A file that vanished from an unbounded source counts as finished.
 
-The files that a position has to name, and the name from which files are listed.
-
-Without an order every file that was ever seen stays in the position: a new one may have any name.
+Without an order every file that was ever listed stays in the position: a new one may have any name.
 Where names only grow, only the last files that were read stay, so that changes of these, and files
 that are a few names late, are still found.  The first of them is the floor: files up to it are
 neither listed nor remembered.
 
-Files that are still being written: they wait for a later epoch, up to a limit.
-
-Only a file system shows incomplete files; in a bucket an object appears whole.  A writer avoids
-this by writing a file elsewhere and moving it into place.
+Files that are still being written wait for a later epoch, up to a limit.  Only a file system shows
+incomplete files; in a bucket an object appears whole.  A writer avoids this by writing a file
+elsewhere and moving it into place.
 """
 
 from __future__ import annotations
@@ -45,8 +42,16 @@ HEAD_RECORDS = 100
 HEAD_THREADS = 16
 SOURCES_KEPT = 64
 
-# Files behind a full epoch that are counted, for people, where names are ordered: one LIST.
+# Where names are ordered, files behind a full epoch are counted for display, up to this: one LIST.
 COUNTED = 1_000
+
+# Fewer than a listing's page of 1000 names, as a position is read with every checkpoint.
+SEALED_KEPT = 16
+
+# Longer than a writer pauses within a file, and short enough to report a dead writer that day.
+GIVE_UP_AFTER_S = 3600
+
+log = logging.getLogger(__name__)
 
 CutT = TypeVar("CutT")
 
@@ -83,17 +88,12 @@ class Part(Generic[CutT]):
         return self.has_rest and not self.is_half_a_record
 
 
-# Longer than a writer pauses within a file, and short enough to report a dead writer that day.
-GIVE_UP_AFTER_S = 3600
-
-
 @dataclass(frozen=True, slots=True)
 class FileSource(SourceDefaults, ABC, Generic[CutT]):
-    """*location* is that of a ``FileSet``.
+    """The files of a ``FileSet`` at ``location``.
 
-    ``ordered``: the names of new files sort after those of all complete files, see
-    ``known_files``.  ``give_up_after_s``: the seconds without a write after which an incomplete
-        file is an error.
+    ``ordered``: the names of new files sort after those of all complete files.
+    ``give_up_after_s``: the seconds without a write after which an incomplete file is an error.
     """
 
     location: str
@@ -121,10 +121,10 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
         read = offsets_by_partition(position)
         now: dict[str, PartitionOffset] = {}
-        ends = {name: (one.offset, one.offset) for name, one in read.items()}
+        ends = {name: (before.offset, before.offset) for name, before in read.items()}
         cuts: list[CutT] = []
         waiting: dict[str, int] = {}
-        rest, looked_to, missing = False, None, max_records
+        rest, last_listed, missing = False, None, max_records
 
         def is_full() -> bool:
             return missing == 0 and until is None
@@ -142,18 +142,18 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 cuts.append(part.cut)
                 missing = None if missing is None else missing - part.records
             if self.ordered and is_full() and part.has_rest:
-                looked_to = file.key  # It holds the watermark back for all files behind it.
+                last_listed = file.key  # It holds the watermark back for all files behind it.
                 break
         if until is not None:
             check_induced(self.location, until, ends)
-        after = without_forgotten(read, now, looked_to) if self.ordered else {**read, **now}
+        after = without_forgotten(read, now, last_listed) if self.ordered else {**read, **now}
         return Barrier(
             position=tuple(after[name] for name in sorted(after)),
             slices=(slices := self._slices(cuts, parallelism)),
             exhausted=self.bounded and not rest,
             is_backlog=missing == 0 and rest,
             waiting=tuple(sorted(waiting)),
-            unread=self._unread(waiting, looked_to),
+            unread=self._unread(waiting, last_listed),
             size_bytes=self._size_of(slices),
         )
 
@@ -183,10 +183,11 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     @abstractmethod
     def _slices(self, cuts: list[CutT], parallelism: int) -> tuple[Slice, ...]: ...
 
-    def _unread(self, waiting: Mapping[str, int], looked_to: str | None) -> Unread:
-        """What waits: the bytes by file, and the files behind *looked_to*, as far as counted."""
-        behind = self._files.listed(start_after=looked_to) if looked_to is not None else iter(())
-        counted = [*islice(behind, COUNTED)]
+    def _unread(self, waiting: Mapping[str, int], last_listed: str | None) -> Unread:
+        """The files *waiting*, with their unread bytes, and up to COUNTED behind *last_listed*."""
+        counted: list[Listed] = []
+        if last_listed is not None:
+            counted += islice(self._files.listed(start_after=last_listed), COUNTED)
         files = len(waiting) + len(counted)
         return Unread(
             partitions=files,
@@ -210,7 +211,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     def _prepared(
         self,
         files: Iterable[Listed],
-        read: Mapping[str, PartitionOffset],  # noqa: ARG002 - for formats that look ahead
+        read: Mapping[str, PartitionOffset],  # noqa: ARG002 - for formats that read ahead
         is_full: Callable[[], bool],  # noqa: ARG002
     ) -> Iterator[Listed]:
         """The *files*; a format may override it to open several at once, ahead of their turn."""
@@ -223,16 +224,19 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         until: Mapping[str, int] | None,
         is_full: Callable[[], bool],
     ) -> Iterator[tuple[Listed, bool]]:
-        """The files to look at, each with whether it is the last: then missing files are gone.
+        """The files of the epoch, each with whether it is the last.
 
         With *until* these are all files, as a barrier may name any.
+
+        Raises:
+            ConfigurationError: a file of a bounded source is gone before it was read to its end.
         """
         floor = floor_of(position) if self.ordered and until is None else ""
         listed = self._files.listed(start_after=floor)
-        seen: set[str] = set()
+        names: set[str] = set()
         for file, following in pairwise(chain(self._prepared(listed, read, is_full), [None])):
             assert file is not None
-            seen.add(file.key)
+            names.add(file.key)
             is_read = file.key in read and read[file.key].sealed
             if self.ordered and following is not None and self._may_grow(file.key) and not is_read:
                 # The next file shows that this one is complete, but it may have been listed before
@@ -242,21 +246,19 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         if not self.bounded:
             return
         for name, offset in read.items():
-            if name not in seen and not offset.sealed:
+            if name not in names and not offset.sealed:
                 raise ConfigurationError(
                     f"{name} of {self.location} was read to {self._place(offset)} and is gone; "
                     "put it back"
                 )
 
-    def _before(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
-        if file.key in read:
-            return read[file.key]
-        if self.ordered:
-            warn_of_late(file.key, read, self.location)
-        return PartitionOffset(partition=file.key, offset=0, records=0)
-
     def _continued(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
-        before = self._before(file, read)
+        """The offset from which *file* is read on, after a check that it is the same file."""
+        before = read.get(file.key)
+        if before is None:
+            if self.ordered:
+                warn_of_late(file.key, read, self.location)
+            return PartitionOffset(partition=file.key, offset=0, records=0)
         if not before.version or is_listed_as(before.version, file):
             return before
         return self._identity(file.key).continued(before, file, self._place(before))
@@ -278,14 +280,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
 @lru_cache(maxsize=SOURCES_KEPT)
 def _files_at(location: str, endpoint_url: str | None) -> FileSet:
-    """Each of a folder's files is asked about in turn."""
+    """The set, which is built once: a source asks for it with each of its files."""
     return FileSet(location, endpoint_url)
-
-
-log = logging.getLogger(__name__)
-
-# Fewer than a listing's page of 1000 names, as a position is read with every checkpoint.
-SEALED_KEPT = 16
 
 
 def floor_of(position: SourcePosition) -> str:
@@ -299,7 +295,7 @@ def floor_of(position: SourcePosition) -> str:
 
 def warn_of_late(name: str, read: Mapping[str, PartitionOffset], location: str) -> None:
     """Log a new file that sorts before files that were read: files are not written in order."""
-    later = max((one.partition for one in read.values() if one.sealed), default="")
+    later = max((offset.partition for offset in read.values() if offset.sealed), default="")
     if name < later:
         log.warning(
             "file came out of order, others like it may have been missed file=%s after=%s "
@@ -311,18 +307,18 @@ def warn_of_late(name: str, read: Mapping[str, PartitionOffset], location: str) 
 
 
 def without_forgotten(
-    read: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset], looked_to: str | None
+    read: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset], last_listed: str | None
 ) -> dict[str, PartitionOffset]:
     """The entries of *now* that an ordered source has to keep; *read* is the position before.
 
     Files that this epoch completed stay, as the readers need them, and so does the floor.
-    *looked_to* is the last file that was listed, None for all: files up to it that are not in
-    *now* have vanished, and count as read; files behind it are unchanged.
+    Up to *last_listed*, or everywhere if that is None, files that are not in *now* have vanished,
+    and count as read; files behind it are unchanged.
     """
     gone = {
-        name: replace(one, sealed=True)
-        for name, one in read.items()
-        if looked_to is None or name <= looked_to
+        name: replace(offset, sealed=True)
+        for name, offset in read.items()
+        if last_listed is None or name <= last_listed
     }
     kept = {**read, **gone, **now}
     names = sorted(kept)
@@ -333,7 +329,7 @@ def without_forgotten(
 
 
 class NotWholeError(ConfigurationError):
-    """A file that ends too early; the rest may still be written."""
+    """A file ends too early; the rest may still be written."""
 
 
 def leave_for_later(file: Listed, error: NotWholeError, give_up_after_s: int) -> None:

@@ -14,7 +14,7 @@ The text of ``*.gz``, ``*.zst`` and ``*.zstd`` is read decompressed, and its off
 that text.  Such a file never changes: its last line is a record, and growing it is an error.  An
 unbounded source leaves one that is not whole yet for a later epoch.
 
-The check of a CSV file's header against the columns that the source declares.
+The header of a CSV file has to name the columns that the source declares.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ from sluice.connectors.files.source import (
     leave_for_later,
 )
 from sluice.core.plan import PartitionOffset, Slice
+from sluice.declaration.expressions import row_schema
 from sluice.declaration.places import TextDecoding
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError
 from sluice.store.object_store import Listed
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ MAX_TABLE_BYTES = 64 * 1024 * 1024
 HEAD_BYTES = 64 * 1024
 
 LINE_FORMATS = ("text", "json", "csv")
+
+# The escapes of Spark's CSV reader in a delimiter.
+ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +157,15 @@ class FilesSource(FileSource[FileCut]):
             end = min(file.size_bytes, HEAD_BYTES)
             is_all = self.bounded and end == file.size_bytes
         blocks = islice(self._blocks(file.key, 0, end), 1)
-        nothing = PartitionOffset(partition=file.key, offset=0, records=0)
+        start = PartitionOffset(partition=file.key, offset=0, records=0)
         try:
-            cut = scan_lines(blocks, nothing, size=end, max_records=HEAD_RECORDS, bounded=is_all)
+            cut = scan_lines(blocks, start, size=end, max_records=HEAD_RECORDS, bounded=is_all)
         except NotWholeError:
             return None
         if not cut.records:
             return None
-        version = self._head_version(file, cut)
+        grows = self._may_grow(file.key)
+        version = self._mark_at(cut.end, b"", file) if grows else self._marked(file)
         return Slice(
             partition=file.key,
             start=0,
@@ -169,9 +174,6 @@ class FilesSource(FileSource[FileCut]):
             records=cut.records,
             version=version,
         )
-
-    def _head_version(self, file: Listed, cut: FileCut) -> str:
-        return self._marked(file) if is_compressed(file.key) else self._mark_at(cut.end, b"", file)
 
     def _may_grow(self, name: str) -> bool:
         return not is_compressed(name)
@@ -254,7 +256,7 @@ class FilesSource(FileSource[FileCut]):
         cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
         if before.offset == 0 and not self.bounded:
             for _ in texts:
-                pass  # A compressed file is read when it is complete.
+                pass  # Raises NotWholeError if the file is incomplete: then no line of it is read.
         if cut.records > 0:
             self._check_header(before, file, blocks)
         after = PartitionOffset(
@@ -273,9 +275,9 @@ class FilesSource(FileSource[FileCut]):
         )
 
     def _check_header(self, before: PartitionOffset, file: Listed, blocks: ScannedBlocks) -> None:
-        how = self.text_decoding
-        if how is not None and how.has_header and before.offset == 0:
-            check_header(blocks.first_line, how, f"{file.key} of {self.location}")
+        decoding = self.text_decoding
+        if decoding is not None and decoding.has_header and before.offset == 0:
+            check_header(blocks.first_line, decoding, f"{file.key} of {self.location}")
 
     def _mark_at(self, end: int, tail: bytes, file: Listed) -> str:
         """The mark of the bytes before *end*; *tail* are the last of these, if known."""
@@ -285,27 +287,17 @@ class FilesSource(FileSource[FileCut]):
 
     def _blocks(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
         """Read a file's text in blocks; only that of a compressed one may be read to its end."""
-        store = self._files.store_of(name)
+        store, what = self._files.store_of(name), f"{name} of {self.location}"
         if is_compressed(name):
-            yield from read_text(store, name, f"{name} of {self.location}", start, end)
-            return
+            return read_text(store, name, what, start, end)
         assert end is not None
-        for block in read_blocks(store, name, start, end):
-            if block is None:
-                raise StoreUnavailable(
-                    f"{name} of {self.location} became shorter than {end} bytes while it was read"
-                )
-            yield block
+        return read_blocks(store, name, what, start, end)
 
     def _too_large(self, how: str) -> ConfigurationError:
         return ConfigurationError(
             f"the table {self.location} {how}, more than {MAX_TABLE_BYTES}; read it as a stream "
             "into keyed state"
         )
-
-
-# The escapes of Spark's CSV reader in a delimiter.
-ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def check_header(line: bytes, how: TextDecoding, what: str) -> None:
@@ -321,7 +313,7 @@ def check_header(line: bytes, how: TextDecoding, what: str) -> None:
         )
     text = line.removeprefix(BYTE_ORDER_MARK).removesuffix(b"\r").decode("utf-8", "replace")
     found = header_names(text, how)
-    declared = list(columns_of(how.schema))
+    declared = list(row_schema("the source", how.schema))
     if [name.lower() for name in found] != [name.lower() for name in declared]:
         raise ConfigurationError(
             f"the first line of {what} names the columns {', '.join(found) or 'none'}, and the "
@@ -373,25 +365,3 @@ def _quoted(text: str, at: int, quote: str, escape: str) -> tuple[str, int]:
             taken.append(text[at])
             at += 1
     return "".join(taken), at
-
-
-def columns_of(schema: str) -> Iterator[str]:
-    """The names of the top-level columns of a schema in Spark's DDL."""
-    depth, start = 0, 0
-    is_quoted = False
-    for at, letter in enumerate(schema + ","):
-        if letter == "`":
-            is_quoted = not is_quoted
-        elif is_quoted:
-            continue
-        elif letter in "<(":
-            depth += 1
-        elif letter in ">)":
-            depth -= 1
-        elif letter == "," and depth == 0:
-            column = schema[start:at].strip()
-            start = at + 1
-            if column.startswith("`"):
-                yield column[1:].partition("`")[0]
-            elif column:
-                yield column.replace(":", " ").split()[0]

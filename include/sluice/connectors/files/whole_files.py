@@ -1,20 +1,22 @@
 """The base of sources of Parquet and Avro files, whose offsets are rows.
 
-A footer holds the number of rows, and any range of them can be read.  A file is complete when it
-appears and never changes; all files have the same columns in the same order.  Empty files are
-allowed.  A bounded source refuses an incomplete file, an unbounded one leaves it for a later epoch.
+A footer holds the number of rows, and any range of them can be read: ``plan`` reads footers only,
+and cuts at any row.  A file is complete when it appears and never changes; all files have the same
+columns in the same order.  Empty files are allowed.  A bounded source refuses an incomplete file,
+an unbounded one leaves it for a later epoch.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
+from sluice.connectors.files.file_set import FileSet
 from sluice.connectors.files.source import (
     HEAD_RECORDS,
     FileReadLimit,
@@ -33,10 +35,10 @@ if TYPE_CHECKING:
 
 FOOTER_THREADS = 16  # In parallel: a footer is two small requests, mostly latency.
 PREFETCHED_FOOTERS = 4 * FOOTER_THREADS
-_FEW_FILES = 8  # On a disk of this machine their footers are read before threads have started.
+FEW_FILES = 8  # On a disk of this machine their footers are read before threads have started.
 
-# A cut moves to a row group's end if that changes a slice by at most this part of it: what a group
-# has before a cut in it is decoded twice, which the second slice pays.
+# A cut moves to a row group's end that is at most 1/NEAR of a slice away.  A group with a cut in it
+# is decoded by both slices; the second one decodes what is before the cut in vain.
 NEAR = 2
 
 
@@ -54,7 +56,20 @@ class Footer:
         return self.group_ends[-1] if len(self.group_ends) else 0
 
 
-class WholeFile(Protocol):
+@dataclass(frozen=True, slots=True)
+class WholeFile(ABC):
+    """The file *name* of *files*."""
+
+    files: FileSet
+    name: str
+    size_bytes: int
+    version: str  # The ``Listed.version`` of these bytes.
+
+    @property
+    def what(self) -> str:
+        return f"{self.name} of {self.files.location}"
+
+    @abstractmethod
     def footer(self) -> Footer:
         """The footer, read at most once per process.
 
@@ -62,13 +77,15 @@ class WholeFile(Protocol):
             NotWholeError: the file ends too early.
             ConfigurationError: it is of another format, or its columns cannot be mapped.
         """
-        ...
 
+    @abstractmethod
     def rows(
         self, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from *start* to *end*; other rows are not decoded."""
-        ...
+        """Yield the rows from *start* to *end*, fewer where the file has fewer.
+
+        Row groups, blocks and columns outside are not decoded.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +99,7 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class WholeFileSource(FileSource[RowCut]):
-    """A source of files with footers; see ``FileSource``.  ``plan`` reads footers only."""
+    """A source of files with footers; see ``FileSource``."""
 
     @abstractmethod
     def _file(self, listed: Listed) -> WholeFile: ...
@@ -141,17 +158,17 @@ class WholeFileSource(FileSource[RowCut]):
         read: Mapping[str, PartitionOffset],
         is_full: Callable[[], bool],
     ) -> Iterator[Listed]:
-        """Read the footers of many files at once, into the process's cache, and compare columns."""
+        """Read the footers of many files at once, into the process's cache; check their columns."""
         files = iter(files)
         expected: tuple[str, pa.Schema] | None = None
         with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-            # An epoch of a long backlog does not need the footers behind it.
+            # An epoch of a long backlog does not need the footers of files behind it.
             while not is_full() and (ahead := list(islice(files, PREFETCHED_FOOTERS))):
                 wanted = [file for file in ahead if self._is_wanted(read.get(file.key))]
                 if wanted and expected is None and ahead[0] is not wanted[0]:
                     wanted.insert(0, ahead[0])
-                is_quick = len(wanted) <= _FEW_FILES and self._files.is_local
-                footers = (map if is_quick else pool.map)(self._looked_at, wanted)
+                is_quick = len(wanted) <= FEW_FILES and self._files.is_local
+                footers = (map if is_quick else pool.map)(self._cached_footer, wanted)
                 for file, footer in zip(wanted, footers, strict=True):
                     if footer is not None:
                         expected = expected or (file.key, footer.schema)
@@ -159,11 +176,11 @@ class WholeFileSource(FileSource[RowCut]):
                 yield from ahead
         yield from files
 
-    def _looked_at(self, file: Listed) -> Footer | None:
+    def _cached_footer(self, file: Listed) -> Footer | None:
         try:
             footer = self._file(file).footer()
         except NotWholeError:
-            return None  # The error is raised, or not, when the file's turn comes.
+            return None  # When the file's turn comes, it is an error, or the file waits.
         self._marked(file)
         return footer
 
@@ -223,8 +240,8 @@ class WholeFileSource(FileSource[RowCut]):
             return
         for column in dict.fromkeys([*expected.names, *schema.names]):
             found, wanted = (
-                one.field(column).type if column in one.names else "no such column"
-                for one in (schema, expected)
+                each.field(column).type if column in each.names else "no such column"
+                for each in (schema, expected)
             )
             if found != wanted:
                 raise ConfigurationError(

@@ -12,16 +12,8 @@ every value exactly:
 
 Anything else has no common type: a whole number is no text, and an instant is no local time.
 
-The check that rows fit a table of files, before their checkpoint completes.
-
-    _columns/{schema}.arrow     a schema that fits all files of the table
-
-A recorded schema was compared with every file, and each later schema with it: so checking it costs
-one GET.  A new schema is compared with the recorded ones.  A restore deletes all records.  So does
-a check that fails because of a record that no file has, left by an aborted checkpoint: the schemas
-are then read from the files, from Parquet's footers and from the names of JSON lines.
-
-The rows of several files, read in the order in which the files apply.
+``TableSchemas`` checks that rows fit the table before their checkpoint completes; ``read_chain``
+reads files together, in the order in which they apply.
 """
 
 from __future__ import annotations
@@ -30,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.connectors.columns import MAX_DECIMAL_DIGITS
 from sluice.connectors.files_table.log import READ_THREADS, TableLog
 from sluice.connectors.row_files import PARQUET, check_json_types, decode_schema, encode_schema
 from sluice.connectors.staged_files import (
@@ -49,8 +42,145 @@ from sluice.store.object_store import RangeReader, in_parallel
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST_DIGITS = 38
 _FLOAT_BITS = {"float": 24, "double": 53}  # The bits of whole numbers that floats hold exactly.
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchemas:
+    """The recorded schemas of the table that *files* are staged for.
+
+        _columns/{schema}.arrow     a schema that fits all files of the table
+
+    A recorded schema was compared with every file, and each later schema with it: so checking it
+    costs one GET.  A new schema is compared with the recorded ones.  A restore deletes all records.
+    So does a check that fails because of a record that no file has, left by an aborted checkpoint:
+    the schemas are then read from the files, from Parquet's footers and from the names of JSON
+    lines.
+    """
+
+    files: StagedFiles
+
+    def check(
+        self, parent: int | None, schema: pa.Schema | None, committables: Sequence[Committable]
+    ) -> None:
+        """Check that rows of *schema* can be read together with those of the version *parent*.
+
+        Without a *schema* it is read from the staged files: no ack has that of a side output.
+
+        Raises:
+            ConfigurationError: a column has another type, or JSON cannot hold its type.
+        """
+        store = self.files.store
+        if schema is None:
+            staged = [file for unit in committables for file in self.files.files_of(unit)]
+            schemas = self._schemas(staged)
+        else:
+            schemas = [schema]
+        if self.files.format != PARQUET:
+            for schema in schemas:
+                check_json_types(schema, self.files.sink)
+        if all(store.get(columns_key(encode_schema(schema)[0])) is not None for schema in schemas):
+            return
+        known = [self._decoded(listed.key) for listed in store.list(COLUMNS)]
+        where = f"the table at {store.root}"
+        if known:
+            try:
+                united([*known, *schemas], where)
+            except ConfigurationError:
+                pass  # A record may be of an aborted checkpoint, and of no file.
+            else:
+                self._remember(schemas)
+                return
+        if parent is not None:
+            schemas = [*self._schemas(TableLog(store).chain(parent).files), *schemas]
+        united(schemas, where)
+        self.forget()
+        self._remember(schemas)
+
+    def forget(self) -> None:
+        """Delete all records, before the table goes back or forward to another version."""
+        store = self.files.store
+        store.delete([listed.key for listed in store.list(COLUMNS)])
+
+    def _decoded(self, key: str) -> pa.Schema:
+        return decode_schema(self.files.store.get(key), f"{self.files.store.root}/{key}")
+
+    def _remember(self, schemas: Sequence[pa.Schema]) -> None:
+        for schema in schemas:
+            name, body = encode_schema(schema)
+            self.files.store.put(columns_key(name), body)
+
+    def _schemas(self, files: Sequence[RowFile]) -> list[pa.Schema]:
+        """The distinct schemas of *files*, first those of JSON lines."""
+        keys = dict.fromkeys(schema_key(file.file) for file in files if is_json(file.file))
+        found = [self._decoded(key) for key in keys]
+        columnar = [file for file in files if not is_json(file.file)]
+        found += in_parallel(self._footer, columnar, READ_THREADS)
+        return [*{encode_schema(schema)[0]: schema for schema in found}.values()]
+
+    def _footer(self, file: RowFile) -> pa.Schema:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        store = self.files.store
+        try:
+            return pq.read_schema(pa.PythonFile(RangeReader(store, file.file, file.size_bytes)))
+        except pa.ArrowInvalid as error:
+            place = f"{store.root}/{file.file}"
+            raise ProtocolViolation(f"{place} is not the file that was committed") from error
+
+
+def read_chain(
+    files: StagedFiles, wanted: Sequence[RowFile], upsert_key: Sequence[str] | None
+) -> pa.Table:
+    """The rows of *wanted*, or with an *upsert_key* the newest of each key that was not deleted.
+
+    Without files there are no columns.
+
+    Raises:
+        ConfigurationError: a column has two types in these files without a common one.
+    """
+    import pyarrow as pa
+
+    if not wanted:
+        return pa.table({})
+
+    def read(file: RowFile) -> pa.Table:
+        return files.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
+
+    tables = in_parallel(read, wanted, READ_THREADS)
+    table = pa.concat_tables(_with_same_columns(tables, f"the table at {files.store.root}"))
+    if not upsert_key:
+        return table
+    return _without_deleted(table.take(newest_rows(table, upsert_key)))
+
+
+def _with_same_columns(tables: Sequence[pa.Table], where: str) -> list[pa.Table]:
+    """The tables with the same columns, of the same types."""
+    import pyarrow as pa
+
+    if all(table.schema.equals(tables[0].schema) for table in tables):
+        return [*tables]
+    schema = united([table.schema for table in tables], where)
+    conformed = [conformed_to_schema(table, schema) for table in tables]
+    if not any(DELETED in table.column_names for table in conformed):
+        return conformed
+    return [
+        table
+        if DELETED in table.column_names
+        else table.append_column(DELETED, pa.nulls(table.num_rows, pa.bool_()))
+        for table in conformed
+    ]
+
+
+def _without_deleted(table: pa.Table) -> pa.Table:
+    """*table* without the mark of deletes; a file without the mark has no deletes."""
+    import pyarrow.compute as pc
+
+    if DELETED not in table.column_names:
+        return table
+    is_deleted = pc.fill_null(table.column(DELETED), False)  # noqa: FBT003 - a value
+    return table.filter(pc.invert(is_deleted)).drop_columns([DELETED])
 
 
 def united(schemas: Iterable[pa.Schema], table: str) -> pa.Schema:
@@ -155,18 +285,24 @@ def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if floats:
         (whole,) = (kind for kind in (one, other) if kind not in floats)
         bits = whole.bit_width - pa.types.is_signed_integer(whole)
-        fitting = (n for n, exact in _FLOAT_BITS.items() if exact >= max(bits, _exact(floats[0])))
+        bits = max(bits, _FLOAT_BITS[str(floats[0])])
+        fitting = (name for name, exact in _FLOAT_BITS.items() if exact >= bits)
         name = next(fitting, None)
         return None if name is None else {"float": pa.float32(), "double": pa.float64()}[name]
     if decimals:
-        (before, after), (more_before, more_after) = _digits(one), _digits(other)
-        before, after = max(before, more_before), max(after, more_after)
-        return pa.decimal128(before + after, after) if before + after <= MOST_DIGITS else None
+        before, after = map(max, _digits(one), _digits(other))
+        digits = before + after
+        return pa.decimal128(digits, after) if digits <= MAX_DECIMAL_DIGITS else None
     return _wider_integer(one, other)
 
 
-def _exact(type_: pa.DataType) -> int:
-    return _FLOAT_BITS[str(type_)]
+def _digits(type_: pa.DataType) -> tuple[int, int]:
+    """The number of decimal digits before and after the point."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal128(type_):
+        return type_.precision - type_.scale, type_.scale
+    return {8: 3, 16: 5, 32: 10, 64: 19 + pa.types.is_unsigned_integer(type_)}[type_.bit_width], 0
 
 
 def _wider_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -181,15 +317,6 @@ def _wider_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return sizes.get(bits)
 
 
-def _digits(type_: pa.DataType) -> tuple[int, int]:
-    """The number of digits before and after the point."""
-    import pyarrow as pa
-
-    if pa.types.is_decimal128(type_):
-        return type_.precision - type_.scale, type_.scale
-    return {8: 3, 16: 5, 32: 10, 64: 19 + pa.types.is_unsigned_integer(type_)}[type_.bit_width], 0
-
-
 def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | None:
     import pyarrow as pa
 
@@ -200,137 +327,3 @@ def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | Non
             return None
         fields[field.name] = wide
     return pa.struct([pa.field(name, type_) for name, type_ in fields.items()])
-
-
-@dataclass(frozen=True, slots=True)
-class TableSchemas:
-    """The recorded schemas of the table that *files* are staged for."""
-
-    files: StagedFiles
-
-    def check(
-        self, parent: int | None, schema: pa.Schema | None, committables: Sequence[Committable]
-    ) -> None:
-        """Check that rows of *schema* can be read together with those of the version *parent*.
-
-        Without a schema the staged files say it, as no ack has that of a side output.
-
-        Raises:
-            ConfigurationError: a column has another type, or JSON cannot hold its type.
-        """
-        store = self.files.store
-        schemas = self._staged(committables) if schema is None else [schema]
-        if self.files.format != PARQUET:
-            for schema in schemas:
-                check_json_types(schema, self.files.sink)
-        if all(store.get(columns_key(encode_schema(one)[0])) is not None for one in schemas):
-            return
-        known = [self._decoded(one.key) for one in store.list(COLUMNS)]
-        where = f"the table at {store.root}"
-        if known:
-            try:
-                united([*known, *schemas], where)
-            except ConfigurationError:
-                pass  # A record may be of an aborted checkpoint, and of no file.
-            else:
-                self._remember(schemas)
-                return
-        of_files = self._of(parent)
-        united([*of_files, *schemas], where)
-        self.forget()
-        self._remember([*of_files, *schemas])
-
-    def forget(self) -> None:
-        """Delete all records, before the table goes back or forward to another version."""
-        store = self.files.store
-        store.delete([one.key for one in store.list(COLUMNS)])
-
-    def _decoded(self, key: str) -> pa.Schema:
-        return decode_schema(self.files.store.get(key), f"{self.files.store.root}/{key}")
-
-    def _remember(self, schemas: Sequence[pa.Schema]) -> None:
-        for schema in schemas:
-            name, body = encode_schema(schema)
-            self.files.store.put(columns_key(name), body)
-
-    def _staged(self, committables: Sequence[Committable]) -> list[pa.Schema]:
-        files = [file for one in committables for file in self.files.files_of(one)]
-        return self._schemas(files)
-
-    def _of(self, version: int | None) -> list[pa.Schema]:
-        """The distinct schemas of all files of the table's *version*, in the order of the files."""
-        if version is None:
-            return []
-        files = TableLog(self.files.store).chain(version).files
-        return self._schemas(files)
-
-    def _schemas(self, files: Sequence[RowFile]) -> list[pa.Schema]:
-        by_name = {schema_key(one.file): one for one in files if is_json(one.file)}
-        found = [self._decoded(key) for key in by_name]
-        columnar = [one for one in files if not is_json(one.file)]
-        found += in_parallel(self._footer, columnar, READ_THREADS)
-        return [*{encode_schema(schema)[0]: schema for schema in found}.values()]
-
-    def _footer(self, file: RowFile) -> pa.Schema:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        store = self.files.store
-        try:
-            return pq.read_schema(pa.PythonFile(RangeReader(store, file.file, file.size_bytes)))
-        except pa.ArrowInvalid as error:
-            place = f"{store.root}/{file.file}"
-            raise ProtocolViolation(f"{place} is not the file that was committed") from error
-
-
-def read_chain(
-    files: StagedFiles, wanted: Sequence[RowFile], upsert_key: Sequence[str] | None
-) -> pa.Table:
-    """All rows, or with an *upsert_key* the newest of each key that was not taken away.
-
-    Without files there are no columns.
-
-    Raises:
-        ConfigurationError: a column has two types in these files without a common one.
-    """
-    import pyarrow as pa
-
-    if not wanted:
-        return pa.table({})
-
-    def read(file: RowFile) -> pa.Table:
-        return files.read(file.file, rows=file.rows, size_bytes=file.size_bytes)
-
-    tables = in_parallel(read, wanted, READ_THREADS)
-    table = pa.concat_tables(_alike(tables, f"the table at {files.store.root}"))
-    if not upsert_key:
-        return table
-    return _without_deleted(table.take(newest_rows(table, upsert_key)))
-
-
-def _alike(tables: Sequence[pa.Table], where: str) -> list[pa.Table]:
-    """The tables with the same columns, of the same types."""
-    import pyarrow as pa
-
-    if all(table.schema.equals(tables[0].schema) for table in tables):
-        return [*tables]
-    schema = united([table.schema for table in tables], where)
-    alike = [conformed_to_schema(table, schema) for table in tables]
-    if not any(DELETED in table.column_names for table in alike):
-        return alike
-    return [
-        table
-        if DELETED in table.column_names
-        else table.append_column(DELETED, pa.nulls(table.num_rows, pa.bool_()))
-        for table in alike
-    ]
-
-
-def _without_deleted(table: pa.Table) -> pa.Table:
-    """*table* without the mark of deletes; a file without the mark has no deletes."""
-    import pyarrow.compute as pc
-
-    if DELETED not in table.column_names:
-        return table
-    is_deleted = pc.fill_null(table.column(DELETED), False)  # noqa: FBT003 - a value
-    return table.filter(pc.invert(is_deleted)).drop_columns([DELETED])

@@ -1,7 +1,4 @@
-"""``FilesTable``: the declared sink of files that commit manifests make visible.
-
-Opens the connector of a declared sink, or of a stage's side output.
-"""
+"""``FilesTable``: the declared sink of files that commit manifests make visible."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from sluice.errors import ConfigurationError
 from sluice.protocol.keys import PipelinePaths
 
 if TYPE_CHECKING:
-    from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+    from sluice.connectors.files_table.table import ManifestTable
     from sluice.declaration.nodes import SinkNode
     from sluice.declaration.places import Sink
     from sluice.store.open import StoreLocation
 
 FORMATS = ("parquet", "json")
-COMPACT_WHEN_FILES = 1_000  # A reader opens these in seconds; a page of a listing.
+COMPACT_WHEN_FILES = 1_000  # A reader opens these in seconds; one page of a listing has them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +72,14 @@ class FilesTable:
     def params(self) -> tuple[Param, ...]:
         return (self.location,) if isinstance(self.location, Param) else ()
 
-    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> FilesTableSink:
-        from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> ManifestTable:
+        from sluice.connectors.files_table.table import ManifestTable
         from sluice.store.open import open_store
 
-        named = value_of(self.location, params)
-        return FilesTableSink(
+        location = value_of(self.location, params)
+        return ManifestTable(
             uid,
-            open_store(default.elsewhere(named) if named else default),
+            open_store(default.elsewhere(location) if location else default),
             upsert_key=self.upsert_key,
             format=self.format,
             partition_by=self.partition_by,
@@ -98,6 +95,6 @@ def open_sink(
     return node.spec.open(node.uid, params, location.below(paths.table(node.uid)))
 
 
-def open_side_output(uid: str, location: StoreLocation, paths: PipelinePaths) -> FilesTableSink:
+def open_side_output(uid: str, location: StoreLocation, paths: PipelinePaths) -> ManifestTable:
     """The connector of a side output, which is published exactly once, as a table of its own."""
     return FilesTable().open(uid, {}, location.below(paths.side_output(uid)))

@@ -10,15 +10,14 @@ Fences sort behind all versions that they undo, and those of later generations b
 So a record of merged files is valid for ever: readers use it as a shortcut for the chain before it,
 until ``vacuum`` deletes that.
 
-The time line of a files table, read from the names of its manifests and fences.
-
-To the rules of ``core/timeline.py`` a version counts as shown as long as its manifest is there:
-the table goes back and forward by what the next manifest or fence continues.
+The time line of a table is read from the names of its manifests and fences.  To the rules of
+``core/timeline.py`` a version counts as shown as long as its manifest is there: the table goes back
+and forward by what the next manifest or fence continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -32,8 +31,8 @@ from sluice.connectors.staged_files import (
     fence_key,
     manifest_key,
     name_of,
-    of_record,
     record_key,
+    version_of_record,
 )
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer, spans_of
 from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
@@ -59,9 +58,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         Manifests without files are of the same checkpoint only within one life.
         """
-        mine = (self.checkpoint_id, self.parent, self.files, self.upsert_key)
-        theirs = (other.checkpoint_id, other.parent, other.files, other.upsert_key)
-        return mine == theirs and (bool(self.files) or self.life == other.life)
+        added = (self.checkpoint_id, self.parent, self.files, self.upsert_key)
+        added_by_other = (other.checkpoint_id, other.parent, other.files, other.upsert_key)
+        return added == added_by_other and (bool(self.files) or self.life == other.life)
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +78,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class MergedFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Merged files, with the same rows as the chain up to ``checkpoint_id``."""
+    """A record of merged files, which have the rows of the chain up to ``checkpoint_id``."""
 
     version: int
     checkpoint_id: int
@@ -91,10 +90,11 @@ class _Format(msgspec.Struct, frozen=True):
     version: int
 
 
-_FORMAT = msgspec.json.Decoder(_Format)  # Built once, and shared by many threads.
+# Built once, and shared by many threads.
+_FORMAT = msgspec.json.Decoder(_Format)
 _MANIFEST = msgspec.json.Decoder(Manifest)
 _FENCE = msgspec.json.Decoder(Fence)
-_COMPACTION = msgspec.json.Decoder(MergedFiles)
+_MERGED_FILES = msgspec.json.Decoder(MergedFiles)
 _Entry = TypeVar("_Entry", Manifest, Fence, MergedFiles)
 
 
@@ -135,7 +135,7 @@ class TableLog:
 
     def compacted(self) -> tuple[int, ...]:
         """The versions that have merged files, oldest first."""
-        found = (of_record(listed.key) for listed in self.store.list(RECORDS))
+        found = (version_of_record(listed.key) for listed in self.store.list(RECORDS))
         return tuple(version for version in found if version is not None)
 
     def newest(self, known: int = 0) -> int | None:
@@ -155,15 +155,16 @@ class TableLog:
         without: frozenset[int] = frozenset(),
         known: int = 0,
     ) -> Chain:
-        """The table as of *version*, by default the newest; ignores merged files of *without*.
+        """The table as of *version*, by default the newest.
 
-        It ends behind *known*, if that is a part of the chain.
+        Merged files of the versions *without* are ignored.  Only what follows the version *known*
+        is read, if that is a part of the chain.
 
         Raises:
             ConfigurationError: there is no such version.
             ProtocolViolation: a manifest is missing or unreadable.
         """
-        records = tuple(one for one in self.compacted() if one not in without)
+        records = [record for record in self.compacted() if record not in without]
         if version is not None and self.manifest(version) is None:
             raise ConfigurationError(
                 f"the table at {self.store.root} has no version {version}; it has "
@@ -172,12 +173,12 @@ class TableLog:
         current = version or self.newest(max((*records, known), default=0))
         newest, found = current, list[Manifest]()
         while current is not None and current != known:
-            stop = max((one for one in (*records, known) if one <= current), default=0)
+            stop = max((stop for stop in (*records, known) if stop <= current), default=0)
             if stop == current:
                 base = self.compaction(current)
                 if base is not None:
                     return Chain(base, tuple(reversed(found)))
-                records = tuple(one for one in records if one != current)
+                records.remove(current)
                 continue
             manifests = self._between(stop, current)
             while current is not None and current > stop:
@@ -201,10 +202,10 @@ class TableLog:
         while current is not None and current > after:
             manifest = manifests.get(current)
             if manifest is None:
-                merged = [one for one in self.compacted() if one in found]
+                merged = [version for version in self.compacted() if version in found]
                 if not merged:
                     raise self._gap(current, newest)
-                found = [one for one in found if one >= merged[0]]
+                found = [version for version in found if version >= merged[0]]
                 break
             found.append(current)
             current = manifest.parent
@@ -250,11 +251,11 @@ class TableLog:
         return fence
 
     def compaction(self, version: int) -> MergedFiles | None:
-        return self._read(record_key(version), version, _COMPACTION)
+        return self._read(record_key(version), version, _MERGED_FILES)
 
     def compactions(self) -> tuple[MergedFiles, ...]:
         found = (self.compaction(version) for version in self.compacted())
-        return tuple(one for one in found if one is not None)
+        return tuple(record for record in found if record is not None)
 
     def names(self, *, since: int = 0, behind: int = 0) -> Iterator[LogEntryName]:
         """The names of the log in order, from the manifest of *since* on, or after *behind*."""
@@ -266,6 +267,7 @@ class TableLog:
                 yield name
 
     def _between(self, after: int, through: int) -> dict[int, Manifest | None]:
+        """The manifests of versions later than *after*, up to *through*, of every branch."""
         wanted: list[int] = []
         for name in self.names(behind=after):
             if name.checkpoint_id > through:
@@ -305,7 +307,7 @@ class TableLog:
 
 @dataclass(frozen=True, slots=True)
 class TableTimeline:
-    """``last`` is the newest name, ``shown`` the version that readers see by it."""
+    """A table's time line; ``last`` is its newest name, and readers see the version ``shown``."""
 
     log: TableLog
     line: Timeline
@@ -323,7 +325,7 @@ class TableTimeline:
         Without ``roll_back`` readers lose no rows, except for those of the commit that is owed,
         which follows at once.
         """
-        # Manifests stay, so nothing is ever taken away in terms of the rules.
+        # Manifests stay, so to the rules of ``Timeline`` nothing is ever rolled back.
         after = self.line.recovered(writer, replace(recovery, roll_back=False))
         if after is None:
             return
@@ -331,55 +333,44 @@ class TableTimeline:
         goes_back = recovery.roll_back or recovery.continues is not None
         if not goes_back and self.log.lineage(recovery.version or 0):
             shown = self.shown
-        fence = Fence(
-            version=MANIFEST_FORMAT_VERSION,
-            checkpoint_id=after.through,
-            shown=shown,
-            continues=recovery.continues,
-            life=writer.life,
-            generation=writer.generation,
-        )
         key = fence_key(after.through, writer.generation, shown)
         if self.last is not None and key < self.last.key:
             raise TableMismatch(
                 f"the table at {self.log.store.root} was fenced by another life of a job "
                 f"({self.last.key}) after this one looked at it; restore the job again"
             )
-        self.log.store.create(key, msgspec.json.encode(fence))
+        self._fence(writer, after.through, shown, recovery.continues)
 
     def show(self, writer: Writer, checkpoint_id: int) -> None:
-        """Make the checkpoint visible whose commit was owed, by another fence behind the others."""
+        """Make the checkpoint whose commit was owed visible, by a fence behind the others."""
+        self._fence(writer, self.line.through, checkpoint_id, None)
+
+    def _fence(
+        self, writer: Writer, through: int, shown: int | None, continues: int | None
+    ) -> None:
         fence = Fence(
             version=MANIFEST_FORMAT_VERSION,
-            checkpoint_id=self.line.through,
-            shown=checkpoint_id,
-            continues=None,
+            checkpoint_id=through,
+            shown=shown,
+            continues=continues,
             life=writer.life,
             generation=writer.generation,
         )
-        key = fence_key(self.line.through, writer.generation, checkpoint_id)
+        key = fence_key(through, writer.generation, shown)
         self.log.store.create(key, msgspec.json.encode(fence))
 
 
-def timeline_since(log: TableLog, parent: int | None) -> TableTimeline:
-    """The time line of the table after its version *parent*: one LIST.
+def timeline_of(log: TableLog, *, since: int | None = None) -> TableTimeline:
+    """The time line of the table, or of what follows its version *since*: one LIST.
 
-    If nothing came after it, the life is not read: it is that of the parent's publisher.
+    Two GETs at most read the newest fence and its newest publisher.  Nothing is read if nothing
+    follows *since*: then the life is that of this version's publisher.
     """
-    names = [*log.names(since=parent or 0)]
-    if parent is not None and [name.key for name in names] == [manifest_key(parent)]:
-        return TableTimeline(log, Timeline(published=((parent, parent),)), names[0], parent)
-    return _timeline_of_names(log, names)
-
-
-def timeline_of(log: TableLog) -> TableTimeline:
-    """The whole time line of the table: one LIST, and at most two GETs."""
-    return _timeline_of_names(log, [*log.names()])
-
-
-def _timeline_of_names(log: TableLog, names: Sequence[LogEntryName]) -> TableTimeline:
+    names = [*log.names(since=since or 0)]
     if not names:
         return TableTimeline(log, Timeline(), None, None)
+    if since is not None and [name.key for name in names] == [manifest_key(since)]:
+        return TableTimeline(log, Timeline(published=((since, since),)), names[0], since)
     last = names[-1]
     published = spans_of(name.checkpoint_id for name in names if not name.is_fence)
     fences = [name for name in names if name.is_fence]

@@ -1,21 +1,20 @@
-"""Compaction of a table: few files replace many small ones, in a record that is created once.
+"""Upkeep of a table of files: compaction, vacuum, and the list ``_latest`` for other tools.
 
-An appended table is merged in runs of small files, one target file's rows in memory at a time;
-files that are large enough are kept, so that repeated compactions do not rewrite the table.
-Partitions are merged separately.  A table with an upsert key is read as a whole, and only its
-newest rows are written: it must fit into memory.
+``Compactor`` replaces many small files by few, in a record that is created once.  An appended table
+is merged in runs of small files, one target file's rows in memory at a time; files that are large
+enough are kept, so that repeated compactions do not rewrite the table.  Partitions are merged
+separately.  A table with an upsert key is read as a whole, and only its newest rows are written: it
+must fit into memory.  No version changes: the chain is the same, and its files stay until they are
+vacuumed.  Two compactions of one version race for the record, and the loser's files are deleted.
 
-No version changes: the chain is the same, and its files stay until ``vacuum``.  Two compactions of
-one version race for the record, and the loser's files are deleted.  A crash leaves files that
-``unpublished`` lists.
+``vacuum_versions`` deletes old versions, and the files that only these need.  The rows of the
+oldest version kept are merged first, so that its chain ends there.  Versions at or after it stay,
+of every branch, with all files of their chains; so does the version that readers see now.
+Manifests are deleted before files.
 
-Vacuum: delete old versions of a table, and the files that only these need.
+A crash in either leaves files that ``unpublished`` lists.
 
-The rows of the oldest version kept are merged first, so that its chain ends there.  Versions at or
-after it stay, of every branch, with all files of their chains; so does the version that readers see
-now.  Manifests are deleted first: a crash in between leaves files that ``unpublished`` lists.
-
-``_latest``: the list of files for other tools' readers, one object at the table's root.
+``refresh`` writes ``_latest``, one object at the table's root:
 
     # {"version": 1, "checkpoint_id": 7, "upsert_key": null, "files": 2, "rows": 10, ...}
     s3://bucket/table/data/00000000000000000006-00000-1-a.parquet
@@ -48,10 +47,12 @@ from sluice.connectors.files_table.log import (
     MergedFiles,
     TableLog,
 )
+from sluice.connectors.row_files import split_by_partition
 from sluice.connectors.staged_files import (
     COMPACTED,
     MANIFESTS,
     PARTS,
+    RECORDS,
     RowFile,
     StagedFiles,
     compacted_stem,
@@ -63,10 +64,19 @@ from sluice.connectors.staged_files import (
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.store.object_store import Created, ObjectStore
 
-log = logging.getLogger(__name__)
-
 TARGET_BYTES = 128_000_000  # Parquet's and Iceberg's usual size: few requests, and splits of Spark.
 SMALL = 0.5  # Of the target: a larger file is not worth writing again.
+
+# The garbage collector deletes merged files that no record names at that moment.  A record younger
+# than this may name files that are about to be deleted, so vacuum does not rely on it.
+GRACE_MS = 600_000
+
+LATEST_FORMAT_VERSION = 1
+LATEST = "_latest"
+# Another attempt means that another writer was faster, and that one checks again, too.
+MAX_WRITE_ATTEMPTS = 10
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +109,11 @@ class Compactor:
             files=tuple(merged),
             upsert_key=chain.upsert_key,
         )
-        key = record_key(chain.version)
-        answer = self.files.store.create(key, msgspec.json.encode(record))
-        if not isinstance(answer, Created) and answer.body != msgspec.json.encode(record):
-            kept = {one.file for one in chain.files}
-            self.files.store.delete(one.file for one in record.files if one.file not in kept)
+        body = msgspec.json.encode(record)
+        answer = self.files.store.create(record_key(chain.version), body)
+        if not isinstance(answer, Created) and answer.body != body:
+            kept = {file.file for file in chain.files}
+            self.files.store.delete(file.file for file in record.files if file.file not in kept)
             return None
         log.info(
             "table compacted root=%s version=%d files_before=%d files=%d",
@@ -121,35 +131,27 @@ class Compactor:
                 if len(run) == 1:
                     yield run[0]
                     continue
+                stem = compacted_stem(chain.version or 0, number, self.token)
                 rows = read_chain(self.files, run, None)
-                yield self.files.write(
-                    compacted_stem(chain.version or 0, number, self.token),
-                    rows,
-                    partition=partition,
-                )
+                yield self.files.write(stem, rows, partition=partition)
                 number += 1
 
     def _upserted(self, chain: Chain) -> Iterator[RowFile]:
-        from sluice.connectors.row_files import split_by_partition
-
         table = read_chain(self.files, chain.files, chain.upsert_key)
         if table.num_rows == 0:
             return
-        size_bytes = sum(one.size_bytes for one in chain.files)
-        rows = sum(one.rows for one in chain.files)
-        at_once = max(1, self.target_bytes * rows // max(1, size_bytes))
-        by = self.files.partition_by
-        # Over time there are far more partitions than one subtask may write.
-        parts = (
-            split_by_partition(table, by, self.files.sink, limit=None)
-            if by
-            else iter([("", table)])
-        )
+        size_bytes = sum(file.size_bytes for file in chain.files)
+        rows = sum(file.rows for file in chain.files)
+        rows_per_file = max(1, self.target_bytes * rows // max(1, size_bytes))
+        parts = iter([("", table)])
+        if by := self.files.partition_by:
+            # Over time there are far more partitions than one subtask may write.
+            parts = split_by_partition(table, by, self.files.sink, limit=None)
         number = 0
         for partition, part in parts:
-            for start in range(0, part.num_rows, at_once):
+            for start in range(0, part.num_rows, rows_per_file):
                 stem = compacted_stem(chain.version or 0, number, self.token)
-                yield self.files.write(stem, part.slice(start, at_once), partition=partition)
+                yield self.files.write(stem, part.slice(start, rows_per_file), partition=partition)
                 number += 1
 
 
@@ -171,11 +173,6 @@ def _runs(files: Iterable[RowFile], target_bytes: int) -> Iterator[list[RowFile]
         yield run
 
 
-# The garbage collector deletes merged files that no record names at that moment.  A record younger
-# than this may name files that are about to be deleted, so vacuum does not rely on it.
-GRACE_MS = 600_000
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuumed:
     """The result of a vacuum: deleted ``versions``, and the number and size of deleted files."""
@@ -183,13 +180,6 @@ class Vacuumed:
     versions: tuple[int, ...] = ()
     files: int = 0
     size_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    manifests: frozenset[int]
-    records: frozenset[int]
-    files: frozenset[str]
 
 
 def vacuum_versions(
@@ -216,8 +206,9 @@ def vacuum_versions(
         )
     compactor.compact(kept_lineage[0])
     versions = table.versions()
-    usable = _usable(table, grace_ms)
-    kept = _kept(table, [one for one in versions if one >= before_version], lineage[-1], usable)
+    usable = _usable_records(table, grace_ms)
+    kept_versions = {version for version in versions if version >= before_version}
+    kept = _kept(table, kept_versions | {lineage[-1]}, usable)
     gone = [version for version in versions if version not in kept.manifests]
     names, freed = _doomed_files(table, gone, usable, kept)
     files.store.delete([*_doomed_entries(table, gone, kept)])
@@ -230,32 +221,39 @@ def vacuum_versions(
     return Vacuumed(versions=tuple(gone), files=len(names), size_bytes=freed)
 
 
-def _usable(table: TableLog, grace_ms: int) -> dict[int, MergedFiles]:
+def _usable_records(table: TableLog, grace_ms: int) -> dict[int, MergedFiles]:
     """The records that are old enough, and whose files all exist."""
     listed = [*table.store.list(COMPACTED)]
-    present = {one.key: one.size_bytes for one in listed}
-    records = {record_key(one.checkpoint_id): one for one in table.compactions()}
-    marks = [one for one in table.store.list("_compacted/") if one.key in records]
-    others = [*listed, *marks, *table.store.list(MANIFESTS)]
-    now_ms = max((one.modified_ms for one in others), default=0)
+    present = {file.key: file.size_bytes for file in listed}
+    records = {record_key(record.checkpoint_id): record for record in table.compactions()}
+    stored = [entry for entry in table.store.list(RECORDS) if entry.key in records]
+    everything = [*listed, *stored, *table.store.list(MANIFESTS)]
+    now_ms = max((entry.modified_ms for entry in everything), default=0)
     return {
-        records[mark.key].checkpoint_id: records[mark.key]
-        for mark in marks
-        if now_ms - mark.modified_ms >= grace_ms
+        records[entry.key].checkpoint_id: records[entry.key]
+        for entry in stored
+        if now_ms - entry.modified_ms >= grace_ms
         and all(
             present.get(file.file) == file.size_bytes
-            for file in records[mark.key].files
+            for file in records[entry.key].files
             if file.file.startswith(COMPACTED)
         )
     }
 
 
-def _kept(
-    table: TableLog, versions: list[int], newest: int, usable: dict[int, MergedFiles]
-) -> _Kept:
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Versions whose manifests stay, those whose record of merged files is used, and files."""
+
+    manifests: frozenset[int]
+    records: frozenset[int]
+    files: frozenset[str]
+
+
+def _kept(table: TableLog, versions: set[int], usable: dict[int, MergedFiles]) -> _Kept:
     manifests, records, files = set[int](), set[int](), set[str]()
     known = table.manifests(table.versions())
-    for version in {*versions, newest}:
+    for version in versions:
         current: int | None = version
         while current is not None and current not in manifests:
             manifest = known.get(current)
@@ -279,17 +277,17 @@ def _doomed_files(
 ) -> tuple[set[str], int]:
     """Published files to delete, and their size; unpublished ones are the garbage collector's."""
     sources: list[Manifest | MergedFiles] = [
-        *(one for one in table.manifests(gone).values() if one is not None),
-        *(one for one in table.manifests(kept.records).values() if one is not None),
-        *(one for version, one in usable.items() if version not in kept.manifests),
+        *(manifest for manifest in table.manifests(gone).values() if manifest is not None),
+        *(manifest for manifest in table.manifests(kept.records).values() if manifest is not None),
+        *(record for version, record in usable.items() if version not in kept.manifests),
     ]
-    sizes = {file.file: file.size_bytes for one in sources for file in one.files}
+    sizes = {file.file: file.size_bytes for source in sources for file in source.files}
     # Readers use a record that is too young for vacuum.
     read = {
         file.file
-        for one in table.compactions()
-        if one.checkpoint_id in kept.manifests
-        for file in one.files
+        for record in table.compactions()
+        if record.checkpoint_id in kept.manifests
+        for file in record.files
     }
     doomed = {name: size for name, size in sizes.items() if name not in kept.files | read}
     return set(doomed), sum(doomed.values())
@@ -298,19 +296,14 @@ def _doomed_files(
 def _doomed_entries(table: TableLog, gone: list[int], kept: _Kept) -> Iterator[str]:
     """The keys of manifests, records and fences to delete."""
     yield from (manifest_key(version) for version in reversed(gone))  # Newest first: no gap.
-    yield from (record_key(one) for one in table.compacted() if one not in kept.manifests)
+    yield from (
+        record_key(version) for version in table.compacted() if version not in kept.manifests
+    )
     oldest = min(kept.manifests)
     names = [*table.names()]
     for name in names[:-1]:  # The last entry decides which version readers see.
         if name.is_fence and name.checkpoint_id < oldest:
             yield name.key
-
-
-LATEST_FORMAT_VERSION = 1
-LATEST = "_latest"
-MAX_WRITE_ATTEMPTS = (
-    10  # A retry means that another writer was faster, and that one checks again, too.
-)
 
 
 class LatestHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -355,10 +348,53 @@ def refresh(store: ObjectStore) -> None:
         if body == raw:
             return
         store.put(LATEST, body)
-        seen = table.newest(latest.header.checkpoint_id or 0)
-        if seen == latest.header.checkpoint_id and store.get(LATEST) == body:
+        newest = table.newest(latest.header.checkpoint_id or 0)
+        if newest == latest.header.checkpoint_id and store.get(LATEST) == body:
             return
     log.warning("others write what readers read, again and again root=%s", store.root)
+
+
+def _continued(table: TableLog, before: LatestFile | None) -> LatestFile:
+    """The list of the newest version; continues *before* if that version does."""
+    known = (before.header.checkpoint_id or 0) if before is not None else 0
+    if known and table.newest(known) == known and before is not None:
+        newest_record = max(
+            (record for record in table.compacted() if record <= known), default=None
+        )
+        if newest_record == before.header.compacted:
+            return before
+        known = 0
+    chain = table.chain(known=known)
+    continues = chain.manifests and chain.base is None and chain.manifests[0].parent == known
+    root = table.store.root
+    if before is None or not known or not continues:
+        chain = chain if not known else table.chain()
+        files = chain.files
+        lines = tuple(_uri(root, file.file) for file in files)
+        header = LatestHeader(
+            version=LATEST_FORMAT_VERSION,
+            root=root,
+            checkpoint_id=chain.version,
+            compacted=None if chain.base is None else chain.base.checkpoint_id,
+            upsert_key=chain.upsert_key,
+            files=len(lines),
+            rows=sum(file.rows for file in files),
+            size_bytes=sum(file.size_bytes for file in files),
+            digest=_digest(lines),
+        )
+        return LatestFile(header, lines)
+    added = chain.files
+    lines = (*before.lines, *(_uri(root, file.file) for file in added))
+    header = msgspec.structs.replace(
+        before.header,
+        checkpoint_id=chain.version,
+        upsert_key=chain.upsert_key,
+        files=len(lines),
+        rows=before.header.rows + sum(file.rows for file in added),
+        size_bytes=before.header.size_bytes + sum(file.size_bytes for file in added),
+        digest=_digest(lines),
+    )
+    return LatestFile(header, lines)
 
 
 def decode(raw: bytes, root: str) -> LatestFile | None:
@@ -377,64 +413,9 @@ def decode(raw: bytes, root: str) -> LatestFile | None:
     return LatestFile(header, tuple(lines)) if is_ours else None
 
 
-def uri(root: str, file: str) -> str:
+def _uri(root: str, file: str) -> str:
     """The absolute name of a file: a path if the root is a folder, else a URI."""
     return f"{root.removeprefix('file://')}/{file}"
-
-
-def _continued(table: TableLog, before: LatestFile | None) -> LatestFile:
-    """The list of the newest version; continues *before* if that version does."""
-    known = (before.header.checkpoint_id or 0) if before is not None else 0
-    if known and table.newest(known) == known and before is not None:
-        newest_record = max((one for one in table.compacted() if one <= known), default=None)
-        if newest_record == before.header.compacted:
-            return before
-        known = 0
-    chain = table.chain(known=known)
-    continues = chain.manifests and chain.base is None and chain.manifests[0].parent == known
-    root = table.store.root
-    if before is None or not known or not continues:
-        chain = chain if not known else table.chain()
-        base = None if chain.base is None else chain.base.checkpoint_id
-        return _latest(root, chain.version, base, chain.upsert_key, chain.files)
-    header = before.header
-    added = chain.files
-    lines = (*before.lines, *(uri(root, one.file) for one in added))
-    return LatestFile(
-        msgspec.structs.replace(
-            header,
-            checkpoint_id=chain.version,
-            upsert_key=chain.upsert_key,
-            files=len(lines),
-            rows=header.rows + sum(one.rows for one in added),
-            size_bytes=header.size_bytes + sum(one.size_bytes for one in added),
-            digest=_digest(lines),
-        ),
-        lines,
-    )
-
-
-def _latest(
-    root: str,
-    version: int | None,
-    compacted: int | None,
-    upsert_key: tuple[str, ...] | None,
-    files: Iterable[RowFile],
-) -> LatestFile:
-    listed = [*files]
-    lines = tuple(uri(root, one.file) for one in listed)
-    header = LatestHeader(
-        version=LATEST_FORMAT_VERSION,
-        root=root,
-        checkpoint_id=version,
-        compacted=compacted,
-        upsert_key=upsert_key,
-        files=len(lines),
-        rows=sum(one.rows for one in listed),
-        size_bytes=sum(one.size_bytes for one in listed),
-        digest=_digest(lines),
-    )
-    return LatestFile(header, lines)
 
 
 def _digest(lines: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""A table of files, which consists of the files that its commit manifests name.
+"""A table of files: it consists of the files that its commit manifests name.
 
     data/{checkpoint}-{subtask}-{attempt}.parquet    staged; invisible to readers
     _manifests/{checkpoint}.json                     create-only; names the files it adds
@@ -21,7 +21,7 @@ are relative to the root, so a table can be copied; ``_latest`` alone is made an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,10 @@ from sluice.connectors.files_table.columns import TableSchemas, read_chain
 from sluice.connectors.files_table.log import (
     MANIFEST_FORMAT_VERSION,
     READ_THREADS,
-    Chain,
     Manifest,
     MergedFiles,
     TableLog,
     timeline_of,
-    timeline_since,
 )
 from sluice.connectors.files_table.maintenance import (
     GRACE_MS,
@@ -47,13 +45,14 @@ from sluice.connectors.files_table.maintenance import (
 from sluice.connectors.row_files import PARQUET
 from sluice.connectors.staged_files import (
     COMPACTED,
+    DATA,
     StagedFiles,
     behind_data_of,
     deletes_first,
     manifest_key,
-    of_compacted,
     staged_in,
     unit_of,
+    version_of_compacted,
 )
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
@@ -66,8 +65,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The number of files is counted this often before the limit is reached: a count costs two listings,
-# and with a limit of 1,000 it is done every 16 checkpoints.
+# Files are counted this often before the limit is reached, as a count costs two listings: with a
+# limit of 1,000 every 16 checkpoints.
 CHECKS_PER_COMPACTION = 62
 
 
@@ -105,7 +104,7 @@ class ManifestTable:
         """Raises ProtocolViolation when the checkpoint was committed with other files."""
         assert parent is None or parent < checkpoint_id
         assert all(committable.sink == self.sink for committable in committables)
-        timeline = timeline_since(self._log, parent)
+        timeline = timeline_of(self._log, since=parent)
         # Commits ahead of the parent are replaced by this one.
         timeline.line.publishing(replace(writer, recovered_by=0), checkpoint_id, parent)
         staged = in_parallel(self._staged.files_of, committables, READ_THREADS)
@@ -165,7 +164,7 @@ class ManifestTable:
         merged = [*self.store.list(COMPACTED)]
         listed = self._staged.listed()
         with_files = {staged.checkpoint_id for staged in staged_in(listed)}
-        versions = [one for one in self.versions() if one in with_files]
+        versions = [version for version in self.versions() if version in with_files]
         named: set[str] = set()
         for version, manifest in self._log.manifests(versions).items():
             if manifest is None:
@@ -176,15 +175,15 @@ class ManifestTable:
         found = self._staged.unpublished(listed, named | recorded)
         unrecorded = tuple(
             Staged(
-                file=one.key,
+                file=file.key,
                 checkpoint_id=of,
-                size_bytes=one.size_bytes,
-                modified_ms=one.modified_ms,
+                size_bytes=file.size_bytes,
+                modified_ms=file.modified_ms,
             )
-            for one in merged
-            if one.key not in recorded and (of := of_compacted(one.key)) is not None
+            for file in merged
+            if file.key not in recorded and (of := version_of_compacted(file.key)) is not None
         )
-        newest_ms = max((one.modified_ms for one in merged), default=0)
+        newest_ms = max((file.modified_ms for file in merged), default=0)
         return Unpublished(
             root=found.root,
             staged=(*found.staged, *unrecorded),
@@ -212,7 +211,18 @@ class ManifestTable:
             ProtocolViolation: a manifest is missing or unreadable.
         """
         chain = self._log.chain(version)
-        return tuple(_as_manifests(chain))
+        if chain.base is None:
+            return chain.manifests
+        merged = Manifest(
+            version=MANIFEST_FORMAT_VERSION,
+            checkpoint_id=chain.base.checkpoint_id,
+            parent=None,
+            files=chain.base.files,
+            upsert_key=chain.base.upsert_key,
+            life="",
+            generation=0,
+        )
+        return (merged, *chain.manifests)
 
     def read(self, version: int | None = None) -> pa.Table:
         """The committed rows, in the order of checkpoints and files; merged ones by partition.
@@ -245,13 +255,13 @@ class ManifestTable:
     def compact(
         self, version: int | None = None, *, target_bytes: int = TARGET_BYTES
     ) -> MergedFiles | None:
-        """Merge the files of *version*, by default the newest; see ``table_compaction``."""
+        """Merge the files of *version*, by default the newest; see ``Compactor``."""
         record = Compactor(self._staged, target_bytes).compact(version)
         self._show()
         return record
 
     def vacuum(self, before_version: int, *, grace_ms: int = GRACE_MS) -> Vacuumed:
-        """Delete what only versions before that one need; see ``table_vacuum``."""
+        """Delete what only versions before that one need; see ``vacuum_versions``."""
         freed = vacuum_versions(
             self._staged, before_version, compactor=Compactor(self._staged), grace_ms=grace_ms
         )
@@ -267,7 +277,7 @@ class ManifestTable:
         return TableLog(self.store)
 
     def _recorded(self) -> frozenset[str]:
-        return frozenset(file.file for one in self._log.compactions() for file in one.files)
+        return frozenset(file.file for record in self._log.compactions() for file in record.files)
 
     def _show(self) -> None:
         if self.latest:
@@ -280,22 +290,8 @@ class ManifestTable:
         try:
             last = max(self._log.compacted(), default=0)
             start_after = behind_data_of(last) if last else ""
-            listed = self.store.list("data/", start_after=start_after)
+            listed = self.store.list(DATA, start_after=start_after)
             if sum(1 for _, _ in zip(range(limit), listed, strict=False)) == limit:
                 Compactor(self._staged).compact()
         except (SluiceError, OSError, MemoryError, ValueError) as error:
             log.warning("table not compacted root=%s cause=%s", self.store.root, error)
-
-
-def _as_manifests(chain: Chain) -> Iterator[Manifest]:
-    if chain.base is not None:
-        yield Manifest(
-            version=MANIFEST_FORMAT_VERSION,
-            checkpoint_id=chain.base.checkpoint_id,
-            parent=None,
-            files=chain.base.files,
-            upsert_key=chain.base.upsert_key,
-            life="",
-            generation=0,
-        )
-    yield from chain.manifests

@@ -16,14 +16,6 @@ One flat table; columns that an event's type does not have are null:
 
 As in the reference, a bid or an auction may name one of the next ``id_lead`` people or auctions:
 those events seem to be late.  ``id_lead=0`` names only what exists already.
-
-The columns of a range of Nexmark events, computed with numpy.
-
-Everything is a function of the event's number.  Of 50 events the first is a person, the next three
-are auctions, the others bids; so the number also tells the newest person and auction.  A bid's
-columns are computed for every row and masked; people and auctions are few, so theirs are computed
-for them alone and scattered.  No result depends on the processor: floats are only ever looked up,
-added and multiplied.
 """
 
 from __future__ import annotations
@@ -59,6 +51,26 @@ BATCH_EVENTS = 32_768
 
 # An event number times 1,000, and the event's time, fit into 64 bits.
 MAX_EVENTS = 10**15
+
+# The reference's default settings.
+CYCLE, AUCTIONS_PER_CYCLE = 50, 3
+FIRST_ID, FIRST_CATEGORY, CATEGORIES = 1000, 10, 5
+ACTIVE_PEOPLE, AUCTIONS_IN_FLIGHT = 1000, 100
+HOT_EVERY = 100  # One of a hundred people or auctions is hot: the first, or for bidders the second.
+HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
+OTHER_CHANNELS = 10_000
+FIRST_NAMES = "Peter,Paul,Luke,John,Saul,Vicky,Kate,Julie,Sarah,Deiter,Walter"
+LAST_NAMES = "Shultz,Abrams,Spencer,White,Bartels,Walton,Smith,Jones,Noris"
+CITIES = "Phoenix,Los Angeles,San Francisco,Boise,Portland,Bend,Redmond,Seattle,Kent,Cheyenne"
+STATES = "AZ,CA,ID,OR,WA,WY"
+
+PRICE_KNOTS = 4096  # The error of a price between two knots is below two in a million.
+
+MASK_64 = 2**64 - 1
+GOLDEN_GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+Integers: TypeAlias = npt.NDArray[np.int64]
+EventHashes: TypeAlias = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,29 +191,14 @@ def _ranges(start: int, end: int, parallelism: int) -> Iterator[tuple[int, int]]
         yield first, min(first + longest, end)
 
 
-Integers: TypeAlias = npt.NDArray[np.int64]
-EventHashes: TypeAlias = npt.NDArray[np.uint64]
-
-# The reference's default settings.
-CYCLE, AUCTIONS_PER_CYCLE = 50, 3
-FIRST_ID, FIRST_CATEGORY, CATEGORIES = 1000, 10, 5
-ACTIVE_PEOPLE, AUCTIONS_IN_FLIGHT = 1000, 100
-HOT_EVERY = 100  # One of a hundred people or auctions is hot: the first, or for bidders the second.
-HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
-OTHER_CHANNELS = 10_000
-FIRST_NAMES = "Peter,Paul,Luke,John,Saul,Vicky,Kate,Julie,Sarah,Deiter,Walter"
-LAST_NAMES = "Shultz,Abrams,Spencer,White,Bartels,Walton,Smith,Jones,Noris"
-CITIES = "Phoenix,Los Angeles,San Francisco,Boise,Portland,Bend,Redmond,Seattle,Kent,Cheyenne"
-STATES = "AZ,CA,ID,OR,WA,WY"
-
-PRICE_KNOTS = 4096  # The error of a price between two knots is below two in a million.
-
-MASK_64 = 2**64 - 1
-GOLDEN_GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
 class Events:
-    """Events *start* to *end* of *source*, a column at a time."""
+    """Events *start* to *end* of *source*, computed a column at a time with numpy.
+
+    Of 50 events the first is a person, the next three are auctions, the others bids; so the number
+    of an event also gives the newest person and auction.  A bid's columns are computed for every
+    row and masked; people and auctions are few, so theirs are computed for them alone and
+    scattered.  No result depends on the processor: floats are only looked up, added and multiplied.
+    """
 
     def __init__(self, source: NexmarkSource, start: int, end: int) -> None:
         self._source = source
