@@ -36,6 +36,18 @@ from sluice.extras import require_installed
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CODECS = ("null", "deflate", "snappy", "zstandard", "bzip2", "xz")
+
+# Three bytes of snappy expand to 64 at most.  No memory is allocated for a block that claims more.
+SNAPPY_MAX_RATIO = 64
+
+WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
+TIMES = {
+    f"{local}timestamp-{unit}": short
+    for local in ("", "local-")
+    for unit, short in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
+}
+
 AvroSchema: TypeAlias = Any  # JSON: a name, a list that is a union, or an object.
 
 
@@ -74,19 +86,6 @@ class AvroColumn:
         """
         exact = cast_exactly(column, self.exact.field(name).type)
         return cast_exactly(exact, self.decoded.field(name).type)
-
-
-CODECS = ("null", "deflate", "snappy", "zstandard", "bzip2", "xz")
-
-# Three bytes of snappy expand to 64 at most.  No memory is allocated for a block that claims more.
-SNAPPY_MAX_RATIO = 64
-
-WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
-TIMES = {
-    f"{local}timestamp-{unit}": short
-    for local in ("", "local-")
-    for unit, short in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
-}
 
 
 def map_schema(schema: AvroSchema, what: str) -> AvroColumn:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_DECIMAL_DIGITS = 38  # Of Arrow's decimal128, as of Spark's decimals and most databases'.
 
 # Columns that sluice adds to rows within a stage; a file's column of that name would replace one.
-OURS = (RECORD, MALFORMED_COLUMN, RAW, "_source", "_weight")
+RESERVED = (RECORD, MALFORMED_COLUMN, RAW, "_source", "_weight")
 
 # Polars takes such a name for a pattern of columns.
 PATTERN = re.compile(r"\*|\^.*\$", re.DOTALL)
@@ -86,7 +86,7 @@ def check_names(names: Sequence[str], file: str) -> None:
             raise ConfigurationError(
                 f"{file} has a column {name!r}, which looks like a pattern of names; rename it"
             )
-        if name.lower() in OURS:  # Spark's SQL ignores case.
+        if name.lower() in RESERVED:  # Spark's SQL ignores case.
             raise ConfigurationError(
                 f"{file} has a column {name!r}, a name that sluice gives to a column of its own; "
                 "rename it"

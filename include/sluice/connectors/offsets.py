@@ -1,6 +1,6 @@
 """``OffsetSource``: a source whose partitions have numbered records, such as a Kafka topic.
 
-A subclass tells where each partition begins and ends now, and reads.  Offsets are 64-bit and grow;
+A subclass lists where each partition begins and ends now, and reads.  Offsets are 64-bit and grow;
 not every number needs to have a record.
 """
 
@@ -99,8 +99,8 @@ class OffsetSource(SourceDefaults, ABC):
         waiting = {name: ends[name] - before[name].offset for name in before}
         taken = waiting if max_records is None else _fair_shares(waiting, max_records)
         after = {
-            name: replace(one, offset=one.offset + taken[name], records=one.records + taken[name])
-            for name, one in before.items()
+            name: replace(old, offset=old.offset + taken[name], records=old.records + taken[name])
+            for name, old in before.items()
         }
         rest = tuple(name for name in sorted(after) if after[name].offset < now[name].end)
         return Barrier(
@@ -124,16 +124,16 @@ class OffsetSource(SourceDefaults, ABC):
                 f"partition {gone[0]!r} of {self.name} was read to offset {read[gone[0]].offset} "
                 "and is gone; put it back, or begin anew without this state"
             )
-        found = {}
+        before = {}
         for name, there in sorted(now.items()):
-            if name not in read:
-                first = self.first_offset(name, there, is_new=bool(position))
-                found[name] = PartitionOffset(
-                    partition=name, offset=first, records=0, version=there.version
-                )
-            else:
-                found[name] = self._checked(read[name], there)
-        return found
+            if name in read:
+                before[name] = self._checked(read[name], there)
+                continue
+            first = self.first_offset(name, there, is_new=bool(position))
+            before[name] = PartitionOffset(
+                partition=name, offset=first, records=0, version=there.version
+            )
+        return before
 
     def _checked(self, read: PartitionOffset, there: Readable) -> PartitionOffset:
         if read.offset > there.end:

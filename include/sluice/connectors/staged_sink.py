@@ -309,15 +309,10 @@ def _text(timeline: Timeline) -> str:
 
 
 def _spans(text: str) -> tuple[CheckpointRange, ...]:
-    spans = tuple(_span(part) for part in text.split(",") if part)
-    if any(last + 1 >= first for (_, last), (first, _) in pairwise(spans)):
+    """Raises ValueError unless the spans ascend, with gaps between them."""
+    bounds = [part.partition("-") for part in text.split(",") if part]
+    spans = tuple((int(first), int(last or first)) for first, _, last in bounds)
+    is_sorted = all(last + 1 < first for (_, last), (first, _) in pairwise(spans))
+    if not is_sorted or not all(0 < first <= last for first, last in spans):
         raise ValueError(text)
     return spans
-
-
-def _span(text: str) -> CheckpointRange:
-    first, _, last = text.partition("-")
-    span = int(first), int(last or first)
-    if not 0 < span[0] <= span[1]:
-        raise ValueError(text)
-    return span

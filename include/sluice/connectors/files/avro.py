@@ -47,9 +47,7 @@ INDEXES_KEPT = 256
 class AvroSource(WholeFileSource):
     """The rows of *location*: a file, or every file below a folder."""
 
-    @property
-    def _format_name(self) -> str:
-        return "Avro"
+    _format_name = "Avro"
 
     def _file(self, listed: Listed) -> AvroFile:
         return AvroFile(self._files, listed.key, listed.size_bytes, listed.version)

@@ -21,7 +21,7 @@ DECODED = ("json", "csv")  # The formats that Spark decodes, with a schema.
 Format: TypeAlias = Literal["text", "json", "csv", "parquet", "avro"]
 
 # Options that decide which rows are malformed, and where a row ends: they cannot be declared.
-OURS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding")
+FIXED_OPTIONS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding")
 
 # Longer than a writer pauses within a file, and short enough to report a dead writer that day.
 GIVE_UP_AFTER_S = 3600
@@ -90,7 +90,7 @@ class Files:
                 f"delimiter of Files({self.location!r}) is {self.delimiter!r}; give one that is "
                 "no line break"
             )
-        if wrong := [name for name in OURS if name in self.options]:
+        if wrong := [name for name in FIXED_OPTIONS if name in self.options]:
             raise ConfigurationError(
                 f"Files({self.location!r}) sets the option {wrong[0]!r}, which sluice decides "
                 "itself; drop it (a header is header=True, and a line is a row)"

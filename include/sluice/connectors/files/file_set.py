@@ -93,7 +93,10 @@ class FileSet:
                     f"the name of {file.key!a} below {self.location} is not UTF-8; rename the file"
                 )
             yield file
-        if is_empty and not self._may_be_empty():
+        if not is_empty:
+            return
+        exists = self._path.is_dir() if self.is_local else self.location.endswith("/")
+        if not exists:
             raise ConfigurationError(
                 f"there is no file and no folder at {self.location}; create it or correct the "
                 "location (a folder in a bucket that has no file yet is written with a slash at "
@@ -118,15 +121,14 @@ class FileSet:
 
     def local_path(self, name: str) -> Path | None:
         """The path of a file on this machine; None when it is in a bucket or in memory."""
-        scheme, _, path = self.location.partition("://")
-        if scheme != "file":
+        if not self.is_local:
             return None
-        root = Path(path)
+        root = self._path
         return root if root.name == name and root.is_file() else root / name
 
-    def _may_be_empty(self) -> bool:
-        scheme, _, path = self.location.partition("://")
-        return Path(path).is_dir() if scheme == "file" else self.location.endswith("/")
+    @property
+    def _path(self) -> Path:
+        return Path(self.location.removeprefix("file://"))
 
     def _as_folder(self) -> ObjectStore:
         return open_store(self._store_location(self.location))

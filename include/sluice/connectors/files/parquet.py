@@ -48,9 +48,7 @@ FOOTERS_KEPT = 4096
 class ParquetSource(WholeFileSource):
     """The rows of *location*: a file, or every file below a folder."""
 
-    @property
-    def _format_name(self) -> str:
-        return "Parquet"
+    _format_name = "Parquet"
 
     def _file(self, listed: Listed) -> ParquetFile:
         return ParquetFile(self._files, listed.key, listed.size_bytes, listed.version)

@@ -83,10 +83,6 @@ class Part(Generic[CutT]):
     has_rest: bool = False
     is_half_a_record: bool = False
 
-    @property
-    def is_waiting(self) -> bool:
-        return self.has_rest and not self.is_half_a_record
-
 
 @dataclass(frozen=True, slots=True)
 class FileSource(SourceDefaults, ABC, Generic[CutT]):
@@ -136,8 +132,10 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             now[file.key] = part.after
             ends[file.key] = (before.offset, part.end)
             rest = rest or part.has_rest
-            if part.is_waiting:
-                waiting[file.key] = self._unread_bytes(file, part.after)
+            if part.has_rest and not part.is_half_a_record:
+                # Offsets of a file that may grow are its bytes; of others all bytes count.
+                read_bytes = part.after.offset if self._may_grow(file.key) else 0
+                waiting[file.key] = file.size_bytes - read_bytes
             if part.cut is not None:
                 cuts.append(part.cut)
                 missing = None if missing is None else missing - part.records
@@ -195,10 +193,6 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             size_bytes=sum(waiting.values()) + sum(file.size_bytes for file in counted),
             is_least=len(counted) == COUNTED,
         )
-
-    def _unread_bytes(self, file: Listed, after: PartitionOffset) -> int:
-        """The bytes of *file* behind *after*; offsets are bytes of those that may grow."""
-        return file.size_bytes - (after.offset if self._may_grow(file.key) else 0)
 
     def _size_of(self, slices: Sequence[Slice]) -> int | None:
         if not all(self._may_grow(piece.partition) for piece in slices):

@@ -66,7 +66,6 @@ if TYPE_CHECKING:
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 
 HEAD_BYTES = 64 * 1024
-
 LINE_FORMATS = ("text", "json", "csv")
 
 # The escapes of Spark's CSV reader in a delimiter.

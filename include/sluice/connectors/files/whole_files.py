@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sluice.connectors.files.file_set import FileSet
 from sluice.connectors.files.source import (
@@ -44,8 +44,9 @@ NEAR = 2
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """``group_ends[i]`` is the number of rows up to the end of the i-th part that is decoded whole:
-    Parquet's row groups, Avro's blocks.
+    """The columns of a file, and the number of rows up to each end of a part of it.
+
+    A part is decoded whole: a row group of Parquet, a block of Avro.
     """
 
     schema: pa.Schema
@@ -101,13 +102,10 @@ class RowCut:
 class WholeFileSource(FileSource[RowCut]):
     """A source of files with footers; see ``FileSource``."""
 
+    _format_name: ClassVar[str]  # In messages.
+
     @abstractmethod
     def _file(self, listed: Listed) -> WholeFile: ...
-
-    @property
-    @abstractmethod
-    def _format_name(self) -> str:
-        """The format's name in messages."""
 
     def schema(self) -> pa.Schema:
         """The columns of the first complete file.

@@ -14,7 +14,7 @@ Manifests are deleted before files.
 
 A crash in either leaves files that ``unpublished`` lists.
 
-``refresh`` writes ``_latest``, one object at the table's root:
+``refresh_latest`` writes ``_latest``, one object at the table's root:
 
     # {"version": 1, "checkpoint_id": 7, "upsert_key": null, "files": 2, "rows": 10, ...}
     s3://bucket/table/data/00000000000000000006-00000-1-a.parquet
@@ -335,7 +335,7 @@ class LatestFile:
         return "".join(f"{line}\n" for line in (f"# {header}", *self.lines)).encode()
 
 
-def refresh(store: ObjectStore) -> None:
+def refresh_latest(store: ObjectStore) -> None:
     """Write the list of the newest version, unless it exists.  Raises StoreUnavailable: try again.
 
     It continues the existing list, so the number of requests does not grow with the versions.
@@ -343,7 +343,7 @@ def refresh(store: ObjectStore) -> None:
     table = TableLog(store)
     for _ in range(MAX_WRITE_ATTEMPTS):
         raw = store.get(LATEST)
-        latest = _continued(table, None if raw is None else decode(raw, store.root))
+        latest = _continued(table, None if raw is None else decoded_latest(raw, store.root))
         body = latest.encode()
         if body == raw:
             return
@@ -397,7 +397,7 @@ def _continued(table: TableLog, before: LatestFile | None) -> LatestFile:
     return LatestFile(header, lines)
 
 
-def decode(raw: bytes, root: str) -> LatestFile | None:
+def decoded_latest(raw: bytes, root: str) -> LatestFile | None:
     """The parsed *raw*; None if it is incomplete, of another format, or of another root."""
     try:
         first, *lines = raw.decode().removesuffix("\n").split("\n")

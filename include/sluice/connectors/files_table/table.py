@@ -39,7 +39,7 @@ from sluice.connectors.files_table.maintenance import (
     TARGET_BYTES,
     Compactor,
     Vacuumed,
-    refresh,
+    refresh_latest,
     vacuum_versions,
 )
 from sluice.connectors.row_files import PARQUET
@@ -281,7 +281,7 @@ class ManifestTable:
 
     def _show(self) -> None:
         if self.latest:
-            refresh(self.store)
+            refresh_latest(self.store)
 
     def _compact_if_due(self, checkpoint_id: int) -> None:
         limit = self.compact_when_files

@@ -29,10 +29,9 @@ class Nexmark:
         return params_of(self.events, self.events_per_second)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - reads nothing
-        from sluice.connectors.nexmark.source import NexmarkSource
+        from sluice.connectors.nexmark.source import COLUMNS, NexmarkSource
 
         events = whole_number(self.events, params)
         rate = whole_number(self.events_per_second, params)
-        if self.columns:
-            return NexmarkSource(events or None, first_event_rate=rate, columns=self.columns)
-        return NexmarkSource(events or None, first_event_rate=rate)
+        columns = self.columns or COLUMNS
+        return NexmarkSource(events or None, first_event_rate=rate, columns=columns)

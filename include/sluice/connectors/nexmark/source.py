@@ -197,7 +197,8 @@ class Events:
     Of 50 events the first is a person, the next three are auctions, the others bids; so the number
     of an event also gives the newest person and auction.  A bid's columns are computed for every
     row and masked; people and auctions are few, so theirs are computed for them alone and
-    scattered.  No result depends on the processor: floats are only looked up, added and multiplied.
+    scattered.  No result depends on the processor: floats are only read from a table, added and
+    multiplied.
     """
 
     def __init__(self, source: NexmarkSource, start: int, end: int) -> None:
