@@ -1,6 +1,4 @@
-"""A table under test, of any connector: handles on it as different processes have them, and what a
-stranger sees in it.
-"""
+"""A table under test, of any connector: handles of several processes, and an outside reader."""
 
 from __future__ import annotations
 
@@ -38,7 +36,8 @@ ANEW = Writer(life="second-life", generation=1)
 @dataclass(frozen=True, slots=True)
 class SinkCase:
     """``open`` gives a new handle on the same table; with upsert rules its key is ``id``.
-    ``read`` gives the rows of ``SCHEMA`` that a stranger sees now, in any order.
+
+    ``read`` gives the rows of ``SCHEMA`` that another tool reads now, in any order.
     """
 
     open: Callable[[], Sink]
@@ -65,24 +64,26 @@ def open_staged(case: SinkCase) -> StagedSink:
 
 
 def stage(
-    sink: Sink, checkpoint_id: int, given: Iterable[Row], subtask: int = 0, attempt: str = "1-a"
+    sink: Sink, checkpoint_id: int, added: Iterable[Row], subtask: int = 0, attempt: str = "1-a"
 ) -> Committable | None:
     return sink.stage(
-        pa.Table.from_pylist([*given], SCHEMA),
+        pa.Table.from_pylist([*added], SCHEMA),
         checkpoint_id=checkpoint_id,
         subtask=subtask,
         attempt_token=attempt,
     )
 
 
-def staged_rows(sink: Sink, checkpoint_id: int, *ids: int) -> Committable:
-    staged = stage(sink, checkpoint_id, rows(*ids))
+def staged_rows(
+    sink: Sink, checkpoint_id: int, *ids: int, name: str = "n", **how: Any
+) -> Committable:
+    staged = stage(sink, checkpoint_id, rows(*ids, name=name), **how)
     assert staged is not None
     return staged
 
 
-def stage_deletes(sink: Sink, checkpoint_id: int, given: Iterable[Row]) -> Committable:
-    table = pa.Table.from_pylist([*given], SCHEMA)
+def stage_deletes(sink: Sink, checkpoint_id: int, added: Iterable[Row]) -> Committable:
+    table = pa.Table.from_pylist([*added], SCHEMA)
     table = table.append_column(DELETED, pa.array([True] * table.num_rows))
     staged = sink.stage(table, checkpoint_id=checkpoint_id, subtask=0, attempt_token="1-deletes")  # noqa: S106
     assert staged is not None
@@ -90,9 +91,9 @@ def stage_deletes(sink: Sink, checkpoint_id: int, given: Iterable[Row]) -> Commi
 
 
 def publish(
-    sink: Sink, checkpoint_id: int, parent: int | None, given: Iterable[Row], writer: Writer = JOB
+    sink: Sink, checkpoint_id: int, parent: int | None, added: Iterable[Row], writer: Writer = JOB
 ) -> None:
-    staged = stage(sink, checkpoint_id, given)
+    staged = stage(sink, checkpoint_id, added)
     sink.commit(writer, checkpoint_id, parent, [staged] if staged is not None else [])
 
 

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
-from sluice.core.answers import Committable
-from sluice.declaration.places import Sink
+from sluice.declaration.places import Sink, Staged
 from tests.contract.restore_rules import RESTORE_RULES
 from tests.contract.sink_case import (
     JOB,
@@ -30,8 +30,8 @@ def staged_rows_are_seen_by_nobody(case: SinkCase) -> None:
 
 def a_commit_shows_the_rows_of_all_subtasks_and_types_survive(case: SinkCase) -> None:
     sink = case.open()
-    staged = [stage(sink, 1, rows(1, 7), 0), stage(sink, 1, rows(2, 3), 1)]
-    case.open().commit(JOB, 1, None, [one for one in staged if one is not None])
+    staged = [staged_rows(sink, 1, 1, 7), staged_rows(sink, 1, 2, 3, subtask=1)]
+    case.open().commit(JOB, 1, None, staged)
     assert seen(case) == rows(1, 2, 3, 7)
 
 
@@ -47,9 +47,7 @@ def a_repeated_commit_changes_nothing(case: SinkCase) -> None:
 def an_attempt_that_no_ack_names_is_never_seen(case: SinkCase) -> None:
     sink = case.open()
     stage(sink, 1, rows(1), attempt="1-zombie")
-    staged = stage(sink, 1, rows(1), attempt="2-b")
-    assert staged is not None
-    sink.commit(JOB, 1, None, [staged])
+    sink.commit(JOB, 1, None, [staged_rows(sink, 1, 1, attempt="2-b")])
     assert seen(case) == rows(1)
 
 
@@ -69,7 +67,7 @@ def an_aborted_checkpoint_leaves_nothing(case: SinkCase) -> None:
     case.open().abort(2)
     case.open().abort(2)
     assert not case.open().is_published(2)
-    assert not [one for one in sink.unpublished().staged if one.checkpoint_id > 1]
+    assert not left_behind(sink)
     publish(sink, 3, 1, rows(3))
     assert seen(case) == rows(1, 3)
 
@@ -79,10 +77,10 @@ def what_nobody_committed_is_listed_and_can_be_deleted(case: SinkCase) -> None:
     publish(sink, 1, None, rows(1))
     stage(sink, 2, rows(2))
     stage(sink, 3, rows(3))
-    left = [one for one in case.open().unpublished().staged if one.checkpoint_id > 1]
-    assert {one.checkpoint_id for one in left} == {2, 3}
-    sink.discard([one.file for one in left])
-    assert not [one for one in sink.unpublished().staged if one.checkpoint_id > 1]
+    left = left_behind(case.open())
+    assert {unit.checkpoint_id for unit in left} == {2, 3}
+    sink.discard([unit.file for unit in left])
+    assert not left_behind(sink)
     assert seen(case) == rows(1)
 
 
@@ -95,7 +93,7 @@ def what_was_copied_is_deleted_when_that_is_journaled_and_what_is_the_table_stay
     sink.commit(JOB, 2, 1, staged)
     for handle in (sink, case.open()):
         handle.discard_copied(staged)
-    assert not [one for one in sink.unpublished().staged if one.checkpoint_id > 1]
+    assert not left_behind(sink)
     assert seen(case) == rows(1, 2, 3)
     publish(sink, 3, 2, rows(4))
     assert seen(case) == rows(1, 2, 3, 4)
@@ -103,20 +101,7 @@ def what_was_copied_is_deleted_when_that_is_journaled_and_what_is_the_table_stay
 
 def coordinators_that_commit_at_once_publish_once(case: SinkCase) -> None:
     for checkpoint_id in range(1, 6):
-        staged = staged_rows(case.open(), checkpoint_id, checkpoint_id)
-        handles = [case.open() for _ in range(3)]
-        go = threading.Barrier(len(handles))
-        problems: list[Exception] = []
-
-        threads = [
-            threading.Thread(target=_commit_at, args=(handle, go, checkpoint_id, staged, problems))
-            for handle in handles
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert problems == [], [repr(problem) for problem in problems]
+        commit_at_once(case, checkpoint_id)
     assert seen(case) == rows(1, 2, 3, 4, 5)
 
 
@@ -130,23 +115,27 @@ def an_upsert_replaces_the_row_of_its_key(case: SinkCase) -> None:
 def a_delete_takes_the_row_away_unless_it_is_written_again(case: SinkCase) -> None:
     sink = case.open()
     publish(sink, 1, None, rows(1, 2, 3))
-    staged = [stage(sink, 2, rows(2, name="new")), stage_deletes(sink, 2, rows(1, 2))]
-    sink.commit(JOB, 2, 1, [one for one in staged if one is not None])
+    staged = [staged_rows(sink, 2, 2, name="new"), stage_deletes(sink, 2, rows(1, 2))]
+    sink.commit(JOB, 2, 1, staged)
     assert seen(case) == [*rows(2, name="new"), *rows(3)]
 
 
-def _commit_at(
-    sink: Sink,
-    go: threading.Barrier,
-    checkpoint_id: int,
-    staged: Committable,
-    problems: list[Exception],
-) -> None:
-    go.wait()
-    try:
+def left_behind(sink: Sink) -> list[Staged]:
+    """What checkpoints after the first have staged, and no commit has published."""
+    return [unit for unit in sink.unpublished().staged if unit.checkpoint_id > 1]
+
+
+def commit_at_once(case: SinkCase, checkpoint_id: int) -> None:
+    staged = staged_rows(case.open(), checkpoint_id, checkpoint_id)
+    handles = [case.open() for _ in range(3)]
+    go = threading.Barrier(len(handles))
+
+    def commit(sink: Sink) -> None:
+        go.wait()
         sink.commit(JOB, checkpoint_id, checkpoint_id - 1 or None, [staged])
-    except Exception as error:  # noqa: BLE001 - whatever a thread raises is a problem
-        problems.append(error)
+
+    with ThreadPoolExecutor(len(handles)) as pool:
+        list(pool.map(commit, handles))  # Raises what a commit raises.
 
 
 APPEND_RULES = (

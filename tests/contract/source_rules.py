@@ -1,12 +1,13 @@
 """The rules for every source, checked against the rows in its place.
 
 Used with any connector on any store: epochs of any size, put together, are the whole input; a
-slice read again is the same; nothing is read twice; what is said to be left is left.
+slice read again is the same; nothing is read twice; the counts of unread rows are true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,15 @@ from sluice.declaration.places import Barrier, Source, SourcePosition
 
 Row = dict[str, Any]
 Cut = tuple[int | None, int]  # max_records, parallelism
+
+
+def plan_all(source: Source, position: SourcePosition = (), parallelism: int = 2) -> Barrier:
+    return source.plan(position, max_records=None, parallelism=parallelism)
+
+
+def places(position: SourcePosition) -> SourcePosition:
+    """*position* without the marks of its files' content."""
+    return tuple(replace(offset, version="") for offset in position)
 
 
 def rows_of(source: Source, barrier: Barrier) -> list[Row]:
@@ -69,7 +79,7 @@ def check_replay(source: Source, cuts: Iterable[Cut], expected: list[Row], *, fi
 
 
 def check_unread(barrier: Barrier, left: int) -> None:
-    """What the *barrier* says of the *left* rows behind it is true, as far as it says something."""
+    """What the *barrier* counts behind it, if it counts, is true of the *left* rows there."""
     unread = barrier.unread
     if unread is None:
         return

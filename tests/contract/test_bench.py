@@ -1,16 +1,9 @@
-"""The benchmark runs, on a small checkpoint; its figures are not checked.
+"""The benchmarks and their harness, at a thousandth of their size: what they compare is right.
 
-The charts of the benchmark, drawn from a small history: what is in them, and that they last.
-
-A benchmark on a busy machine: real processes that burn, and what is compared nonetheless.
-
-The quick form of the benchmark: every row, smaller, within its time, and it says so.
-
-The history of results: what is recorded, of which commit, and what is refused.
-
-The benchmark's inputs and its harness, at a thousandth of their size: what is compared is right.
-
-The engine is Polars, the oracle is DuckDB over the same files.  Figures are not checked.
+The engine is Polars, the oracle is DuckDB over the same files.  Figures are not checked.  On a busy
+machine, with processes that burn, disturbed samples are marked and not compared.  The quick form
+runs every row within its time.  The history says which commit it measured, and refuses what is no
+record; charts show it, and the same history gives the same bytes.
 """
 
 from __future__ import annotations
@@ -58,32 +51,39 @@ from bench.results import Row, Sample, digest_of, sample_of
 from bench.table import print_table
 from bench.workloads import WORKLOADS, Workload
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCALE = 0.001
+QUICK = form_of(quick=True, scale=SCALE, repetitions=None)
+FULL = form_of(quick=False, scale=None, repetitions=None)
+CHARTS = ("bench-ratio.svg", "bench-state.svg", "bench-change.svg")
+
+
+def run(module: str, *options: str, **environment: str) -> str:
+    """What the module prints."""
+    result = subprocess.run(
+        [sys.executable, "-m", module, *options],
+        check=False,
+        cwd=REPOSITORY,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
 
 @pytest.mark.s3
 def test_the_benchmark_says_what_a_finalize_costs() -> None:
-    command = [sys.executable, "-m", "bench.finalize", "--rounds", "1", "--subtasks", "4"]
+    printed = run("bench.finalize", "--rounds", "1", "--subtasks", "4")
 
-    result = subprocess.run(
-        command,
-        check=False,
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-    assert result.returncode == 0, result.stderr
-    table = [line.split("|")[1:3] for line in result.stdout.splitlines() if "subtasks, " in line]
+    table = [line.split("|")[1:3] for line in printed.splitlines() if "subtasks, " in line]
     assert [(name.strip(), int(requests)) for name, requests in table] == [
         ("4 subtasks, memory", 9),
         ("4 subtasks, memory, acks read one by one", 15),
         ("4 subtasks, S3 server", 9),
         ("4 subtasks, S3 server, acks read one by one", 15),
     ]
-
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-NAMES = ("bench-ratio.svg", "bench-state.svg", "bench-change.svg")
 
 
 def a_record(
@@ -142,7 +142,7 @@ HISTORY = [
 def texts_of(path: Path) -> list[str]:
     root = ET.parse(path).getroot()  # noqa: S314 - we have just drawn it
     return [
-        "".join(one.itertext()).strip() for one in root.iter("{http://www.w3.org/2000/svg}text")
+        "".join(text.itertext()).strip() for text in root.iter("{http://www.w3.org/2000/svg}text")
     ]
 
 
@@ -171,7 +171,7 @@ def test_the_newest_undisturbed_figures_count() -> None:
 def test_charts_show_rows_engines_and_commits(tmp_path: Path) -> None:
     drawn = draw(HISTORY, tmp_path)
 
-    assert [path.name for path in drawn] == list(NAMES)
+    assert [path.name for path in drawn] == list(CHARTS)
     ratio, state, change = map(texts_of, drawn)
     assert {"small_delta", "restore_1m", "keyed_5m_1m"} <= set(ratio)
     assert "nexmark_q4" not in ratio
@@ -186,20 +186,12 @@ def test_charts_show_rows_engines_and_commits(tmp_path: Path) -> None:
 def test_the_same_history_gives_the_same_bytes(history: Sequence[Record], tmp_path: Path) -> None:
     """In another process, with other hashes, on another day."""
     append_history(history, tmp_path / "history.jsonl")
-    command = [sys.executable, "-m", "bench.charts", "--history", str(tmp_path / "history.jsonl")]
-    environment = os.environ | {"PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1"}
-    subprocess.run(
-        [*command, "--output", str(tmp_path / "other")],
-        cwd=REPOSITORY,
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    options = ["--history", str(tmp_path / "history.jsonl"), "--output", str(tmp_path / "other")]
+    run("bench.charts", *options, PYTHONHASHSEED="7", SOURCE_DATE_EPOCH="1")
 
     draw(history, tmp_path / "here")
 
-    for name in NAMES:
+    for name in CHARTS:
         here = (tmp_path / "here" / name).read_bytes()
         assert here == (tmp_path / "other" / name).read_bytes()
         assert b"<dc:date>" not in here
@@ -210,7 +202,7 @@ def test_the_charts_of_the_page_are_those_of_the_history(tmp_path: Path) -> None
     draw(read_history(), tmp_path)
 
     stale = [
-        name for name in NAMES if (tmp_path / name).read_bytes() != (IMAGES / name).read_bytes()
+        name for name in CHARTS if (tmp_path / name).read_bytes() != (IMAGES / name).read_bytes()
     ]
     assert stale == [], "run make bench-charts"
 
@@ -347,7 +339,7 @@ def test_nothing_is_compared_with_a_disturbed_row(
         for name, share in zip(names, peers, strict=True)
     ]
 
-    print_table(rows, form_of(quick=False, scale=None, repetitions=None))
+    print_table(rows, FULL)
 
     printed = capsys.readouterr().out
     assert ("0.50" in printed) is compared
@@ -355,33 +347,20 @@ def test_nothing_is_compared_with_a_disturbed_row(
     assert (f"more than {DISTURBED_SHARE:.0%}" in printed) is not compared
 
 
-QUICK = form_of(quick=True, scale=0.001, repetitions=None)
-
-
 def test_the_quick_form_runs_every_row_and_says_what_it_is(tmp_path: Path) -> None:
     output = tmp_path / "latest.json"
-    command = [sys.executable, "-m", "bench.run", "--output", str(output)]
-    command += ["--cache", str(tmp_path / "cache")]
-    chosen = {"QUICK": "1", "WORKLOAD": "", "ENGINES": "duckdb,polars", "SCALE": "0.001"}
+    options = ["--output", str(output), "--cache", str(tmp_path / "cache")]
+    chosen = {"QUICK": "1", "WORKLOAD": "", "ENGINES": "duckdb,polars", "SCALE": str(SCALE)}
 
-    result = subprocess.run(
-        command,
-        check=False,
-        cwd=REPOSITORY,
-        env=os.environ | chosen,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    printed = run("bench.run", *options, **chosen)
 
-    assert result.returncode == 0, result.stdout + result.stderr
     document = json.loads(output.read_text())
     assert {row["workload"] for row in document["rows"]} == set(WORKLOADS)
     assert (document["form"], document["scale"], document["repetitions"]) == ("quick", 0.001, 1)
     assert document["differs"] == QUICK.differs()
     assert document["took_s"] < QUICK_S
-    assert result.stdout.startswith(f"quick form: {QUICK.differs()}")
-    assert "QUICK, 0.001 of the size" in result.stdout
+    assert printed.startswith(f"quick form: {QUICK.differs()}")
+    assert "QUICK, 0.001 of the size" in printed
     measured = [row for row in document["rows"] if row["samples"]]
     assert all(row["agrees"] for row in measured if row["workload"].startswith("keyed_"))
     keyed = next(row for row in measured if row["workload"] == "small_delta")
@@ -407,15 +386,13 @@ def test_where_time_may_run_out_comparisons_come_first() -> None:
     names = ["small_delta_50m", "keyed_5m_1m", "delta_10k", "restore_1m"]
 
     assert QUICK.in_order(names) == ["keyed_5m_1m", "restore_1m", "small_delta_50m", "delta_10k"]
-    assert form_of(quick=False, scale=None, repetitions=None).in_order(names) == names
+    assert FULL.in_order(names) == names
 
 
 def test_the_full_form_differs_in_nothing() -> None:
-    full = form_of(quick=False, scale=None, repetitions=None)
-
-    assert full.differs() == ""
-    assert full.limit_s is None
-    assert all(full.of(workload) == workload for workload in WORKLOADS.values())
+    assert FULL.differs() == ""
+    assert FULL.limit_s is None
+    assert all(FULL.of(workload) == workload for workload in WORKLOADS.values())
     smaller = form_of(quick=False, scale=0.01, repetitions=1)
     assert smaller.differs().startswith("0.01 of the events")
     assert "Repetitions: 1" in smaller.differs()
@@ -428,6 +405,10 @@ def git(folder: Path, *words: str) -> str:
     identity = ["-c", "user.name=bench", "-c", "user.email=bench@example.org"]
     command = ["git", *identity, *words]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def head_of(folder: Path) -> str:
+    return git(folder, "rev-parse", "--short=12", "HEAD").strip()
 
 
 @pytest.fixture(name="checkout")
@@ -471,14 +452,13 @@ def test_a_run_appends_its_figures_and_the_commit_to_the_history(checkout: Path)
     records = read_history(history)
     assert records[: len(before)] == before
     added = records[len(before) :]
-    assert [(one.row, one.engine) for one in added] == [
+    assert [(record.row, record.engine) for record in added] == [
         ("keyed_5m_1m", "duckdb"),
         ("keyed_5m_1m", "polars"),
     ] * 2
-    assert {one.commit for one in added} == {
-        git(checkout, "rev-parse", "--short=12", "HEAD").strip()
-    }
-    assert {(one.form, one.scale, one.source) for one in added} == {("quick", 0.001, "measured")}
+    assert {record.commit for record in added} == {head_of(checkout)}
+    forms = {(record.form, record.scale, record.source) for record in added}
+    assert forms == {("quick", SCALE, "measured")}
     assert (added[0].bytes_written or 0) > 0
     assert added[1].bytes_written is None
     assert str(checkout.parent) not in history.read_text()
@@ -506,7 +486,7 @@ def test_pages_results_and_the_history_may_differ_from_the_commit(checkout: Path
     (checkout / "bench" / "results" / "latest.json").write_text("{}")
     (checkout / "bench" / "history" / "results.jsonl").write_text("")
 
-    assert measured_commit(checkout) == git(checkout, "rev-parse", "--short=12", "HEAD").strip()
+    assert measured_commit(checkout) == head_of(checkout)
 
 
 def test_a_folder_without_a_commit_is_refused(tmp_path: Path) -> None:
@@ -539,16 +519,13 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
 
 
 def test_figures_of_the_page_say_that_they_are() -> None:
-    taken_over = [one for one in read_history() if one.source == "page"]
+    copied = [record for record in read_history() if record.source == "page"]
 
-    assert len(taken_over) == 44
-    assert {one.repetitions for one in taken_over} == {1}
-    assert {one.bytes_written for one in taken_over} == {None}
-    disturbed = {(one.row, one.engine) for one in taken_over if one.disturbed}
+    assert len(copied) == 44
+    assert {(record.repetitions, record.bytes_written) for record in copied} == {(1, None)}
+    disturbed = {(record.row, record.engine) for record in copied if record.disturbed}
     assert disturbed == {("keyed_5m_1m", "flink_hashmap"), ("keyed_5m_1m", "flink_rocksdb")}
 
-
-SCALE = 0.001
 
 ORACLE = {
     "": """
@@ -635,8 +612,8 @@ def a_request(
 
 @pytest.mark.parametrize(
     "workload",
-    [one for one in WORKLOADS.values() if one.kind != "restore"],
-    ids=lambda one: one.name,
+    [workload for workload in WORKLOADS.values() if workload.kind != "restore"],
+    ids=lambda workload: workload.name,
 )
 def test_the_limit_agrees_with_an_oracle(workload: Workload, tmp_path: Path) -> None:
     found = make_input(workload, SCALE, tmp_path / "cache")
@@ -647,10 +624,8 @@ def test_the_limit_agrees_with_an_oracle(workload: Workload, tmp_path: Path) -> 
     expected = oracle(workload, found)
     assert_frame_equal(canonical(pl.read_parquet(report.result), workload), expected)
     expected.sample(fraction=1, shuffle=True).write_parquet(tmp_path / "expected.parquet")
-    digests = [
-        digest_of(path, workload) for path in (report.result, str(tmp_path / "expected.parquet"))
-    ]
-    assert digests[0] == digests[1]
+    shuffled = digest_of(str(tmp_path / "expected.parquet"), workload)
+    assert digest_of(report.result, workload) == shuffled
     sample = sample_of(workload, found, report)
     assert sample.wall_s > 0
     assert sum(epoch.rows for epoch in found.epochs) > 0
@@ -761,30 +736,19 @@ def test_what_flink_reads_holds_the_same_rows(tmp_path: Path) -> None:
 
 def test_the_harness_writes_rows_and_says_what_it_left_out(tmp_path: Path) -> None:
     output = tmp_path / "results" / "latest.json"
-    command = [sys.executable, "-m", "bench.run", "--output", str(output)]
-    command += ["--cache", str(tmp_path / "cache"), "--repetitions", "2"]
+    options = ["--output", str(output), "--cache", str(tmp_path / "cache"), "--repetitions", "2"]
     chosen = {"WORKLOAD": "keyed_5m_100k,restore_1m", "ENGINES": "polars", "SCALE": str(SCALE)}
 
-    result = subprocess.run(
-        command,
-        check=False,
-        cwd=REPOSITORY,
-        env=os.environ | chosen,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    printed = run("bench.run", *options, **chosen)
 
-    assert result.returncode == 0, result.stderr
     keyed, restore = json.loads(output.read_text())["rows"]
-    assert (keyed["workload"], keyed["engine"], keyed["events"]) == (
-        *("keyed_5m_100k", "polars", 5_000),
-    )
+    figures = (keyed["workload"], keyed["engine"], keyed["events"])
+    assert figures == ("keyed_5m_100k", "polars", 5_000)
     assert (keyed["repetitions"], keyed["result_rows"], keyed["error"]) == (2, 100, "")
     assert keyed["wall_s"]["min"] <= keyed["wall_s"]["median"]
     assert keyed["bytes_changed"] == 100 * 32
     assert (restore["repetitions"], restore["refused"]) == (0, "keeps nothing to restore from")
-    assert "keeps nothing to restore from" in result.stdout
+    assert "keeps nothing to restore from" in printed
     assert not (tmp_path / "cache" / "work" / "keyed_5m_100k").exists()
 
 

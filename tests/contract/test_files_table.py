@@ -1,13 +1,11 @@
-"""The two-phase table of files, on every store: whole checkpoints or nothing, and rollback.
+"""The table of files, on every store: whole checkpoints or nothing, rollback, every sink's rules.
 
-The table of files keeps every sink's promises, in all its forms, on every kind of store.
+In a folder and on S3 the rules run in the fullest form alone, with a key: what a store promises has
+a suite of its own, and ``UPSERT_RULES`` has every rule.  With ``SLUICE_CONTRACT=all`` each form
+runs, with and without a key.
 
-In a folder and on S3 the fullest form alone, with a key: what a store promises has a suite of its
-own, and ``UPSERT_RULES`` has every rule.  With ``SLUICE_CONTRACT=all`` each form, with and without.
-
-Rows go into a table of files when its columns can hold them, which is asked before they do.
-
-Files of a table's store that no manifest names: they are found, and deleted on request.
+Rows go into a table when its columns can hold them, which is checked before they do.  Files of its
+store that no manifest names are found, and deleted on request.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ import pytest
 from harness.counting_store import CountingStore
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.answers import Committable
-from sluice.core.timeline import Recovery
-from sluice.declaration.places import Sink
+from sluice.core.timeline import Recovery, Writer
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.protocol.records import checksum
 from sluice.store.memory import InMemoryStore
@@ -38,8 +35,6 @@ TOKEN = "a-0"
 
 
 def rows(*values: tuple[str, int]) -> pa.Table:
-    import pyarrow as pa
-
     return pa.table(
         {
             "key": pa.array([value[0] for value in values], pa.string()),
@@ -48,31 +43,44 @@ def rows(*values: tuple[str, int]) -> pa.Table:
     )
 
 
+def of(*values: object, type_: pa.DataType | None = None) -> pa.Table:
+    return pa.table({"v": pa.array([*values], type_)})
+
+
 def values_of(table: ManifestTable, version: int | None = None) -> list[tuple[str, int]]:
     return [(row["key"], row["count"]) for row in table.read(version).to_pylist()]
+
+
+def stage(
+    table: ManifestTable,
+    checkpoint_id: int,
+    rows: pa.Table,
+    *,
+    attempt: str = TOKEN,
+    subtask: int = 0,
+) -> Committable:
+    staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt)
+    assert staged is not None
+    return staged
 
 
 def publish(
     table: ManifestTable, checkpoint_id: int, parent: int | None, *values: tuple[str, int]
 ) -> Sequence[Committable]:
     """Stage each row in a subtask of its own, the last subtask first, and commit."""
-    committables = [
-        table.stage(rows(value), checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=TOKEN)
+    staged = [
+        stage(table, checkpoint_id, rows(value), subtask=subtask)
         for subtask, value in reversed([*enumerate(values)])
     ]
-    staged = [committable for committable in committables if committable is not None]
-    assert len(staged) == len(values)
     table.commit(JOB, checkpoint_id, parent, staged)
     return staged
 
 
 def test_what_is_staged_is_not_seen_before_its_checkpoint_commits(store: ObjectStore) -> None:
     table = ManifestTable("alerts", store)
-    sink: Sink = table
 
-    staged = sink.stage(rows(("a", 1)), checkpoint_id=7, subtask=2, attempt_token=TOKEN)
+    staged = stage(table, 7, rows(("a", 1)), subtask=2)
 
-    assert staged is not None
     assert staged == Committable(
         sink="alerts",
         file="data/00000000000000000007-00002-a-0.parquet",
@@ -82,7 +90,7 @@ def test_what_is_staged_is_not_seen_before_its_checkpoint_commits(store: ObjectS
     )
     assert table.read().num_rows == 0
     assert table.versions() == ()
-    sink.commit(JOB, 7, None, [staged])
+    table.commit(JOB, 7, None, [staged])
     assert values_of(table) == [("a", 1)]
 
 
@@ -156,10 +164,8 @@ def test_a_column_that_came_later_is_null_before(store: ObjectStore) -> None:
     table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
     wider = rows(("b", 2)).append_column("note", [["x"]])
-    staged = table.stage(wider, checkpoint_id=2, subtask=0, attempt_token=TOKEN)
-    assert staged is not None
 
-    table.commit(JOB, 2, 1, [staged])
+    table.commit(JOB, 2, 1, [stage(table, 2, wider)])
 
     assert table.read()["note"].to_pylist() == [None, "x"]
 
@@ -182,7 +188,7 @@ def test_aborting_deletes_what_is_not_committed_and_nothing_else(store: ObjectSt
     table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
     for checkpoint_id, token in [(1, "slow-attempt"), (2, "t0"), (2, "t1"), (3, "t0")]:
-        table.stage(rows(("x", 0)), checkpoint_id=checkpoint_id, subtask=0, attempt_token=token)
+        stage(table, checkpoint_id, rows(("x", 0)), attempt=token)
 
     for checkpoint_id in (1, 2, 2, 99):
         table.abort(checkpoint_id)
@@ -278,23 +284,17 @@ def test_upserted(location: StoreLocation, form: Form, rule: Callable[[SinkCase]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def stage(table: ManifestTable, checkpoint_id: int, rows: pa.Table) -> Committable:
-    staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=0, attempt_token="a-0")  # noqa: S106
-    assert staged is not None
-    return staged
-
-
-def publish_of_schemas(
-    table: ManifestTable, checkpoint_id: int, parent: int | None, rows: pa.Table
+def check_and_publish(
+    table: ManifestTable,
+    checkpoint_id: int,
+    parent: int | None,
+    rows: pa.Table,
+    writer: Writer = JOB,
 ) -> None:
     """Check and commit the rows, as a coordinator does."""
     staged = stage(table, checkpoint_id, rows)
     table.check(parent, rows.schema, ())
-    table.commit(JOB, checkpoint_id, parent, [staged])
-
-
-def of(*values: object, type_: pa.DataType | None = None) -> pa.Table:
-    return pa.table({"v": pa.array([*values], type_)})
+    table.commit(writer, checkpoint_id, parent, [staged])
 
 
 @pytest.mark.parametrize("form", ["parquet", "json"])
@@ -312,12 +312,12 @@ def test_a_column_of_another_type_is_refused_before_its_checkpoint_completes(
     store: ObjectStore, form: str, before: pa.Table, now: pa.Table
 ) -> None:
     table = ManifestTable("alerts", store, format=form, compact_when_files=2)
-    publish_of_schemas(table, 1, None, before)
-    publish_of_schemas(table, 2, 1, before)
+    check_and_publish(table, 1, None, before)
+    check_and_publish(table, 2, 1, before)
     types = [one.schema.field("v").type for one in (before, now)]
 
     with pytest.raises(ConfigurationError) as refused:
-        publish_of_schemas(table, 3, 2, now)
+        check_and_publish(table, 3, 2, now)
 
     assert str(refused.value) == (
         f"column 'v' of the table at {store.root} is {types[0]}, and the rows to be added have "
@@ -325,9 +325,7 @@ def test_a_column_of_another_type_is_refused_before_its_checkpoint_completes(
         "column another name, or begin a table elsewhere"
     )
     table.abort(3)
-    publish_of_schemas(
-        table, 4, 2, before
-    )  # The stage was mended: nothing is lost, nothing is in the way.
+    check_and_publish(table, 4, 2, before)  # The stage was mended: nothing is lost or in the way.
     assert table.read()["v"].to_pylist() == before["v"].to_pylist() * 3
 
 
@@ -336,9 +334,9 @@ def test_wider_types_and_other_columns_are_read_and_merged_together(
     store: ObjectStore, form: str
 ) -> None:
     table = ManifestTable("alerts", store, format=form)
-    publish_of_schemas(table, 1, None, pa.table({"id": pa.array([1], pa.int32()), "v": [1.5]}))
-    publish_of_schemas(table, 2, 1, pa.table({"id": [2**40], "w": ["x"]}))
-    publish_of_schemas(table, 3, 2, pa.table({"w": ["y"], "id": pa.array([-1], pa.int8())}))
+    check_and_publish(table, 1, None, pa.table({"id": pa.array([1], pa.int32()), "v": [1.5]}))
+    check_and_publish(table, 2, 1, pa.table({"id": [2**40], "w": ["x"]}))
+    check_and_publish(table, 3, 2, pa.table({"w": ["y"], "id": pa.array([-1], pa.int8())}))
     expected = [
         {"id": 1, "v": 1.5, "w": None},
         {"id": 2**40, "v": None, "w": "x"},
@@ -348,35 +346,32 @@ def test_wider_types_and_other_columns_are_read_and_merged_together(
     assert table.read().to_pylist() == expected
     assert table.compact() is not None
     assert table.read().to_pylist() == expected
-    publish_of_schemas(table, 4, 3, pa.table({"id": [5]}))
+    check_and_publish(table, 4, 3, pa.table({"id": [5]}))
     assert table.read().num_rows == 4
     with pytest.raises(ConfigurationError, match=r"column 'id' of the table .* is int64"):
         table.check(4, pa.schema([("id", pa.string())]), ())
 
 
-def test_a_type_that_was_rolled_back_or_aborted_is_no_hindrance(store: ObjectStore) -> None:
+def test_a_type_that_was_rolled_back_is_no_hindrance(store: ObjectStore) -> None:
     table = ManifestTable("alerts", store)
-    publish_of_schemas(table, 1, None, of(1))
-    publish_of_schemas(table, 2, 1, pa.table({"v": [2], "x": ["a text"]}))
+    check_and_publish(table, 1, None, of(1))
+    check_and_publish(table, 2, 1, pa.table({"v": [2], "x": ["a text"]}))
     table.recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
-    rows = pa.table({"v": [3], "x": [3]})
 
-    staged = stage(table, 3, rows)
-    table.check(1, rows.schema, ())
-    table.commit(RESTORED, 3, 1, [staged])
+    check_and_publish(table, 3, 1, pa.table({"v": [3], "x": [3]}), RESTORED)
 
     assert table.read().to_pylist() == [{"v": 1, "x": None}, {"v": 3, "x": 3}]
 
 
 def test_a_type_of_an_aborted_checkpoint_is_no_hindrance_and_no_licence(store: ObjectStore) -> None:
     table = ManifestTable("alerts", store)
-    publish_of_schemas(table, 1, None, of(1))
+    check_and_publish(table, 1, None, of(1))
     text, number = (pa.table({"v": [1], "x": [x]}) for x in ("a text", 2))
     stage(table, 2, text)
     table.check(1, text.schema, ())
     table.abort(2)
 
-    publish_of_schemas(table, 3, 1, number)
+    check_and_publish(table, 3, 1, number)
 
     with pytest.raises(ConfigurationError, match=r"column 'x' of the table .* is int64"):
         table.check(3, text.schema, ())
@@ -399,11 +394,11 @@ def test_a_table_that_already_has_two_types_is_named_where_it_is_read_and_still_
     assert table.versions() == (1, 2, 3)
 
 
-def test_asking_costs_one_request_however_large_the_table_is() -> None:
+def test_a_check_costs_one_request_however_large_the_table_is() -> None:
     store = CountingStore(InMemoryStore())
     table = ManifestTable("alerts", store)
     for checkpoint_id in range(1, 9):
-        publish_of_schemas(table, checkpoint_id, checkpoint_id - 1 or None, of(checkpoint_id))
+        check_and_publish(table, checkpoint_id, checkpoint_id - 1 or None, of(checkpoint_id))
 
     store.requests.clear()
     table.check(8, of(9).schema, ())
@@ -411,19 +406,12 @@ def test_asking_costs_one_request_however_large_the_table_is() -> None:
     assert dict(store.requests) == {"get": 1}
 
 
-def stage_of_unpublished(table: ManifestTable, checkpoint_id: int, attempt: str) -> Committable:
-    rows = pa.table({"n": [checkpoint_id]})
-    staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=0, attempt_token=attempt)
-    assert staged is not None
-    return staged
-
-
 def test_a_file_is_unpublished_until_a_manifest_names_it(store: ObjectStore) -> None:
     table = ManifestTable("results", store)
     empty = table.unpublished()
     assert (empty.root, empty.staged, empty.newest_ms) == (store.root, (), 0)
-    published, fenced = stage_of_unpublished(table, 1, "1-a"), stage_of_unpublished(table, 1, "1-b")
-    newer = stage_of_unpublished(table, 2, "1-a")
+    published, fenced = stage(table, 1, of(1), attempt="1-a"), stage(table, 1, of(1), attempt="1-b")
+    newer = stage(table, 2, of(1), attempt="1-a")
 
     table.commit(JOB, 1, None, [published])
 
@@ -439,7 +427,7 @@ def test_what_was_rolled_back_was_published(store: ObjectStore) -> None:
     table = ManifestTable("results", store)
     for checkpoint_id, parent in ((1, None), (2, 1), (3, 1)):
         table.commit(
-            JOB, checkpoint_id, parent, [stage_of_unpublished(table, checkpoint_id, "1-a")]
+            JOB, checkpoint_id, parent, [stage(table, checkpoint_id, of(1), attempt="1-a")]
         )
 
     assert table.unpublished().staged == ()
@@ -447,7 +435,7 @@ def test_what_was_rolled_back_was_published(store: ObjectStore) -> None:
 
 def test_discarding_leaves_what_is_published(store: ObjectStore) -> None:
     table = ManifestTable("results", store)
-    published, fenced = stage_of_unpublished(table, 1, "1-a"), stage_of_unpublished(table, 1, "1-b")
+    published, fenced = stage(table, 1, of(1), attempt="1-a"), stage(table, 1, of(1), attempt="1-b")
     table.commit(JOB, 1, None, [published])
 
     table.discard([fenced.file])
@@ -464,7 +452,7 @@ def test_a_file_whose_name_is_not_of_a_table_is_nobodys(store: ObjectStore) -> N
     assert ManifestTable("results", store).unpublished().staged == ()
 
 
-def test_a_commit_during_the_look_is_seen() -> None:
+def test_a_commit_during_the_listing_is_seen() -> None:
     class CommittedMeanwhile(InMemoryStore):
         def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
             yield from super().list(prefix, start_after=start_after)
@@ -472,14 +460,14 @@ def test_a_commit_during_the_look_is_seen() -> None:
                 table.commit(JOB, 1, None, [staged])
 
     table = ManifestTable("results", CommittedMeanwhile())
-    staged = stage_of_unpublished(table, 1, "1-a")
+    staged = stage(table, 1, of(1), attempt="1-a")
 
     assert table.unpublished().staged == ()
 
 
 def test_a_manifest_that_vanishes_or_cannot_be_read_is_a_violation(store: ObjectStore) -> None:
     table = ManifestTable("results", store)
-    table.commit(JOB, 1, None, [stage_of_unpublished(table, 1, "1-a")])
+    table.commit(JOB, 1, None, [stage(table, 1, of(1), attempt="1-a")])
     (manifest,) = [listed.key for listed in store.list("_manifests/")]
     store.put(manifest, b"{}")
 

@@ -1,13 +1,16 @@
-"""Merging and vacuum, on every store: no version changes, and what is kept can be read.
+"""Merging, vacuum and ``_latest``, on every store.
 
-``_latest`` follows the manifests, whichever process writes it, and in any order.
+No version changes, what is kept can be read, and ``_latest`` follows the manifests, whichever
+process writes it, and in any order.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -16,10 +19,9 @@ from harness.counting_store import CountingStore
 from sluice.connectors.files_table.maintenance import LATEST
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
-from sluice.declaration.places import Sink
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
 from sluice.store.memory import InMemoryStore
-from sluice.store.object_store import ObjectStore
+from sluice.store.object_store import CreateResult, ObjectStore
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
@@ -46,6 +48,19 @@ def filled(store: ObjectStore, versions: int, **form: Any) -> ManifestTable:
     for version in range(1, versions + 1):
         publish(table, version, version - 1 or None, rows(version, version + 100))
     return table
+
+
+def with_create(store: ObjectStore, created: Callable[[str, bytes], CreateResult]) -> ManifestTable:
+    """The table of *store*, for a process whose ``create`` is *created*."""
+
+    class Other(InMemoryStore):
+        root = store.root
+        get, list, put, delete = store.get, store.list, store.put, store.delete
+
+        def create(self, key: str, body: bytes) -> CreateResult:
+            return created(key, body)
+
+    return ManifestTable("alerts", Other())
 
 
 def shown(table: ManifestTable, version: int | None = None) -> Counter[str]:
@@ -169,18 +184,14 @@ def test_merged_files_reach_the_target_and_no_more(store: ObjectStore) -> None:
     assert sum(one.rows for one in record.files) == 80
 
 
-def test_who_loses_the_race_deletes_his_files(store: ObjectStore) -> None:
+def test_a_process_that_loses_the_race_deletes_its_files(store: ObjectStore) -> None:
     table = filled(store, 3)
 
-    class Overtaken(InMemoryStore):
-        root = store.root
-        get, list, put, delete = store.get, store.list, store.put, store.delete
+    def overtaken(key: str, body: bytes) -> CreateResult:
+        assert table.compact() is not None
+        return store.create(key, body)
 
-        def create(self, key: str, body: bytes) -> Any:
-            assert table.compact() is not None
-            return store.create(key, body)
-
-    assert ManifestTable("alerts", Overtaken()).compact() is None
+    assert with_create(store, overtaken).compact() is None
     assert len([*store.list("compacted/")]) == 1
     assert shown(table) == counted(rows(1, 2, 3, 101, 102, 103))
 
@@ -190,15 +201,11 @@ def test_what_a_crash_leaves_is_listed_and_a_record_protects_what_it_names(
 ) -> None:
     table = filled(store, 3)
 
-    class Crashing(InMemoryStore):
-        root = store.root
-        get, list, put, delete = store.get, store.list, store.put, store.delete
-
-        def create(self, key: str, body: bytes) -> Any:
-            raise OSError(key)
+    def crash(key: str, body: bytes) -> CreateResult:
+        raise OSError(key)
 
     with pytest.raises(OSError, match="_compacted/"):
-        ManifestTable("alerts", Crashing()).compact()
+        with_create(store, crash).compact()
 
     (left,) = table.unpublished().staged
     assert left.checkpoint_id == 3
@@ -266,8 +273,7 @@ def test_readers_of_a_merged_table_ask_for_what_came_later_only() -> None:
 
 
 def test_it_merges_by_itself_at_about_so_many_files() -> None:
-    sink: Sink = ManifestTable("alerts", InMemoryStore(), compact_when_files=40)
-    table: Any = sink
+    table = ManifestTable("alerts", InMemoryStore(), compact_when_files=40)
     most = 0
     for version in range(1, 131):
         publish(table, version, version - 1 or None, rows(version))
@@ -319,45 +325,44 @@ def expected(table: ManifestTable) -> list[str]:
     return [f"{root}/{file.file}" for manifest in table.chain() for file in manifest.files]
 
 
+def check_latest(table: ManifestTable, files: int) -> None:
+    _, lines = latest_of(table.store)
+    assert lines == expected(table)
+    assert len(lines) == files
+
+
 def test_it_lists_what_a_reader_reads(store: ObjectStore) -> None:
-    table = ManifestTable("alerts", store, latest=True, upsert_key=("id",))
-    for version in (1, 2, 3):
-        publish(table, version, version - 1 or None, rows(version))
+    table = filled(store, 3, latest=True, upsert_key=("id",))
 
     header, lines = latest_of(store)
 
     assert lines == expected(table)
     assert (header["checkpoint_id"], header["upsert_key"]) == (3, ["id"])
-    assert (header["files"], header["rows"], header["compacted"]) == (3, 3, None)
+    assert (header["files"], header["rows"], header["compacted"]) == (3, 6, None)
     assert header["size_bytes"] == sum(one.size_bytes for one in store.list("data/"))
     table.compact()
     header, lines = latest_of(store)
-    assert (len(lines), header["compacted"], header["rows"]) == (1, 3, 3)
+    assert (len(lines), header["compacted"], header["rows"]) == (1, 3, 6)
 
 
 def test_it_goes_back_with_the_table(store: ObjectStore) -> None:
-    table = ManifestTable("alerts", store, latest=True)
-    for version in (1, 2, 3):
-        publish(table, version, version - 1 or None, rows(version))
+    table = filled(store, 3, latest=True)
 
     table.recover(RESTORED, Recovery(version=1, through=3, roll_back=True))
 
-    assert latest_of(store)[1] == expected(table)
-    assert len(expected(table)) == 1
+    check_latest(table, 1)
     publish(table, 4, 1, rows(4), RESTORED)
-    assert latest_of(store)[1] == expected(table)
+    check_latest(table, 2)
     table.recover(RESTORED_AGAIN, Recovery(version=None, through=4, roll_back=True))
     assert latest_of(store)[1] == []
     assert latest_of(store)[0]["checkpoint_id"] is None
     publish(table, 5, None, rows(5), RESTORED_AGAIN)
-    assert latest_of(store)[1] == expected(table)
+    check_latest(table, 1)
 
 
 @pytest.mark.parametrize("damage", [None, b"", b"# {}\n", b"\xff", "cut", "copied"])
 def test_it_is_made_anew_when_it_is_lost_or_not_ours(store: ObjectStore, damage: Any) -> None:
-    table = ManifestTable("alerts", store, latest=True)
-    for version in (1, 2, 3):
-        publish(table, version, version - 1 or None, rows(version))
+    table = filled(store, 3, latest=True)
     body = store.get(LATEST) or b""
     store.delete([LATEST])
     if damage == "cut":
@@ -369,8 +374,7 @@ def test_it_is_made_anew_when_it_is_lost_or_not_ours(store: ObjectStore, damage:
 
     publish(table, 4, 3, rows(4))
 
-    assert latest_of(store)[1] == expected(table)
-    assert len(expected(table)) == 4
+    check_latest(table, 4)
 
 
 def test_a_repeated_commit_writes_what_a_crash_left_out(store: ObjectStore) -> None:
@@ -381,7 +385,7 @@ def test_a_repeated_commit_writes_what_a_crash_left_out(store: ObjectStore) -> N
 
     publish(ManifestTable("alerts", store, latest=True), 2, 1, rows(2))
 
-    assert latest_of(store)[1] == expected(quiet)
+    check_latest(quiet, 2)
 
 
 def test_a_late_commit_does_not_show_itself(store: ObjectStore) -> None:
@@ -392,11 +396,11 @@ def test_a_late_commit_does_not_show_itself(store: ObjectStore) -> None:
     with pytest.raises(FencedError, match="checkpoint 2 was left behind"):
         publish(table, 2, 1, rows(2))
 
-    assert latest_of(store)[1] == expected(table)
+    check_latest(table, 2)
     assert table.read().num_rows == 2
 
 
-def test_who_is_overtaken_while_writing_looks_again() -> None:
+def test_a_writer_that_is_overtaken_checks_again() -> None:
     """The put of version 1 arrives after version 2 was committed and shown."""
 
     class Slow(InMemoryStore):
@@ -414,8 +418,7 @@ def test_who_is_overtaken_while_writing_looks_again() -> None:
 
     publish(table, 1, None, rows(1))
 
-    assert latest_of(store)[1] == expected(table)
-    assert len(expected(table)) == 2
+    check_latest(table, 2)
 
 
 def test_a_paused_writer_is_healed_by_the_next_commit() -> None:
@@ -428,28 +431,18 @@ def test_a_paused_writer_is_healed_by_the_next_commit() -> None:
 
     publish(table, 3, 2, rows(3))
 
-    assert latest_of(store)[1] == expected(table)
-    assert len(expected(table)) == 3
+    check_latest(table, 3)
 
 
 def test_coordinators_at_once_leave_the_newest(store: ObjectStore) -> None:
+    def publish_in_turn(table: ManifestTable, version: int) -> None:
+        publish(table, version, version - 1 or None, rows(version))
+
     for version in range(1, 9):
-        threads = [
-            threading.Thread(
-                target=publish,
-                args=(
-                    ManifestTable("alerts", store, latest=True, compact_when_files=3),
-                    version,
-                    version - 1 or None,
-                    rows(version),
-                ),
-            )
-            for _ in range(3)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        form: dict[str, Any] = {"latest": True, "compact_when_files": 3}
+        tables = [ManifestTable("alerts", store, **form) for _ in range(3)]
+        with ThreadPoolExecutor(len(tables)) as pool:
+            list(pool.map(publish_in_turn, tables, repeat(version)))
 
     assert latest_of(store)[0]["checkpoint_id"] == 8
     assert ManifestTable("alerts", store).read().num_rows == 8

@@ -16,7 +16,16 @@ from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
-from tests.contract.sink_case import JOB, RESTORED, Row, publish, rows, stage, stage_deletes
+from tests.contract.sink_case import (
+    JOB,
+    RESTORED,
+    Row,
+    publish,
+    rows,
+    stage,
+    stage_deletes,
+    staged_rows,
+)
 
 DOCS = Path(__file__).parents[2] / "docs/connectors/files_table.md"
 
@@ -48,9 +57,9 @@ def by_duckdb(table: ManifestTable, name: str) -> list[Row]:
         return found
 
 
-def by_polars(location: str, name: str, **given: Any) -> list[Row]:
-    names: dict[str, Any] = {"pl": pl, **given}
-    code = (snippet("polars-files") + snippet(name)).replace('"TABLE', f'"{location}')
+def by_polars(table: ManifestTable, name: str) -> list[Row]:
+    names: dict[str, Any] = {"pl": pl}
+    code = (snippet("polars-files") + snippet(name)).replace("TABLE", table.store.root[7:])
     exec(code, names)  # noqa: S102 - the documentation's own
     found: list[dict[str, Any]] = names["rows"].collect().to_arrow().to_pylist()
     return found
@@ -64,11 +73,11 @@ def test_what_is_staged_or_rolled_back_is_not_seen(tmp_path: Path) -> None:
     table.recover(RESTORED, Recovery(version=1, through=8, roll_back=True))
 
     assert by_duckdb(table, "duckdb-append") == rows(1)
-    assert by_polars(table.store.root[7:], "polars-append") == rows(1)
+    assert by_polars(table, "polars-append") == rows(1)
 
     publish(table, 10, 1, rows(10), RESTORED)
     assert ordered(by_duckdb(table, "duckdb-append")) == rows(1, 10)
-    assert ordered(by_polars(table.store.root[7:], "polars-append")) == rows(1, 10)
+    assert ordered(by_polars(table, "polars-append")) == rows(1, 10)
 
 
 @pytest.mark.parametrize("compacted_at", [None, 2, 4])
@@ -80,8 +89,8 @@ def test_an_upserted_table_is_shown_as_it_is_read(
     publish(table, 1, None, rows(1, 2, 3, 7))
     publish(table, 2, 1, rows(2, name="second"))
     table.commit(JOB, 3, 2, [stage_deletes(table, 3, rows(1, 7))])
-    staged = [stage(table, 4, rows(3, name="again")), stage_deletes(table, 4, rows(3))]
-    table.commit(JOB, 4, 3, [one for one in staged if one is not None])
+    staged = [staged_rows(table, 4, 3, name="again"), stage_deletes(table, 4, rows(3))]
+    table.commit(JOB, 4, 3, staged)
     if compacted_at is not None:
         table.compact(compacted_at)
         publish(table, 5, 4, rows(5))
@@ -90,7 +99,7 @@ def test_an_upserted_table_is_shown_as_it_is_read(
 
     assert len(shown) == (2 if compacted_at is None else 3)
     assert ordered(by_duckdb(table, "duckdb-upsert")) == ordered(shown)
-    assert ordered(by_polars(table.store.root[7:], "polars-upsert")) == ordered(shown)
+    assert ordered(by_polars(table, "polars-upsert")) == ordered(shown)
 
 
 def test_json_lines_are_shown_as_they_are_read(tmp_path: Path) -> None:
@@ -99,17 +108,8 @@ def test_json_lines_are_shown_as_they_are_read(tmp_path: Path) -> None:
     publish(table, 2, 1, rows(2))
 
     assert ordered(table.read().to_pylist()) == rows(1, 2, 7)
-    code = snippet("duckdb-files") + snippet("duckdb-json")
-    with duckdb.connect() as connection:
-        *first, last = code.replace("TABLE", table.store.root[7:]).rstrip(";\n ").split(";\n")
-        for statement in first:
-            connection.execute(statement)
-        found = connection.execute(last).fetchall()
-    assert sorted(row[0] for row in found) == [1, 2, 7]
-    names: dict[str, Any] = {"pl": pl}
-    code = (snippet("polars-files") + snippet("polars-json")).replace("TABLE", table.store.root[7:])
-    exec(code, names)  # noqa: S102
-    assert names["rows"].collect()["price"].to_list() == [0.25, 1.75, 0.5]
+    assert sorted(row["id"] for row in by_duckdb(table, "duckdb-json")) == [1, 2, 7]
+    assert [row["price"] for row in by_polars(table, "polars-json")] == [0.25, 1.75, 0.5]
 
 
 def test_partitions_are_read_right_with_their_folders_and_without(tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_partitions_are_read_right_with_their_folders_and_without(tmp_path: Path
 
     for is_hive in (False, True):
         read = pl.scan_parquet(files, hive_partitioning=is_hive, glob=False).collect()
-        seen = set(read.select("n", "day", "kind").iter_rows())
         # By folders alone, the empty text and null are the same.
-        assert {(n, day, kind or "") for n, day, kind in seen} == expected
+        by_row = read.select("n", "day", "kind").iter_rows()
+        assert {(n, day, kind or "") for n, day, kind in by_row} == expected
         with duckdb.connect() as connection:
             found = connection.execute(
                 "SELECT n, day::VARCHAR, kind FROM read_parquet(?, hive_partitioning = ?)",

@@ -27,14 +27,13 @@ import pyarrow as pa
 from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.declaration.places import RollBack
 from sluice.connectors.staged_files import StagedFiles
-from sluice.connectors.staged_sink import StagedSink
-from sluice.connectors.staged_sink import decoded_timeline, encoded_timeline
+from sluice.connectors.staged_sink import StagedSink, decoded_timeline, encoded_timeline
 from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
 from sluice.declaration.params import Param
 from sluice.store.open import open_store
 """
-LONGEST = 70
+LONGEST = 70  # Lines of a block that a reader of the page takes in.
 
 
 @pytest.fixture(scope="module", name="page")

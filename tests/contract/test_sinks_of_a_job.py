@@ -56,6 +56,12 @@ def an_epoch(job: Job) -> CheckpointId:
     return checkpoint_id
 
 
+def an_epoch_in_all_places(job: Job) -> None:
+    checkpoint_id = an_epoch(job)
+    finalize(job, checkpoint_id)
+    commit(job, checkpoint_id)
+
+
 def changes(rows: list[dict[str, Any]]) -> list[Change]:
     return sorted((row["kind"], row[KEY] or 0, row["n"]) for row in rows)
 
@@ -95,9 +101,7 @@ def test_every_change_of_a_count_is_in_each_place_once(
     job = a_running_job(pipeline)
 
     for _ in range(EPOCHS):
-        checkpoint_id = an_epoch(job)
-        finalize(job, checkpoint_id)
-        commit(job, checkpoint_id)
+        an_epoch_in_all_places(job)
 
     sinks = open_sinks(job, {})
     files = changes(sinks["files"].read().to_pylist())  # type: ignore[attr-defined]
@@ -139,20 +143,16 @@ def test_a_place_that_was_changed_aborts_the_checkpoint_and_its_rows_come_when_i
     counts.sink("database", PostgresTable(database.dsn, table, upsert_key=(KIND,)))
     counts.sink("files", FilesTable(upsert_key=(KIND,)))
     job = a_running_job(pipeline)
-    first = an_epoch(job)
-    finalize(job, first)
-    commit(job, first)
+    an_epoch_in_all_places(job)
     database.run(f"ALTER TABLE {table} {changes}")
 
     second = an_epoch(job)
     with pytest.raises(ConfigurationError, match=says.format(table)):
         finalize(job, second)
-    fail_checkpoint(job, second, Reason.FINALIZE_CHECKPOINT_FAILURE, "told")
+    fail_checkpoint(job, second, Reason.FINALIZE_CHECKPOINT_FAILURE, "refused")
     database.run(f"ALTER TABLE {table} {mends}")
     for _ in range(EPOCHS - 1):
-        checkpoint_id = an_epoch(job)
-        finalize(job, checkpoint_id)
-        commit(job, checkpoint_id)
+        an_epoch_in_all_places(job)
 
     files = open_sinks(job, {})["files"].read().to_pylist()  # type: ignore[attr-defined]
     found = database.rows(f"SELECT {KIND}, n FROM {table}")

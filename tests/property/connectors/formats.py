@@ -72,7 +72,7 @@ FORMATS = (
     Format("avro", AvroSource, avro, has_end=False),
 )
 
-TEXT, GZIP, ZSTD, PARQUET, AVRO = FORMATS
+TEXT, _, _, PARQUET, AVRO = FORMATS
 
 # A column's type and a value of it, in Avro's words and in Arrow's.
 VALUES: dict[str, tuple[pa.DataType, Any]] = {
@@ -116,7 +116,7 @@ def folders(format_: Format, *, min_size: int = 0) -> st.SearchStrategy[dict[str
 
 
 def write(folder: Path, name: str, body: bytes) -> None:
-    """As who moves a file into place."""
+    """Write a file elsewhere, and move it into place."""
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     # A clock's tick is coarser than a test; no file's inode is taken again while it is open.
@@ -145,7 +145,7 @@ def epochs(source: Any, position: SourcePosition, caps: Iterable[int | None]) ->
 
 
 def tried(act: Callable[[], T]) -> tuple[T | None, str]:
-    """What came of it, or what a person is told; any other error is a failure of the test."""
+    """The result of *act*, or the message of its refusal; any other error fails the test."""
     try:
         return act(), ""
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""A record of Avro has the same columns, wherever it is met: in a file, and as a value of Kafka."""
+"""A record of Avro has the same columns in a file and as a value of Kafka."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LONGS = st.integers(-(2**63), 2**63 - 1)
 DAYS = st.integers(-719_162, 2_932_896)  # The years that Python has, 1 to 9999.
 SECONDS = st.integers(-62_135_596_800, 253_402_300_799)
 NANOSECONDS = st.integers(-9_223_372_036, 9_223_372_036)  # What 64 bits hold, in seconds.
-CENTS = st.decimals(-9_999_999, 9_999_999, places=2).map(lambda one: one.normalize())
+CENTS = st.decimals(-9_999_999, 9_999_999, places=2).map(Decimal.normalize)
 UUIDS = st.uuids().map(str)
 UNITS = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 
@@ -56,9 +56,7 @@ UNITS = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 def times(unit: str) -> st.SearchStrategy[int]:
     seconds = NANOSECONDS if unit == "nanos" else SECONDS
     parts = st.integers(0, UNITS[unit] - 1)
-    return st.tuples(seconds.map(lambda s: s // 2), parts).map(
-        lambda one: one[0] * UNITS[unit] + one[1]
-    )
+    return st.builds(lambda second, part: second // 2 * UNITS[unit] + part, seconds, parts)
 
 
 SIMPLE = [
@@ -88,20 +86,18 @@ SIMPLE = [
 
 def named(numbers: Iterator[int]) -> st.SearchStrategy[Kind]:
     """Definitions, each with a name of its own."""
-    return st.sampled_from(["enum", "fixed", "decimal"]).map(
-        lambda kind: {
-            "enum": lambda name: Kind(
-                {"type": "enum", "name": name, "symbols": ["A", "b"]}, st.sampled_from("Ab")
-            ),
-            "fixed": lambda name: Kind(
-                {"type": "fixed", "name": name, "size": 3, "namespace": "of.tests"},
-                st.binary(min_size=3, max_size=3),
-            ),
-            "decimal": lambda name: Kind(
-                logical("decimal", "fixed", name=name, size=8, precision=9, scale=2), CENTS
-            ),
-        }[kind](f"named{next(numbers)}")
-    )
+
+    def definition(type_: str) -> Kind:
+        name = f"named{next(numbers)}"
+        schema: dict[str, Any] = {"type": type_, "name": name}
+        if type_ == "enum":
+            return Kind(schema | {"symbols": ["A", "b"]}, st.sampled_from("Ab"))
+        if type_ == "fixed":
+            schema |= {"size": 3, "namespace": "of.tests"}
+            return Kind(schema, st.binary(min_size=3, max_size=3))
+        return Kind(logical("decimal", "fixed", name=name, size=8, precision=9, scale=2), CENTS)
+
+    return st.sampled_from(["enum", "fixed", "decimal"]).map(definition)
 
 
 def nested(numbers: Iterator[int], kinds: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
@@ -185,11 +181,11 @@ def read_messages(schema: Any, messages: list[bytes]) -> pa.Table:
 
 
 @examples(80)
-@given(given=records())
+@given(drawn=records())
 def test_a_record_is_the_same_row_in_a_file_as_in_a_message_and_when_it_is_written_again(
-    given: tuple[Any, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
+    drawn: tuple[Any, list[dict[str, Any]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    schema, rows = given
+    schema, rows = drawn
     folder = tmp_path_factory.mktemp("avro")
 
     file = as_file(folder, schema, rows)
@@ -248,9 +244,7 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED.values(), ids=REFUSED)
-def test_what_a_file_is_refused_for_a_message_is_with_the_same_words(
-    kind: Any, tmp_path: Path
-) -> None:
+def test_a_file_and_a_message_are_refused_with_the_same_words(kind: Any, tmp_path: Path) -> None:
     schema = {"type": "record", "name": "row", "fields": [field("x", kind)]}
     meta = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"null"}
     header = {"magic": b"Obj\x01", "meta": meta, "sync": bytes(16)}

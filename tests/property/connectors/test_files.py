@@ -1,28 +1,21 @@
 """A file is its exact name, size and mark: read once, or refused by name.
 
-Few cases each; ``make properties`` looks longer.
-
-Ordered folders in which files are late, half-written or capped: each row is read once.
-
-Files whose names only grow: each line is read once while they come and go.
+Few cases each; ``make properties`` draws more.  In ordered folders files may be late, half-written
+or behind a cap, and come and go: each row is read once.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sluice.connectors.files.parquet import ParquetSource
-from sluice.connectors.files.source import SEALED_KEPT, FileSource
+from sluice.connectors.files.source import SEALED_KEPT
 from sluice.connectors.files.text import FilesSource
 from sluice.declaration.places import SourcePosition
 from sluice.errors import ConfigurationError
@@ -33,6 +26,7 @@ from tests.property.connectors.formats import (
     NAMES,
     PARQUET,
     ROWS,
+    TEXT,
     TYPES,
     Format,
     epochs,
@@ -221,21 +215,6 @@ def test_files_with_other_columns_are_refused_before_a_row_is_read(
         assert "column 'line' of" in error or "column 'more' of" in error
 
 
-def parquet(rows: Sequence[str]) -> bytes:
-    body = io.BytesIO()
-    pq.write_table(pa.table({"line": pa.array(rows, pa.string())}), body)
-    return body.getvalue()
-
-
-def lines(rows: Sequence[str]) -> bytes:
-    return "".join(f"{row}\n" for row in rows).encode()
-
-
-KINDS: dict[str, tuple[type[FileSource[Any]], Any]] = {
-    "text": (FilesSource, lines),
-    "parquet": (ParquetSource, parquet),
-}
-
 # What happens before each epoch, and its cap.
 ACTS = st.lists(
     st.tuples(
@@ -247,16 +226,17 @@ ACTS = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("format_", [TEXT, PARQUET], ids=repr)
 @examples(40)
 @given(acts=ACTS)
 def test_every_row_is_read_once_however_files_come(
-    tmp_path_factory: pytest.TempPathFactory, kind: str, acts: list[tuple[str, int, int | None]]
+    tmp_path_factory: pytest.TempPathFactory,
+    format_: Format,
+    acts: list[tuple[str, int, int | None]],
 ) -> None:
     """A file is late by few names, or half-written while later ones are there and partly read."""
     folder = tmp_path_factory.mktemp("ordered")
-    source_of, encoded = KINDS[kind]
-    source = source_of(str(folder), bounded=False, ordered=True)
+    source = format_.source(folder, bounded=False, ordered=True)
     position: SourcePosition = ()
     written: list[str] = []
     read: list[str] = []
@@ -275,14 +255,14 @@ def test_every_row_is_read_once_however_files_come(
         if act == "late" and last:
             path = folder / f"{max(last - SEALED_KEPT * 5 + 7, 2) + 1:06d}"
             if not path.exists():
-                path.write_bytes(encoded(rows))
+                path.write_bytes(format_.encoded(rows))
                 written += rows
         elif act in {"new", "begin"}:
-            if kind == "text":
-                complete()  # A text file says that it is complete by the next one.
+            if format_ is TEXT:
+                complete()  # The next file shows that a text file is complete.
             last += 10
             path = folder / f"{last:06d}"
-            body = encoded(rows)
+            body = format_.encoded(rows)
             if act == "begin" and open_file is None:
                 open_file = path, body
                 body = body[: len(body) // 2]
@@ -294,28 +274,21 @@ def test_every_row_is_read_once_however_files_come(
         read += rows_of(source, barrier)
         position = barrier.position
     complete()
-    (folder / "999999").write_bytes(encoded([]))
-    for _ in range(3):
-        barrier = source.plan(position, max_records=None, parallelism=1)
-        read += rows_of(source, barrier)
-        position = barrier.position
+    (folder / "999999").write_bytes(format_.encoded([]))
+    read += epochs(source, position, [None] * 2)
 
     assert sorted(read, key=int) == written
 
 
 def test_a_file_that_is_behind_the_cap_stays_open(tmp_path: Path) -> None:
-    (tmp_path / "b").write_bytes(parquet(["b"] * 10))
-    whole = parquet(["a"] * 10)
+    (tmp_path / "b").write_bytes(PARQUET.encoded(["b"] * 10))
+    whole = PARQUET.encoded(["a"] * 10)
     (tmp_path / "a").write_bytes(whole[: len(whole) // 2])
     source = ParquetSource(str(tmp_path), bounded=False, ordered=True)
     position = source.plan((), max_records=4, parallelism=1).position
     (tmp_path / "a").write_bytes(whole)
-    read: list[str] = []
 
-    for _ in range(4):
-        barrier = source.plan(position, max_records=4, parallelism=1)
-        read += rows_of(source, barrier)
-        position = barrier.position
+    read = epochs(source, position, [4] * 4)
 
     assert "".join(read) == "a" * 10 + "b" * 6
 
@@ -328,17 +301,11 @@ def test_a_late_file_that_stays_open_makes_no_forgotten_file_new(tmp_path: Path)
     for _ in range(2):
         position = source.plan(position, max_records=None, parallelism=1).position
     (tmp_path / "0355").write_text("late\n" * 4)
-    read: list[str] = []
 
-    for _ in range(6):
-        barrier = source.plan(position, max_records=1, parallelism=1)
-        read += rows_of(source, barrier)
-        position = barrier.position
-
-    assert read == ["late"] * 4
+    assert epochs(source, position, [1] * 6) == ["late"] * 4
 
 
-def test_lines_that_come_between_two_looks_at_a_folder_are_read(
+def test_lines_that_come_between_two_listings_of_a_folder_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last file of a folder grows, and only then the next folder's first file is begun."""
@@ -348,7 +315,7 @@ def test_lines_that_come_between_two_looks_at_a_folder_are_read(
     (first.parent / "1.log").write_text("x\n")
     first.write_text("a0\n")
     source = FilesSource(str(tmp_path), bounded=False, ordered=True)
-    real = FilesSource._part  # noqa: SLF001 - between two looks of one plan
+    real = FilesSource._part  # noqa: SLF001 - between two listings of one plan
 
     def part(self: FilesSource, before: Any, file: Any, asked: Any) -> Any:
         if file.key == "d1/1.log" and not second.exists():
@@ -384,6 +351,6 @@ def test_every_line_is_read_once_while_files_come_and_go(tmp_path: Path, seed: i
         assert barrier == source.plan(position, max_records=most, parallelism=2)
         read += rows_of(source, barrier)
         position = barrier.position
-    read += rows_of(source, source.plan(position, max_records=None, parallelism=1))
+    read += epochs(source, position, [])
 
     assert read == written

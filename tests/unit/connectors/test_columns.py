@@ -1,8 +1,7 @@
-"""A stage's rows have the columns that it was started for, or it fails and names the one.
+"""Columns: those that a stage was started for, their names, and their values.
 
-Names that some layer would take for other columns are refused, by name.
-
-A value that a place can never hold is refused before it is staged, by its column.
+Rows of other columns fail with the name of one.  A name that some layer would take for other
+columns is refused.  A value that a place can never hold is refused before it is staged.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.columns import OURS, check_announced, check_names, narrowed_schema
+from sluice.connectors.columns import RESERVED, check_announced, check_names, narrowed_schema
 from sluice.connectors.kafka.declared import AvroValue
 from sluice.connectors.staged_sink import StagedSink
 from sluice.errors import ConfigurationError
@@ -26,7 +25,7 @@ ANNOUNCED = pa.schema([("a", pa.int32()), ("b", pa.int32()), ("bid", BID), ("x.y
 
 
 @pytest.mark.parametrize(
-    ("found", "words"),
+    ("found", "sentence"),
     [
         ([("b", "int32"), ("a", "int32")], r"columns of t/0 are b, a, .*, and were a, b, bid"),
         ([("a", "int32"), ("c", "int32")], r"'b' of t/0 is no such column, and was int32 when"),
@@ -35,11 +34,11 @@ ANNOUNCED = pa.schema([("a", pa.int32()), ("b", pa.int32()), ("bid", BID), ("x.y
         ([("a", "int32"), ("b", "int32"), ("b", "int32")], r"column 'b' of t/0 is no such column"),
     ],
 )
-def test_other_columns_are_refused_by_name(found: list[tuple[str, str]], words: str) -> None:
+def test_other_columns_are_refused_by_name(found: list[tuple[str, str]], sentence: str) -> None:
     rest = [ANNOUNCED.field(2), ANNOUNCED.field(3)]
     fields = [pa.field(name, pa.type_for_alias(kind)) for name, kind in found]
 
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=sentence):
         check_announced(pa.schema([*fields, *rest]), ANNOUNCED, "t/0")
 
 
@@ -53,7 +52,7 @@ def test_the_same_columns_are_taken_and_what_is_read_of_them_is_known() -> None:
     assert narrowed_schema(ANNOUNCED, ["bid", "bid.price"]) == pa.schema([("bid", BID)])
 
 
-@pytest.mark.parametrize("name", [*OURS, "_MALFORMED", "_Source"])
+@pytest.mark.parametrize("name", [*RESERVED, "_MALFORMED", "_Source"])
 def test_a_name_of_ours_is_refused_in_upper_and_lower_case(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"a.parquet has a column '{name}', a name that"):
         check_names(["n", name], "a.parquet")
@@ -72,7 +71,12 @@ def test_other_names_are_taken_once_each() -> None:
 
 
 DAY_10000 = pa.array([2_932_897], pa.int32()).cast(pa.date32())
+POSTGRES = PostgresTable("postgresql://nobody@127.0.0.1:9/none", "shop.orders")
 SCHEMA = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
+
+
+def opened(spec: PostgresTable | KafkaTopic, folder: Path) -> StagedSink:
+    return spec.open("orders", {}, StoreLocation(root=f"file://{folder}"))
 
 
 def stage(sink: StagedSink, rows: pa.Table) -> object:
@@ -80,7 +84,7 @@ def stage(sink: StagedSink, rows: pa.Table) -> object:
 
 
 @pytest.mark.parametrize(
-    ("column", "says"),
+    ("column", "sentence"),
     [
         (pa.array(["a", "a\0b"]), r"text with the character U\+0000, which PostgreSQL cannot hold"),
         (pa.array(["a\0"]).dictionary_encode(), r"with the character U\+0000"),
@@ -91,40 +95,35 @@ def stage(sink: StagedSink, rows: pa.Table) -> object:
     ],
     ids=["text", "coded", "nested", "date", "never", "nanoseconds"],
 )
-def test_what_postgresql_can_never_hold(column: pa.Array, says: str, tmp_path: Path) -> None:
-    spec = PostgresTable("postgresql://nobody@127.0.0.1:9/none", "shop.orders")
-    sink = spec.open("orders", {}, StoreLocation(root=f"file://{tmp_path}"))
+def test_what_postgresql_can_never_hold(column: pa.Array, sentence: str, tmp_path: Path) -> None:
+    sink = opened(POSTGRES, tmp_path)
 
-    with pytest.raises(ConfigurationError, match=f"column 'c' .*{says}"):
+    with pytest.raises(ConfigurationError, match=f"column 'c' .*{sentence}"):
         stage(sink, pa.table({"c": column}))
     assert [*sink.files.listed()] == []
 
 
 def test_text_that_only_looks_like_it_is_fine(tmp_path: Path) -> None:
-    spec = PostgresTable("postgresql://nobody@127.0.0.1:9/none", "shop.orders")
-    sink = spec.open("orders", {}, StoreLocation(root=f"file://{tmp_path}"))
+    sink = opened(POSTGRES, tmp_path)
 
     assert stage(sink, pa.table({"c": [["\\u0000", "\\\\u0000"], None], "d": ["\\u0000", None]}))
 
 
 @pytest.mark.parametrize(
-    ("value", "column", "says"),
+    ("value", "column", "sentence"),
     [
-        (
-            AvroValue(SCHEMA),
-            pa.array([1, None]),
-            "a row does not fit the Avro schema of a Kafka sink",
-        ),
+        (AvroValue(SCHEMA), pa.array([1, None]), "a row does not fit the Avro schema of a Kafka"),
         (AvroValue(SCHEMA), pa.array(["x"]), "a row does not fit the Avro schema of a Kafka sink"),
         ("json", DAY_10000, "column 'n' has times outside of the years 1 to 9999"),
     ],
     ids=["null", "text", "date"],
 )
-def test_what_makes_no_message(value: object, column: pa.Array, says: str, tmp_path: Path) -> None:
+def test_what_makes_no_message(
+    value: object, column: pa.Array, sentence: str, tmp_path: Path
+) -> None:
     options: dict[str, Any] = {} if value == "json" else {"value": value}
-    spec = KafkaTopic("127.0.0.1:9", "orders", **options)
-    sink = spec.open("orders", {}, StoreLocation(root=f"file://{tmp_path}"))
+    sink = opened(KafkaTopic("127.0.0.1:9", "orders", **options), tmp_path)
 
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=sentence):
         stage(sink, pa.table({"n": column}))
     assert [*sink.files.listed()] == []

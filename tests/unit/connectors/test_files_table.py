@@ -1,6 +1,4 @@
-"""The time line in the names of a files table's manifests: its life, fences and versions.
-
-The refusals of a table of files, and the names of its files.
+"""A table of files: its time line by names of manifests, its refusals, and types of its columns.
 
 The type of a column holds the values of all files exactly, or there is none.
 """
@@ -18,20 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.files_table.columns import conformed_to_schema, united, wider
-from sluice.connectors.files_table.maintenance import decode
+from sluice.connectors.files_table.maintenance import decoded_latest
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.staged_files import (
     fence_key,
     is_deletes,
     manifest_key,
     name_of,
-    of_data,
     partition_folder,
+    staged_by,
     unit_of,
 )
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
-from sluice.sinks import FilesTable as Spec
+from sluice.sinks import FilesTable
 from sluice.store.memory import InMemoryStore
 from tests.contract.sink_case import JOB
 
@@ -51,7 +49,7 @@ def publish(table: ManifestTable, writer: Writer, *ids: int, parent: int | None 
         parent = checkpoint_id
 
 
-def seen(table: ManifestTable) -> list[int]:
+def shown(table: ManifestTable) -> list[int]:
     return [manifest.checkpoint_id for manifest in table.chain()]
 
 
@@ -82,10 +80,10 @@ def test_each_restore_has_a_fence_of_its_own(table: ManifestTable) -> None:
     publish(table, FIRST, 1, 2, 3)
 
     table.recover(SECOND, Recovery(version=1, through=3))
-    assert seen(table) == [1, 2, 3]
+    assert shown(table) == [1, 2, 3]
     table.recover(THIRD, Recovery(version=1, through=3, roll_back=True))
 
-    assert seen(table) == [1]
+    assert shown(table) == [1]
     assert names(table)[-2:] == [
         "00000000000000000003_0000000002_0000000003.json",
         "00000000000000000003_0000000003_0000000001.json",
@@ -101,19 +99,19 @@ def test_the_commit_that_is_owed_is_seen_once_it_happened_and_by_nobody_older(
 
     with pytest.raises(FencedError, match="generation 2 of the job has written the table"):
         publish(table, FIRST, 2, parent=1)
-    assert (seen(table), table.is_published(2)) == ([1], False)
+    assert (shown(table), table.is_published(2)) == ([1], False)
     for _ in range(2):
         publish(table, THIRD, 2, parent=1)  # After a failure in between.
 
-    assert (seen(table), table.is_published(2), table.is_published(3)) == ([1, 2], True, False)
+    assert (shown(table), table.is_published(2), table.is_published(3)) == ([1, 2], True, False)
     publish(table, THIRD, 4, parent=2)
-    assert seen(table) == [1, 2, 4]
+    assert shown(table) == [1, 2, 4]
 
 
 def test_a_manifest_that_a_zombie_wrote_behind_the_fence_is_seen_when_its_turn_comes(
     table: ManifestTable,
 ) -> None:
-    """It slept between its look at the table and its write: its version is not visible."""
+    """It slept between reading the table and writing: its version is not visible."""
     publish(table, FIRST, 1)
     fenced = [*table.store.list("_manifests/")]
     publish(table, FIRST, 2, parent=1)
@@ -122,12 +120,12 @@ def test_a_manifest_that_a_zombie_wrote_behind_the_fence_is_seen_when_its_turn_c
     assert [*table.store.list("_manifests/")] == fenced
     table.recover(SECOND, Recovery(version=1, through=2))
     table.store.create(manifest_key(2), late)
-    assert (seen(table), table.is_published(2)) == ([1], False)
+    assert (shown(table), table.is_published(2)) == ([1], False)
 
     assert not table.standing("a", 2).lacks
     table.recover(THIRD, Recovery(version=2, through=2, continues=2))
 
-    assert seen(table) == [1, 2]
+    assert shown(table) == [1, 2]
 
 
 def test_a_version_that_is_gone_is_missed(table: ManifestTable) -> None:
@@ -142,17 +140,17 @@ def test_a_version_that_is_gone_is_missed(table: ManifestTable) -> None:
 
 
 def test_an_id_that_another_life_took_is_refused_by_both_names(table: ManifestTable) -> None:
-    """Both looked before either wrote."""
+    """Both read the table before either wrote."""
     other = ManifestTable("alerts", InMemoryStore())
     publish(other, THEIRS, 1)
     table.store.create(manifest_key(1), other.store.get(manifest_key(1)) or b"")
 
     with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to 'a'"):
         publish(table, FIRST, 1)
-    log = table._log  # noqa: SLF001 - behind the first look of a publication
-    mine = msgspec.structs.replace(table.chain()[0], life="a")
+    log = table._log  # noqa: SLF001 - behind the first check of a commit
+    late = msgspec.structs.replace(table.chain()[0], life="a")
     with pytest.raises(TableMismatch, match="was committed by life 'b' of a job, not by 'a'"):
-        log.add(mine)
+        log.add(late)
 
 
 def test_a_life_of_another_journal_takes_over_one_id_later(table: ManifestTable) -> None:
@@ -168,22 +166,22 @@ def test_a_life_of_another_journal_takes_over_one_id_later(table: ManifestTable)
     with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to 'a'"):
         publish(table, THIRD, 2, parent=1)
     publish(table, THEIRS, 3, parent=1)
-    assert seen(table) == [1, 3]
+    assert shown(table) == [1, 3]
 
 
 def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_by_name(
     table: ManifestTable,
 ) -> None:
-    """Its id is above all that the fence knows of, so it is seen: what ADR 16 says of it."""
+    """Its id is above all that the fence knows of, so readers see it (ADR 16)."""
     publish(table, FIRST, 1)
     before = [*table.store.list("_manifests/")]
-    publish(table, FIRST, 3, parent=1)  # It has looked at the table, and sleeps.
+    publish(table, FIRST, 3, parent=1)  # It has read the table, and sleeps.
     late = table.store.get(manifest_key(3)) or b""
     table.store.delete([manifest_key(3)])
     assert [*table.store.list("_manifests/")] == before
     table.recover(THEIRS, Recovery(version=1, through=2, replaces=("a",)))
     table.store.create(manifest_key(3), late)
-    assert seen(table) == [1, 3]
+    assert shown(table) == [1, 3]
 
     with pytest.raises(TableMismatch, match="belongs to life 'a' of a job, not to 'b'"):
         publish(table, THEIRS, 3, parent=1)
@@ -191,7 +189,7 @@ def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_b
     again = Writer(life="b", generation=2)
     table.recover(again, Recovery(version=1, through=3, replaces=("a",), roll_back=True))
     publish(table, again, 4, parent=1)
-    assert seen(table) == [1, 4]
+    assert shown(table) == [1, 4]
 
 
 def test_a_table_of_an_earlier_format_is_refused_by_name(table: ManifestTable) -> None:
@@ -227,6 +225,12 @@ def stage(columns: dict[str, Any], **form: Any) -> list[str]:
     return [one.key for one in store.list("")]
 
 
+def add(table: ManifestTable, version: int, rows: pa.Table) -> None:
+    staged = table.stage(rows, checkpoint_id=version, subtask=0, attempt_token=TOKEN)
+    assert staged is not None
+    table.commit(JOB, version, version - 1 or None, [staged])
+
+
 @pytest.mark.parametrize(
     ("columns", "by", "message"),
     [
@@ -257,7 +261,7 @@ def test_partitions_are_named_as_hive_names_them() -> None:
         f"{stem}/a=x%2Fy/n=1/part.parquet",
     ]
     assert {unit_of(key) for key in keys} == {f"{stem}.parts.json"}
-    assert [of_data(key) for key in keys] == [1, 1, 1]
+    assert [staged_by(key) for key in keys] == [1, 1, 1]
     assert partition_folder(keys[2]) == "a=x%2Fy/n=1"
     assert not any(map(is_deletes, keys))
 
@@ -278,7 +282,7 @@ def test_types_that_json_would_change_are_refused(column: pa.Array) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"format": "csv"}, "'csv'.* is not known; write parquet or json"),
         ({"partition_by": "day"}, r"is a text; write \('day',\)"),
@@ -286,9 +290,9 @@ def test_types_that_json_would_change_are_refused(column: pa.Array) -> None:
         ({"compact_when_files": 1}, "write 2 or more files, or 0 for never"),
     ],
 )
-def test_a_declaration_that_cannot_be_is_refused(given: dict[str, Any], message: str) -> None:
+def test_a_declaration_that_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Spec(**given)
+        FilesTable(**options)
 
 
 @pytest.mark.parametrize(
@@ -318,9 +322,7 @@ def test_the_first_and_the_last_moment_that_json_can_say_come_back() -> None:
         }
     )
 
-    staged = table.stage(rows, checkpoint_id=1, subtask=0, attempt_token=TOKEN)
-    assert staged is not None
-    table.commit(JOB, 1, None, [staged])
+    add(table, 1, rows)
 
     assert table.read().equals(rows)
 
@@ -330,16 +332,12 @@ def test_a_partition_of_any_text_is_one_line_for_foreign_readers(value: str) -> 
     store = InMemoryStore()
     table = ManifestTable("alerts", store, partition_by=("p",), latest=True)
     for version in (1, 2):
-        rows = pa.table({"p": [value], "v": [version]})
-        staged = table.stage(rows, checkpoint_id=version, subtask=0, attempt_token=TOKEN)
-        assert staged is not None
-        table.commit(JOB, version, version - 1 or None, [staged])
+        add(table, version, pa.table({"p": [value], "v": [version]}))
 
     _, *lines = (store.get("_latest") or b"").decode().splitlines()
 
-    files = [one.file for manifest in table.chain() for one in manifest.files]
-    assert lines == [f"{store.root}/{file}" for file in files]
-    assert decode((store.get("_latest") or b""), store.root) is not None
+    assert lines == [f"{store.root}/{file.file}" for one in table.chain() for file in one.files]
+    assert decoded_latest((store.get("_latest") or b""), store.root) is not None
     assert table.read().to_pylist() == [{"p": value, "v": 1}, {"p": value, "v": 2}]
 
 
@@ -417,7 +415,7 @@ def test_the_wider_type_holds_every_value_of_both_and_gives_it_back(
 
 
 @given(kinds, kinds)
-def test_who_comes_first_is_no_matter_but_for_the_order_of_fields(
+def test_the_order_of_types_does_not_matter_but_for_the_order_of_fields(
     one: pa.DataType, other: pa.DataType
 ) -> None:
     assert (wider(one, other) is None) == (wider(other, one) is None)

@@ -1,6 +1,6 @@
 """Nexmark: the same events however they are sliced, in the shape of the reference generator.
 
-Nexmark events as files: the reference's shape, the same events in JSON and in Parquet.
+The files of ``bench.nexmark_files`` hold the same events in JSON and in Parquet.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -24,15 +26,10 @@ from sluice.declaration.places import SourcePosition
 from sluice.errors import ConfigurationError
 from tests.examples import examples
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 SAMPLE = 100_000
 
 
 def table_of(source: NexmarkSource, start: int, end: int) -> pa.Table:
-    import pyarrow as pa
-
     piece = Slice(
         partition=PARTITION, start=start, end=end, first_record=start, records=end - start
     )
@@ -41,8 +38,6 @@ def table_of(source: NexmarkSource, start: int, end: int) -> pa.Table:
 
 def columns_of(source: NexmarkSource, event_type: int) -> dict[str, Any]:
     """The non-null columns of one type's events, as numpy arrays; strings as lists."""
-    import pyarrow.compute as pc
-
     table = table_of(source, 0, SAMPLE)
     table = table.filter(pc.equal(table["event_type"], event_type))
     return {
@@ -64,8 +59,6 @@ def columns_of(source: NexmarkSource, event_type: int) -> dict[str, Any]:
 def test_any_slicing_gives_the_same_rows(
     start: int, lengths: list[int], group: int, seed: int
 ) -> None:
-    import pyarrow as pa
-
     source = NexmarkSource(events=None, seed=seed, out_of_order_group_size=group)
     whole = table_of(source, start, start + sum(lengths))
 
@@ -78,8 +71,6 @@ def test_any_slicing_gives_the_same_rows(
 
 
 def test_slices_longer_than_a_batch_are_seamless() -> None:
-    import pyarrow as pa
-
     source = NexmarkSource(events=None, columns=("price", "bid_auction"))
 
     whole = table_of(source, 0, 70_000)

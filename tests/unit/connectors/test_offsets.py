@@ -1,4 +1,4 @@
-"""What a source says of what lies behind a barrier: counted when it is cut, and never guessed."""
+"""The unread part behind a barrier: counted when the barrier is cut, and never guessed."""
 
 from __future__ import annotations
 
@@ -71,21 +71,15 @@ def test_lines_have_bytes_and_half_a_line_is_not_pending(tmp_path: Path) -> None
 
 
 def test_a_file_whose_offsets_are_no_bytes_counts_whole_until_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text" / "a.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
-    (tmp_path / "rows").mkdir()
-    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "rows" / "a.parquet")
+    lines, rows = tmp_path / "a.gz", tmp_path / "a.parquet"
+    lines.write_bytes(gzip.compress(b"one\ntwo\n"))
+    pq.write_table(pa.table({"n": [1, 2]}), rows)
 
-    text = FilesSource(str(tmp_path / "text")).plan((), max_records=1, parallelism=1)
-    rows = ParquetSource(str(tmp_path / "rows")).plan((), max_records=1, parallelism=1)
+    for source, file in ((FilesSource(str(lines)), lines), (ParquetSource(str(rows)), rows)):
+        barrier = source.plan((), max_records=1, parallelism=1)
 
-    assert text.unread == Unread(
-        partitions=1, size_bytes=(tmp_path / "text" / "a.gz").stat().st_size
-    )
-    assert rows.unread == Unread(
-        partitions=1, size_bytes=(tmp_path / "rows" / "a.parquet").stat().st_size
-    )
-    assert rows.size_bytes is None
+        assert barrier.unread == Unread(partitions=1, size_bytes=file.stat().st_size)
+        assert barrier.size_bytes is None
 
 
 def test_a_generator_that_ends_says_what_is_left_and_one_that_does_not_cannot() -> None:

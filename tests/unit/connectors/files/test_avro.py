@@ -1,6 +1,6 @@
 """Rows of Avro files: any cut, any block, every codec, and types as Spark's own reader has them."""
 
-# ruff: noqa: SLF001 - its blocks are read one by one
+# ruff: noqa: SLF001 - blocks of a file are read one by one
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sluice.connectors.files import avro
 from sluice.connectors.files.avro import AvroSource
 from sluice.core.plan import Slice
 from sluice.errors import ConfigurationError
-from tests.contract.source_rules import check_replay
+from tests.contract.source_rules import check_replay, plan_all, rows_of
 from tests.examples import examples
 
 INSTANT = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
@@ -45,9 +45,9 @@ def write(path: Path, schema: Any, rows: list[Any], **how: Any) -> None:
         fastavro.writer(file, schema, rows, **how)
 
 
-def rows_of(source: AvroSource) -> list[dict[str, Any]]:
-    pieces = source.plan((), max_records=None, parallelism=2).slices
-    return [row for piece in pieces for batch in source.read(piece) for row in batch.to_pylist()]
+def all_rows_of(folder: Path) -> list[dict[str, Any]]:
+    source = AvroSource(str(folder))
+    return rows_of(source, plan_all(source))
 
 
 @examples(60)
@@ -168,7 +168,7 @@ def test_a_type_without_a_column_is_named_with_its_field(
     write(tmp_path / "a", a_schema(a_field("x", kind)), [])
 
     with pytest.raises(ConfigurationError, match=sentence):
-        AvroSource(str(tmp_path)).plan((), max_records=None, parallelism=1)
+        plan_all(AvroSource(str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["price", "of.tests.price"])
@@ -178,10 +178,10 @@ def test_a_named_type_is_found_by_the_name_that_its_record_lends_it(
     price = {"type": "fixed", "name": "price", "size": 4, "logicalType": "decimal"}
     schema = a_schema(a_field("a", price | {"precision": 9, "scale": 2}), a_field("b", name))
     row = {"a": Decimal("1.25"), "b": Decimal("2.50")}
-    # Its own writer knows no decimals by name.
+    # fastavro's writer knows no decimals by name.
     write(tmp_path / "a", schema, [{"a": row["a"], "b": b"\0\0\0\xfa"}])
 
-    assert rows_of(AvroSource(str(tmp_path))) == [row]
+    assert all_rows_of(tmp_path) == [row]
 
 
 def test_a_time_that_no_microsecond_can_say_is_an_error(tmp_path: Path) -> None:
@@ -189,20 +189,23 @@ def test_a_time_that_no_microsecond_can_say_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "a", a_schema(a_field("at", kind)), [{"at": 2**62}])
 
     with pytest.raises(ConfigurationError, match=r"column 'at' of a of .* no timestamp"):
-        rows_of(AvroSource(str(tmp_path)))
+        all_rows_of(tmp_path)
 
 
-def test_a_column_with_a_name_of_ours_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a", a_schema(a_field("_malformed", "string")), [{"_malformed": "no"}])
+@pytest.mark.parametrize(
+    ("schema", "sentence"),
+    [
+        (a_schema(a_field("_malformed", "string")), "a column '_malformed', a name"),
+        ("long", "rows of type 'long'"),
+    ],
+    ids=["a name of ours", "no records"],
+)
+def test_rows_without_columns_of_their_own_are_refused(
+    tmp_path: Path, schema: Any, sentence: str
+) -> None:
+    write(tmp_path / "a", schema, [])
 
-    with pytest.raises(ConfigurationError, match=r"a of .* has a column '_malformed', a name"):
-        AvroSource(str(tmp_path)).schema()
-
-
-def test_a_file_without_records_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "a", "long", [1, 2])
-
-    with pytest.raises(ConfigurationError, match=r"a of .* has rows of type 'long'"):
+    with pytest.raises(ConfigurationError, match=f"a of .* has {sentence}"):
         AvroSource(str(tmp_path)).schema()
 
 
@@ -218,7 +221,7 @@ def test_a_file_with_other_columns_is_named_with_its_column(tmp_path: Path) -> N
 def test_every_codec_of_fastavro_is_read(tmp_path: Path, codec: str) -> None:
     write(tmp_path / "a", NUMBERS, [{"n": n} for n in range(100)], codec=codec, sync_interval=99)
 
-    assert rows_of(AvroSource(str(tmp_path))) == [{"n": n} for n in range(100)]
+    assert all_rows_of(tmp_path) == [{"n": n} for n in range(100)]
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstandard"])
@@ -246,7 +249,7 @@ def test_codecs_that_fastavro_lacks_here_are_read(tmp_path: Path, codec: str) ->
     (tmp_path / "plain").unlink()
     (tmp_path / "a").write_bytes(b"".join(body))
 
-    assert rows_of(AvroSource(str(tmp_path))) == rows
+    assert all_rows_of(tmp_path) == rows
 
 
 def test_blocks_outside_of_a_slice_are_not_decoded(
@@ -254,7 +257,7 @@ def test_blocks_outside_of_a_slice_are_not_decoded(
 ) -> None:
     write(tmp_path / "a", NUMBERS, [{"n": n} for n in range(10_000)], sync_interval=200)
     source = AvroSource(str(tmp_path))
-    barrier = source.plan((), max_records=None, parallelism=8)
+    barrier = plan_all(source, parallelism=8)
     decoded: list[int] = []
     real = avro.AvroFile._decompressed
 
@@ -279,13 +282,13 @@ def test_a_damaged_file_is_named(tmp_path: Path, at: int) -> None:
     (tmp_path / "a").write_bytes(body)
 
     with pytest.raises(ConfigurationError, match=r"a of .* is damaged .*restore it"):
-        rows_of(AvroSource(str(tmp_path)))
+        all_rows_of(tmp_path)
 
 
 def test_a_slice_of_a_file_that_became_shorter_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a", NUMBERS, [{"n": n} for n in range(5)])
     source = AvroSource(str(tmp_path))
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    [piece] = plan_all(source, parallelism=1).slices
     write(tmp_path / "a", NUMBERS, [{"n": n} for n in range(4)])
 
     with pytest.raises(ConfigurationError, match="was replaced after this epoch was planned"):

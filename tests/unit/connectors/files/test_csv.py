@@ -9,10 +9,11 @@ import pytest
 
 from sluice.connectors.files.file_set import TAIL_BYTES
 from sluice.connectors.files.lines import BYTE_ORDER_MARK, MAX_FIRST_LINE_BYTES, ScannedBlocks
-from sluice.connectors.files.text import columns_of, header_names
+from sluice.connectors.files.text import header_names
 from sluice.declaration.places import Source, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
+from tests.contract.source_rules import plan_all
 
 DDL = "id int, name string, price decimal(10, 2)"
 
@@ -25,28 +26,13 @@ def a_source(root: Path, *, bounded: bool = True, delimiter: str = ",") -> Sourc
 
 
 @pytest.mark.parametrize(
-    ("schema", "columns"),
-    [
-        ("a int, b string", ["a", "b"]),
-        (
-            "a: int, `b, c` decimal(10, 2) NOT NULL,d struct<e: int, f: map<string,int>>",
-            ["a", "b, c", "d"],
-        ),
-        ("", []),
-    ],
-)
-def test_the_columns_of_a_schema_are_known_without_spark(schema: str, columns: list[str]) -> None:
-    assert list(columns_of(schema)) == columns
-
-
-@pytest.mark.parametrize(
     "line", [b"id,name,price", b"\xef\xbb\xbfID, Name ,PRICE\r", b'"id","name",price']
 )
 def test_a_header_that_names_the_columns_is_record_0(tmp_path: Path, line: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(line + b"\n1,x,2.50\n")
     source = a_source(tmp_path)
 
-    barrier = source.plan((), max_records=None, parallelism=1)
+    barrier = plan_all(source, parallelism=1)
 
     assert [(piece.first_record, piece.records) for piece in barrier.slices] == [(0, 2)]
 
@@ -56,7 +42,7 @@ def test_a_byte_order_mark_alone_has_no_header_to_check_and_is_read_to_its_end(
 ) -> None:
     (tmp_path / "a.csv").write_bytes(BYTE_ORDER_MARK)
 
-    barrier = a_source(tmp_path).plan((), max_records=None, parallelism=1)
+    barrier = plan_all(a_source(tmp_path))
 
     assert (barrier.slices, barrier.exhausted) == ((), True)
 
@@ -64,6 +50,7 @@ def test_a_byte_order_mark_alone_has_no_header_to_check_and_is_read_to_its_end(
 @pytest.mark.parametrize(
     ("delimiter", "line"),
     [
+        (";", "id;name;price"),
         ("||", 'id||"name"||price'),
         ("\\t", 'id\tname\t"price"'),  # As Spark reads the option: a tab.
         ("\t", "id\tname\tprice"),
@@ -76,7 +63,7 @@ def test_a_header_is_split_at_any_delimiter_that_spark_knows(
 ) -> None:
     (tmp_path / "a.csv").write_text(f"{line}\n")
 
-    barrier = a_source(tmp_path, delimiter=delimiter).plan((), max_records=None, parallelism=1)
+    barrier = plan_all(a_source(tmp_path, delimiter=delimiter))
 
     assert barrier.records == 1
 
@@ -109,7 +96,7 @@ def test_a_header_of_other_columns_is_named_with_both_lists(
         ConfigurationError,
         match=f"first line of {name} of .* columns {found}, and the schema id, name, price; corr",
     ):
-        a_source(tmp_path).plan((), max_records=None, parallelism=1)
+        plan_all(a_source(tmp_path))
 
 
 def test_a_file_without_a_line_break_names_no_columns_and_is_not_kept_whole(
@@ -118,7 +105,7 @@ def test_a_file_without_a_line_break_names_no_columns_and_is_not_kept_whole(
     (tmp_path / "a.csv").write_bytes(b"x" * (3 * MAX_FIRST_LINE_BYTES))
 
     with pytest.raises(ConfigurationError, match=r"first line of a.csv of .* more than 1048576 by"):
-        a_source(tmp_path).plan((), max_records=None, parallelism=1)
+        plan_all(a_source(tmp_path))
 
 
 def test_of_text_without_a_line_break_little_is_kept() -> None:
@@ -129,23 +116,17 @@ def test_of_text_without_a_line_break_little_is_kept() -> None:
     assert blocks.tail(5_000_000) == b"x" * TAIL_BYTES
 
 
-def test_a_header_is_looked_at_when_its_line_is_whole_and_only_then(tmp_path: Path) -> None:
+def test_a_header_is_checked_when_its_line_is_whole_and_only_then(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("id,name")
     source = a_source(tmp_path, bounded=False)
-    first = source.plan((), max_records=None, parallelism=1)
+    first = plan_all(source)
     path.write_text("id,name,price\n1,x,2\n")
     second = source.plan(first.position, max_records=1, parallelism=1)
-    third = source.plan(second.position, max_records=None, parallelism=1)
+    third = plan_all(source, second.position)
 
-    assert [len(one.slices) for one in (first, second, third)] == [0, 1, 1]
+    assert [len(barrier.slices) for barrier in (first, second, third)] == [0, 1, 1]
     assert third.slices[0].first_record == 1
-
-
-def test_another_delimiter_separates_the_names_too(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("id;name;price\n")
-
-    assert a_source(tmp_path, delimiter=";").plan((), max_records=None, parallelism=1).records == 1
 
 
 def test_one_huge_file_is_shared_by_all_subtasks(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,12 +18,19 @@ from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.declaration.places import Barrier
 from sluice.errors import ConfigurationError
-from tests.contract.source_rules import check_replay
+from tests.contract.source_rules import check_replay, places, plan_all
 from tests.examples import examples
 
 
 def write(path: Path, start: int, end: int, *, group: int = 1_000) -> None:
     pq.write_table(pa.table({"n": pa.array(range(start, end))}), path, row_group_size=group)
+
+
+def planned(folder: Path) -> tuple[ParquetSource, Slice]:
+    """The source of a folder of one file, and the one slice of all its rows."""
+    source = ParquetSource(str(folder))
+    [piece] = plan_all(source, parallelism=1).slices
+    return source, piece
 
 
 def bounds(barrier: Barrier) -> list[tuple[int, int]]:
@@ -56,8 +62,8 @@ def test_any_sequence_of_cuts_covers_every_row_exactly_once(
 def test_a_slice_ends_where_a_row_group_does_if_that_is_near(tmp_path: Path) -> None:
     write(tmp_path / "a", 0, 1_000, group=280)
     write(tmp_path / "b", 0, 1_000, group=700)
-    three = ParquetSource(str(tmp_path / "a")).plan((), max_records=None, parallelism=3)
-    four = ParquetSource(str(tmp_path / "b")).plan((), max_records=None, parallelism=4)
+    three = plan_all(ParquetSource(str(tmp_path / "a")), parallelism=3)
+    four = plan_all(ParquetSource(str(tmp_path / "b")), parallelism=4)
 
     assert bounds(three) == [(0, 280), (280, 560), (560, 1_000)]
     assert bounds(four) == [(0, 250), (250, 500), (500, 700), (700, 1_000)]  # 700 is far from 500.
@@ -72,51 +78,57 @@ def test_a_barrier_from_outside_is_a_row(tmp_path: Path) -> None:
     second = source.plan(first.position, max_records=2, parallelism=1, until={"b": 4, "a": 2})
 
     assert bounds(first) == [(0, 3)]
-    assert [replace(one, version="") for one in second.position] == [
+    assert places(second.position) == (
         PartitionOffset(partition="a", offset=2, records=2),
         PartitionOffset(partition="b", offset=3, records=3),
-    ]
+    )
     with pytest.raises(ConfigurationError, match=r"offset 5 of 'b' .* to 4, what can be read"):
         source.plan(first.position, max_records=None, parallelism=1, until={"b": 5})
 
 
-def test_types_are_those_of_spark_and_times_are_utc(tmp_path: Path) -> None:
-    instant = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
-    at = instant.replace(tzinfo=None)
-    table = pa.table(
-        {
-            "naive": pa.array([at], pa.timestamp("ns")),
-            "zoned": pa.array([instant], pa.timestamp("ms", tz="Europe/Zurich")),
-            "nested": pa.array([{"at": [at]}], pa.struct([("at", pa.list_(pa.timestamp("ns")))])),
-            "word": pa.array(["x"]).dictionary_encode(),
-            "text": pa.array(["y"], pa.large_string()),
-            "day": pa.array([date(2026, 1, 2)]),
-        }
-    )
-    pq.write_table(table, tmp_path / "a")
-    source = ParquetSource(str(tmp_path))
-    [batch] = source.read(Slice(partition="a", start=0, end=1, first_record=0, records=1))
+INSTANT = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
+LOCAL, UTC_TIME = INSTANT.replace(tzinfo=None), pa.timestamp("us", tz="UTC")
+DEEP = pa.list_(pa.struct([("u", pa.uint32())]))
+# A column as it is written; its type and its value as a stage reads it.
+COLUMNS: dict[str, tuple[pa.Array, pa.DataType, Any]] = {
+    "naive": (pa.array([LOCAL], pa.timestamp("ns")), UTC_TIME, INSTANT),
+    "zoned": (
+        pa.array([INSTANT], pa.timestamp("ms", tz="Europe/Zurich")),
+        UTC_TIME,
+        INSTANT.replace(microsecond=678_000),
+    ),
+    "nested": (
+        pa.array([{"at": [LOCAL]}], pa.struct([("at", pa.list_(pa.timestamp("ns")))])),
+        pa.struct([("at", pa.list_(UTC_TIME))]),
+        {"at": [INSTANT]},
+    ),
+    "word": (pa.array(["x"]).dictionary_encode(), pa.string(), "x"),
+    "text": (pa.array(["y"], pa.large_string()), pa.string(), "y"),
+    "day": (pa.array([date(2026, 1, 2)]), pa.date32(), date(2026, 1, 2)),
+    "u8": (pa.array([255], pa.uint8()), pa.int16(), 255),
+    "u16": (pa.array([65_535], pa.uint16()), pa.int32(), 65_535),
+    "u32": (pa.array([2**32 - 1], pa.uint32()), pa.int64(), 2**32 - 1),
+    "u64": (pa.array([2**64 - 1], pa.uint64()), pa.decimal128(20, 0), Decimal(2**64 - 1)),
+    "half": (pa.array([1.5], pa.float16()), pa.float32(), 1.5),
+    "pair": (pa.array([[1, 2]], pa.list_(pa.uint8(), 2)), pa.list_(pa.int16()), [1, 2]),
+    "code": (pa.array([b"abc"], pa.binary(3)), pa.binary(), b"abc"),
+    "deep": (
+        pa.array([[{"u": 7}]], DEEP),
+        pa.list_(pa.struct([("u", pa.int64())])),
+        [{"u": 7}],
+    ),
+}
 
-    utc = pa.timestamp("us", tz="UTC")
-    assert dict(zip(source.schema().names, source.schema().types, strict=True)) == {
-        "naive": utc,
-        "zoned": utc,
-        "nested": pa.struct([("at", pa.list_(utc))]),
-        "word": pa.string(),
-        "text": pa.string(),
-        "day": pa.date32(),
-    }
+
+def test_types_are_those_of_spark_and_times_are_utc(tmp_path: Path) -> None:
+    written = {name: column for name, (column, _, _) in COLUMNS.items()}
+    pq.write_table(pa.table(written), tmp_path / "a")
+    source, piece = planned(tmp_path)
+    [batch] = source.read(piece)
+
+    assert source.schema() == pa.schema([(name, kind) for name, (_, kind, _) in COLUMNS.items()])
     assert batch.schema == source.schema()
-    assert batch.to_pylist() == [
-        {
-            "naive": instant,
-            "zoned": instant.replace(microsecond=678_000),
-            "nested": {"at": [instant]},
-            "word": "x",
-            "text": "y",
-            "day": date(2026, 1, 2),
-        }
-    ]
+    assert batch.to_pylist() == [{name: value for name, (_, _, value) in COLUMNS.items()}]
 
 
 @pytest.mark.parametrize(
@@ -164,12 +176,11 @@ def test_a_file_that_vanished_half_read_stops_a_bounded_source(tmp_path: Path) -
     (tmp_path / "a").unlink()
 
     with pytest.raises(ConfigurationError, match=r"a of .* read to row 3 and is gone"):
-        source.plan(first.position, max_records=None, parallelism=1)
+        plan_all(source, first.position)
     with pytest.raises(ConfigurationError, match=r"a of .* is gone"):
         list(source.read(first.slices[0]))
-    later = ParquetSource(str(tmp_path), bounded=False).plan(
-        first.position, max_records=None, parallelism=1
-    )
+    unbounded = ParquetSource(str(tmp_path), bounded=False)
+    later = plan_all(unbounded, first.position, parallelism=1)
     assert [piece.partition for piece in later.slices] == ["b"]
 
 
@@ -182,7 +193,7 @@ def test_a_file_with_more_or_fewer_rows_is_refused_by_another_process_too(
     read = PartitionOffset(partition="a", offset=5, records=5, sealed=True)
 
     with pytest.raises(ConfigurationError, match=f"a of .* to row 5 and has {rows} rows now"):
-        ParquetSource(str(tmp_path)).plan((read,), max_records=None, parallelism=1)
+        plan_all(ParquetSource(str(tmp_path)), (read,))
 
 
 @pytest.mark.parametrize(("rows", "start"), [(4, 0), (6, 0), (5, 1)])
@@ -190,8 +201,7 @@ def test_a_file_that_was_replaced_after_the_plan_is_not_read(
     tmp_path: Path, rows: int, start: int
 ) -> None:
     write(tmp_path / "a", 0, 5)
-    source = ParquetSource(str(tmp_path))
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    source, piece = planned(tmp_path)
     write(tmp_path / "a", start, start + rows)
 
     with pytest.raises(ConfigurationError, match=r"a of .* was replaced after this epoch was plan"):
@@ -200,8 +210,7 @@ def test_a_file_that_was_replaced_after_the_plan_is_not_read(
 
 def test_a_file_that_was_touched_or_copied_after_the_plan_is_read(tmp_path: Path) -> None:
     write(tmp_path / "a", 0, 5)
-    source = ParquetSource(str(tmp_path))
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    source, piece = planned(tmp_path)
     (tmp_path / "b").write_bytes((tmp_path / "a").read_bytes())
     (tmp_path / "b").replace(tmp_path / "a")
 
@@ -212,8 +221,7 @@ def test_a_file_that_was_touched_or_copied_after_the_plan_is_read(tmp_path: Path
 
 def test_a_file_that_is_replaced_while_it_is_read_gives_no_epoch(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": range(100_000)}), tmp_path / "a")
-    source = ParquetSource(str(tmp_path))
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    source, piece = planned(tmp_path)
     batches = source.read(piece)
     next(batches)
     write(tmp_path / "b", 0, 5)
@@ -227,51 +235,40 @@ def test_times_of_int96_are_read_as_they_were_written(tmp_path: Path) -> None:
     times = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 1677, 2026, 9999)]
     table = pa.table({"at": pa.array(times, pa.timestamp("us", tz="UTC"))})
     pq.write_table(table, tmp_path / "a", use_deprecated_int96_timestamps=True)
-    source = ParquetSource(str(tmp_path))
+    source, piece = planned(tmp_path)
 
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
     [batch] = source.read(piece)
 
     assert batch.column("at").to_pylist() == times
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.list_(pa.timestamp("ms", tz="UTC"))])
-def test_a_time_that_no_microsecond_can_say_is_an_error(tmp_path: Path, kind: pa.DataType) -> None:
-    value: Any = [2**62] if pa.types.is_list(kind) else 2**62
-    pq.write_table(pa.table({"at": pa.array([value], kind)}), tmp_path / "a")
-    source = ParquetSource(str(tmp_path))
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pa.array([2**62], pa.timestamp("ms")), "timestamp"),
+        (pa.array([[2**62]], pa.list_(pa.timestamp("ms", tz="UTC"))), "list"),
+        (pa.array([b"ok", b"\xff\xfe"], pa.binary()).view(pa.string()), "string"),
+    ],
+    ids=["a time beyond microseconds", "one in a list", "text that is not UTF-8"],
+)
+def test_a_value_that_its_type_cannot_hold_is_an_error_with_its_column(
+    tmp_path: Path, values: pa.Array, kind: str
+) -> None:
+    pq.write_table(pa.table({"c": values}), tmp_path / "a")
+    source, piece = planned(tmp_path)
 
-    with pytest.raises(ConfigurationError, match=r"column 'at' of a of .* has a value that is no"):
+    with pytest.raises(ConfigurationError, match=f"'c' of a of .* has a value that is no {kind}"):
         list(source.read(piece))
 
 
-def test_text_that_is_not_utf_8_is_an_error_with_its_column(tmp_path: Path) -> None:
-    text = pa.array([b"ok", b"\xff\xfe"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"name": text}), tmp_path / "a")
-    source = ParquetSource(str(tmp_path))
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
-
-    with pytest.raises(ConfigurationError, match=r"column 'name' of a of .* is no string"):
-        list(source.read(piece))
-
-
-def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
-    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
+@pytest.mark.parametrize("name", ["n", "_record", "_malformed", "_raw", "_source", "_weight"])
+def test_a_name_that_no_stage_can_use_is_refused(tmp_path: Path, name: str) -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array(["x"])], names=["n", name])
     pq.write_table(table, tmp_path / "a")
+    what = "two columns 'n'" if name == "n" else f"a column '{name}', a name that sluice"
 
-    with pytest.raises(ConfigurationError, match=r"a of .* has two columns 'n'"):
-        ParquetSource(str(tmp_path)).schema()
-
-
-@pytest.mark.parametrize("name", ["_record", "_malformed", "_raw", "_source", "_weight"])
-def test_a_column_with_a_name_of_ours_is_refused(tmp_path: Path, name: str) -> None:
-    pq.write_table(pa.table({"n": [1], name: ["x"]}), tmp_path / "a")
-
-    with pytest.raises(
-        ConfigurationError, match=f"a of .* has a column '{name}', a name that slui"
-    ):
-        ParquetSource(str(tmp_path)).plan((), max_records=None, parallelism=1)
+    with pytest.raises(ConfigurationError, match=f"a of .* has {what}"):
+        plan_all(ParquetSource(str(tmp_path)))
 
 
 def test_a_columns_name_that_is_not_utf_8_is_damage(tmp_path: Path) -> None:
@@ -287,54 +284,10 @@ def test_damage_within_a_file_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": range(1000)}), tmp_path / "a", compression="zstd")
     body = (tmp_path / "a").read_bytes()
     (tmp_path / "a").write_bytes(body[:4] + bytes(200) + body[204:])
-    source = ParquetSource(str(tmp_path))
-    [piece] = source.plan((), max_records=None, parallelism=1).slices
+    source, piece = planned(tmp_path)
 
     with pytest.raises(ConfigurationError, match=r"a of .* is damaged .*; restore it"):
         list(source.read(piece))
-
-
-def test_unsigned_and_small_numbers_and_odd_shapes_arrive_as_spark_has_them(tmp_path: Path) -> None:
-    table = pa.table(
-        {
-            "u8": pa.array([255], pa.uint8()),
-            "u16": pa.array([65_535], pa.uint16()),
-            "u32": pa.array([2**32 - 1], pa.uint32()),
-            "u64": pa.array([2**64 - 1], pa.uint64()),
-            "half": pa.array([1.5], pa.float16()),
-            "pair": pa.array([[1, 2]], pa.list_(pa.uint8(), 2)),
-            "code": pa.array([b"abc"], pa.binary(3)),
-            "deep": pa.array([[{"u": 7}]], pa.list_(pa.struct([("u", pa.uint32())]))),
-        }
-    )
-    pq.write_table(table, tmp_path / "a")
-    source = ParquetSource(str(tmp_path))
-    piece = Slice(partition="a", start=0, end=1, first_record=0, records=1)
-    [batch] = source.read(piece)
-
-    assert {field.name: str(field.type) for field in source.schema()} == {
-        "u8": "int16",
-        "u16": "int32",
-        "u32": "int64",
-        "u64": "decimal128(20, 0)",
-        "half": "float",
-        "pair": "list<item: int16>",
-        "code": "binary",
-        "deep": "list<item: struct<u: int64>>",
-    }
-    assert batch.schema == source.schema()
-    assert batch.to_pylist() == [
-        {
-            "u8": 255,
-            "u16": 65_535,
-            "u32": 2**32 - 1,
-            "u64": Decimal(2**64 - 1),
-            "half": 1.5,
-            "pair": [1, 2],
-            "code": b"abc",
-            "deep": [{"u": 7}],
-        }
-    ]
 
 
 @pytest.mark.parametrize(
@@ -357,9 +310,9 @@ def test_wide_rows_are_decoded_a_few_at_a_time(
     monkeypatch.setattr("sluice.connectors.files.parquet.BATCH_BYTES", 100_000)
     rows = [f"{number:05d}" * 2_000 for number in range(50)]
     pq.write_table(pa.table({"doc": rows}), tmp_path / "a", use_dictionary=False)
-    source = ParquetSource(str(tmp_path))
+    source, piece = planned(tmp_path)
 
-    batches = list(source.read(Slice(partition="a", start=0, end=50, first_record=0, records=50)))
+    batches = list(source.read(piece))
 
     assert max(batch.num_rows for batch in batches) <= 10
     assert [row["doc"] for batch in batches for row in batch.to_pylist()] == rows

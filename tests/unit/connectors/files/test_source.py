@@ -1,12 +1,9 @@
-"""Lines of files as a source: exact cuts, exact line numbers, nothing lost and nothing twice.
+"""Files as a source: exact cuts, exact line numbers, nothing lost and nothing twice.
 
-Files that changed after they were read: found by any process, by the position alone.
-
-Files that are still being written: read when they are whole, and not waited for in vain.
-
-Files that wait behind a barrier: which they are, and their first records.
-
-Names that only grow: small positions and short listings, and nothing read twice or missed.
+Files that changed after they were read are found by any process, by the position alone.  Files that
+are still being written are read when they are whole, and not waited for in vain.  A barrier names
+the files that wait behind it, and their first records can be read.  Where names only grow,
+positions are small and listings short, and yet nothing is read twice or missed.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from hypothesis import strategies as st
 
 from sluice.connectors.files import lines as files_lines
 from sluice.connectors.files import source as files_source
-from sluice.connectors.files import text as files
+from sluice.connectors.files import text as files_text
 from sluice.connectors.files.avro import AvroSource
 from sluice.connectors.files.file_set import TAIL_BYTES
 from sluice.connectors.files.lines import BYTE_ORDER_MARK
@@ -44,6 +41,7 @@ from sluice.errors import ConfigurationError
 from sluice.store.folder import FileStore
 from sluice.store.memory import InMemoryStore, named_store
 from sluice.store.object_store import Listed
+from tests.contract.source_rules import epochs, places, plan_all
 from tests.examples import examples
 
 Row = tuple[str, str, int]
@@ -59,13 +57,8 @@ def rows_of(source: FilesSource, pieces: tuple[Slice, ...]) -> list[Row]:
     ]
 
 
-def places(position: SourcePosition) -> SourcePosition:
-    """Without what the files are known by."""
-    return tuple(replace(one, version="") for one in position)
-
-
-def plan_all(source: FilesSource, position: SourcePosition = ()) -> Barrier:
-    return source.plan(position, max_records=None, parallelism=2)
+def texts_of(source: FilesSource, pieces: tuple[Slice, ...]) -> list[str]:
+    return [text for _, text, _ in rows_of(source, pieces)]
 
 
 def an_empty_epoch(position: SourcePosition, *, exhausted: bool) -> Barrier:
@@ -111,7 +104,7 @@ def test_the_cap_is_kept_to_the_line_and_filled_file_by_file(tmp_path: Path) -> 
 
     barrier = source.plan((), max_records=4, parallelism=4)
 
-    assert [row[1] for row in rows_of(source, barrier.slices)] == ["1", "2", "3", "4"]
+    assert texts_of(source, barrier.slices) == ["1", "2", "3", "4"]
     assert [piece.records for piece in barrier.slices] == [1, 1, 1, 1]
     assert not barrier.exhausted
     assert source.plan(barrier.position, max_records=1, parallelism=1).exhausted
@@ -161,15 +154,6 @@ def test_a_missing_location_is_named_and_an_empty_folder_is_fine(tmp_path: Path)
     assert plan_all(FilesSource("memory://empty-place/logs/")).slices == ()
 
 
-def test_a_file_that_shrank_is_named_with_its_offset_and_size(tmp_path: Path) -> None:
-    source = FilesSource(str(a_folder(tmp_path, log="one\ntwo\n")), bounded=False)
-    position = plan_all(source).position
-    a_folder(tmp_path, log="one\n")
-
-    with pytest.raises(ConfigurationError, match=r"log of .* to byte 8 and has shrunk to 4 bytes"):
-        plan_all(source, position)
-
-
 def test_a_file_that_vanished_half_read_stops_a_bounded_source(tmp_path: Path) -> None:
     source = FilesSource(str(a_folder(tmp_path, a="one\ntwo\n", b="")))
     position = source.plan((), max_records=1, parallelism=1).position
@@ -182,7 +166,7 @@ def test_a_file_that_vanished_half_read_stops_a_bounded_source(tmp_path: Path) -
 
 def test_a_slice_of_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
     source = FilesSource(str(a_folder(tmp_path, log="one\ntwo\n")))
-    barrier = source.plan((), max_records=None, parallelism=1)
+    barrier = plan_all(source)
     a_folder(tmp_path, log="one two\n")
 
     with pytest.raises(ConfigurationError, match="was replaced after this epoch was planned"):
@@ -333,7 +317,7 @@ def test_any_sequence_of_cuts_covers_every_line_exactly_once(
         patch.setattr(files_lines, "MAX_MARKS", sizes.marks)
 
         rows: list[Row] = []
-        for barrier, max_records, parallelism in epochs(source, cuts):
+        for barrier, (max_records, parallelism) in epochs(source, cuts):
             read = rows_of(source, barrier.slices)
             assert len(read) == barrier.records
             assert max_records is None or len(read) <= max_records
@@ -341,20 +325,6 @@ def test_any_sequence_of_cuts_covers_every_line_exactly_once(
             rows += read
 
     assert rows == expected
-
-
-def epochs(
-    source: FilesSource, cuts: list[tuple[int | None, int]]
-) -> Iterator[tuple[Barrier, int | None, int]]:
-    """Plan until the source is exhausted: the given cuts, and then one of all that is left."""
-    position: SourcePosition = ()
-    for max_records, parallelism in [*cuts, (None, 3)]:
-        barrier = source.plan(position, max_records=max_records, parallelism=parallelism)
-        yield barrier, max_records, parallelism
-        if barrier.exhausted:
-            return
-        position = barrier.position
-    pytest.fail("a cut without a cap leaves nothing")
 
 
 def lines_of(content: bytes) -> Iterator[tuple[int, str]]:
@@ -369,12 +339,6 @@ def test_a_store_without_a_name_is_its_own() -> None:
     InMemoryStore().put("a", b"x")
 
     assert InMemoryStore().get("a") is None
-
-
-def plan_all_of_files_changes(
-    source: FilesSource | ParquetSource, position: SourcePosition = ()
-) -> Barrier:
-    return source.plan(position, max_records=None, parallelism=1)
 
 
 def touch(path: Path, seconds: int = 60) -> None:
@@ -402,33 +366,38 @@ def _reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     return reads
 
 
-def test_a_log_that_was_rewritten_longer_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("one\ntwo\n")
-    source = FilesSource(str(tmp_path), bounded=False)
-    position = plan_all_of_files_changes(source).position
-    (tmp_path / "log").write_text("ONE\ntwo\nthree\n")
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("one\n", "was read to byte 8 and has shrunk to 4 bytes"),
+        ("ONE\ntwo\nthree\n", "is not what was read to byte 8: the checksum of the 8 bytes"),
+    ],
+    ids=["shorter", "longer"],
+)
+def test_a_log_that_was_rewritten_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    source = FilesSource(str(a_folder(tmp_path, log="one\ntwo\n")), bounded=False)
+    position = plan_all(source).position
+    a_folder(tmp_path, log=text)
 
-    with pytest.raises(
-        ConfigurationError, match=r"log of .* is not what was read to byte 8: the checksum of the 8"
-    ):
-        plan_all_of_files_changes(source, position)
+    with pytest.raises(ConfigurationError, match=f"log of .* {sentence}"):
+        plan_all(source, position)
 
 
 def test_growing_by_many_small_lines_is_verified_as_far_as_before(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("".join(f"line {n}\n" for n in range(1000)))
     source = FilesSource(str(tmp_path), bounded=False)
-    position = plan_all_of_files_changes(source).position
+    position = plan_all(source).position
     for _ in range(3):
         with path.open("a") as file:
             file.write("x\n")
-        position = plan_all_of_files_changes(source, position).position
+        position = plan_all(source, position).position
     body = bytearray(path.read_bytes())
     body[-TAIL_BYTES + 10] ^= 1
     path.write_bytes(body + b"more\n")
 
     with pytest.raises(ConfigurationError, match=f"the {TAIL_BYTES} bytes before"):
-        plan_all_of_files_changes(source, position)
+        plan_all(source, position)
 
 
 def test_a_file_that_was_only_touched_or_copied_is_the_same(tmp_path: Path) -> None:
@@ -436,13 +405,13 @@ def test_a_file_that_was_only_touched_or_copied_is_the_same(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "log").write_text("one\ntwo")
     (folder / "log.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
-    position = plan_all_of_files_changes(FilesSource(str(folder), bounded=False)).position
+    position = plan_all(FilesSource(str(folder), bounded=False)).position
     for name in ("log", "log.gz"):
         touch(folder / name)
     folder.rename(copy)
     (copy / "log").write_text("one\ntwo\n")
 
-    after = plan_all_of_files_changes(FilesSource(str(copy), bounded=False), position)
+    after = plan_all(FilesSource(str(copy), bounded=False), position)
 
     assert [(piece.partition, piece.start) for piece in after.slices] == [("log", 4)]
 
@@ -450,48 +419,46 @@ def test_a_file_that_was_only_touched_or_copied_is_the_same(tmp_path: Path) -> N
 def test_a_parquet_file_of_the_same_size_with_other_rows_is_refused(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a", 0)
     source = ParquetSource(str(tmp_path), bounded=False)
-    position = plan_all_of_files_changes(source).position
+    position = plan_all(source).position
     size = (tmp_path / "a").stat().st_size
     touch(tmp_path / "a")
-    assert plan_all_of_files_changes(source, position).slices == ()
+    assert plan_all(source, position).slices == ()
     write_parquet(tmp_path / "a", 7)
     assert (tmp_path / "a").stat().st_size == size
 
     with pytest.raises(ConfigurationError, match=r"a of .* is not what was read to row 5"):
-        plan_all_of_files_changes(source, position)
+        plan_all(source, position)
 
 
 def test_what_did_not_change_is_not_read_and_what_grew_is_read_once(
     tmp_path: Path, reads: list[tuple[str, int, int]]
 ) -> None:
-    for name in ("a", "b", "c"):
-        (tmp_path / name).write_text("0123456\n" * 1000)
+    a_folder(tmp_path, **dict.fromkeys("abc", "0123456\n" * 1000))
     (tmp_path / "z.gz").write_bytes(gzip.compress(b"one\n"))
     source = FilesSource(str(tmp_path), bounded=False)
-    position = plan_all_of_files_changes(source).position
+    position = plan_all(source).position
     reads.clear()
 
-    same = plan_all_of_files_changes(source, position)
+    same = plan_all(source, position)
     with (tmp_path / "b").open("a") as file:
         file.write("new\n" * 2000)
-    grown = plan_all_of_files_changes(source, position)
+    grown = plan_all(source, position)
 
     assert (same.position, same.slices) == (position, ())
     assert reads == [("b", 8000 - TAIL_BYTES, 8000), ("b", 8000, 16000)]
     assert grown.records == 2000
 
 
-def test_a_bounded_file_that_grew_behind_its_end_is_told_of_once(
+def test_a_bounded_file_that_grew_behind_its_end_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "log").write_text("one\n")
-    source = FilesSource(str(tmp_path))
-    position = plan_all_of_files_changes(source).position
+    source = FilesSource(str(a_folder(tmp_path, log="one\n")))
+    position = plan_all(source).position
     (tmp_path / "log").write_text("one\ntwo\n")
 
     with caplog.at_level(logging.WARNING):
-        after = plan_all_of_files_changes(source, position)
-        plan_all_of_files_changes(source, after.position)
+        after = plan_all(source, position)
+        plan_all(source, after.position)
 
     assert (after.slices, after.exhausted) == ((), True)
     assert [record.getMessage() for record in caplog.records] == [
@@ -503,18 +470,16 @@ def test_a_bounded_file_that_grew_behind_its_end_is_told_of_once(
 
 
 def test_a_bounded_file_that_was_edited_after_it_was_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("one\n")
-    (tmp_path / "b").write_text("two\n")
-    source = FilesSource(str(tmp_path))
+    source = FilesSource(str(a_folder(tmp_path, a="one\n", b="two\n")))
     position = source.plan((), max_records=1, parallelism=1).position
     (tmp_path / "a").write_text("ONE\n")
     touch(tmp_path / "a")
 
     with pytest.raises(ConfigurationError, match=r"a of .* is not what was read to byte 4"):
-        plan_all_of_files_changes(source, position)
+        plan_all(source, position)
 
 
-def test_a_position_of_an_older_version_learns_what_its_files_are(tmp_path: Path) -> None:
+def test_a_position_without_marks_gets_those_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("one\n")
     (tmp_path / "x.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
     source = FilesSource(str(tmp_path), bounded=False)
@@ -523,17 +488,15 @@ def test_a_position_of_an_older_version_learns_what_its_files_are(tmp_path: Path
         for one in source.plan((), max_records=2, parallelism=1).position
     )
 
-    learned = plan_all_of_files_changes(source, position)
+    learned = plan_all(source, position)
 
     assert all(one.version for one in learned.position)
     (tmp_path / "log").write_text("ONE\nmore\n")
     with pytest.raises(ConfigurationError, match="is not what was read to byte 4"):
-        plan_all_of_files_changes(source, learned.position)
+        plan_all(source, learned.position)
 
 
 NUMBERS = range(2000)
-
-KnownSource = ParquetSource | AvroSource | FilesSource
 
 
 def a_parquet_file() -> bytes:
@@ -550,16 +513,12 @@ def an_avro_file() -> bytes:
 
 
 TEXT = b"".join(b"%d\n" % n for n in NUMBERS)
-KINDS: dict[str, tuple[Callable[..., KnownSource], bytes]] = {
+KINDS: dict[str, tuple[Callable[..., ParquetSource | AvroSource | FilesSource], bytes]] = {
     "a.parquet": (ParquetSource, a_parquet_file()),
     "a.avro": (AvroSource, an_avro_file()),
     "a.gz": (FilesSource, gzip.compress(TEXT)),
     "a.zst": (FilesSource, zstandard.compress(TEXT)),
 }
-
-
-def plan_all_of_files_half_written(source: KnownSource, position: SourcePosition = ()) -> Barrier:
-    return source.plan(position, max_records=None, parallelism=1)
 
 
 def silent_for(path: Path, seconds: int) -> None:
@@ -581,7 +540,7 @@ def test_an_unbounded_source_waits_for_the_whole_file(
         first = source.plan((), max_records=5, parallelism=1)
     (tmp_path / name).write_bytes(body)
     second = source.plan(first.position, max_records=5, parallelism=1)
-    third = plan_all_of_files_half_written(source, second.position)
+    third = plan_all(source, second.position)
 
     assert (first.slices, first.is_backlog, first.exhausted) == ((), False, False)
     assert [record.getMessage() for record in caplog.records] == [
@@ -597,14 +556,14 @@ def test_a_bounded_source_and_one_out_of_patience_name_the_file(tmp_path: Path, 
     path.write_bytes(body[: len(body) // 2])
 
     with pytest.raises(ConfigurationError, match=f"{name} of .* when it is whole"):
-        plan_all_of_files_half_written(kind(str(tmp_path)))
+        plan_all(kind(str(tmp_path)))
     silent_for(path, 3590)
-    assert plan_all_of_files_half_written(kind(str(tmp_path), bounded=False)).slices == ()
+    assert plan_all(kind(str(tmp_path), bounded=False)).slices == ()
     silent_for(path, 3610)
     with pytest.raises(ConfigurationError, match=f"{name} of .*; it was not written to .* 3600 s"):
-        plan_all_of_files_half_written(kind(str(tmp_path), bounded=False))
+        plan_all(kind(str(tmp_path), bounded=False))
     with pytest.raises(ConfigurationError, match="it was not written to for 0 s"):
-        plan_all_of_files_half_written(kind(str(tmp_path), bounded=False, give_up_after_s=0))
+        plan_all(kind(str(tmp_path), bounded=False, give_up_after_s=0))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -614,9 +573,7 @@ def test_files_behind_a_half_written_one_are_read(tmp_path: Path, name: str) -> 
     (tmp_path / f"b-{name}").write_bytes(body)
     source = kind(str(tmp_path), bounded=False)
 
-    assert {piece.partition for piece in plan_all_of_files_half_written(source).slices} == {
-        f"b-{name}"
-    }
+    assert {piece.partition for piece in plan_all(source).slices} == {f"b-{name}"}
     assert source.schema().names in (["n"], ["line", "file", "line_number"])
 
 
@@ -626,12 +583,12 @@ def test_a_compressed_file_that_somebody_has_just_opened_is_not_taken_for_empty(
     path = tmp_path / "a.gz"
     path.touch()
     source = FilesSource(str(tmp_path), bounded=False)
-    first = plan_all_of_files_half_written(source)
+    first = plan_all(source)
     path.write_bytes(gzip.compress(TEXT))
-    whole = plan_all_of_files_half_written(source, first.position)
+    whole = plan_all(source, first.position)
     path.write_bytes(b"")
     silent_for(path, 3610)
-    given_up = plan_all_of_files_half_written(source)
+    given_up = plan_all(source)
 
     assert [one.sealed for one in first.position] == [False]
     assert whole.records == len(NUMBERS)
@@ -642,23 +599,19 @@ def test_a_file_of_another_format_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("not at all what was declared, by no means")
     for kind in (ParquetSource, AvroSource):
         with pytest.raises(ConfigurationError, match=r"notes of .* is not a whole"):
-            plan_all_of_files_half_written(kind(str(tmp_path), bounded=False))
+            plan_all(kind(str(tmp_path), bounded=False))
 
 
-def lines(count: int) -> str:
+def numbered_lines(count: int) -> str:
     return "".join(f"line {number}\n" for number in range(count))
 
 
-def read(source: FilesSource, name: str) -> list[str]:
-    [piece] = source.heads([name])
-    return [line for batch in source.read(piece) for line in batch.column("line").to_pylist()]
+def head_of(source: FilesSource, name: str) -> list[str]:
+    return texts_of(source, source.heads([name]))
 
 
 def test_a_file_of_which_the_cap_left_lines_waits_and_half_a_line_does_not(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("1\n2\n3")
-    (tmp_path / "b").write_text("1\n2\n")
-    (tmp_path / "c").write_text("")
-    source = FilesSource(str(tmp_path), bounded=False)
+    source = FilesSource(str(a_folder(tmp_path, a="1\n2\n3", b="1\n2\n", c="")), bounded=False)
 
     barriers: list[Barrier] = []
     for most in (1, 1, 1, None):
@@ -672,26 +625,24 @@ def test_a_file_of_which_the_cap_left_lines_waits_and_half_a_line_does_not(tmp_p
 def test_the_head_of_a_file_is_its_first_records_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
 ) -> None:
-    monkeypatch.setattr(files, "HEAD_RECORDS", 3)
+    monkeypatch.setattr(files_text, "HEAD_RECORDS", 3)
     name = "a.gz" if is_packed else "a"
-    text = lines(10).encode()
+    text = numbered_lines(10).encode()
     (tmp_path / name).write_bytes(gzip.compress(text) if is_packed else text)
 
-    assert read(FilesSource(str(tmp_path)), name) == ["line 0", "line 1", "line 2"]
+    assert head_of(FilesSource(str(tmp_path)), name) == ["line 0", "line 1", "line 2"]
 
 
 def test_a_head_of_long_lines_is_what_is_whole_of_its_first_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "HEAD_BYTES", 16)
-    (tmp_path / "a").write_text(lines(10))
-    (tmp_path / "b").write_text("x" * 100)
-    (tmp_path / "c").write_text("no newline")
+    monkeypatch.setattr(files_text, "HEAD_BYTES", 16)
+    a_folder(tmp_path, a=numbered_lines(10), b="x" * 100, c="no newline")
     source = FilesSource(str(tmp_path))
 
-    assert read(source, "a") == ["line 0", "line 1"]
+    assert head_of(source, "a") == ["line 0", "line 1"]
     assert source.heads(["b", "gone"]) == ()
-    assert read(source, "c") == ["no newline"]
+    assert head_of(source, "c") == ["no newline"]
     assert FilesSource(str(tmp_path), bounded=False).heads(["c"]) == ()
 
 
@@ -715,15 +666,6 @@ def write(folder: Path, number: int, text: str) -> None:
     (folder / f"log-{number:06d}").write_text(text)
 
 
-def lines_of_of_files_ordered(source: FilesSource, barrier: Barrier) -> list[str]:
-    return [
-        line
-        for piece in barrier.slices
-        for batch in source.read(piece)
-        for line in batch.column("line").to_pylist()
-    ]
-
-
 def names(position: SourcePosition) -> list[int]:
     return [int(one.partition.rpartition("-")[2]) for one in position]
 
@@ -733,21 +675,18 @@ def test_the_position_forgets_what_is_read(tmp_path: Path) -> None:
         write(tmp_path, number, "one\n")
     source = a_source(tmp_path)
 
-    first = source.plan((), max_records=None, parallelism=1)
-    second = source.plan(first.position, max_records=None, parallelism=1)
+    first = plan_all(source)
+    second = plan_all(source, first.position)
     for number in range(100, 103):
         write(tmp_path, number, "two\n")
-    third = source.plan(second.position, max_records=None, parallelism=1)
+    third = plan_all(source, second.position)
 
     assert first.records == 100
     assert [one.sealed for one in first.position] == [True] * 99 + [False]
     assert names(second.position) == list(range(83, 100))
     assert third.records == 3
     assert names(third.position) == list(range(84, 103))
-    assert [
-        name - 86
-        for name in names(source.plan(third.position, max_records=None, parallelism=1).position)
-    ] == list(range(17))
+    assert names(plan_all(source, third.position).position) == list(range(86, 103))
 
 
 def test_a_long_backlog_is_listed_no_further_than_the_epoch_and_what_is_counted_behind_it(
@@ -782,43 +721,43 @@ def test_a_long_backlog_is_listed_no_further_than_the_epoch_and_what_is_counted_
 def test_the_last_line_of_a_file_is_a_record_when_the_next_file_is_there(tmp_path: Path) -> None:
     write(tmp_path, 1, "one\ntwo")
     source = a_source(tmp_path)
-    first = source.plan((), max_records=None, parallelism=1)
+    first = plan_all(source)
     write(tmp_path, 2, "three\nfour")
-    second = source.plan(first.position, max_records=None, parallelism=1)
+    second = plan_all(source, first.position)
 
-    assert lines_of_of_files_ordered(source, first) == ["one"]
-    assert lines_of_of_files_ordered(source, second) == ["two", "three"]
+    assert texts_of(source, first.slices) == ["one"]
+    assert texts_of(source, second.slices) == ["two", "three"]
     assert [one.sealed for one in second.position] == [True, False]
 
 
-def test_a_file_that_came_late_by_a_few_names_is_read_and_told_of(
+def test_a_file_that_came_late_by_a_few_names_is_read_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in (*range(30), 31, 32):
         write(tmp_path, number, "one\n")
     source = a_source(tmp_path)
-    position = source.plan((), max_records=None, parallelism=1).position
-    position = source.plan(position, max_records=None, parallelism=1).position
+    position = plan_all(source).position
+    position = plan_all(source, position).position
     write(tmp_path, 30, "late\n")
 
     with caplog.at_level(logging.WARNING):
-        barrier = source.plan(position, max_records=None, parallelism=1)
+        barrier = plan_all(source, position)
 
-    assert lines_of_of_files_ordered(source, barrier) == ["late"]
+    assert texts_of(source, barrier.slices) == ["late"]
     assert ["file came out of order" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_a_file_that_grew_after_the_next_one_appeared_is_told_of(
+def test_a_file_that_grew_after_the_next_one_appeared_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, 1, "one\n")
     write(tmp_path, 2, "two\n")
     source = a_source(tmp_path)
-    position = source.plan((), max_records=None, parallelism=1).position
+    position = plan_all(source).position
     write(tmp_path, 1, "one\nlate\n")
 
     with caplog.at_level(logging.WARNING):
-        source.plan(position, max_records=None, parallelism=1)
+        plan_all(source, position)
 
     assert "grew after it was read to its end" in caplog.text
 
@@ -831,12 +770,9 @@ def test_files_that_vanished_do_not_hold_the_floor(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"log-{number:06d}").unlink()
 
-    after = source.plan(position, max_records=None, parallelism=1)
+    after = plan_all(source, position)
 
-    assert [(one.sealed, one.offset) for one in after.position] == [
-        (True, 8),
-        (False, 12),
-    ]
+    assert [(one.sealed, one.offset) for one in after.position] == [(True, 8), (False, 12)]
 
 
 def test_rows_of_ordered_parquet_files_stay_known_in_the_epoch_that_reads_them(
@@ -868,8 +804,8 @@ def test_a_folder_that_is_gone_is_reported_behind_a_floor_too(tmp_path: Path) ->
     for number in range(2 * SEALED_KEPT):
         write(folder, number, "one\n")
     source = a_source(folder)
-    position = source.plan((), max_records=None, parallelism=1).position
+    position = plan_all(source).position
     folder.rename(tmp_path / "elsewhere")
 
     with pytest.raises(ConfigurationError, match="no file and no folder"):
-        source.plan(position, max_records=None, parallelism=1)
+        plan_all(source, position)
