@@ -22,8 +22,9 @@ from tests.postgres_database import database  # noqa: F401 - a fixture
 
 BUCKET = "sluice-contract"
 IS_WHOLE = os.environ.get("SLUICE_CONTRACT") == "all"
-WHOLE_ON_S3 = ("test_object_store.py", "test_files_table_rules.py")  # The second chooses by itself.
-ONE_ON_S3 = ("test_files_table_latest.py", "test_files_table_schemas.py", "test_statistics.py")
+WHOLE_ON_S3 = ("test_object_store.py",)
+CHOOSE_THEMSELVES = ("test_appended", "test_upserted")
+ONE_ON_S3 = ("test_statistics.py",)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,6 +36,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.parent != Path(__file__).parent or item.path.name in WHOLE_ON_S3:
             continue
         if isinstance(item, pytest.Function) and is_on_s3(item):
+            if item.originalname in CHOOSE_THEMSELVES:
+                continue
             function = "" if item.path.name in ONE_ON_S3 else item.originalname
             if (before := chosen.get((item.path, function))) is not None:
                 spared.append(before)
