@@ -1,9 +1,9 @@
 """A subtask's answer to a barrier: its snapshot is durable, or it cannot take part.
 
-Executions of chained subtasks: have those behind them all read the one whose ack counts?
-
-Spark runs a subtask again when it has lost what that sent, or thinks it slow.  A function of the
-user's may answer differently then, and rows of one epoch must not hold both answers.
+Spark executes a subtask again when it has lost what the subtask sent, or takes it for slow.  A
+user's function may answer differently then, and the rows of one epoch must not hold both answers.
+So each execution of a chained subtask names the executions whose rows it got, and ``mixture_in``
+compares them with those whose acks count.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Decline:
 class Execution:
     """One execution of a subtask by Spark, with the ack that it came to.
 
-    ``token`` is its own; ``read`` are those of the executions whose rows it got, one for each
+    ``token`` is its own; ``read`` are the tokens of the executions whose rows it got, one for each
     subtask of the stage before it in its chain, in their order.
     """
 
@@ -128,7 +128,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Subtasks of *reader* have read other executions of *producer* than the one that is known."""
+    """Subtasks of *reader* have read other executions of *producer* than those whose acks count."""
 
     producer: str
     reader: str
@@ -137,14 +137,14 @@ class Mixture:
 def mixture_in(stages: Sequence[str], executions: Iterable[Execution]) -> Mixture | None:
     """The first mixture in a chain of *stages*; None if all its rows are of the *executions*.
 
-    Each stage's tokens are compared with those of the acks before it, so nothing that is behind
-    another execution passes, however long the chain.
+    Each stage is compared with the stage before it, so no row of another execution passes, however
+    long the chain.
     """
     by_stage: dict[str, list[Execution]] = {stage: [] for stage in stages}
-    for one in sorted(executions, key=lambda one: one.ack.subtask):
-        by_stage[one.ack.subtask.stage].append(one)
+    for execution in sorted(executions, key=lambda execution: execution.ack.subtask):
+        by_stage[execution.ack.subtask.stage].append(execution)
     for producer, reader in pairwise(stages):
-        told = tuple(one.token for one in by_stage[producer])
-        if any(one.read != told for one in by_stage[reader]):
+        tokens = tuple(execution.token for execution in by_stage[producer])
+        if any(execution.read != tokens for execution in by_stage[reader]):
             return Mixture(producer, reader)
     return None

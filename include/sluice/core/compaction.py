@@ -30,7 +30,7 @@ class SortedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplacedSegment:
-    """A segment, and the part of it that belonged to the subtask: after a rescale it is another."""
+    """A segment, and the part of it that belonged to the subtask; a rescale changes that part."""
 
     key: str
     checksum: str
@@ -40,7 +40,7 @@ class ReplacedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedRuns:
-    """Neighbouring runs of one subtask's table, and the run that says the same."""
+    """Neighbouring runs of one subtask's table, and the run that holds the same rows."""
 
     replaced: tuple[ReplacedSegment, ...]
     merged: tuple[StateHandle, ...]
@@ -50,7 +50,7 @@ class MergedRuns:
 class Compaction:
     """What was merged of the state that *stage* had at a checkpoint.
 
-    One without any says that nothing behind that checkpoint will ever be handed out.
+    Without any ``merged`` runs it only keeps a late compaction of that checkpoint off the record.
     """
 
     stage: str
@@ -59,22 +59,29 @@ class Compaction:
 
     @property
     def files(self) -> tuple[SegmentHandle, ...]:
-        return tuple(handle.segment for one in self.merged for handle in one.merged)
+        return tuple(handle.segment for runs in self.merged for handle in runs.merged)
 
 
 def useful(compactions: Iterable[Compaction], keys_in_use: Iterable[str]) -> list[Compaction]:
-    """Those that can still be taken over: what can be continued names *keys_in_use*, and has what a
-    part of them replaces, or gets it by taking over another one first.
+    """The compactions that an epoch may still take over, given the files that checkpoints use.
 
-    Files are what tells: small state travels in acks, and may be anywhere.  Whatever is not useful
-    now never will be, for nothing that was merged comes apart again.
+    One may build on another: the files that a useful compaction made count as used.  Only files
+    are compared, as small state travels in acks and may be anywhere.  A compaction that is not
+    useful now never will be, for nothing that was merged comes apart again.
     """
     within_reach, left, found = {*keys_in_use}, [*compactions], list[Compaction]()
-    while more := [one for one in left if _is_within_reach(one, within_reach)]:
+    while more := [compaction for compaction in left if _is_within_reach(compaction, within_reach)]:
         found += more
-        left = [one for one in left if one not in more]
-        within_reach.update(segment.key for one in more for segment in one.files)
+        left = [compaction for compaction in left if compaction not in more]
+        within_reach.update(file.key for compaction in more for file in compaction.files)
     return found
+
+
+def _is_within_reach(compaction: Compaction, keys: Collection[str]) -> bool:
+    return any(
+        all(segment.key in keys for segment in runs.replaced if segment.key)
+        for runs in compaction.merged
+    )
 
 
 def sorted_runs(handles: Iterable[StateHandle]) -> list[SortedRun]:
@@ -94,30 +101,27 @@ def replaced_segment(handle: StateHandle) -> ReplacedSegment:
     )
 
 
-def _is_within_reach(compaction: Compaction, keys: Collection[str]) -> bool:
-    return any(
-        all(segment.key in keys for segment in one.replaced if segment.key)
-        for one in compaction.merged
-    )
-
-
 _Named = list[tuple[ReplacedSegment, StateHandle]]
 
 
 class Merges:
-    """What compactions have merged, found by what it replaces: a stage has thousands of subtasks,
-    each of which takes over its own.
+    """Merged runs, found by the first segment that they replace.
+
+    A stage has thousands of subtasks, and each takes over its own merged runs.
     """
 
     def __init__(self, compactions: Iterable[Compaction]) -> None:
-        self._all = [one for compaction in compactions for one in compaction.merged if one.replaced]
+        self._all = [
+            runs for compaction in compactions for runs in compaction.merged if runs.replaced
+        ]
         self._by_first: dict[ReplacedSegment, list[int]] = {}
-        for at, one in enumerate(self._all):
-            self._by_first.setdefault(one.replaced[0], []).append(at)
+        for at, runs in enumerate(self._all):
+            self._by_first.setdefault(runs.replaced[0], []).append(at)
 
     def applied_to(self, state: Sequence[StateHandle]) -> tuple[StateHandle, ...]:
-        """A subtask's state, oldest first, with every run merged that can be, in the order in which
-        the compactions were made: one may build on another.
+        """A subtask's state, oldest first, with every run merged that can be.
+
+        In the order in which the compactions were made, as one may build on another.
         """
         handles = _named(state)
         due = self._beginning_with(handles, after=-1)
@@ -138,7 +142,7 @@ class Merges:
 
     def _beginning_with(self, handles: _Named, *, after: int) -> list[int]:
         found = (self._by_first.get(segment, ()) for segment, _ in handles)
-        return [at for some in found for at in some if at > after]
+        return [at for places in found for at in places if at > after]
 
 
 def _named(handles: Iterable[StateHandle]) -> _Named:
@@ -148,14 +152,14 @@ def _named(handles: Iterable[StateHandle]) -> _Named:
 def _merged(
     handles: _Named, replaced: tuple[ReplacedSegment, ...], merged: _Named
 ) -> _Named | None:
-    """None where a part of what is *replaced* is not there."""
+    """*handles* with *merged* in the place of *replaced*; None where a part of these is missing."""
     wanted = set(replaced)
     found = [at for at, (segment, _) in enumerate(handles) if segment in wanted]
     if len(found) != len(replaced):
         return None
-    there = [handles[at][0] for at in found]
-    if there != [*replaced] and Counter(there) != Counter(replaced):
+    present = [handles[at][0] for at in found]
+    if present != [*replaced] and Counter(present) != Counter(replaced):
         return None  # Equal small segments look alike: each counts.
     gone = set(found)
-    behind = [one for at, one in enumerate(handles) if at > found[0] and at not in gone]
+    behind = [named for at, named in enumerate(handles) if at > found[0] and at not in gone]
     return [*handles[: found[0]], *merged, *behind]

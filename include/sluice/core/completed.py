@@ -1,4 +1,4 @@
-"""Completed checkpoints: what ``_metadata`` says of one, and which of them are retained.
+"""Completed checkpoints: the content of ``_metadata``, and which checkpoints are retained.
 
 Flink's CompletedCheckpoint, CompletedCheckpointStore and CheckpointSubsumeHelper.
 """
@@ -41,13 +41,13 @@ class InFlightData:
 class StageState:
     """A stage in a checkpoint (Flink's OperatorState).
 
-    ``watermark_ms`` is its output's, and that of the input it has consumed.  An ``is_overtaken``
-    stage did not answer in time, so the coordinator acknowledged for it; an ``is_finished`` one
-    will never run again.  ``event_times_ms`` is by ``source/partition``.  ``rows_per_group`` is how
-    often a key came in its last epoch; it decides how the next one is run.  ``schema`` is its
-    output's Arrow schema, kept where a stage reads it beside other inputs, which may outlive it.
-    With ``has_no_say`` nothing that it read says how far event time has come, so that it holds no
-    stage back.
+    ``watermark_ms`` is that of its output and of the input that it has consumed.  An
+    ``is_overtaken`` stage did not answer in time, so the coordinator acknowledged for it; an
+    ``is_finished`` one will never run again.  ``event_times_ms`` is by ``source/partition``.
+    ``rows_per_group`` is the mean number of rows of a key in its last epoch; it decides how the
+    next one is run.  ``schema`` is its output's Arrow schema, kept where the stage that reads it
+    has other inputs, too, which may outlive it.  A stage that ``has_no_say`` read nothing with a
+    watermark, so it holds no other stage back.
     """
 
     uid: str
@@ -82,7 +82,7 @@ class CheckpointMetadata:
 
     ``tables`` pins, per sink, the checkpoint whose commit made the table's version;
     ``previous_tables`` is what the parent pinned, and what this commit's versions continue.
-    ``life`` is that of the job that took it: the ids are known to tables of that life.
+    ``life`` is that of the job that took it, to which the checkpoint ids in a table belong.
     """
 
     pipeline: str
@@ -109,7 +109,7 @@ class CheckpointMetadata:
 
     @property
     def files(self) -> tuple[SegmentHandle, ...]:
-        """Every file a restore reads: all of them are to exist, with these sizes."""
+        """Every file that a restore reads, with the size that it has to have."""
         handles = [
             handle.segment
             for stage in self.stages
@@ -125,7 +125,7 @@ class CheckpointMetadata:
 def with_files(
     metadata: CheckpointMetadata, move: Callable[[SegmentHandle], SegmentHandle]
 ) -> CheckpointMetadata:
-    """The same checkpoint, each file that it names replaced by what *move* makes of it."""
+    """The same checkpoint with *move* applied to each file that it names."""
 
     def moved(handle: SegmentHandle) -> SegmentHandle:
         return move(handle) if handle.key else handle
@@ -159,7 +159,7 @@ def with_files(
 
 
 def moved_to_root(metadata: CheckpointMetadata, root: str) -> CheckpointMetadata:
-    """The checkpoint as another root's job sees it: its files are to be read at *root*."""
+    """The checkpoint for a job of another root, which reads its files at *root*."""
     return with_files(metadata, lambda handle: replace(handle, root=handle.root or root))
 
 
@@ -201,9 +201,9 @@ def subsumed(
     Savepoints leave the queue first come first served, their files stay.  The newest real
     checkpoint stays even above the limit (FLINK-21351) unless the job stops with the newest.
 
-    Those that completed less than *retain_ms* before the newest stay above the limit, too, which
-    Flink has not.  Only times of the journal are compared: one that claims to be later than the
-    newest stays, and a clock that is ahead leaves no fewer than *num_retained*.
+    Unlike in Flink, those that completed less than *retain_ms* before the newest stay above the
+    limit, too.  Only times of the journal are compared: a checkpoint that claims to be later than
+    the newest stays, and a clock that is ahead leaves no fewer than *num_retained*.
     """
     require(num_retained >= 1, "one checkpoint or more is retained")
     queue = list(newest_last)

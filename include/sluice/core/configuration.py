@@ -1,13 +1,9 @@
-"""The configuration of a job, fixed by its submission or a restore and journaled with it.
+"""The configuration of a job and of its checkpoints: Flink's CheckpointConfig and SnapshotType.
 
-What kind of checkpoint this is, and whether the end of the job discards it.
-
-Flink's CheckpointProperties and SnapshotType; the discard matrix is CheckpointPropertiesTest's.
-
-What a person changed of a running job's checkpointing: a pause, and other times.
-
-It is kept beside the configuration that the submission fixed, through failovers and restores, until
-a person takes it back or the job is submitted anew.
+A submission or a restore fixes the ``JobConfiguration``, which is journaled.  What a person changed
+of a running job's checkpointing is kept beside it, as its ``Timing``, through failovers and
+restores, until a person takes it back or the job is submitted anew.  ``is_discarded`` is the
+discard matrix of Flink's CheckpointProperties, and CheckpointPropertiesTest holds for it.
 """
 
 from __future__ import annotations
@@ -18,6 +14,8 @@ from enum import Enum
 
 from sluice.core.restart import RestartStrategy
 
+MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
+
 
 class CheckpointingMode(Enum):
     """When a sink shows what it staged: once the checkpoint completed, or once its stage acked."""
@@ -27,13 +25,13 @@ class CheckpointingMode(Enum):
 
 
 class DamagedCheckpoint(Enum):
-    """What becomes of a job whose restart meets a checkpoint that is not what was written.
+    """What a restart does where the bytes of its checkpoint are not those that were written.
 
     A person's restore is refused either way.
     """
 
-    STOP = "STOP"  # The job is FAILED, and says what is damaged: a person decides.
-    OLDER = "OLDER"  # The next older one that is whole, if the tables can go back with it.
+    STOP = "STOP"  # The job is FAILED, and names what is damaged: a person decides.
+    OLDER = "OLDER"  # It takes the next older whole checkpoint, if the tables can go back with it.
 
 
 class Retention(Enum):
@@ -44,37 +42,29 @@ class Retention(Enum):
     NEVER_RETAIN_AFTER_TERMINATION = "NEVER_RETAIN_AFTER_TERMINATION"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobConfiguration:
-    """What a submission or the latest restore fixed: every task of the job reads it from the
-    journal, never from its own environment, so all of them agree.
+class CheckpointType(Enum):
+    """Flink's SnapshotType."""
 
-    ``parallelism`` is that of stages that declare none; ``stage_parallelism`` beats what a stage
-    declares.  Where a person gave ``max_records_per_epoch`` with the submission it beats what is
-    declared, then and at a restore.
-    """
+    CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
+    SAVEPOINT_SUSPEND = "SAVEPOINT_SUSPEND"  # Stop; event time stays where it is.
+    SAVEPOINT_TERMINATE = "SAVEPOINT_TERMINATE"  # Drain: watermark to MAX, windows fire, FINISHED.
 
-    params: Mapping[str, str] = field(default_factory=dict[str, str])
-    parallelism: int | None = None
-    stage_parallelism: Mapping[str, int] = field(default_factory=dict[str, int])
-    max_records_per_epoch: int | None = None
-    has_given_max_records: bool = False
-    target_epoch_ms: int | None = None
-    num_retained: int = 3
-    retain_ms: int = 0  # 0: by their number alone.
-    tolerable_failed_checkpoints: int = 0
-    max_concurrent: int = 1
-    max_queued: int = 1_000
-    min_pause_ms: int = 0
-    interval_during_backlog_ms: int | None = None
-    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    unaligned: bool = False
-    aligned_timeout_ms: int = 0  # 0: unaligned from the start.
-    checkpoints_after_tasks_finish: bool = True
-    inline_threshold_bytes: int = 20_480  # Flink's data-inline-threshold, 20 kb.
-    retention: Retention = Retention.RETAIN_ON_CANCELLATION
-    on_damaged_checkpoint: DamagedCheckpoint = DamagedCheckpoint.STOP
-    restart: RestartStrategy = field(default_factory=RestartStrategy)
+    @property
+    def is_savepoint(self) -> bool:
+        return self is not CheckpointType.CHECKPOINT
+
+    @property
+    def stops_the_job(self) -> bool:
+        """Flink's synchronous savepoint."""
+        return self in (CheckpointType.SAVEPOINT_SUSPEND, CheckpointType.SAVEPOINT_TERMINATE)
+
+
+class ClaimMode(Enum):
+    """Who owns the savepoint that a job was restored from (Flink's RecoveryClaimMode)."""
+
+    NO_CLAIM = "NO_CLAIM"  # A person; the first checkpoint after the restore shares no file.
+    CLAIM = "CLAIM"  # The job, which deletes it when no checkpoint uses it any more.
 
 
 class JobStatus(Enum):
@@ -99,27 +89,53 @@ class JobStatus(Enum):
         return self.is_globally_terminal or self is JobStatus.SUSPENDED
 
 
-class CheckpointType(Enum):
-    CHECKPOINT = "CHECKPOINT"
-    SAVEPOINT = "SAVEPOINT"
-    SAVEPOINT_SUSPEND = "SAVEPOINT_SUSPEND"  # Stop; event time stays where it is.
-    SAVEPOINT_TERMINATE = "SAVEPOINT_TERMINATE"  # Drain: watermark to MAX, windows fire, FINISHED.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConfiguration:
+    """What a submission or the latest restore fixed.
 
-    @property
-    def is_savepoint(self) -> bool:
-        return self is not CheckpointType.CHECKPOINT
+    Every task of the job reads it from the journal, never from its own environment, so all agree.
+    ``parallelism`` is that of stages that declare none; ``stage_parallelism`` beats what a stage
+    declares.  With ``has_given_max_records`` a person gave ``max_records_per_epoch`` with the
+    submission; it beats what is declared, then and at a restore.
+    """
 
-    @property
-    def stops_the_job(self) -> bool:
-        """Flink's synchronous savepoint."""
-        return self in (CheckpointType.SAVEPOINT_SUSPEND, CheckpointType.SAVEPOINT_TERMINATE)
+    params: Mapping[str, str] = field(default_factory=dict[str, str])
+    parallelism: int | None = None
+    stage_parallelism: Mapping[str, int] = field(default_factory=dict[str, int])
+    max_records_per_epoch: int | None = None
+    has_given_max_records: bool = False
+    target_epoch_ms: int | None = None
+    num_retained: int = 3
+    retain_ms: int = 0  # 0: by their number alone.
+    tolerable_failed_checkpoints: int = 0
+    max_concurrent: int = 1
+    max_queued: int = MAX_QUEUED_REQUESTS
+    min_pause_ms: int = 0
+    interval_during_backlog_ms: int | None = None
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    unaligned: bool = False
+    aligned_timeout_ms: int = 0  # 0: unaligned from the start.
+    checkpoints_after_tasks_finish: bool = True
+    inline_threshold_bytes: int = 20_480  # Flink's data-inline-threshold, 20 kb.
+    retention: Retention = Retention.RETAIN_ON_CANCELLATION
+    on_damaged_checkpoint: DamagedCheckpoint = DamagedCheckpoint.STOP
+    restart: RestartStrategy = field(default_factory=RestartStrategy)
 
 
-class ClaimMode(Enum):
-    """The owner of the savepoint that a job was restored from (Flink's RecoveryClaimMode)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Changes to a running job's checkpointing; None: as submitted.
 
-    NO_CLAIM = "NO_CLAIM"  # Its owner does; the first checkpoint after the restore shares no file.
-    CLAIM = "CLAIM"  # The job does, and deletes it when no checkpoint uses it any more.
+    While ``is_paused`` no periodic checkpoint is taken.
+    """
+
+    is_paused: bool = False
+    interval_ms: int | None = None
+    min_pause_ms: int | None = None
+    timeout_ms: int | None = None
+    tolerable_failed_checkpoints: int | None = None
+    changed_at_ms: int | None = None
+    changed_by: str = ""
 
 
 def is_discarded(
@@ -143,16 +159,3 @@ _KEPT_ON = {
     Retention.RETAIN_ON_FAILURE: frozenset({JobStatus.FAILED}),
     Retention.NEVER_RETAIN_AFTER_TERMINATION: frozenset[JobStatus](),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """None: as the job was submitted.  While ``is_paused`` no periodic checkpoint is taken."""
-
-    is_paused: bool = False
-    interval_ms: int | None = None
-    min_pause_ms: int | None = None
-    timeout_ms: int | None = None
-    tolerable_failed_checkpoints: int | None = None
-    changed_at_ms: int | None = None
-    changed_by: str = ""

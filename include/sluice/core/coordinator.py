@@ -15,7 +15,8 @@ Rule 3: an event of a generation that was overtaken changes nothing and asks for
         pending: CheckpointCompleted -> CheckpointCommitted --(drained)--> FINISHED
                  CheckpointFailed    -> aborted, with every checkpoint that continues it
 
-What becomes of a pending checkpoint: attempts, acks, declines, completion, commit, failure.
+This file has the rules of a pending checkpoint: attempts, acks, declines, completion, commit and
+failure.  Requests are in ``core/requests.py``, the job's status is in ``core/lifecycle.py``.
 """
 
 from __future__ import annotations
@@ -93,6 +94,16 @@ def step(state: CoordinatorState, event: Event) -> Transition:
             return _step_checkpoint(state, event)
 
 
+def _is_fenced(state: CoordinatorState, event: Event) -> bool:
+    match event:
+        case AcksReceived():
+            return False  # The attempt fences it, and the checkpoint it is for.
+        case JobSubmitted() | JobRestored():
+            return event.generation <= state.generation  # Who takes over takes the next one.
+        case _:
+            return event.generation != state.generation
+
+
 def _step_job(state: CoordinatorState, event: JobEvent) -> Transition:
     match event:
         case JobSubmitted():
@@ -120,61 +131,48 @@ def _step_job(state: CoordinatorState, event: JobEvent) -> Transition:
 def _step_checkpoint(state: CoordinatorState, event: CheckpointEvent) -> Transition:
     match event:
         case AttemptStarted():
-            return on_attempt(state, event)
+            return _on_attempt(state, event)
         case AcksReceived():
-            return on_acks(state, event)
+            return _on_acks(state, event)
         case DeclineReceived():
-            return on_decline(state, event)
+            return _on_decline(state, event)
         case AlignmentTimedOut():
-            return on_alignment_timed_out(state, event)
+            return _on_alignment_timed_out(state, event)
         case CheckpointCompleted():
-            return on_completed(state, event)
+            return _on_completed(state, event)
         case CheckpointCommitted():
-            return on_committed(state, event)
+            return _on_committed(state, event)
         case CheckpointFailed():
-            return on_failed(state, event)
+            return _on_failed(state, event)
         case _:
             assert_never(event)
 
 
-def _is_fenced(state: CoordinatorState, event: Event) -> bool:
-    match event:
-        case AcksReceived():
-            return False  # The attempt fences it, and the checkpoint it is for.
-        case JobSubmitted() | JobRestored():
-            return event.generation <= state.generation  # Who takes over takes the next one.
-        case _:
-            return event.generation != state.generation
+def _on_attempt(state: CoordinatorState, event: AttemptStarted) -> Transition:
+    """Fence the earlier attempts of the stage, and with them the answers of the stages behind it.
 
-
-def on_attempt(state: CoordinatorState, event: AttemptStarted) -> Transition:
-    """What continues this checkpoint may have read the fenced attempt's state: it goes.  So do the
-    answers of the stages behind it.
+    Checkpoints that continue this one may have read the fenced attempt's state, so they end.
     """
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None or event.attempt <= pending.attempt_of(event.stage):
         return ignored(state)
-    after, commands = abort_children(
-        state,
-        pending,
-        f"stage {event.stage!r} of checkpoint {pending.checkpoint_id} runs again",
-    )
-    after = _with_pending(after, pending.start_attempt(event.stage, event.attempt))
-    return Transition(state=after, commands=commands)
+    because = f"stage {event.stage!r} of checkpoint {pending.checkpoint_id} runs again"
+    aborted = abort_children(state, pending, because)
+    restarted = pending.start_attempt(event.stage, event.attempt)
+    return replace(aborted, state=_with_pending(aborted.state, restarted))
 
 
-def on_acks(state: CoordinatorState, event: AcksReceived) -> Transition:
+def _on_acks(state: CoordinatorState, event: AcksReceived) -> Transition:
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None:
-        late = (AckResult.DISCARDED,) * len(event.acks)
-        return replace(ignored(state), ack_results=late)
+        return replace(ignored(state), ack_results=(AckResult.DISCARDED,) * len(event.acks))
     after, results = pending.acknowledge(event.acks)
     if AckResult.SUCCESS not in results:
         return replace(ignored(state), ack_results=results)
     return Transition(state=_with_pending(state, after), ack_results=results)
 
 
-def on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
+def _on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
     decline = event.decline
     pending = state.pending_checkpoint(decline.checkpoint_id)
     if (
@@ -191,10 +189,10 @@ def on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
         message=f"{decline.subtask}: {decline.message}",
         is_task_level=True,
     )
-    return on_failed(state, failed)
+    return _on_failed(state, failed)
 
 
-def on_alignment_timed_out(state: CoordinatorState, event: AlignmentTimedOut) -> Transition:
+def _on_alignment_timed_out(state: CoordinatorState, event: AlignmentTimedOut) -> Transition:
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None:
         return ignored(state)
@@ -204,10 +202,10 @@ def on_alignment_timed_out(state: CoordinatorState, event: AlignmentTimedOut) ->
     return Transition(state=_with_pending(state, after))
 
 
-def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transition:
-    """The oldest pending one completes, after its parent was committed; the others wait.
+def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transition:
+    """Complete the oldest pending checkpoint, once its parent is committed; the others wait.
 
-    So nothing older is ever pending that this one could subsume, and sinks publish in order.
+    So a completed checkpoint never subsumes a pending one, and sinks publish in order.
     """
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None:
@@ -249,7 +247,7 @@ def on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transit
     return Transition(state=after)
 
 
-def on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transition:
+def _on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transition:
     completed = state.completed_checkpoint(event.checkpoint_id)
     if completed is None or completed.is_committed:
         return ignored(state)
@@ -266,11 +264,27 @@ def on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transit
     if status is None:
         return Transition(state=after)
     because = f"checkpoint {done.checkpoint_id} was the job's last: it is {status.value}"
-    ended, commands = end(after, status, event.at_ms, because)
-    return Transition(state=ended, commands=commands)
+    return end(after, status, event.at_ms, because)
 
 
-def on_failed(state: CoordinatorState, event: CheckpointFailed) -> Transition:
+def _status_after(state: CoordinatorState, committed: CompletedCheckpoint) -> JobStatus | None:
+    """The status that this commit brings about; None when the job goes on.
+
+    A late commit publishes, and no more: it neither revives a job that has ended, nor stops one
+    that was resumed or that continues from elsewhere.
+    """
+    if state.status.is_globally_terminal or committed != state.latest_completed:
+        return None
+    if state.status is JobStatus.FAILING:
+        return JobStatus.FAILED
+    suspends = committed.type is CheckpointType.SAVEPOINT_SUSPEND and not committed.drains
+    was_resumed = suspends and committed.generation != state.generation
+    if was_resumed or not (committed.drains or committed.type.stops_the_job):
+        return None
+    return JobStatus.SUSPENDED if suspends else JobStatus.FINISHED
+
+
+def _on_failed(state: CoordinatorState, event: CheckpointFailed) -> Transition:
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None:
         return ignored(state)
@@ -283,32 +297,13 @@ def on_failed(state: CoordinatorState, event: CheckpointFailed) -> Transition:
         type=pending.type,
         is_task_level=event.is_task_level,
     )
-    after, commands = abort_with_successors(
-        state, pending, event.at_ms, event.reason, event.message
-    )
-    after = replace(after, failure_count=count)
-    if is_over or event.is_task_failure:
-        because = f"checkpoint {event.checkpoint_id} was aborted, {event.reason.value}"
-        after, more = fail_over(after, event.at_ms, because)
-        commands = (*commands, *more)
-    return Transition(state=after, commands=commands)
-
-
-def _status_after(state: CoordinatorState, committed: CompletedCheckpoint) -> JobStatus | None:
-    """The status that this commit brings about; None when the job goes on.
-
-    A late commit publishes; it does not revive an ended job, nor stop one that was resumed or that
-    continues from elsewhere.
-    """
-    if state.status.is_globally_terminal or committed != state.latest_completed:
-        return None
-    if state.status is JobStatus.FAILING:
-        return JobStatus.FAILED
-    suspends = committed.type is CheckpointType.SAVEPOINT_SUSPEND and not committed.drains
-    was_resumed = suspends and committed.generation != state.generation
-    if was_resumed or not (committed.drains or committed.type.stops_the_job):
-        return None
-    return JobStatus.SUSPENDED if suspends else JobStatus.FINISHED
+    aborted = abort_with_successors(state, pending, event.at_ms, event.reason, event.message)
+    after = replace(aborted.state, failure_count=count)
+    if not (is_over or event.is_task_failure):
+        return replace(aborted, state=after)
+    because = f"checkpoint {event.checkpoint_id} was aborted, {event.reason.value}"
+    failed_over = fail_over(after, event.at_ms, because)
+    return replace(failed_over, commands=(*aborted.commands, *failed_over.commands))
 
 
 def _with_pending(state: CoordinatorState, pending: PendingCheckpoint) -> CoordinatorState:

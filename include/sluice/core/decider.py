@@ -1,8 +1,8 @@
 """Whether a checkpoint request runs now, waits or is dropped (Flink's CheckpointRequestDecider).
 
-Pure: the queue goes in and comes out.  A request of the queue leaves it exactly once, to run or
-rejected with the reason that its owner is told.  One rule is ours: the owner of a queued request
-may be dead, so one that has waited past ``expires_at_ms`` is rejected when the queue is looked at.
+Pure: the queue goes in and comes out.  A request leaves the queue exactly once, to run or rejected
+with a reason for its owner.  One rule is not Flink's: the owner of a queued request may be dead, so
+a request that has waited past its ``expires_at_ms`` is rejected at the next decision.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sluice.core.configuration import CheckpointType
+from sluice.core.configuration import MAX_QUEUED_REQUESTS, CheckpointType
 from sluice.core.failures import CheckpointFailureReason
 from sluice.errors import require
-
-MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +23,8 @@ class CheckpointRequest:
     one shares no file with those before it.  An ``is_canonical`` savepoint has each subtask's state
     merged to one sorted run; a native one has the files as they are.
 
-    One that ``awaits_a_host`` was asked for where no stage can run, by a command, a page or REST:
-    the next host of the job that asks for a checkpoint takes it up instead.
+    A request that ``awaits_a_host`` came from a command, a page or REST, where no stage can run.
+    The next host of the job that asks for a checkpoint takes it up instead of its own.
     """
 
     request_id: str
@@ -58,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """The coordinator's load: checkpoints that are pending, snapshots that are being deleted."""
+    """The coordinator's load: ``pending`` checkpoints, snapshots that it is ``cleaning`` up."""
 
     is_triggering: bool = False
     pending: int = 0
@@ -75,9 +73,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """``queue`` is in rank order; ``reschedule_in_ms`` re-arms the periodic timer for the rest of
-    the pause.
-    """
+    """``queue`` is in rank order; ``reschedule_in_ms`` re-arms the periodic timer after a pause."""
 
     queue: tuple[CheckpointRequest, ...]
     run: CheckpointRequest | None = None
@@ -93,8 +89,8 @@ def decide(
 ) -> Decision:
     """Take *submitted* into the queue, if any, and choose the request to run now, if any.
 
-    *queue* is that of the previous decision.  A request that it holds already is not taken in a
-    second time: submitting it again merely asks again.
+    *queue* is that of the previous decision.  A request that it holds already is not queued twice:
+    to submit it again is to ask again.
     """
     ranked = sorted(queue, key=_rank)
     now_ms = situation.now_ms
@@ -102,38 +98,14 @@ def decide(
     expired = tuple(_expired(request) for request in ranked if request.has_expired(now_ms))
     if submitted is None or any(known.request_id == submitted.request_id for known in queue):
         return _after(expired, _choose(waiting, limits, situation))
+    with_newcomer = tuple(sorted((*waiting, submitted), key=_rank))
     if len(waiting) < limits.max_queued:
-        return _after(expired, _choose(_with(waiting, submitted), limits, situation))
+        return _after(expired, _choose(with_newcomer, limits, situation))
     if not waiting[-1].is_periodic:
-        # The lowest ranked is a person's: the newcomer goes, whatever its own rank, and nothing
-        # else is looked at.
+        # The lowest ranked is a person's: the newcomer goes, whatever its rank, and none is chosen.
         return _after((*expired, _too_many(submitted)), Decision(queue=waiting))
-    *kept, lowest = _with(waiting, submitted)
+    *kept, lowest = with_newcomer
     return _after((*expired, _too_many(lowest)), _choose(tuple(kept), limits, situation))
-
-
-def _choose(queue: tuple[CheckpointRequest, ...], limits: Limits, situation: Situation) -> Decision:
-    is_held_back = situation.is_triggering or situation.cleaning > limits.max_concurrent
-    if is_held_back or not queue:
-        return Decision(queue=queue)
-    first, rest = queue[0], queue[1:]
-    if first.is_forced:
-        return Decision(queue=rest, run=first)
-    if situation.pending >= limits.max_concurrent:
-        return Decision(queue=queue)
-    pause_ms = _rest_of_the_pause_ms(limits, situation)
-    if first.is_periodic and pause_ms > 0:
-        dropped = Rejection(
-            request=first, reason=CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
-        )
-        return Decision(queue=rest, rejected=(dropped,), reschedule_in_ms=pause_ms)
-    return Decision(queue=rest, run=first)
-
-
-def _rest_of_the_pause_ms(limits: Limits, situation: Situation) -> int:
-    if situation.last_completed_at_ms is None:
-        return 0
-    return situation.last_completed_at_ms + limits.min_pause_ms - situation.now_ms
 
 
 def _rank(request: CheckpointRequest) -> tuple[bool, bool, bool, int]:
@@ -149,12 +121,6 @@ def _rank(request: CheckpointRequest) -> tuple[bool, bool, bool, int]:
     )
 
 
-def _with(
-    waiting: tuple[CheckpointRequest, ...], newcomer: CheckpointRequest
-) -> tuple[CheckpointRequest, ...]:
-    return tuple(sorted((*waiting, newcomer), key=_rank))
-
-
 def _expired(request: CheckpointRequest) -> Rejection:
     return Rejection(request=request, reason=CheckpointFailureReason.CHECKPOINT_EXPIRED)
 
@@ -165,3 +131,22 @@ def _too_many(request: CheckpointRequest) -> Rejection:
 
 def _after(earlier: tuple[Rejection, ...], decision: Decision) -> Decision:
     return replace(decision, rejected=(*earlier, *decision.rejected))
+
+
+def _choose(queue: tuple[CheckpointRequest, ...], limits: Limits, situation: Situation) -> Decision:
+    is_held_back = situation.is_triggering or situation.cleaning > limits.max_concurrent
+    if is_held_back or not queue:
+        return Decision(queue=queue)
+    first, rest = queue[0], queue[1:]
+    if first.is_forced:
+        return Decision(queue=rest, run=first)
+    if situation.pending >= limits.max_concurrent:
+        return Decision(queue=queue)
+    last_ms = situation.last_completed_at_ms
+    pause_ms = 0 if last_ms is None else last_ms + limits.min_pause_ms - situation.now_ms
+    if first.is_periodic and pause_ms > 0:
+        dropped = Rejection(
+            request=first, reason=CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+        )
+        return Decision(queue=rest, rejected=(dropped,), reschedule_in_ms=pause_ms)
+    return Decision(queue=rest, run=first)

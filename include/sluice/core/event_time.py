@@ -1,17 +1,13 @@
 """Watermarks: how far event time has come (Flink's BoundedOutOfOrdernessWatermarks, by epoch).
 
 A watermark is a promise: rows at or before it will not come any more.  It moves only at barriers,
-so it is part of the checkpoint and the same input with the same barriers gives the same windows.
+so it is part of the checkpoint, and the same input with the same barriers gives the same windows.
+A partition that has been silent for long is idle and holds nothing back, as in Flink's
+WatermarksWithIdleness.  No processing-time timer decides: the moments compared are those at which
+checkpoints were triggered, and they are part of the checkpoint, too.
 
-Partitions of a source that have been silent for so long that they do not hold event time back.
-
-Flink's WatermarksWithIdleness, told by barriers instead of a processing-time timer: the moments
-compared are those at which checkpoints were triggered, and they are part of the checkpoint.
-
-``StageClock``: how far event time has come in a stage, by what was measured of an epoch's rows.
-
-Times are per ``source/partition``, in milliseconds.  A clock is plain data: the driver of a stage
-makes it, and whichever process has seen all rows of the epoch reads it.
+Times are per ``source/partition``, in milliseconds.  A ``StageClock`` is plain data: the driver of
+a stage makes it, and whichever process has seen all rows of the epoch reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from sluice.core.plan import SourceCut
 
 MIN_WATERMARK = -(2**63)
 MAX_WATERMARK = 2**63 - 1
-COMPLETE = ""  # No partition's name.
+COMPLETE = ""  # Stands for all partitions that are over; no partition has this name.
 
 
 def known_times(
@@ -32,9 +28,9 @@ def known_times(
 ) -> dict[str, int]:
     """How far event time has come behind the barrier, in each partition that may hold it back.
 
-    *measured_ms* are this epoch's times: the largest of what was read of a partition, the least of
-    a head.  Of partitions that are complete, that are gone, or whose records had no time, only the
-    latest is kept, under COMPLETE: so there is no entry for every partition that ever was.
+    *measured_ms* are this epoch's times: the largest of the records read of a partition, the least
+    of a head.  Partitions that are complete, that are gone, or whose records had no time share one
+    entry, COMPLETE, with the latest of their times; so the entries do not grow without end.
     """
     read = {piece.partition for piece in cut.slices}
     holding = cut.growing({*before, *measured_ms} - {COMPLETE}) - (read - measured_ms.keys())
@@ -57,12 +53,12 @@ def source_watermark(
     drains: bool,
     has_event_time: bool,
 ) -> int | None:
-    """The least over the partitions that hold event time back; *known_ms* as ``known_times`` says.
+    """The least over the partitions that hold event time back, of their ``known_times``.
 
-    Those are the ones that may still give rows and whose time is known, and those that have records
-    waiting and whose time is not: they hold it where it is.  Where there is none, rows are expected
-    after the latest so far.  One more millisecond is taken off, as a later row may carry the same
-    time (Flink's rule).
+    A partition holds it back if it may still give rows and its time is known.  A partition whose
+    time is unknown while records of it wait holds it at MIN_WATERMARK.  Where no partition does,
+    rows are expected after the latest so far.  One more millisecond is taken off, as a later row
+    may carry the same time (Flink's rule).
 
     None when the source has no say: all its partitions are idle, or it *is_silent*, which means
     that the records of the epoch had no time.
@@ -87,7 +83,7 @@ def source_watermark(
 
 
 def combined_watermark(inputs: Iterable[int | None], floor: int) -> int:
-    """The least over the inputs that are not idle (None); it never goes back behind *floor*.
+    """The least over the inputs that are not idle (None), and never less than *floor*.
 
     Flink's StatusWatermarkValve: where every input is idle, event time stands still.
     """
@@ -98,10 +94,10 @@ def combined_watermark(inputs: Iterable[int | None], floor: int) -> int:
 def with_idleness(
     cut: SourceCut, previous: SourceCut | None, *, now_ms: int, idle_after_ms: int
 ) -> SourceCut:
-    """*cut*, planned at *now_ms*, with what is idle there; *previous* is the parent's cut.
+    """*cut*, planned at *now_ms*, with its idle partitions; *previous* is the parent's cut.
 
-    A partition is active in an epoch that reads records of it, or leaves some behind the barrier,
-    and in the first that sees it.  A sealed one is not waited for, idle or not.
+    A partition is active in an epoch that reads records of it or leaves some behind the barrier,
+    and in the first epoch that has it.  Nothing waits for a sealed one, idle or not.
     """
     before = previous.active_at_ms if previous is not None else {}
     active = {piece.partition for piece in cut.slices} | set(cut.waiting)
@@ -127,7 +123,7 @@ def idle_at(now_ms: int, active_at_ms: Mapping[str, int], idle_after_ms: int) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceClock:
-    """The clock of one source that a stage reads; *before_ms* is what was known of it before."""
+    """The clock of one source that a stage reads; ``before_ms`` are the parent's known times."""
 
     uid: str
     cut: SourceCut
@@ -137,7 +133,7 @@ class SourceClock:
     has_event_time: bool
 
     def known_ms(self, measured_ms: Mapping[str, int]) -> dict[str, int]:
-        """Per ``source/partition`` what is known behind the barrier."""
+        """The ``known_times`` behind the barrier, per ``source/partition``."""
         known = known_times(_of(self.uid, self.before_ms), self.cut, _of(self.uid, measured_ms))
         return {f"{self.uid}/{partition}": at_ms for partition, at_ms in known.items()}
 
@@ -148,7 +144,7 @@ class SourceClock:
     def watermark_of(
         self, known_ms: Mapping[str, int], measured_ms: Mapping[str, int]
     ) -> int | None:
-        """``watermark_ms`` where it is known already what ``known_ms`` would say."""
+        """``watermark_ms`` for a caller that has the result of ``known_ms`` already."""
         return source_watermark(
             self.cut,
             _of(self.uid, known_ms),
@@ -161,11 +157,11 @@ class SourceClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageClock:
-    """The clock of a stage: the least over what it reads.
+    """The clock of a stage: the least watermark over its inputs.
 
-    ``streams_ms`` is that of other stages' streams, None when it reads none, or only such as have
-    no say.  It never goes back behind ``floor_ms``, not even when a partition appears whose rows
-    are older.
+    ``streams_ms`` is the watermark of the streams that it reads, None where it reads none that has
+    a say.  The clock never goes back behind ``floor_ms``, not even when a partition appears whose
+    rows are older.
     """
 
     sources: tuple[SourceClock, ...]
@@ -180,11 +176,11 @@ class StageClock:
         return combined_watermark(self.inputs_ms(measured_ms), self.floor_ms)
 
     def behind_ms(self, acks: Sequence[Ack]) -> int:
-        """The watermark behind the stage, whose *acks* say what it read."""
+        """The watermark behind the stage, by what its subtasks measured in their *acks*."""
         return self._with_streams_of(acks).watermark_ms(measured_by(acks))
 
     def has_no_say(self, acks: Sequence[Ack]) -> bool:
-        """Whether nothing that the stage read, by its *acks*, says how far event time has come."""
+        """Whether no input of the stage, by its *acks*, has a watermark."""
         inputs_ms = self._with_streams_of(acks).inputs_ms(measured_by(acks))
         return all(watermark_ms is None for watermark_ms in inputs_ms)
 
@@ -195,11 +191,11 @@ class StageClock:
 
 def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
     """Per ``source/partition`` what the subtasks measured in their epoch."""
-    seen: dict[str, int] = {}
+    measured: dict[str, int] = {}
     for ack in acks:
         for partition, at_ms in ack.event_times_ms.items():
-            seen[partition] = max(at_ms, seen.get(partition, at_ms))
-    return dict(sorted(seen.items()))
+            measured[partition] = max(at_ms, measured.get(partition, at_ms))
+    return dict(sorted(measured.items()))
 
 
 def latest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
@@ -211,5 +207,6 @@ def latest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 
 
 def _of(source: str, times_ms: Mapping[str, int]) -> dict[str, int]:
+    """The times of one source's partitions, by partition."""
     own = f"{source}/"
     return {name.removeprefix(own): at for name, at in times_ms.items() if name.startswith(own)}

@@ -1,12 +1,10 @@
-"""The events that the coordinator takes, and the commands that it gives.
+"""The events that the coordinator takes, the commands that it gives, and its transitions.
 
 Events are facts: past tense, already true.  Commands are wishes: imperative, not yet true, carried
 out by ``sluice.coordinator``.  Both are plain frozen data: a run can be written down and replayed.
 
 Every event that reaches the journal names the generation of its author; an author of a lower
 generation than the journal's is fenced.
-
-The transition that an event causes: the next state, a verdict, and commands.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class JobSubmitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequested:
-    """A request for a checkpoint that cannot start now, or another look at one that is queued."""
+    """A checkpoint is wanted and cannot start now, or a queued request is asked about again."""
 
     generation: Generation
     at_ms: int
@@ -83,7 +81,7 @@ class AttemptStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcksReceived:
-    """Snapshots of subtasks, one or thousands, are durable: what was read of one checkpoint.
+    """Snapshots of subtasks, one or thousands, are durable: acks of one checkpoint, as read.
 
     Never journaled: the acks themselves are in the bucket.
     """
@@ -130,9 +128,9 @@ class CheckpointCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted:
-    """Every sink published what it staged; the files of the *discarded* checkpoints are gone.
+    """Every sink published what it staged; the files of the ``discarded`` checkpoints are gone.
 
-    ``sinks`` are those that did; the others keep the version they have.
+    ``sinks`` are those that had something staged; the others keep the version they have.
     """
 
     generation: Generation
@@ -144,7 +142,7 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotsDiscarded:
-    """What the state lists to be deleted was deleted, outside of a commit."""
+    """The files of snapshots that the state lists for deletion were deleted, not by a commit."""
 
     generation: Generation
     checkpoints: tuple[CheckpointId, ...] = ()
@@ -155,7 +153,7 @@ class SnapshotsDiscarded:
 class SavepointsReleased:
     """No checkpoint uses these savepoints: from now on nothing is restored from them.
 
-    They were claimed, or with ``is_disposal`` are their owner's, who wants them deleted.
+    They are claimed, or with ``is_disposal`` a person's who wants them deleted.
     """
 
     generation: Generation
@@ -167,7 +165,7 @@ class SavepointsReleased:
 class CheckpointFailed:
     """The checkpoint is aborted for ``reason``.  ``is_task_failure`` fails the job over at once.
 
-    ``is_task_level``: a task said so, not the coordinator; savepoints make the difference.
+    ``is_task_level``: a task reports it, not the coordinator; only then a savepoint's counts.
     """
 
     generation: Generation
@@ -192,12 +190,11 @@ class JobFailed:
 class JobRestored:
     """The job continues from *checkpoint_id* (None: from empty) under the next generation.
 
-    ``origin`` says where that checkpoint is when it is not one of the job's own.
-    ``dropped_stages`` are the uids, sources and sinks among them, whose state a person consented to
-    drop.  ``tables`` None: the job continues what it continues anyway, and no sink was
-    asked.  ``life`` is set for a job that was never submitted here.  ``passed_over`` are damaged
-    checkpoints that a restart met before it found this one, and ``message`` says what is wrong with
-    them.
+    ``origin`` is the place of a checkpoint that is not the job's own.  ``dropped_stages`` are the
+    uids, sources and sinks among them, whose state a person consented to drop.  ``tables`` None:
+    no sink was asked, for the job goes on from where it is.  ``life`` is set for a job that was
+    never submitted here.  ``passed_over`` are damaged checkpoints that a restart met before it
+    found this one, and ``message`` names their damage.
     """
 
     at_ms: int
@@ -207,12 +204,12 @@ class JobRestored:
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignores_in_flight: bool = False
     has_hooks: bool = False  # Master hooks are to be restored before anything new is triggered.
-    is_latest: bool = False  # The newest was meant: refused if another completed meanwhile.
+    is_latest: bool = False  # The newest was chosen: refused if another completed meanwhile.
     tables: TableDecision | None = None
     life: str = ""
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
-    cause: str = ""  # Who asked for it, and is not to be served twice.
+    cause: str = ""  # Who asked for it; nobody is to be served twice.
     passed_over: tuple[CheckpointId, ...] = ()
     message: str = ""
 
@@ -233,7 +230,7 @@ class TablesRecovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped:
-    """A person cancelled or suspended the job, or it failed for good, and *message* says why."""
+    """A person cancelled or suspended the job, or it failed for good, as ``message`` explains."""
 
     at_ms: int
     generation: Generation

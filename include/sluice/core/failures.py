@@ -1,19 +1,17 @@
-"""Why a checkpoint ended without completing: Flink's CheckpointFailureReason as far as it can occur
-here, its words kept, and CHECKPOINT_ABORTED_BY_USER, as Flink has no way to abort one checkpoint.
+"""Why a checkpoint ended without completing, and the root cause of any failure, for people.
 
-The counter of failed checkpoints: Flink's CheckpointFailureManager.
+``CheckpointFailureReason`` is Flink's as far as its reasons can occur here; ``FailureCount`` is
+Flink's CheckpointFailureManager.
 
-The root cause of a failure, found in what Spark, a Python worker or a library says of it.
+``root_cause`` finds one sentence that names what a person has to mend, in what Spark, a Python
+worker or a library reports: the innermost Python exception, or else the error that Spark names.  A
+worker's traceback comes wrapped by the JVM, several times, and Spark Connect adds the JVM's own.
+Pure: text in, text out.
 
-A traceback of a worker comes wrapped by the JVM, several times, and Spark Connect adds the JVM's
-own.  Of all that one sentence says what a person has to mend: the innermost Python exception, or
-else the error that Spark names.  Pure: text in, text out.
-
-The pages of the documentation that messages name, by their titles.
-
-A message names a page where a sentence has no room for the advice.  An installed package has no
-docs folder, so a page is named by its title and section, which are the same wherever it is read.
-``tests/house`` holds that each of them exists, and that no message names a path instead.
+A message names a ``Page`` of the documentation where a sentence has no room for the advice.  An
+installed package has no docs folder, so a page is named by its title and section, which are the
+same wherever it is read.  ``tests/house`` holds that each of them exists, and that no message names
+a path instead.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from sluice.core.configuration import CheckpointType
 
 
 class CheckpointFailureReason(Enum):
-    """The reason that logs, the journal, notes and the failure counter go by; see ``pages``."""
+    """The reason that logs, the journal, notes and the failure counter use; see ``page_of``."""
 
     PERIODIC_SCHEDULER_SHUTDOWN = "PERIODIC_SCHEDULER_SHUTDOWN"
     TOO_MANY_CHECKPOINT_REQUESTS = "TOO_MANY_CHECKPOINT_REQUESTS"
@@ -46,7 +44,7 @@ class CheckpointFailureReason(Enum):
     TASK_FAILURE = "TASK_FAILURE"
     FINALIZE_CHECKPOINT_FAILURE = "FINALIZE_CHECKPOINT_FAILURE"
     TRIGGER_CHECKPOINT_FAILURE = "TRIGGER_CHECKPOINT_FAILURE"
-    CHECKPOINT_ABORTED_BY_USER = "CHECKPOINT_ABORTED_BY_USER"  # Ours.
+    CHECKPOINT_ABORTED_BY_USER = "CHECKPOINT_ABORTED_BY_USER"  # Ours: Flink aborts no single one.
 
     @property
     def counts(self) -> bool:
@@ -121,18 +119,18 @@ class FailureCount:
             return self, False
         if tolerable is not None and self.continuous + 1 > tolerable:
             return FailureCount(last_succeeded_id=self.last_succeeded_id), True
-        return (
-            replace(
-                self,
-                counted_ids=(*self.counted_ids, checkpoint_id)[-MAX_COUNTED_IDS:],
-                continuous=self.continuous + 1,
-            ),
-            False,
+        counted = replace(
+            self,
+            counted_ids=(*self.counted_ids, checkpoint_id)[-MAX_COUNTED_IDS:],
+            continuous=self.continuous + 1,
         )
+        return counted, False
 
     def _has_succeeded_since(self, checkpoint_id: int) -> bool:
-        """Whether that checkpoint or a newer one succeeded; before the first success every failure
-        is news, whatever its id (Flink's lastSucceededCheckpointId begins at Long.MIN_VALUE).
+        """Whether that checkpoint or a newer one succeeded.
+
+        Before the first success every failure counts, whatever its id: Flink's
+        lastSucceededCheckpointId begins at Long.MIN_VALUE.
         """
         return self.last_succeeded_id != NO_SUCCESS and checkpoint_id <= self.last_succeeded_id
 
@@ -141,7 +139,7 @@ LONGEST = 400  # Characters of a sentence; some libraries print the rows, too.
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in .*$')
-_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<said>.*))?$")
+_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 # A frame of the JVM, or a line of the plan that Spark could not analyse.
 _NO_WORDS = re.compile(r"^\s*(?:at [\w$.<>/@-]+\(|\.\.\. \d+ more)|^(?:'?[A-Z]\w* \[|\+- |:- |== )")
 _NOTE = re.compile(r"^\(in stage '([\w.-]+)'\)$", re.MULTILINE)
@@ -188,17 +186,14 @@ class Cause:
 
 
 def root_cause(text: str) -> Cause:
-    """The cause of a failure that is described by *text*, of whatever length.
-
-    What is one sentence already stays as it is.
-    """
+    """The cause of a failure that *text* describes at any length; one sentence stays as it is."""
     if _TRACEBACK in text:
         return _of_python(text.rpartition(_TRACEBACK)[2])
     return _of_spark(text)
 
 
 def code_place(file: str, line: int | str) -> str:
-    """Where in the user's code, as a person finds it; empty if it is not the user's."""
+    """A line of the user's code, as a person finds it; empty for code that is not the user's."""
     path = file.replace("\\", "/")
     if _LIBRARIES.search(path):
         return ""
@@ -206,44 +201,44 @@ def code_place(file: str, line: int | str) -> str:
 
 
 def note_of_stage(stage: str) -> str:
-    """A note for an exception, in a paragraph of its own: the stage whose subtask raised it."""
+    """A note for an exception, a paragraph that names the stage whose subtask raised it."""
     return f"\n(in stage {stage!r})"
 
 
 def stage_in(text: str) -> str:
-    """The stage that a note in *text* names; empty without one."""
-    found = _NOTE.findall(text)
-    return found[-1] if found else ""
+    """The stage that the last note in *text* names; empty without one."""
+    stages = _NOTE.findall(text)
+    return stages[-1] if stages else ""
 
 
 def is_equal_cause(one: str, other: str) -> bool:
-    """Whether two failures are one: whichever row, subtask or checkpoint they name."""
+    """Whether two failures are equal, whichever row, subtask or checkpoint they name."""
     return _without_values(one) == _without_values(other)
 
 
-def _without_values(said: str) -> str:
-    return re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"", "#", said)
+def _without_values(sentence: str) -> str:
+    return re.sub(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"", "#", sentence)
 
 
 def _of_python(traceback: str) -> Cause:
     """The exception at the end of a traceback, and the innermost line of the user's code."""
-    place, said = "", [""]
+    place, raised_lines = "", [""]
     lines = traceback.splitlines()
     for number, line in enumerate(lines):
         frame = _FRAME.match(line)
         if frame is not None:
             place = code_place(frame["file"], frame["line"]) or place
         elif line[:1].strip() and _RAISED.match(line):
-            said = lines[number:]
+            raised_lines = lines[number:]
             break
-    raised = _RAISED.match(said[0])
+    raised = _RAISED.match(raised_lines[0])
     if raised is None:
         return Cause(_sentence(" ".join(lines)), place)
     name = raised["type"].rpartition(".")[2]
-    message = _sentence("\n".join([raised["said"] or "", *said[1:]]))
+    message = _sentence("\n".join([raised["message"] or "", *raised_lines[1:]]))
     if raised["type"].startswith("sluice.") and message:
-        is_transient = raised["type"] == _STORE_UNAVAILABLE
-        return Cause(message, is_transient=is_transient)  # Written to be read alone.
+        # Its message is written to be read alone.
+        return Cause(message, is_transient=raised["type"] == _STORE_UNAVAILABLE)
     return Cause(f"{name}: {message}" if message else name, place)
 
 
@@ -251,9 +246,8 @@ def _of_spark(text: str) -> Cause:
     if _WORKER_DIED.search(text):
         return Cause("a Python worker was killed, or crashed; had it enough memory?")
     head, _, rest = text.strip().partition(_JVM_TRACE)
-    told = [_unwrapped(part) for part in re.split(r"^Caused by: ", head, flags=re.MULTILINE)]
-    spoken = [part for part in told if _sentence(part)] or [_unwrapped(rest)]
-    innermost = spoken[-1]
+    causes = [_unwrapped(part) for part in re.split(r"^Caused by: ", head, flags=re.MULTILINE)]
+    innermost = next((cause for cause in reversed(causes) if _sentence(cause)), _unwrapped(rest))
     sql = _SQL.search(innermost)
     place = "" if sql is None else f"in {_collapsed(sql['sql'])!r}"
     error_class = _ERROR_CLASS.match(innermost)
@@ -266,7 +260,7 @@ def _of_spark(text: str) -> Cause:
 
 
 def _unwrapped(text: str) -> str:
-    """Without the words of those that only passed the error on."""
+    """*text* without the words of the layers that only passed the error on."""
     before = None
     text = text.strip()
     while text != before:
@@ -276,7 +270,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    """The first paragraph, on one line: without frames, plans and codes."""
+    """The first paragraph on one line, without frames, plans and codes."""
     kept: list[str] = []
     for line in _SQLSTATE.sub("\n\n", text).lstrip().splitlines():
         if not line.strip() or _NO_WORDS.match(line):
@@ -285,10 +279,12 @@ def _sentence(text: str) -> str:
     return _shortened(_collapsed(_OURS_AMONG_SUGGESTED.sub("", " ".join(kept))))
 
 
-def _shortened(said: str) -> str:
-    """*said* without its middle where it is too long: the speaker is first, the cause last."""
+def _shortened(sentence: str) -> str:
+    """*sentence* without its middle if it is too long: it begins with the layer that reports the
+    error, and ends with the cause.
+    """
     half = LONGEST // 2 - 1
-    return said if len(said) <= LONGEST else f"{said[:half]}…{said[-half:]}"
+    return sentence if len(sentence) <= LONGEST else f"{sentence[:half]}…{sentence[-half:]}"
 
 
 def _collapsed(text: str) -> str:

@@ -1,11 +1,8 @@
-"""References to immutable files of rows: what an ack names and a checkpoint keeps.
+"""References to immutable files of rows: an ack names them, and a checkpoint keeps them.
 
 A handle never changes and never points at a mutable object; a file that no handle of a retained
 checkpoint names is garbage.  Keys are relative to the root, so a root can be copied elsewhere.
-
-Damaged files of a checkpoint: missing, of another size, or with other bytes than written.
-
-The checksum by which a file's bytes are known: of an ack, of a handle, of what was staged.
+``damaged_files`` compares what handles record with what is in the bucket.
 """
 
 from __future__ import annotations
@@ -51,8 +48,9 @@ class StateHandle:
     Rows are sorted by the signed 64-bit hash of the key; ``first_hash`` to ``last_hash`` (both
     inclusive) slices them after a rescale.  ``table`` names the part of the stage's state, and
     ``run`` numbers its sorted sequences, of which each segment is a piece: the larger is the newer.
-    ``min_time_ms`` is the earliest event time any live row waits for, so that a watermark before it
-    need not open the file; ``last_write_ms`` the newest write in it, after whose TTL it is dead.
+    ``min_time_ms`` is the earliest event time that any live row waits for, so that the file need
+    not be opened at a watermark before it; ``last_write_ms`` is the newest write in it, after whose
+    TTL it is dead.
     """
 
     segment: SegmentHandle
@@ -73,12 +71,17 @@ class StateHandle:
 def damaged_files(
     sizes: Mapping[SegmentHandle, int | None], checksums: Mapping[SegmentHandle, str] | None
 ) -> list[str]:
-    """A sentence for each that is missing, of another size, or of other bytes, if they were read;
-    one that is too short is named once.
+    """A sentence for each file that is missing, or of another size or checksum than recorded.
+
+    *checksums* None: no file was read.  A file of another size is named once, for its size.
     """
     resized = {h: size for h, size in sizes.items() if size != h.size_bytes}
     return [
-        *(_wrong_size(handle, size) for handle, size in resized.items()),
+        *(
+            f"{handle.key} {'is missing' if size is None else f'has {size} bytes'}, "
+            f"expected {handle.size_bytes} bytes"
+            for handle, size in resized.items()
+        ),
         *(
             f"{handle.key or 'inline state'} is damaged: checksum {handle.checksum} was recorded, "
             f"its {handle.size_bytes} bytes have {found}"
@@ -86,8 +89,3 @@ def damaged_files(
             if found != handle.checksum and handle not in resized
         ),
     ]
-
-
-def _wrong_size(handle: SegmentHandle, size: int | None) -> str:
-    state_of_it = "is missing" if size is None else f"has {size} bytes"
-    return f"{handle.key} {state_of_it}, expected {handle.size_bytes} bytes"

@@ -2,13 +2,8 @@
 
 Key groups are contiguous ranges of the signed 64-bit hash of the key, so a subtask owns one hash
 range, state sorted by hash is sorted by key group, and rescaling is slicing.  Only the upper 32
-bits of the hash decide, which keeps the arithmetic exact in Spark's signed longs, too.
-
-How lists of operator state are dealt out to another number of subtasks (getListState).
-
-Flink's RoundRobinOperatorStateRepartitioner: the elements of a list, in the order of the subtasks
-that had them, are cut into consecutive parts of equal size, the first of which have one more; the
-next list begins at the subtask behind those, so that none gets all the odd ones.
+bits of the hash decide, which keeps the arithmetic exact in Spark's signed longs, too.  Operator
+state has no key: ``dealt_out`` shares its lists out.
 """
 
 from __future__ import annotations
@@ -71,7 +66,12 @@ def hash_range(max_parallelism: int, groups: KeyGroupRange) -> tuple[int, int]:
 
 def dealt_out(elements: Mapping[str, int], parallelism: int) -> dict[str, list[tuple[int, int]]]:
     """Per list, by its number of *elements*, the part of each of *parallelism* subtasks: from which
-    element to before which.  The lists come in the order of their names.
+    element to before which.
+
+    Flink's RoundRobinOperatorStateRepartitioner (getListState): the elements of a list, in the
+    order of the subtasks that had them, are cut into consecutive parts of equal size, of which the
+    first have one more.  The next list, by name, begins at the subtask behind those, so that none
+    gets all the odd elements.
     """
     require(parallelism > 0, "there is a subtask")
     found: dict[str, list[tuple[int, int]]] = {}

@@ -1,23 +1,19 @@
-"""The job's own life: submitted, failed over, restored, stopped, ended.
+"""The job's own life: submitted, failed over, restored, stopped, ended (Flink's JobStatus).
 
-Flink's JobStatus and ExecutionFailureHandler; what ends with the job is the discard matrix of
-CheckpointProperties.
-
-How checkpoints and requests end without completing.
-
-The pending checkpoints are a chain, so an aborted one takes along those that continue it.
+Whatever ends or interrupts the job aborts what is pending and rejects what is queued.  Pending
+checkpoints are a chain, so an aborted one takes along those that continue it.  Flink's
+ExecutionFailureHandler decides of a restart, the discard matrix of CheckpointProperties what goes
+with the job's end.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias
 
 from sluice.core.configuration import ClaimMode, JobStatus, is_discarded
 from sluice.core.decider import CheckpointRequest
 from sluice.core.events import (
     CheckpointingChanged,
-    Command,
     DiscardCompleted,
     DiscardPending,
     HooksRestored,
@@ -50,7 +46,7 @@ from sluice.errors import require
 
 
 def next_generation(state: CoordinatorState) -> Generation:
-    """The generation that fences every coordinator and stage of today."""
+    """The generation that fences every coordinator and stage of the state's own."""
     return Generation(state.generation + 1)
 
 
@@ -59,8 +55,7 @@ def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
         return refused(state)
     lives = (*state.earlier_lives, state.life) if state.life else ()
     ids = state.ids.at_least(event.tables.newest + 1)
-    fresh = replace(
-        CoordinatorState(),
+    fresh = CoordinatorState(
         status=JobStatus.RUNNING,
         life=event.life,
         earlier_lives=lives[-REMEMBERED_LIVES:],
@@ -82,23 +77,26 @@ def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
 
 
 def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
-    if not (_can_be_restored(state, event) and _holds_still(state, event)):
+    if not (_can_be_restored(state, event) and _are_tables_unchanged(state, event)):
         return refused(state)
     origin, checkpoint_id = event.origin, event.checkpoint_id
-    after, commands = abort_all(
+    restored_from = "the empty state"
+    if checkpoint_id is not None:
+        restored_from = str(origin or f"checkpoint {checkpoint_id}")
+    aborted = _abort_all(
         state,
         event.at_ms,
         CheckpointFailureReason.JOB_FAILOVER_REGION,
-        f"the job was restored from {_restored_from(event)}",
+        f"the job was restored from {restored_from}",
     )
     newest = event.tables.newest if event.tables is not None else 0
-    known = after.ids.at_least(newest + 1)
+    known = state.ids.at_least(newest + 1)
     is_base = (checkpoint_id, origin) == (state.base, state.origin)
     claimed = state.claimed_savepoints
     if origin and origin.savepoint and event.claim_mode is ClaimMode.CLAIM:
         claimed = tuple(dict.fromkeys((*claimed, origin.savepoint)))
     restored = replace(
-        after,
+        aborted.state,
         status=JobStatus.RUNNING,
         life=state.life or event.life,
         generation=event.generation,
@@ -124,19 +122,34 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         restores_of_base=state.restores_of_base + 1 if is_base else 0,
         stopped_because="",
     )
-    return Transition(state=restored, commands=commands)
+    return replace(aborted, state=restored)
 
 
 def _can_be_restored(state: CoordinatorState, event: JobRestored) -> bool:
-    """Whether what was chosen is still there, and still what it was chosen for."""
+    """Whether the chosen checkpoint is still there, and still the right choice."""
     origin, checkpoint_id = event.origin, event.checkpoint_id
     if checkpoint_id is None and state.last_completed_at_ms is not None:
-        return False  # It was chosen when there was none: a checkpoint completed since.
+        return False  # The empty state was chosen before any checkpoint; one completed since.
     if event.is_latest and (checkpoint_id, origin) != (state.base, state.origin):
         return False
     if origin is None:
         return checkpoint_id is None or state.completed_checkpoint(checkpoint_id) is not None
     return bool(origin.root) or origin.savepoint not in state.releasing_savepoints
+
+
+def _are_tables_unchanged(state: CoordinatorState, event: JobRestored) -> bool:
+    """Whether the decision about the tables still holds: since it was made no checkpoint was
+    completed, and none was committed.
+    """
+    if not (state.life or event.life):
+        return False
+    if event.tables is None:
+        return state.continues(event.checkpoint_id, event.origin)
+    published = event.tables.continues
+    if published is None:
+        return True
+    completed = state.completed_checkpoint(published)
+    return completed is not None and not completed.is_committed
 
 
 def _restored(state: CoordinatorState, event: JobRestored) -> RestoredCheckpoint | None:
@@ -153,27 +166,6 @@ def _restored(state: CoordinatorState, event: JobRestored) -> RestoredCheckpoint
         is_savepoint=is_savepoint,
         origin=event.origin,
     )
-
-
-def _restored_from(event: JobRestored) -> str:
-    if event.checkpoint_id is None:
-        return "the empty state"
-    return str(event.origin or f"checkpoint {event.checkpoint_id}")
-
-
-def _holds_still(state: CoordinatorState, event: JobRestored) -> bool:
-    """Whether what was decided of the tables is still so: nothing was completed, or committed,
-    since the sinks were asked, or were not.
-    """
-    if not (state.life or event.life):
-        return False
-    if event.tables is None:
-        return state.continues(event.checkpoint_id, event.origin)
-    published = event.tables.continues
-    if published is None:
-        return True
-    completed = state.completed_checkpoint(published)
-    return completed is not None and not completed.is_committed
 
 
 def on_tables_recovered(state: CoordinatorState, event: TablesRecovered) -> Transition:
@@ -197,13 +189,15 @@ def on_stopped(state: CoordinatorState, event: JobStopped) -> Transition:
     if state.status.is_globally_terminal or state.status is event.status:
         return ignored(state)
     because = event.message or f"the job was stopped and is {event.status.value}"
-    after, commands = end(state, event.status, event.at_ms, because)
-    stopped = replace(after, stopped_because=event.message)
-    return Transition(state=stopped, commands=commands)
+    ended = end(state, event.status, event.at_ms, because)
+    return replace(ended, state=replace(ended.state, stopped_because=event.message))
 
 
 def on_checkpointing_changed(state: CoordinatorState, event: CheckpointingChanged) -> Transition:
-    """Every host reads it with the state.  A job that has ended begins with none, if it does."""
+    """Take the new times: every host of the job reads them with the state.
+
+    Refused where the job has ended: a new submission begins without any.
+    """
     if not (state.is_alive or state.status is JobStatus.SUSPENDED):
         return refused(state)
     if event.timing == state.timing:
@@ -214,15 +208,14 @@ def on_checkpointing_changed(state: CoordinatorState, event: CheckpointingChange
 def on_job_failed(state: CoordinatorState, event: JobFailed) -> Transition:
     if state.status is not JobStatus.RUNNING:
         return ignored(state)
-    after, commands = fail_over(state, event.at_ms, event.message)
-    return Transition(state=after, commands=commands)
+    return fail_over(state, event.at_ms, event.message)
 
 
 def on_released(state: CoordinatorState, event: SavepointsReleased) -> Transition:
     """Mark savepoints as released: journaled before their files go, so none is restored.
 
-    One that its owner disposes of is the job's from then on, which deletes it.  One that is being
-    written is not there yet.
+    A savepoint that its owner disposes of is the job's from then on, which deletes it.  A savepoint
+    that is still being written cannot be released.
     """
     names = tuple(
         name
@@ -260,51 +253,46 @@ def on_discarded(state: CoordinatorState, event: SnapshotsDiscarded) -> Transiti
     return ignored(state) if after == state else Transition(state=after)
 
 
-def fail_over(
-    state: CoordinatorState, at_ms: int, because: str
-) -> tuple[CoordinatorState, tuple[Command, ...]]:
-    """The job restarts by its strategy, or fails for good; *because* is what every checkpoint that
-    it takes along is told.
+def fail_over(state: CoordinatorState, at_ms: int, because: str) -> Transition:
+    """Restart the job by its strategy, or fail it for good; *because* is recorded with every
+    checkpoint that is aborted.
 
     What is completed is true, so it is FAILING until the last completed checkpoint is committed.
     """
     reason = CheckpointFailureReason.JOB_FAILOVER_REGION
-    aborted, commands = abort_all(state, at_ms, reason, f"the job failed over: {because}")
+    aborted = _abort_all(state, at_ms, reason, f"the job failed over: {because}")
     history, restart_at_ms = next_restart(state.configuration.restart, state.restarts, at_ms)
-    aborted = replace(aborted, restarts=history)
+    after = replace(aborted.state, restarts=history)
     if restart_at_ms is not None:
-        after = replace(aborted, status=JobStatus.RESTARTING, restart_at_ms=restart_at_ms)
-        return after, commands
-    latest = aborted.latest_completed
+        after = replace(after, status=JobStatus.RESTARTING, restart_at_ms=restart_at_ms)
+        return replace(aborted, state=after)
+    latest = after.latest_completed
     if latest is not None and not latest.is_committed:
-        return replace(aborted, status=JobStatus.FAILING), commands
-    ended, discards = end(aborted, JobStatus.FAILED, at_ms, because)
-    return ended, (*commands, *discards)
+        return replace(aborted, state=replace(after, status=JobStatus.FAILING))
+    ended = end(after, JobStatus.FAILED, at_ms, because)
+    return replace(ended, commands=(*aborted.commands, *ended.commands))
 
 
-def end(
-    state: CoordinatorState, status: JobStatus, at_ms: int, because: str
-) -> tuple[CoordinatorState, tuple[Command, ...]]:
+def end(state: CoordinatorState, status: JobStatus, at_ms: int, because: str) -> Transition:
     """Abort what is pending and apply the discard matrix; savepoints are the user's."""
-    aborted, commands = abort_all(
+    aborted = _abort_all(
         state, at_ms, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND, because
     )
     retention = state.configuration.retention
     gone = tuple(c for c in state.completed if is_discarded(c.type, retention, status))
-    kept = tuple(c for c in state.completed if c not in gone)
     has_lost_base = state.origin is None and any(c.checkpoint_id == state.base for c in gone)
     ended = replace(
-        aborted,
+        aborted.state,
         status=status,
         restart_at_ms=None,
         base=None if has_lost_base else state.base,
-        completed=kept,
-        discarding=(*aborted.discarding, *gone),
+        completed=tuple(c for c in state.completed if c not in gone),
+        discarding=(*state.discarding, *gone),
     )
-    return ended, (*commands, *(DiscardCompleted(checkpoint=c) for c in gone))
+    discards = (DiscardCompleted(checkpoint=c) for c in gone)
+    return Transition(state=ended, commands=(*aborted.commands, *discards))
 
 
-Aborted: TypeAlias = tuple[CoordinatorState, tuple[Command, ...]]
 _AS_A_CHILD = CheckpointFailureReason.JOB_FAILOVER_REGION  # Not counted: its parent's failure is.
 
 
@@ -314,17 +302,17 @@ def abort_with_successors(
     at_ms: int,
     reason: CheckpointFailureReason,
     message: str,
-) -> Aborted:
+) -> Transition:
     """End *pending* for *reason*, and every checkpoint that continues it."""
     place = state.pending.index(pending)
     doomed = state.pending[place:]
     because = f"checkpoint {pending.checkpoint_id}, which it continues, was aborted"
     ended = [_failed(pending, at_ms, reason, message)]
     ended += [_failed(child, at_ms, _AS_A_CHILD, because) for child in doomed[1:]]
-    return _end(state, place, ended)
+    return _without_pending(state, place, ended)
 
 
-def abort_children(state: CoordinatorState, pending: PendingCheckpoint, message: str) -> Aborted:
+def abort_children(state: CoordinatorState, pending: PendingCheckpoint, message: str) -> Transition:
     """End every checkpoint that continues *pending*, which itself goes on.
 
     The event has no time, so they are recorded as ended when they began.
@@ -332,18 +320,18 @@ def abort_children(state: CoordinatorState, pending: PendingCheckpoint, message:
     place = state.pending.index(pending) + 1
     children = state.pending[place:]
     ended = [_failed(child, child.triggered_at_ms, _AS_A_CHILD, message) for child in children]
-    return _end(state, place, ended)
+    return _without_pending(state, place, ended)
 
 
-def abort_all(
+def _abort_all(
     state: CoordinatorState, at_ms: int, reason: CheckpointFailureReason, message: str
-) -> Aborted:
+) -> Transition:
     """End everything pending and reject everything queued: periodic scheduling is off.
 
     CheckpointCoordinatorDeActivator: on when the job is RUNNING, off in any other status.
     """
     ended = [_failed(pending, at_ms, reason, message) for pending in state.pending]
-    return _end(reject(state, state.queue, reason), 0, ended)
+    return _without_pending(reject(state, state.queue, reason), 0, ended)
 
 
 def reject(
@@ -361,13 +349,17 @@ def reject(
     )
 
 
-def _end(state: CoordinatorState, place: int, ended: list[FailedCheckpoint]) -> Aborted:
+def _without_pending(
+    state: CoordinatorState, place: int, ended: list[FailedCheckpoint]
+) -> Transition:
+    """The state without the pending checkpoints from *place* on, which have *ended*."""
     after = replace(
         state,
         pending=state.pending[:place],
         failed=(*state.failed, *ended)[-REMEMBERED_FAILURES:],
     )
-    return after, tuple(DiscardPending(checkpoint_id=one.checkpoint_id) for one in ended)
+    discards = tuple(DiscardPending(checkpoint_id=failed.checkpoint_id) for failed in ended)
+    return Transition(state=after, commands=discards)
 
 
 def _failed(

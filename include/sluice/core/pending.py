@@ -1,8 +1,8 @@
 """A checkpoint that has been triggered and is still collecting acks.
 
-A ``PendingCheckpoint`` has two ends and no third: everybody acknowledges and it becomes a
+A ``PendingCheckpoint`` has two ends and no third: every subtask acknowledges and it becomes a
 ``CompletedCheckpoint``, or it is aborted with a ``CheckpointFailureReason``.  The journal holds it
-without the subtasks' acks; those are objects in the bucket and are folded in when it is looked at.
+without the subtasks' acks: those are objects in the bucket, and are folded in where they matter.
 """
 
 from __future__ import annotations
@@ -55,11 +55,7 @@ class PendingCheckpoint:
 
     @classmethod
     def of(
-        cls,
-        plan: CheckpointPlan,
-        *,
-        savepoint_name: str | None = None,
-        request_id: str = "",
+        cls, plan: CheckpointPlan, *, savepoint_name: str | None = None, request_id: str = ""
     ) -> PendingCheckpoint:
         """The checkpoint that *plan* starts."""
         return cls(
@@ -88,7 +84,7 @@ class PendingCheckpoint:
 
     @property
     def is_fully_acknowledged(self) -> bool:
-        """Every subtask has answered.  Sources and hooks have before: theirs is in the plan."""
+        """Every subtask has answered; the plan has the answers of sources and hooks already."""
         return not self.not_yet_acknowledged
 
     @property
@@ -98,11 +94,11 @@ class PendingCheckpoint:
 
     @property
     def ends_the_job(self) -> bool:
-        """Nothing can follow it: the input ended, or a person stops the job with it."""
+        """No checkpoint can follow it: the input ended, or a person stops the job with it."""
         return self.drains or self.type.stops_the_job
 
     def can_be_aborted(self, reason: CheckpointFailureReason) -> bool:
-        """Anything may end a checkpoint, but a newer one only those that can be subsumed."""
+        """Any reason may abort it, but a newer checkpoint only if it can be subsumed."""
         return self.can_be_subsumed or reason is not CheckpointFailureReason.CHECKPOINT_SUBSUMED
 
     def is_participant(self, subtask: SubtaskId) -> bool:
@@ -118,8 +114,8 @@ class PendingCheckpoint:
     def start_attempt(self, stage: str, attempt: int) -> PendingCheckpoint:
         """Fence every earlier execution attempt of *stage*: its acks become UNKNOWN.
 
-        So do those of all stages behind it, each of which begins its next attempt: it may have read
-        what the fenced one wrote, and a transform need not give the same rows twice.
+        All stages behind it begin their next attempt, too: they may have read what the fenced one
+        wrote, and a transform need not give the same rows twice.
         """
         require(attempt > self.attempt_of(stage), "a stage's attempts only grow")
         again = {stage: attempt}
@@ -131,8 +127,8 @@ class PendingCheckpoint:
     def overtake(self, stages: Iterable[str]) -> PendingCheckpoint:
         """Acknowledge with its previous state for each of *stages* that may be overtaken.
 
-        What a stage has said in this epoch is not part of the checkpoint then, so those that read
-        it, even if they have acknowledged, are overtaken with it.
+        The output of an overtaken stage in this epoch is not part of the checkpoint, so the stages
+        that read it are overtaken with it, even if they have acknowledged.
         """
         wanted, overtaken = set(stages), [*self.overtaken]
         for task in self.tasks:  # In topological order.
@@ -142,7 +138,7 @@ class PendingCheckpoint:
         return replace(self, overtaken=tuple(overtaken), acks=self._acks_without(overtaken))
 
     def acknowledge(self, acks: Iterable[Ack]) -> tuple[PendingCheckpoint, tuple[AckResult, ...]]:
-        """Return the checkpoint with *acks* added, and what kind of ack each of them was.
+        """Return the checkpoint with *acks* added, and the result of each.
 
         One ack or thousands: the work grows with their number alone.
         """
@@ -155,10 +151,7 @@ class PendingCheckpoint:
         return replace(self, acks=known), tuple(results)
 
     def _result_of(self, ack: Ack, known: Container[str]) -> AckResult:
-        require(
-            ack.checkpoint_id == self.checkpoint_id,
-            "an ack is of the same checkpoint",
-        )
+        require(ack.checkpoint_id == self.checkpoint_id, "an ack is of the same checkpoint")
         stage = ack.subtask.stage
         is_current = ack.attempt == self.attempt_of(stage) and stage not in self.overtaken
         if not (is_current and self.is_participant(ack.subtask)):
@@ -170,5 +163,5 @@ class PendingCheckpoint:
 
 
 def _reads_any(task: TaskPlan, stages: Container[str]) -> bool:
-    """Whether the task reads what one of *stages* says in this epoch."""
+    """Whether the task reads the output of one of *stages* in this epoch."""
     return not task.is_unaligned and any(producer in stages for producer in task.reads)

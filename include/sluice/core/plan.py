@@ -16,10 +16,11 @@ class PartitionOffset:
     """Where the next record of a source partition starts: a byte, an event number, ...
 
     ``records`` lie before it.  A ``sealed`` partition is never read again, even if it grows.
-    ``version`` is what the source knows the partition's content by, so that a changed one is found.
+    ``version`` identifies the partition's content to the source, so that a changed one is found.
 
-    The last two are the planner's, where a source's position has layers: what ``SourceCut`` says in
-    ``waiting`` and ``active_at_ms``.  One that ``is_waiting`` is active at every barrier.
+    ``is_waiting`` and ``active_at_ms`` are the planner's, where a source's position has layers: a
+    copy of ``waiting`` and ``active_at_ms`` of ``SourceCut``.  A partition that ``is_waiting`` is
+    active at every barrier.
     """
 
     partition: str
@@ -40,8 +41,8 @@ class Slice:
     """Records of one partition from offset ``start`` to ``end`` (exclusive).
 
     ``first_record`` is the number of records of the partition before this slice; ``records`` are in
-    it, or at most so many where offsets have gaps.  ``version`` is what the source knew the
-    partition's content by when it cut the slice: a reader finds the same content, or fails.
+    it, or at most so many where offsets have gaps.  ``version`` identified the partition's content
+    when the source cut the slice: a reader finds the same content, or fails.
     """
 
     partition: str
@@ -59,11 +60,11 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """What a source has behind a barrier, as far as it was seen when the barrier was cut.
+    """What lies behind a source's barrier, as far as the source looked when the barrier was cut.
 
-    None is what the source cannot say.  ``partitions`` have some, ``records`` are complete ones, or
-    at most so many where offsets have gaps; ``size_bytes`` those of files.  With ``is_least`` there
-    may be more.
+    None is what the source cannot say.  ``partitions`` have records there; ``records`` are complete
+    ones, or at most so many where offsets have gaps; ``size_bytes`` are those of files.  With
+    ``is_least`` there may be more.
     """
 
     partitions: int = 0
@@ -77,14 +78,16 @@ class SourceCut:
     """Barrier n on one source: the slices of epoch n, and where epoch n + 1 starts.
 
     A table source has no slices but the whole table as of the barrier, in ``table``.
-    ``waiting`` are the partitions with records behind the barrier; ``heads`` the first records of
-    those that wait since this barrier and of which nothing is read yet: looked at for their event
-    times, and read in a later epoch.  Where ``partitions_end`` a partition at its end is complete
-    until it grows.
-    ``position`` are the entries that the ``layers`` do not have, or have as they were earlier: all
-    where there are no layers, and always those that this epoch changed.  ``gone`` are partitions of
-    the barrier before that are not there any more.  Of partitions in layers ``waiting``,
-    ``active_at_ms`` and ``idle`` say nothing: ``with_whole`` does.  See ``core.position``.
+    ``waiting`` are the partitions with records behind the barrier.  ``heads`` are the first records
+    of partitions that wait since this barrier and of which nothing is read yet; their event times
+    count now, their rows are read in a later epoch.  Where ``partitions_end`` a partition at its
+    end is complete until it grows.
+
+    ``position`` has the entries that are not in the ``layers``, or changed since: all where there
+    are no layers, and always those that this epoch changed.  ``gone`` are partitions that existed
+    at the barrier before.  ``waiting``, ``active_at_ms`` and ``idle`` leave out the partitions in
+    layers; ``with_whole`` of ``core.position`` adds them.
+
     ``active_at_ms`` is, per partition, the barrier of the last epoch that read records of it;
     ``idle`` partitions have been silent for so long that they do not hold the watermark back.
     """
@@ -102,12 +105,11 @@ class SourceCut:
     partitions_end: bool = False
     active_at_ms: dict[str, int] = field(default_factory=dict[str, int])
     idle: tuple[str, ...] = ()
-    at_ms: int | None = None  # The barrier's moment, and what is silent for so long is idle.
-    idle_after_ms: int | None = None
+    at_ms: int | None = None  # The barrier's moment.
+    idle_after_ms: int | None = None  # A partition that is silent for so long is idle.
     has_waiting_below: bool = False  # Some entries in layers wait.
-    # For people: what lies behind the barrier, and the bytes of what lies before it in this epoch.
-    unread: Unread | None = None
-    size_bytes: int | None = None
+    unread: Unread | None = None  # For people.
+    size_bytes: int | None = None  # For people: of what this epoch reads.
 
     @property
     def needs_layers(self) -> bool:
@@ -116,21 +118,23 @@ class SourceCut:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no partition of it may move the watermark (Flink's WatermarkStatus.IDLE)."""
+        """Whether none of its partitions may move the watermark (Flink's WatermarkStatus.IDLE)."""
         if self.exhausted or not self.idle:
             return False
         growing = {part.partition for part in self.position if not part.sealed}
         return bool(growing) and growing <= set(self.idle)
 
     def growing(self, partitions: Iterable[str]) -> set[str]:
-        """Those of *partitions* that may still grow.  Each is one that grew at the barrier before,
-        or one that this epoch has looked at: of others it cannot be told without the layers.
+        """Those of *partitions* that may still grow.
+
+        Each of them grew at the barrier before, or was read in this epoch: an entry that is in
+        layers alone is unchanged, and grows unless it is gone.
         """
         is_sealed = {part.partition: part.sealed for part in self.position}
-        unchanged = bool(self.layers)
+        has_layers = bool(self.layers)
         gone = set(self.gone)
         return {
-            name for name in partitions if not is_sealed.get(name, name in gone or not unchanged)
+            name for name in partitions if not is_sealed.get(name, name in gone or not has_layers)
         }
 
     @property
@@ -140,10 +144,9 @@ class SourceCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrigin:
-    """Where a job was restored from, when that is not a checkpoint of its own: a savepoint, or a
-    checkpoint of another root.
+    """What a job was restored from, if not from its own checkpoint: a savepoint, or another root.
 
-    ``root`` and ``pipeline`` are empty for the job's own.
+    ``root`` and ``pipeline`` are empty for a savepoint of the job itself.
     """
 
     checkpoint_id: CheckpointId
@@ -162,9 +165,10 @@ class SnapshotOrigin:
 class TaskPlan:
     """A stage that must acknowledge, with all its subtasks.
 
-    An ``is_unaligned`` one reads what its parent left in flight, and leaves this epoch's input in
-    flight: it waits for no other stage.  One that ``may_be_overtaken`` starts aligned and becomes
-    unaligned when the aligned checkpoint timeout passes.  ``reads`` are the stages before it.
+    An ``is_unaligned`` task reads what its parent left in flight, and leaves this epoch's input in
+    flight: it waits for no other stage.  A task that ``may_be_overtaken`` starts aligned and
+    becomes unaligned when the aligned checkpoint timeout passes.  ``reads`` are the stages before
+    it.
     """
 
     uid: str
@@ -186,11 +190,11 @@ class CheckpointPlan:
 
     ``drains`` sets every watermark to MAX at this barrier: all sources ended, or a person drains.
     ``finished`` stages ended at an earlier barrier: they are not run, and their state is carried.
-    One that ``starts_lineage`` is the first of its generation, and publishes every table anew.
+    A plan that ``starts_lineage`` is the first of its generation, and publishes every table anew.
     ``is_full`` asks every subtask for a snapshot that shares no file with the parent's, and
     ``is_canonical`` for one in which each table of state is one sorted run.
-    ``master_states`` is what the master hooks answered; None is an answer, too.
-    ``processing_time_ms`` is the trigger's clock, but never behind that of a plan before it.
+    ``master_states`` are the answers of the master hooks; None is an answer, too.
+    ``processing_time_ms`` is the trigger's clock, but never behind that of an earlier plan.
     ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
     """
 
@@ -235,8 +239,9 @@ class CheckpointPlan:
 
 
 def journaled(plan: CheckpointPlan) -> CheckpointPlan:
-    """What the journal says of the plan: of each partition what the epoch reads, in one piece.  How
-    that is shared out, and where each source stands, is in the plan itself.
+    """The plan as journaled: per partition what the epoch reads, in one slice.
+
+    The slices for each subtask and the position of each source are in the plan itself.
     """
     return replace(
         plan,

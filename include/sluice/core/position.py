@@ -1,11 +1,12 @@
 """The position of a source, kept so that a checkpoint writes the changed entries only.
 
-A position is an LSM tree, as keyed state is: layers, files that many checkpoints share, and above
-them the entries that changed since.  A source of many partitions has changed few of them in an
-epoch.  When many lie above, they become a layer, merged with those that are not much larger: so an
-entry is written again a few times, whatever the number of partitions, and there are few layers.
+A position is an LSM tree, as keyed state is: layers, which are files that many checkpoints share,
+and above them the entries that changed since.  A source of many partitions changes few of them in
+an epoch.  When many entries lie above, they become a layer, merged with the layers that are not
+much larger.  So an entry is rewritten a few times only, whatever the number of partitions, and
+there are few layers.
 
-The entries that an epoch changed always lie above, so what it read is known without any layer.
+The entries that an epoch changed always lie above, so its reads are known without any layer.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from sluice.core.plan import PartitionOffset, SourceCut
 from sluice.errors import require
 
 MAX_ABOVE = 256  # Entries of earlier epochs above the layers: some 40 kB.
-# A layer has at least so many times the entries of the one above it; so all of them together hold
-# at most a third more than there are.
+# A layer has at least so many times the entries of the one above it; so all layers together hold at
+# most a third more entries than there are partitions.
 LAYER_GROWTH = 4
 
 PartitionEntries = Mapping[str, PartitionOffset]
@@ -29,8 +30,9 @@ PartitionEntries = Mapping[str, PartitionOffset]
 
 @dataclass(frozen=True)
 class Position:
-    """``layers`` are oldest first, what ``handles`` name; a newer entry hides an older one, and
-    those ``above`` hide all.
+    """The ``layers`` that ``handles`` name, oldest first, and the entries ``above`` them.
+
+    A newer entry hides an older one of the same partition.
     """
 
     handles: tuple[SegmentHandle, ...] = ()
@@ -42,8 +44,8 @@ class Position:
 
     @classmethod
     def of(cls, cut: SourceCut, layers: Sequence[PartitionEntries]) -> Position:
-        """That of *cut*, whose layers hold *layers*."""
-        above = {entry.partition: entry for entry in _complete(cut)}
+        """The position of *cut*, with the content of its *layers*."""
+        above = {entry.partition: entry for entry in _complete_entries(cut)}
         return cls(handles=cut.layers, layers=tuple(layers), above=above)
 
     @cached_property
@@ -58,7 +60,7 @@ class Position:
 
     @property
     def whole(self) -> tuple[PartitionOffset, ...]:
-        """As a source takes it: sorted by partition."""
+        """All entries, sorted by partition, as a source takes them."""
         return tuple(self.entries[name] for name in sorted(self.entries))
 
 
@@ -69,14 +71,17 @@ def with_layers(
     shares_files: bool,
     layer_of: Callable[[Sequence[PartitionOffset]], SegmentHandle],
 ) -> SourceCut:
-    """*cut*, whose position is whole, as it is kept behind *before*.
+    """*cut*, whose position is whole, in the form in which it is kept behind *before*.
 
-    Without *shares_files* no layer stays: the snapshot is to depend on no other.  None stays either
-    where partitions are gone, for a layer cannot say so.
+    No layer stays without *shares_files*, as the snapshot must not depend on another one, nor where
+    partitions are gone, as a layer cannot leave an entry out.
     """
-    now = {entry.partition: entry for entry in _complete(cut)}
+    now = {entry.partition: entry for entry in _complete_entries(cut)}
     old = before.entries
-    changed = {name for name, entry in now.items() if not _is_same(old.get(name), entry)}
+    # Most entries are still the same object, and to compare fields takes long.
+    changed = {
+        name for name, entry in now.items() if (was := old.get(name)) is not entry and was != entry
+    }
     gone = tuple(sorted(old.keys() - now.keys()))
     kept = () if gone or not shares_files else before.handles
     covered = (set(before.above) if kept or not before.handles else set(old)) - changed - {*gone}
@@ -102,8 +107,8 @@ def with_whole(cut: SourceCut, position: Position) -> SourceCut:
     """*cut* with all partitions in it, as if it had no layers; *position* is its own."""
     if not cut.layers:
         return cut
-    below = {name: one for name, one in position.entries.items() if name not in position.above}
-    waiting = {name for name, one in below.items() if one.is_waiting}
+    below = {name: entry for name, entry in position.entries.items() if name not in position.above}
+    waiting = {name for name, entry in below.items() if entry.is_waiting}
     whole = replace(
         cut,
         layers=(),
@@ -115,15 +120,17 @@ def with_whole(cut: SourceCut, position: Position) -> SourceCut:
     if cut.at_ms is None or cut.idle_after_ms is None:
         return whole
     active_at_ms = dict.fromkeys(waiting, cut.at_ms) | cut.active_at_ms
-    for name, one in below.items():
-        if one.active_at_ms is not None:
-            active_at_ms[name] = one.active_at_ms
+    for name, entry in below.items():
+        if entry.active_at_ms is not None:
+            active_at_ms[name] = entry.active_at_ms
     idle = idle_at(cut.at_ms, active_at_ms, cut.idle_after_ms)
     return replace(whole, active_at_ms=active_at_ms, idle=idle)
 
 
-def _complete(cut: SourceCut) -> Iterator[PartitionOffset]:
-    """The entries with what the cut says of them, so that a change of that is one of the entry."""
+def _complete_entries(cut: SourceCut) -> Iterator[PartitionOffset]:
+    """The entries with their activity, which the cut has beside them, so that a change of it
+    changes the entry.
+    """
     waiting = set(cut.waiting)
     for entry in cut.position:
         is_waiting = entry.partition in waiting
@@ -132,10 +139,6 @@ def _complete(cut: SourceCut) -> Iterator[PartitionOffset]:
             yield entry
         else:
             yield replace(entry, is_waiting=is_waiting, active_at_ms=active_at_ms)
-
-
-def _is_same(old: PartitionOffset | None, entry: PartitionOffset) -> bool:
-    return old is entry or old == entry
 
 
 def _merged_with(

@@ -4,11 +4,11 @@ Flink's CheckpointCoordinator#triggerCheckpoint up to the PendingCheckpoint.  It
 guards a procedure of many steps; here a trigger is one journal entry, so only a checkpoint that
 ends the job holds back everything behind it.
 
-How many records an epoch takes, so that its checkpoint lasts about as long as a target (ADR 9).
-
-Flink's BufferDebloater sizes buffers by what is consumed in a target time; here the epoch is what
-is in flight.  The measure is the retained checkpoints themselves: how many records each took, and
-how long it lasted from its trigger to its completion.  So every coordinator comes to the same size.
+``records_of_next_epoch`` sizes the epoch of a request that starts, so that its checkpoint lasts
+about as long as a target (ADR 9).  Flink's BufferDebloater sizes buffers by what is
+consumed in a target time; here the epoch is what is in flight.  The measure is the retained
+checkpoints themselves: the records of each, and its time from trigger to completion.  So every
+coordinator comes to the same size.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState, RejectedR
 PAUSED_POLL_MS = 1_000  # When a host that can wait asks again whether checkpointing is resumed.
 EARLY_PART = 10  # A periodic run that comes a tenth of the interval early comes in time.
 
+FIRST_RECORDS = 10_000  # Nothing is measured yet: seconds, whatever the stages do.
+LEAST_RECORDS = 1_000  # Below it an epoch is all overhead, and a backlog is never worked off.
+MOST_RECORDS = 10**12
+MOST_GROWTH = 10  # From one epoch to the next: a small one is mostly overhead.
+MOST_SHRINKING = 4  # A pause of the machine must not cut an epoch into many small ones.
+MEASURABLE_PART = 2  # The rate is that of an epoch with half the records of the largest, or more.
+
 
 class Admission(Enum):
     RUNS = auto()
@@ -44,8 +51,10 @@ class Admission(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """Where a request stands.  ``after`` is the state with the queue reviewed, ``head`` the request
-    that may start now, and ``retry_in_ms`` when the periodic timer is to fire again.
+    """A request's ``standing``.
+
+    ``after`` is the state with the queue reviewed, ``head`` the request that may start now, and
+    ``retry_in_ms`` when the periodic timer is to fire again.
     """
 
     standing: Admission
@@ -77,9 +86,9 @@ def examine(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
 
 
 def on_requested(state: CoordinatorState, event: CheckpointRequested) -> Transition:
-    """A queued request keeps its place until its plan is journaled: a command is not yet a plan.
+    """Review the queue; a request keeps its place in it until its plan is journaled.
 
-    One that awaits a host is queued, also if it could start at once.
+    A request that awaits a host is queued even if it could start at once.
     """
     if _is_pending(state, event.request):
         return ignored(state)
@@ -92,9 +101,9 @@ def on_requested(state: CoordinatorState, event: CheckpointRequested) -> Transit
 
 
 def adopted(state: CoordinatorState, now_ms: int, *, cause: str) -> CheckpointRequest | None:
-    """The queued request that a host is to take up at *now_ms*, as its own; None if there is none.
+    """The queued request that a host is to take up at *now_ms*, as its own.
 
-    A request with an owner of its own is before it otherwise, or nothing may start.
+    None where nothing may start, or where the request that may has an owner of its own.
     """
     head = decide(state.queue, _limits(state), _situation(state, now_ms)).run
     return replace(head, cause=cause) if head is not None and head.awaits_a_host else None
@@ -131,7 +140,7 @@ def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transit
 
 
 def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transition:
-    """The request is answered; an I/O failure counts, without an id (CheckpointFailureManager)."""
+    """Reject the request; an I/O failure counts, without an id (CheckpointFailureManager)."""
     queued = tuple(r for r in state.queue if r.request_id == event.request.request_id)
     count, is_over = state.failure_count.fail(
         UNKNOWN_CHECKPOINT_ID,
@@ -141,33 +150,52 @@ def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transiti
     )
     after = replace(reject(state, queued, event.reason), failure_count=count)
     if is_over and state.status is JobStatus.RUNNING:
-        failed_over, commands = fail_over(after, event.at_ms, event.message)
-        return Transition(state=failed_over, commands=commands)
+        return fail_over(after, event.at_ms, event.message)
     return ignored(state) if after == state else Transition(state=after)
+
+
+def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
+    """Why no periodic checkpoint is due, whatever the queue; None if one may be due."""
+    timing = state.timing
+    if timing.is_paused:
+        by = f" by {timing.changed_by}" if timing.changed_by else ""
+        off = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
+        return replace(
+            _rejected(state, off, f"checkpointing is paused{by}; resume it to go on"),
+            retry_in_ms=PAUSED_POLL_MS,
+        )
+    too_soon = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+    backlog_ms = state.configuration.interval_during_backlog_ms if state.is_backlog else None
+    rest_ms = rest_of_interval_ms(state, backlog_ms, now_ms)
+    if rest_ms > 0:
+        message = f"a source processes its backlog; its interval lasts {rest_ms} ms more"
+        return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
+    interval_ms = timing.interval_ms or 0
+    rest_ms = rest_of_interval_ms(state, interval_ms, now_ms)
+    if rest_ms > interval_ms // EARLY_PART:
+        message = f"the interval was changed to {interval_ms} ms, and lasts {rest_ms} ms more"
+        return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
+    return None
 
 
 def _decide(state: CoordinatorState, request: CheckpointRequest, now_ms: int) -> Examination:
     decision = decide(state.queue, _limits(state), _situation(state, now_ms), submitted=request)
     head = decision.run
-    is_mine = head is not None and head.request_id == request.request_id
-    queue = decision.queue if head is None or is_mine else (head, *decision.queue)
+    is_head = head is not None and head.request_id == request.request_id
+    queue = decision.queue if head is None or is_head else (head, *decision.queue)
     queued = {r.request_id for r in state.queue}
-    after = replace(
-        state,
-        queue=queue,
-        rejected=(
-            *state.rejected,
-            *(
-                RejectedRequest(request_id=gone.request.request_id, reason=gone.reason)
-                for gone in decision.rejected
-                if gone.request.request_id in queued
-            ),
-        )[-REMEMBERED_REJECTIONS:],
+    rejected = (
+        RejectedRequest(request_id=rejection.request.request_id, reason=rejection.reason)
+        for rejection in decision.rejected
+        if rejection.request.request_id in queued
     )
-    mine = next((g for g in decision.rejected if g.request.request_id == request.request_id), None)
-    if mine is not None:
-        return _dropped(state, after, mine.reason, decision)
-    standing = Admission.RUNS if is_mine else Admission.WAITS
+    after = replace(
+        state, queue=queue, rejected=(*state.rejected, *rejected)[-REMEMBERED_REJECTIONS:]
+    )
+    for rejection in decision.rejected:
+        if rejection.request.request_id == request.request_id:
+            return _dropped(state, after, rejection.reason, decision)
+    standing = Admission.RUNS if is_head else Admission.WAITS
     return Examination(standing=standing, after=after, head=head, message=_why_it_waits(state))
 
 
@@ -224,32 +252,8 @@ def _rejected(
 
 
 def _is_pending(state: CoordinatorState, request: CheckpointRequest) -> bool:
-    """Whether the request is a pending checkpoint already, and its owner has not heard of it."""
+    """Whether the request is a pending checkpoint already, which its owner does not know yet."""
     return any(pending.request_id == request.request_id for pending in state.pending)
-
-
-def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
-    """Why no periodic checkpoint is due, whatever the queue; None if one may be."""
-    timing = state.timing
-    if timing.is_paused:
-        by = f" by {timing.changed_by}" if timing.changed_by else ""
-        off = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
-        return replace(
-            _rejected(state, off, f"checkpointing is paused{by}; resume it to go on"),
-            retry_in_ms=PAUSED_POLL_MS,
-        )
-    too_soon = CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
-    backlog_ms = state.configuration.interval_during_backlog_ms if state.is_backlog else None
-    rest_ms = rest_of_interval_ms(state, backlog_ms, now_ms)
-    if rest_ms > 0:
-        message = f"a source processes its backlog; its interval lasts {rest_ms} ms more"
-        return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
-    interval_ms = timing.interval_ms or 0
-    rest_ms = rest_of_interval_ms(state, interval_ms, now_ms)
-    if rest_ms > interval_ms // EARLY_PART:
-        message = f"the interval was changed to {interval_ms} ms, and lasts {rest_ms} ms more"
-        return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
-    return None
 
 
 def rest_of_interval_ms(state: CoordinatorState, interval_ms: int | None, now_ms: int) -> int:
@@ -259,16 +263,8 @@ def rest_of_interval_ms(state: CoordinatorState, interval_ms: int | None, now_ms
 
 
 def _past(at_ms: int | None, now_ms: int) -> int | None:
-    """A moment on another coordinator's clock; one in our future must not hold us back."""
+    """A moment of another coordinator's clock; None in our future, which must not hold us back."""
     return at_ms if at_ms is not None and at_ms <= now_ms else None
-
-
-FIRST_RECORDS = 10_000  # Nothing is measured yet: seconds, whatever the stages do.
-LEAST_RECORDS = 1_000  # Below it an epoch is all overhead, and a backlog is never worked off.
-MOST_RECORDS = 10**12
-MOST_GROWTH = 10  # From one epoch to the next: a small one is mostly overhead.
-MOST_SHRINKING = 4  # A pause of the machine is not to make many small epochs of one.
-TELLING_PART = 2  # An epoch of half the records of the largest one tells of the rate.
 
 
 def records_of_next_epoch(state: CoordinatorState) -> int | None:
@@ -279,28 +275,31 @@ def records_of_next_epoch(state: CoordinatorState) -> int | None:
     target_ms = state.configuration.target_epoch_ms
     if target_ms is None:
         return None
-    since = max((one.checkpoint_id for one in state.completed), default=0)
+    since = max((done.checkpoint_id for done in state.completed), default=0)
     expired = sum(
         failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
         for failed in state.failed
         if failed.checkpoint_id > since
     )
-    telling = _telling(state.completed)
-    records = FIRST_RECORDS if telling is None else _sized(telling, target_ms)
+    measured = _newest_measurable(state.completed)
+    records = FIRST_RECORDS if measured is None else _sized(measured, target_ms)
     return min(max(records >> expired, LEAST_RECORDS), MOST_RECORDS)
+
+
+def _newest_measurable(completed: tuple[CompletedCheckpoint, ...]) -> CompletedCheckpoint | None:
+    """The newest epoch that had enough to do; None if none had anything.
+
+    A savepoint copies files as well, and an epoch of few records is mostly overhead.
+    """
+    epochs = [done for done in completed if done.records and not done.type.is_savepoint]
+    most = max((done.records for done in epochs), default=0)
+    for done in reversed(epochs):
+        if done.records * MEASURABLE_PART >= most:
+            return done
+    return None
 
 
 def _sized(epoch: CompletedCheckpoint, target_ms: int) -> int:
     duration_ms = max(1, epoch.completed_at_ms - epoch.triggered_at_ms)
     sized = epoch.records * target_ms // duration_ms
     return min(max(sized, epoch.records // MOST_SHRINKING), epoch.records * MOST_GROWTH)
-
-
-def _telling(completed: tuple[CompletedCheckpoint, ...]) -> CompletedCheckpoint | None:
-    """The newest epoch that had enough to do; None if none had anything.
-
-    A savepoint copies files as well, and an epoch that found few records tells of no rate.
-    """
-    epochs = [one for one in completed if one.records and not one.type.is_savepoint]
-    most = max((one.records for one in epochs), default=0)
-    return next((one for one in reversed(epochs) if one.records * TELLING_PART >= most), None)

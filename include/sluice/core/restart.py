@@ -25,13 +25,13 @@ class RestartType(Enum):
 class RestartStrategy:
     """Flink's ``restart-strategy.*`` options; each type reads its own.
 
-    ``attempts`` None is without limit; of exponential-delay it counts since the last reset
-    (Flink's ``attempts-before-reset-backoff``).
+    ``attempts`` None sets no limit; for exponential-delay it counts since the last reset (Flink's
+    ``attempts-before-reset-backoff``).
     """
 
     type: RestartType = RestartType.EXPONENTIAL_DELAY
     attempts: int | None = None
-    delay_ms: int = 1_000  # Of exponential-delay the first one, and the least.
+    delay_ms: int = 1_000  # For exponential-delay the first delay, and the least.
     max_delay_ms: int = 60_000
     multiplier: float = 1.5
     jitter: float = 0.1
@@ -44,9 +44,9 @@ class RestartStrategy:
 class RestartHistory:
     """What the strategies remember; each type reads its own.
 
-    ``attempts`` counts restarts, of exponential-delay since the last reset; ``restart_at_ms`` is
+    ``attempts`` counts restarts, for exponential-delay since the last reset; ``restart_at_ms`` is
     when the latest is due.  ``failures_ms`` are the newest failures, as many as the failure rate
-    looks at.
+    needs.
     """
 
     attempts: int = 0
@@ -111,11 +111,11 @@ def _backoff_ms(strategy: RestartStrategy, attempts: int, failed_at_ms: int) -> 
 def _rate(
     strategy: RestartStrategy, history: RestartHistory, failed_at_ms: int
 ) -> tuple[RestartHistory, int | None]:
-    """Final when one failure more than the interval may have fell into one interval."""
-    looked_at = strategy.max_failures_per_interval + 1
-    failures_ms = (*history.failures_ms, failed_at_ms)[-looked_at:]
+    """Final when an interval has more failures than ``max_failures_per_interval``."""
+    too_many = strategy.max_failures_per_interval + 1
+    failures_ms = (*history.failures_ms, failed_at_ms)[-too_many:]
     restart_at_ms = failed_at_ms + strategy.delay_ms
     counted = replace(_attempt(history, restart_at_ms), failures_ms=failures_ms)
-    has_room = len(failures_ms) < looked_at
+    has_room = len(failures_ms) < too_many
     is_slow = failed_at_ms - failures_ms[0] > strategy.failure_rate_interval_ms
     return counted, restart_at_ms if has_room or is_slow else None

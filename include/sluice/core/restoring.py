@@ -1,15 +1,8 @@
-"""What to restore, and whether that can be done: pure decisions over what was seen in the bucket.
+"""What to restore, and whether that can be done: pure decisions over what is in the bucket.
 
-``choose`` names the snapshot to look at; ``decide`` judges it once its ``_metadata``, its files and
-its source positions have been looked at.  (Flink's restoreLatestCheckpointedState, restoreSavepoint
-and StateAssignmentOperation.)
-
-A stage that has finished is followed by finished ones only: Flink's VertexFinishedStateChecker.
-
-What finished saw the end of its input, and its event time is at MAX.  A chain in which something
-before it still gives rows, because it is new or was not connected before, cannot continue the
-checkpoint: each of those rows would be late.  Flink refuses to run such a job, and no option lets
-it pass.
+``choose`` names the snapshot; ``decide_restore`` approves or refuses it, once its ``_metadata``,
+its files and its source positions have been observed.  (Flink's restoreLatestCheckpointedState,
+restoreSavepoint and StateAssignmentOperation.)
 """
 
 from __future__ import annotations
@@ -76,15 +69,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What was seen of the chosen snapshot: the size of each file, None for one that is missing,
-    and what the sources say about their positions.  ``metadata`` None: the job starts from empty.
+    """The chosen snapshot as it is in the bucket; ``metadata`` None: the job starts from empty.
 
-    ``checksums`` are those of the bytes that are there, None where they were not read;
-    ``staged_damage`` says what of the rows to be published is not what was staged, ``unreadable``
-    why there is no ``metadata`` to look at.
-    ``left_behind`` is what else it holds for whom the pipeline does not declare: by uid, in words.
-    ``tables`` None: the sinks were not asked, for the job continues what it continues anyway.
-    ``undeclared_tables`` are the versions that it pins of sinks that are no longer declared.
+    ``sizes`` has None for a file that is missing.  ``checksums`` are those of the bytes that are
+    there, None where they were not read.  ``staged_damage`` describes staged rows that are still to
+    be published and are not those that were staged; ``unreadable`` is why ``metadata`` cannot be
+    read.  ``source_problems`` are the sources' objections to their positions.  ``left_behind``
+    describes, by uid, what the snapshot holds of sources and sinks that are no longer declared, and
+    ``undeclared_tables`` are the table versions that it pins for such sinks.  ``tables`` None: no
+    sink was asked, for the job goes on from where it is.
     """
 
     metadata: CheckpointMetadata | None = None
@@ -102,10 +95,12 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
-    """``ignore_in_flight_of``: drop the in-flight data of that checkpoint, which loses rows.
-    ``roll_back_tables``: put the sinks' tables back to what the snapshot pinned, too.
-    ``accept_tables``: take them as they are, where rows are missing or of another life.
-    ``compare_checksums``: read every file, for its bytes may not be those that were written.
+    """The choices of the person who restores.
+
+    ``roll_back_tables`` puts the sinks' tables back to what the snapshot pinned, too;
+    ``accept_tables`` takes them as they are, where rows are missing or of another life.
+    ``compare_checksums`` reads every file, for its bytes may not be those that were written.
+    ``ignore_in_flight_of`` drops the in-flight data of that checkpoint, which loses rows.
     """
 
     allow_non_restored_state: bool = False
@@ -118,9 +113,11 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreApproval:
-    """Restore this one.  ``replays_commit``: its sinks have to publish first.  ``dropped_stages``
-    are the uids whose state goes, sources and sinks among them.  ``tables`` None: nothing changes
-    for them.  ``is_compared``: the bytes of all files are those that were written.
+    """The choice can be restored.
+
+    ``replays_commit``: its sinks have to publish first.  ``dropped_stages`` are the uids whose
+    state goes, sources and sinks among them.  ``tables`` None: nothing changes for them.
+    ``is_compared``: the bytes of all files are those that were written.
     """
 
     choice: Choice
@@ -135,8 +132,9 @@ class RestoreApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """It cannot be restored; every problem is named.  ``is_damaged``: the snapshot itself is not
-    what was written, so that no change elsewhere makes it one that can be restored.
+    """The choice cannot be restored; every problem is named.
+
+    ``is_damaged``: the snapshot itself is not what was written, so no change elsewhere helps.
     """
 
     problems: tuple[str, ...]
@@ -151,28 +149,39 @@ def choose(
     match target:
         case Latest():
             if is_claimed and state.origin is None:
-                problem = "only a savepoint is claimed: the latest checkpoint is the job's"
-                return Stop(problems=(problem,))
-            return _latest(state)
+                return _stop("only a savepoint is claimed: the latest checkpoint is the job's")
+            if state.base is None and state.last_completed_at_ms is not None:
+                # Its checkpoints went with its end; it must not silently begin anew.
+                return _stop(
+                    f"the job is {state.status.value}, and its checkpoints were deleted when it "
+                    f"ended ({state.configuration.retention.value}); submit it anew, or restore a "
+                    "savepoint"
+                )
+            return Choice(checkpoint_id=state.base, origin=state.origin)
         case FromCheckpoint(checkpoint_id):
             if is_claimed:
-                problem = f"only a savepoint is claimed: checkpoint {checkpoint_id} is the job's"
-                return Stop(problems=(problem,))
+                return _stop(
+                    f"only a savepoint is claimed: checkpoint {checkpoint_id} is the job's"
+                )
             if state.completed_checkpoint(checkpoint_id) is None:
                 retained = ", ".join(str(c.checkpoint_id) for c in state.completed) or "none"
-                problem = f"checkpoint {checkpoint_id} is not retained; retained are: {retained}"
-                return Stop(problems=(problem,))
+                return _stop(
+                    f"checkpoint {checkpoint_id} is not retained; retained are: {retained}"
+                )
             return Choice(checkpoint_id=checkpoint_id)
         case FromOrigin(origin):
             if origin.root and is_claimed:
-                problem = (
+                return _stop(
                     f"{origin} lies in another root and cannot be claimed; restore it with "
                     "NO_CLAIM, which copies what it needs with the first checkpoint"
                 )
-                return Stop(problems=(problem,))
             return Choice(checkpoint_id=origin.checkpoint_id, origin=origin)
         case _:
             assert_never(target)
+
+
+def _stop(problem: str) -> Stop:
+    return Stop(problems=(problem,))
 
 
 def decide_restore(
@@ -187,11 +196,11 @@ def decide_restore(
         return Stop(problems=(observed.unreadable,), is_damaged=True)
     metadata, tables = observed.metadata, observed.tables or ()
     rolls_back, accepts = options.roll_back_tables, options.accept_tables
-    of_tables = table_problems(tables, roll_back=rolls_back, accepts=accepts)
     damage = (*damaged_files(observed.sizes, observed.checksums), *observed.staged_damage)
     problems, dropped = _snapshot_problems(state, choice, observed, stages, options, damage)
-    if problems or of_tables:
-        return Stop(problems=(*problems, *of_tables), is_damaged=bool(damage))
+    problems += table_problems(tables, roll_back=rolls_back, accepts=accepts)
+    if problems:
+        return Stop(problems=tuple(problems), is_damaged=bool(damage))
     own = None if choice.origin else state.completed_checkpoint(choice.checkpoint_id or 0)
     replays_commit = own is not None and not own.is_committed
     return RestoreApproval(
@@ -213,7 +222,7 @@ def decide_restore(
             accepts=accepts,
         ),
         tables_ahead=tuple(
-            one.ahead for one in tables if one.ahead is not None and not one.is_side_output
+            table.ahead for table in tables if table.ahead is not None and not table.is_side_output
         ),
     )
 
@@ -226,11 +235,11 @@ def _snapshot_problems(
     options: RestoreOptions,
     damage: Sequence[str],
 ) -> tuple[list[str], tuple[str, ...]]:
-    """What stands against the snapshot itself, and whose state of it is dropped."""
+    """The problems of the snapshot itself, and the uids whose state is dropped."""
     metadata = observed.metadata
-    wrong = _in_flight_problems(choice, options)
+    problems = _in_flight_problems(choice, options)
     if metadata is None:
-        return wrong, ()
+        return problems, ()
     declared = {stage.uid: stage for stage in stages}
     orphans = {
         s.uid: f"stage {s.uid!r} has state"
@@ -238,9 +247,9 @@ def _snapshot_problems(
         if s.has_state and s.uid not in declared
     } | dict(observed.left_behind)
     is_base = (choice.checkpoint_id, choice.origin) == (state.base, state.origin)
-    consented = state.dropped_stages if is_base else ()  # A failure before the next one keeps it.
-    problems = [
-        *wrong,
+    # A failure before the next checkpoint does not take a person's consent back.
+    consented = state.dropped_stages if is_base else ()
+    problems += [
         *(
             f"{what} but is not in the pipeline any more (allow non-restored state to drop it)"
             for uid, what in orphans.items()
@@ -260,7 +269,7 @@ def _snapshot_problems(
 
 
 def _in_flight_problems(choice: Choice, options: RestoreOptions) -> list[str]:
-    """Rows are dropped of the checkpoint that is restored: another id is a mistake."""
+    """Only the restored checkpoint's in-flight data can be dropped: another id is a mistake."""
     ignored = options.ignore_in_flight_of
     if ignored is None or ignored == choice.checkpoint_id:
         return []
@@ -268,17 +277,6 @@ def _in_flight_problems(choice: Choice, options: RestoreOptions) -> list[str]:
         "the empty state" if choice.checkpoint_id is None else f"checkpoint {choice.checkpoint_id}"
     )
     return [f"the data in flight of checkpoint {ignored} cannot be ignored: {restored} is restored"]
-
-
-def _latest(state: CoordinatorState) -> Choice | Stop:
-    """The base; a job whose checkpoints went with its end must not silently begin anew."""
-    if state.base is None and state.last_completed_at_ms is not None:
-        problem = (
-            f"the job is {state.status.value}, and its checkpoints were deleted when it ended "
-            f"({state.configuration.retention.value}); submit it anew, or restore a savepoint"
-        )
-        return Stop(problems=(problem,))
-    return Choice(checkpoint_id=state.base, origin=state.origin)
 
 
 def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[str]:
@@ -302,12 +300,15 @@ def problems_behind_the_end(
 ) -> list[str]:
     """Each finished stage of the checkpoint that would read on, with what it would read.
 
-    *producers* are the sources and stages that each declared stage reads.
+    *producers* are the sources and stages that each declared stage reads.  A stage that has
+    finished saw the end of its input, and its event time is at MAX.  Where something before it
+    still gives rows, because it is new or was not connected before, each of those rows would be
+    late.  Flink's VertexFinishedStateChecker refuses such a job, and no option lets it pass.
     """
     return [
         f"stage {uid!r} has finished in checkpoint {metadata.checkpoint_id}, and "
         f"{'stage' if producer in producers else 'source'} {producer!r} before it "
-        f"{_stands(metadata, producer)}: its "
+        f"{'has not' if metadata.stage(producer) or metadata.source(producer) else 'is new'}: its "
         f"rows would come behind the end of all input. Let nothing new stand before {uid!r}, or "
         f"give {uid!r} a new uid and allow non-restored state, so that it begins anew"
         for uid, read in producers.items()
@@ -320,7 +321,7 @@ def problems_behind_the_end(
 def _has_finished(
     metadata: CheckpointMetadata, uid: str, producers: Mapping[str, Sequence[str]]
 ) -> bool:
-    """As the next plan would see it, had nothing been put before it.
+    """Whether the next plan would skip the stage, had the pipeline before it not changed.
 
     A drained savepoint ends event time, too, but not its sources: Flink restores that.
     """
@@ -331,19 +332,19 @@ def _has_finished(
         return True
     if stage.watermark_ms != MAX_WATERMARK or stage.in_flight_segments:
         return False
-    return all(_had_ended(metadata, one, producers) for one in producers[uid])
+    return all(_had_ended(metadata, producer, producers) for producer in producers[uid])
 
 
 def _had_ended(
     metadata: CheckpointMetadata, producer: str, producers: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Whether all that the checkpoint knows of *producer*, or of what is before it, had ended."""
+    """Whether *producer* had ended, or for one that is new everything before it that is not."""
     if producer not in producers:
         cut = metadata.source(producer)
         return cut is None or cut.exhausted
     if metadata.stage(producer) is not None:
         return _has_finished(metadata, producer, producers)
-    return all(_had_ended(metadata, one, producers) for one in producers[producer])
+    return all(_had_ended(metadata, before, producers) for before in producers[producer])
 
 
 def _gives_nothing(
@@ -353,8 +354,3 @@ def _gives_nothing(
         return _has_finished(metadata, producer, producers)
     cut = metadata.source(producer)
     return cut is not None and cut.exhausted
-
-
-def _stands(metadata: CheckpointMetadata, producer: str) -> str:
-    known = metadata.stage(producer) or metadata.source(producer)
-    return "is new" if known is None else "has not"

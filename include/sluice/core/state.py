@@ -16,7 +16,7 @@ from sluice.core.tables import TableRecovery
 from sluice.errors import require
 
 REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed the history page.
-REMEMBERED_LIVES = 64  # A files table of one of them, that a sink of the job is, starts anew.
+REMEMBERED_LIVES = 64  # A files table that one of them wrote gives way to a new life by itself.
 REMEMBERED_REJECTIONS = 64  # For the owners of queued requests, who come back and ask.
 
 
@@ -39,8 +39,9 @@ class FailedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredCheckpoint:
-    """What the job was restored from; ``origin`` when that is not one of its own checkpoints.  Kept
-    for people, no rule reads it.
+    """The checkpoint that the job was restored from; kept for people, no rule reads it.
+
+    ``origin`` is set when it is not one of the job's own.
     """
 
     checkpoint_id: CheckpointId
@@ -59,15 +60,17 @@ class RejectedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorState:
-    """``base`` is the checkpoint the next epoch continues, kept at ``origin`` when it is not one of
-    the job's own; ``completed`` are the retained ones, ``discarding`` those that left the store and
-    whose files may still be there, all old to new.  ``pending`` is a chain: each one continues the
+    """All that the coordinator remembers of a job.
+
+    ``base`` is the checkpoint that the next epoch continues, kept at ``origin`` when it is not one
+    of the job's own; ``completed`` are the retained ones, ``discarding`` those that left the store
+    and whose files may still be there, all old to new.  ``pending`` is a chain: each continues the
     one before it, the first one ``base``.  ``restart_at_ms`` is set while the job is RESTARTING.
 
     ``life`` is drawn when the job is submitted; ``earlier_lives`` had the same journal.  ``tables``
-    is per sink the version that the job continues, as a restore has decided it; None: as the base
-    itself says.  A ``table_recovery`` is owed until every sink knows of the decision, by whatever
-    generation and life.
+    is per sink the version that the job continues, as a restore has decided it; None: the version
+    that the base pins.  A ``table_recovery`` is owed, across generations and lives, until every
+    sink has carried the decision out.
     """
 
     status: JobStatus = JobStatus.CREATED
@@ -79,7 +82,7 @@ class CoordinatorState:
     origin: SnapshotOrigin | None = None
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignores_in_flight: bool = False
-    dropped_stages: tuple[str, ...] = ()  # The base has state of these uids; the job has it not.
+    dropped_stages: tuple[str, ...] = ()  # Uids whose state in the base the job does not take.
     must_restore_hooks: bool = False
     tables: dict[str, int] | None = None
     table_recovery: TableRecovery | None = None
@@ -106,7 +109,7 @@ class CoordinatorState:
     restored: RestoredCheckpoint | None = None  # The latest of them.
     restored_by: str = ""  # The cause of the latest restore.
     restores_of_base: int = 0  # In a row: with no checkpoint completed since the first of them.
-    stopped_because: str = ""  # What sluice gave up for; empty where a person stopped the job.
+    stopped_because: str = ""  # Why sluice gave up; empty where a person stopped the job.
 
     def __post_init__(self) -> None:
         if self.status is not JobStatus.RUNNING:
@@ -128,7 +131,7 @@ class CoordinatorState:
 
     @property
     def min_pause_ms(self) -> int:
-        """The one in force."""
+        """The pause in force."""
         changed = self.timing.min_pause_ms
         return self.configuration.min_pause_ms if changed is None else changed
 
@@ -145,8 +148,9 @@ class CoordinatorState:
 
     @property
     def must_recover_tables(self) -> bool:
-        """Whether the tables are to be recovered now: the job runs, or its base is to be published,
-        which needs the tables first.
+        """Whether the tables are to be recovered now.
+
+        They are once the job runs, or before its base can be published.
         """
         latest = self.latest_completed
         is_published = latest is None or latest.is_committed
@@ -154,7 +158,7 @@ class CoordinatorState:
         return self.table_recovery is not None and is_due
 
     def continues(self, checkpoint_id: CheckpointId | None, origin: SnapshotOrigin | None) -> bool:
-        """Whether that is what the job continues anyway, so that its tables need no decision."""
+        """Whether that is the job's base already, so that its tables need no decision."""
         return bool(self.life) and (checkpoint_id, origin) == (self.base, self.origin)
 
     @property
@@ -163,7 +167,7 @@ class CoordinatorState:
 
     @property
     def tip(self) -> CheckpointId | None:
-        """What a checkpoint triggered now continues: the newest pending one, else ``base``."""
+        """The parent of a checkpoint triggered now: the newest pending one, else ``base``."""
         return self.pending[-1].checkpoint_id if self.pending else self.base
 
     def pending_checkpoint(self, checkpoint_id: int) -> PendingCheckpoint | None:
@@ -176,7 +180,7 @@ class CoordinatorState:
         return next((f for f in self.failed if f.checkpoint_id == checkpoint_id), None)
 
     def is_free(self, savepoint: str) -> bool:
-        """Whether the name is none that the job writes, will write, or has claimed."""
+        """Whether the job has not claimed a savepoint of that name, nor writes one, nor will."""
         writing = (
             *(request.savepoint_name for request in self.queue),
             *(pending.savepoint_name for pending in self.pending),
@@ -190,9 +194,10 @@ class CoordinatorState:
 
     @property
     def latest_completed(self) -> CompletedCheckpoint | None:
-        """What a failure restores: the newest completed one of this life of the job.
+        """The checkpoint that a failure restores: the newest completed one of this life of the job.
 
-        None from an ``origin``: that one is not the job's own, even if an own one has its id.
+        None where an ``origin`` is set: the base is not the job's own, even if an own one has its
+        id.
         """
         if self.base is None or self.origin is not None:
             return None

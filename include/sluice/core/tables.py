@@ -1,12 +1,8 @@
 """The standing of each sink's table against what a job would continue, and what becomes of it.
 
-Four rows: it shows what is continued and no more; it is ahead; it lacks it; it is another life's.
-(docs/adr/0016-time-line-of-a-table.md)
-
-What a restore or a submission decides of the sinks' tables, and what it then owes them.
-
-It is decided once, from how the tables stood (``core/tables.py``), and journaled; no
-commit guesses again from ids.
+A table shows what is continued and no more, is ahead of it, lacks it, or is of another life
+(docs/adr/0016-time-line-of-a-table.md).  A restore or a submission decides once, from these
+comparisons, and the decision is journaled: no commit guesses again from ids.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from dataclasses import dataclass, field
 from sluice.core.ids import CheckpointId, CheckpointIdCounter
 from sluice.core.timeline import TimelineComparison
 
-MANY = 5  # Ids that a message names; the table itself can be asked for the rest.
+MANY = 5  # Ids that a message names; the table itself has the rest.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +27,12 @@ class TableAhead:
 
     def __str__(self) -> str:
         count = len(self.checkpoints)
-        what = f"{count} checkpoint{'s' if count > 1 else ''} ({_few(self.checkpoints)})"
-        return f"table {self.sink!r} is ahead by {what}"
+        ids = ", ".join([*map(str, self.checkpoints[:MANY]), *(["..."] if count > MANY else [])])
+        plural = "s" if count > 1 else ""
+        return f"table {self.sink!r} is ahead by {count} checkpoint{plural} ({ids})"
 
     def told(self, *, rolls_back: bool) -> str:
-        """The sentence that tells a person what becomes of the table."""
+        """A sentence for a person about what becomes of the table."""
         if rolls_back:
             return f"{self}, and is rolled back"
         if self.rolls_back_by_itself:
@@ -46,12 +43,11 @@ class TableAhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """A sink's table as it was seen, beside the ``version`` that the job would continue.
+    """A sink's table as it is, beside the ``version`` that the job would continue.
 
-    ``shown`` is the newest checkpoint that readers see.  ``is_of_earlier_life``: the other life
-    that wrote it last had the same journal.  An ``is_side_output`` is not
-    reported to a person.
-    ``owed`` is the checkpoint that is still to be published here.
+    ``shown`` is the newest checkpoint that readers see, ``owed`` the one that is still to be
+    published here.  ``is_of_earlier_life``: the other life that wrote it last had the same journal.
+    A person gets no report of one that ``is_side_output``.
     """
 
     sink: str
@@ -67,15 +63,17 @@ class TableComparison:
 
     @property
     def newest(self) -> int:
-        """No id up to here is handed out.  In a files table, whose fences sort by generation, a gap
-        of one makes the first fence of this life sort behind those of another journal's.
+        """The greatest id that must not be handed out again.
+
+        In a files table, whose fences sort by generation, a gap of one makes the first fence of
+        this life sort behind those of another journal's.
         """
         is_foreign = self.standing.other_life != "" and not self.is_of_earlier_life
         return self.standing.newest + (is_foreign and self.rolls_back_by_itself)
 
     @property
     def is_of_others(self) -> bool:
-        """Whether it has rows of another life, which do not give way by themselves."""
+        """Whether it has rows of another life that do not give way by themselves."""
         gives_way = self.is_empty or (self.is_of_earlier_life and self.rolls_back_by_itself)
         return bool(self.standing.other_life) and not gives_way
 
@@ -119,60 +117,20 @@ class TableComparison:
         return None
 
     def continued(self, *, accepts: bool) -> int | None:
-        """The version that the job continues, if there is no ``problem``."""
+        """The version that the job continues, where there is no ``problem``."""
         is_behind_others = bool(self.standing.other_life) and self.version is None
         if accepts and (self.standing.lacks or is_behind_others):
             return self.shown
         return self.version
 
 
-def decide_tables(
-    tables: Sequence[TableComparison],
-    *,
-    undeclared: Mapping[str, int] | None = None,
-    continues: CheckpointId | None = None,
-    roll_back: bool = False,
-    accepts: bool = False,
-) -> TableDecision:
-    """What the journal says of *tables*, none of which is a problem, and of *undeclared* ones, that
-    keep their version for the day when they are declared again.
-    """
-    versions = dict(undeclared or {}) | {
-        one.sink: version
-        for one in tables
-        if (version := one.continued(accepts=accepts)) is not None
-    }
-    return TableDecision(
-        versions=versions,
-        newest=max((one.newest for one in tables), default=0),
-        continues=continues,
-        roll_back=roll_back,
-        accepts=accepts,
-        replaces={
-            one.sink: (one.standing.other_life,) for one in tables if one.standing.other_life
-        },
-    )
-
-
-def table_problems(
-    tables: Sequence[TableComparison], *, roll_back: bool = False, accepts: bool = False
-) -> list[str]:
-    if roll_back and accepts:
-        return ["tables are either rolled back or accepted as they are: choose one"]
-    found = (one.problem(roll_back=roll_back, accepts=accepts) for one in tables)
-    return [problem for problem in found if problem is not None]
-
-
-def _few(checkpoints: Sequence[int]) -> str:
-    shown = [str(one) for one in checkpoints[:MANY]]
-    return ", ".join(shown if len(checkpoints) <= MANY else [*shown, "..."])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDecision:
-    """``versions`` is per sink what the job continues; whom it does not name begins anew.
-    ``newest`` is the newest id that any sink knows.  The rest is of ``timeline.Recovery``:
-    ``replaces`` is per sink the lives that give way.
+    """The journaled decision about the tables.
+
+    ``versions`` is per sink what the job continues; a sink without one begins anew.  ``newest`` is
+    the newest id that any table knows.  The rest is as in ``timeline.Recovery``, with ``replaces``
+    per sink.
     """
 
     versions: dict[str, int] = field(default_factory=dict[str, int])
@@ -185,7 +143,7 @@ class TableDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRecovery:
-    """A ``timeline.Recovery`` that is owed to every sink; its version stands in the state."""
+    """A ``timeline.Recovery`` that is owed to every sink; the state's ``tables`` have versions."""
 
     through: CheckpointId
     continues: CheckpointId | None = None
@@ -194,8 +152,39 @@ class TableRecovery:
     replaces: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
+def decide_tables(
+    tables: Sequence[TableComparison],
+    *,
+    undeclared: Mapping[str, int] | None = None,
+    continues: CheckpointId | None = None,
+    roll_back: bool = False,
+    accepts: bool = False,
+) -> TableDecision:
+    """The decision about *tables*, none of which has a problem.
+
+    Versions of *undeclared* sinks stay in it, for the day when they are declared again.
+    """
+    versions = dict(undeclared or {}) | {
+        table.sink: version
+        for table in tables
+        if (version := table.continued(accepts=accepts)) is not None
+    }
+    return TableDecision(
+        versions=versions,
+        newest=max((table.newest for table in tables), default=0),
+        continues=continues,
+        roll_back=roll_back,
+        accepts=accepts,
+        replaces={
+            table.sink: (table.standing.other_life,)
+            for table in tables
+            if table.standing.other_life
+        },
+    )
+
+
 def owed_recovery(decision: TableDecision, ids: CheckpointIdCounter) -> TableRecovery | None:
-    """None where no id was ever taken: no commit can be late, and no table shows anything."""
+    """None where no id was ever handed out: no commit can be late, and no table shows anything."""
     through = CheckpointId(ids.get() - 1)
     if through == 0:
         return None
@@ -206,3 +195,12 @@ def owed_recovery(decision: TableDecision, ids: CheckpointIdCounter) -> TableRec
         accepts=decision.accepts,
         replaces=decision.replaces,
     )
+
+
+def table_problems(
+    tables: Sequence[TableComparison], *, roll_back: bool = False, accepts: bool = False
+) -> list[str]:
+    if roll_back and accepts:
+        return ["tables are either rolled back or accepted as they are: choose one"]
+    found = (table.problem(roll_back=roll_back, accepts=accepts) for table in tables)
+    return [problem for problem in found if problem is not None]

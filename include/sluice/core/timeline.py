@@ -3,8 +3,9 @@
     publishing    rows of a checkpoint become visible, and the time line grows by its id
     recovered     a restore, or a new life of the job, says what the table continues
 
-The place changes rows and time line in one transaction, so a writer that is late, that repeats, or
-that belongs to another life of the job is recognised there, whatever the journal says by then.
+The place changes rows and time line in one transaction, so a writer that is late, that repeats
+itself, or that belongs to another life of the job is recognised there, whatever the journal's state
+is by then.
 
 Three tokens decide.  The *life* names the job from its submission on: a job that begins anew over
 an emptied root has another one.  The *generation* grows with each restore of a life.  Checkpoint
@@ -23,10 +24,9 @@ from typing import TypeAlias
 
 from sluice.errors import FencedError, TableMismatch, require
 
-CheckpointRange: TypeAlias = tuple[
-    int, int
-]  # Checkpoint ids from the first to the last, both included.
-# Who is suspended while a table changes hands that often is not recognised when it wakes up.
+CheckpointRange: TypeAlias = tuple[int, int]  # The first and the last id, both included.
+
+# A writer that sleeps while a table changes hands that often is not recognised when it wakes up.
 LIVES_KEPT = 4
 
 
@@ -46,11 +46,12 @@ class Writer:
 class Recovery:
     """The decision about a table when its job is restored, or begins a new life.
 
-    ``version`` is the checkpoint whose commit made what the job continues; None: nothing.  Ids up
-    to ``through`` were handed out before; of these only ``continues`` may still be published, the
-    completed checkpoint that the job continues and whose commit is owed.  With ``roll_back`` what
-    is shown after ``version`` goes away.  ``accepts``: a person takes the table as it is, with rows
-    of another life or without the version.  ``replaces`` are lives that give way to the writer's.
+    ``version`` is the checkpoint whose commit made the rows that the job continues; None: it begins
+    with none.  Ids up to ``through`` were handed out before; of these only ``continues`` may still
+    be published, the completed checkpoint that the job continues and whose commit is owed.  With
+    ``roll_back`` what is shown after ``version`` goes away.  ``accepts``: a person takes the table
+    as it is, with rows of another life or without the version.  ``replaces`` are lives that give
+    way to the writer's.
     """
 
     version: int | None
@@ -78,13 +79,13 @@ class TimelineComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The note of one sink in one place; the default is that of a place without any writes.
+    """The time line of one sink in one place; the default is that of a place without any writes.
 
     ``published`` are the ids that readers see, with a gap between any two spans.  With ``is_cut``
-    those before the first span are forgotten: they are not published again, and only a person who
-    accepts it goes back to one.  ``fenced_by`` is the generation of the latest
-    recovery, ``through`` and ``continues`` are its; see ``Recovery``.  ``past`` are the lives that
-    gave way, each with the generation in which it did; to come back it needs a later one.
+    the ids before the first span are forgotten: none is published again, and a job goes back to one
+    only if a person accepts it.  ``fenced_by`` is the generation of the latest ``Recovery``, whose
+    are ``through`` and ``continues``, too.  ``past`` are the lives that gave way, each with the
+    generation in which it did; to come back it needs a later one.
     """
 
     life: str = ""
@@ -98,8 +99,7 @@ class Timeline:
 
     def __post_init__(self) -> None:
         require(
-            all(first <= last for first, last in self.published),
-            "a span ends behind its first id",
+            all(first <= last for first, last in self.published), "a span ends behind its first id"
         )
         require(
             all(last + 1 < first for (_, last), (first, _) in pairwise(self.published)),
@@ -135,7 +135,7 @@ class Timeline:
 
         Raises:
             FencedError: a restore of the same life has left it behind.
-            TableMismatch: the parent is not shown, or later ones are that were taken away; or
+            TableMismatch: the parent is not shown, or checkpoints are that a restore took away; or
                 another life of a job owns the table.
         """
         may_continue = checkpoint_id == self.continues
@@ -169,7 +169,7 @@ class Timeline:
             generation=writer.generation,
             fenced_by=max(self.fenced_by, writer.recovered_by),
             continues=None if may_continue else self.continues,
-            published=self.published if is_forgotten else _with(self.published, checkpoint_id),
+            published=self.published if is_forgotten else self._published_with(checkpoint_id),
         )
 
     def recovered(self, writer: Writer, recovery: Recovery) -> Timeline | None:
@@ -179,9 +179,9 @@ class Timeline:
         the same transaction.
 
         Raises:
-            FencedError: a later restore of the same life was here.
+            FencedError: a later restore of the same life has changed the table, or another job has.
             TableMismatch: the version is not shown, and was not accepted; another life of a job
-                owns the table; or the checkpoint to be published may be called as one of its.
+                owns the table; or it may have used the id of the checkpoint to be published.
         """
         self._require_generation(writer)
         if self.life == writer.life and self.fenced_by == writer.generation:
@@ -209,9 +209,12 @@ class Timeline:
                     "tables as they are"
                 )
             if not self._has_forgotten(version):
-                published = _with(published, version)
+                published = self._published_with(version)
         if recovery.roll_back:
-            published = _through(published, version or 0)
+            last_kept = version or 0
+            published = tuple(
+                (first, min(last, last_kept)) for first, last in published if first <= last_kept
+            )
         return Timeline(
             life=writer.life,
             generation=writer.generation,
@@ -224,11 +227,14 @@ class Timeline:
         )
 
     def shortened(self, spans: int) -> Timeline:
-        """With the newest *spans* alone, for a place that has little room."""
+        """The time line with the newest *spans* alone, for a place that has little room."""
         require(spans > 0, "a time line keeps a span")
         if len(self.published) <= spans:
             return self
         return replace(self, published=self.published[-spans:], is_cut=True)
+
+    def _published_with(self, checkpoint_id: int) -> tuple[CheckpointRange, ...]:
+        return _joined((*self.published, (checkpoint_id, checkpoint_id)))
 
     def _notes(self, version: int) -> bool:
         return any(first <= version <= last for first, last in self.published)
@@ -269,29 +275,20 @@ class Timeline:
         """The lives that gave way when *life* writes next."""
         if self.life in ("", life):
             return self.past
-        others = (one for one in self.past if one[0] not in (life, self.life))
+        others = (past for past in self.past if past[0] not in (life, self.life))
         return (*others, (self.life, self.generation))[-LIVES_KEPT:]
 
 
 def spans_of(ids: Iterable[int]) -> tuple[CheckpointRange, ...]:
-    spans: list[CheckpointRange] = []
-    for checkpoint_id in sorted({*ids}):
-        if spans and checkpoint_id == spans[-1][1] + 1:
-            spans[-1] = (spans[-1][0], checkpoint_id)
-        else:
-            spans.append((checkpoint_id, checkpoint_id))
-    return tuple(spans)
+    return _joined((checkpoint_id, checkpoint_id) for checkpoint_id in ids)
 
 
-def _with(spans: tuple[CheckpointRange, ...], checkpoint_id: int) -> tuple[CheckpointRange, ...]:
+def _joined(spans: Iterable[CheckpointRange]) -> tuple[CheckpointRange, ...]:
+    """*spans* in order, with a gap between any two."""
     joined: list[CheckpointRange] = []
-    for first, last in sorted((*spans, (checkpoint_id, checkpoint_id))):
+    for first, last in sorted(spans):
         if joined and first <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
         else:
             joined.append((first, last))
     return tuple(joined)
-
-
-def _through(spans: tuple[CheckpointRange, ...], version: int) -> tuple[CheckpointRange, ...]:
-    return tuple((first, min(last, version)) for first, last in spans if first <= version)
