@@ -32,7 +32,6 @@ from sluice.core.events import (
     AttemptStarted,
     CheckpointCommitted,
     CheckpointCompleted,
-    CheckpointEvent,
     CheckpointFailed,
     CheckpointingChanged,
     CheckpointRequested,
@@ -40,7 +39,6 @@ from sluice.core.events import (
     DeclineReceived,
     Event,
     HooksRestored,
-    JobEvent,
     JobFailed,
     JobRestored,
     JobStopped,
@@ -74,7 +72,7 @@ from sluice.core.requests import on_requested, on_trigger_failed, on_triggered
 from sluice.core.state import CoordinatorState
 
 
-def step(state: CoordinatorState, event: Event) -> Transition:
+def step(state: CoordinatorState, event: Event) -> Transition:  # noqa: C901 - a case for each event
     """Apply one event.  Total: every event is legal in every state."""
     if _is_fenced(state, event):
         return Transition(state=state, verdict=Verdict.FENCED)
@@ -85,51 +83,6 @@ def step(state: CoordinatorState, event: Event) -> Transition:
             return on_triggered(state, event)
         case TriggerFailed():
             return on_trigger_failed(state, event)
-        case (
-            JobSubmitted() | JobFailed() | JobRestored() | HooksRestored() | TablesRecovered()
-            | JobStopped() | SavepointsReleased() | SnapshotsDiscarded() | CheckpointingChanged()
-        ):  # fmt: skip
-            return _step_job(state, event)
-        case _:
-            return _step_checkpoint(state, event)
-
-
-def _is_fenced(state: CoordinatorState, event: Event) -> bool:
-    match event:
-        case AcksReceived():
-            return False  # The attempt fences it, and the checkpoint it is for.
-        case JobSubmitted() | JobRestored():
-            return event.generation <= state.generation  # Who takes over takes the next one.
-        case _:
-            return event.generation != state.generation
-
-
-def _step_job(state: CoordinatorState, event: JobEvent) -> Transition:
-    match event:
-        case JobSubmitted():
-            return on_submitted(state, event)
-        case JobFailed():
-            return on_job_failed(state, event)
-        case JobRestored():
-            return on_restored(state, event)
-        case HooksRestored():
-            return on_hooks_restored(state, event)
-        case TablesRecovered():
-            return on_tables_recovered(state, event)
-        case SavepointsReleased():
-            return on_released(state, event)
-        case SnapshotsDiscarded():
-            return on_discarded(state, event)
-        case JobStopped():
-            return on_stopped(state, event)
-        case CheckpointingChanged():
-            return on_checkpointing_changed(state, event)
-        case _:
-            assert_never(event)
-
-
-def _step_checkpoint(state: CoordinatorState, event: CheckpointEvent) -> Transition:
-    match event:
         case AttemptStarted():
             return _on_attempt(state, event)
         case AcksReceived():
@@ -144,8 +97,36 @@ def _step_checkpoint(state: CoordinatorState, event: CheckpointEvent) -> Transit
             return _on_committed(state, event)
         case CheckpointFailed():
             return _on_failed(state, event)
+        case JobSubmitted():
+            return on_submitted(state, event)
+        case JobFailed():
+            return on_job_failed(state, event)
+        case JobRestored():
+            return on_restored(state, event)
+        case HooksRestored():
+            return on_hooks_restored(state, event)
+        case TablesRecovered():
+            return on_tables_recovered(state, event)
+        case JobStopped():
+            return on_stopped(state, event)
+        case SavepointsReleased():
+            return on_released(state, event)
+        case SnapshotsDiscarded():
+            return on_discarded(state, event)
+        case CheckpointingChanged():
+            return on_checkpointing_changed(state, event)
         case _:
             assert_never(event)
+
+
+def _is_fenced(state: CoordinatorState, event: Event) -> bool:
+    match event:
+        case AcksReceived():
+            return False  # Its checkpoint and its attempt fence it.
+        case JobSubmitted() | JobRestored():
+            return event.generation <= state.generation  # Who takes over takes the next one.
+        case _:
+            return event.generation != state.generation
 
 
 def _on_attempt(state: CoordinatorState, event: AttemptStarted) -> Transition:

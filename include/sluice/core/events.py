@@ -247,18 +247,18 @@ class CheckpointingChanged:
     timing: Timing
 
 
-RequestEvent: TypeAlias = CheckpointRequested | CheckpointTriggered | TriggerFailed
-CheckpointEvent: TypeAlias = (
-    AttemptStarted
+Event: TypeAlias = (
+    CheckpointRequested
+    | CheckpointTriggered
+    | TriggerFailed
+    | AttemptStarted
     | AcksReceived
     | DeclineReceived
     | AlignmentTimedOut
     | CheckpointCompleted
     | CheckpointCommitted
     | CheckpointFailed
-)
-JobEvent: TypeAlias = (
-    JobSubmitted
+    | JobSubmitted
     | JobFailed
     | JobRestored
     | HooksRestored
@@ -268,7 +268,6 @@ JobEvent: TypeAlias = (
     | SnapshotsDiscarded
     | CheckpointingChanged
 )
-Event: TypeAlias = RequestEvent | CheckpointEvent | JobEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""The figures of a checkpoint, out of its plan, the acks of its subtasks and how it ended."""
+"""The figures of a checkpoint, from its plan, the acks of its subtasks and how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,13 +21,15 @@ from sluice.figures.record import (
     StageStats,
     SubtaskStats,
     SubtaskStatus,
+    sum_of_measured,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What is known of a stage's subtasks: the acks, or at least the moments at which single ones
-    were received (``received_at_ms`` by index), all of execution attempt ``attempt``.
+    """The answers of a stage's subtasks, all of execution attempt ``attempt``.
+
+    ``acks``, or where these were not read ``received_at_ms``: by index when an ack was received.
     """
 
     attempt: int | None = None
@@ -46,7 +48,7 @@ def measured_stages(
 ) -> tuple[StageStats, ...]:
     """The figures of each stage of *plan*, in its order.
 
-    *sources* says of which stages an input is a source: its barrier arrives when it is triggered.
+    *sources* has True for a stage that reads a source, whose barrier arrives with the trigger.
     """
     arrivals: dict[str, int | None] = {}
     found: list[StageStats] = []
@@ -74,18 +76,115 @@ def measured_stages(
     return tuple(found)
 
 
+def _stage(
+    plan: CheckpointPlan,
+    task: TaskPlan,
+    answered: Answered,
+    status: CheckpointStatus,
+    *,
+    is_overtaken: bool,
+    kept: StageState | None,
+) -> StageStats:
+    known = {ack.subtask.index: _subtask(plan, ack) for ack in answered.acks}
+    subtasks = tuple(
+        known.get(index) or _unmeasured(plan, answered, index) for index in range(task.parallelism)
+    )
+    done = [subtask for subtask in subtasks if subtask.status is SubtaskStatus.COMPLETED]
+    latest = max((s.ack_timestamp for s in done if s.ack_timestamp), default=None)
+    requests = [subtask.requests for subtask in done if subtask.requests is not None]
+    in_flight = kept.in_flight_segments if kept is not None else None
+    return StageStats(
+        id=task.uid,
+        status=status,
+        num_subtasks=task.parallelism,
+        # The coordinator acknowledged for a stage that was overtaken.
+        num_acknowledged_subtasks=task.parallelism if is_overtaken else len(done),
+        attempt=answered.attempt,
+        latest_ack_timestamp=latest,
+        end_to_end_duration=_since(plan.triggered_at_ms, latest),
+        checkpointed_size=sum_of_measured(subtask.checkpointed_size for subtask in done),
+        state_size=sum_of_measured(subtask.state_size for subtask in done),
+        alignment=CheckpointAlignment(
+            persisted=None if in_flight is None else sum(file.size_bytes for file in in_flight)
+        ),
+        unaligned_checkpoint=is_overtaken or task.is_unaligned,
+        watermark=None if kept is None else kept.watermark_ms,
+        rows_in=sum_of_measured(subtask.rows_in for subtask in done),
+        rows_out=sum_of_measured(subtask.rows_out for subtask in done),
+        bytes_out=_bytes_out(answered.acks),
+        late_rows=sum_of_measured(subtask.late_rows for subtask in done),
+        malformed_rows=sum_of_measured(subtask.malformed_rows for subtask in done),
+        requests=sum(requests, StoreRequests()) if requests else None,
+        subtasks=() if is_overtaken else subtasks,
+    )
+
+
+def _bytes_out(acks: Sequence[Ack]) -> int | None:
+    if not acks:
+        return None
+    streamed = sum(segment.size_bytes for ack in acks for segment in ack.output)
+    return streamed + sum(staged.size_bytes for ack in acks for staged in ack.committables)
+
+
+def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
+    metrics = ack.metrics
+    started = metrics.started_at_ms or None
+    acknowledged = metrics.acknowledged_at_ms or None
+    return SubtaskStats(
+        index=ack.subtask.index,
+        attempt=ack.attempt,
+        start_timestamp=started,
+        ack_timestamp=acknowledged,
+        start_delay=_since(plan.triggered_at_ms, started),
+        end_to_end_duration=_since(plan.triggered_at_ms, acknowledged),
+        checkpoint=CheckpointDuration(sync=metrics.sync_ms, async_=metrics.async_ms),
+        checkpointed_size=metrics.checkpointed_bytes,
+        state_size=metrics.full_bytes,
+        rows_in=metrics.rows_in,
+        rows_out=metrics.rows_out,
+        groups=metrics.groups,
+        late_rows=metrics.late_rows,
+        malformed_rows=metrics.malformed_rows,
+        requests=metrics.requests,
+    )
+
+
+def _unmeasured(plan: CheckpointPlan, answered: Answered, index: int) -> SubtaskStats:
+    """A subtask whose ack was not read: at most its moment is known, or it has not answered."""
+    received = answered.received_at_ms.get(index)
+    if received is None:
+        return SubtaskStats(index=index, status=SubtaskStatus.PENDING_OR_FAILED)
+    return SubtaskStats(
+        index=index,
+        attempt=answered.attempt,
+        ack_timestamp=received,
+        end_to_end_duration=_since(plan.triggered_at_ms, received),
+    )
+
+
+def _alignment(barriers: Sequence[int | None]) -> int | None:
+    """From the first barrier's arrival to the last one's; None before all of them have arrived.
+
+    A stage with one input waits for no other: 0.
+    """
+    arrived = [at_ms for at_ms in barriers if at_ms is not None]
+    if len(barriers) == 1:
+        return 0
+    return max(arrived) - min(arrived) if arrived and len(arrived) == len(barriers) else None
+
+
+def _since(start_ms: int, end_ms: int | None) -> int | None:
+    """Never negative: the two moments are those of two machines' clocks."""
+    return None if end_ms is None else max(0, end_ms - start_ms)
+
+
 def of_completed(
     done: CompletedCheckpoint, stages: Sequence[StageStats] | None = None
 ) -> CheckpointStats:
-    """*done* in a line; without *stages* with what the journal alone knows of it."""
-    line = CheckpointStats(
-        id=done.checkpoint_id,
-        status=CheckpointStatus.COMPLETED,
-        checkpoint_type=done.type.value,
-        is_savepoint=done.type.is_savepoint,
-        trigger_timestamp=done.triggered_at_ms,
+    """*done* in a line; without *stages* it has the journal's figures alone."""
+    line = msgspec.structs.replace(
+        _line(done, CheckpointStatus.COMPLETED),
         savepoint=done.savepoint_name,
-        cause=done.cause,
         completed_timestamp=done.completed_at_ms,
         checkpointed_size=done.checkpointed_bytes,
         state_size=done.full_bytes,
@@ -106,13 +205,8 @@ def of_failed(
     plan: CheckpointPlan | None = None,
     stages: Sequence[StageStats] | None = None,
 ) -> CheckpointStats:
-    line = CheckpointStats(
-        id=failed.checkpoint_id,
-        status=CheckpointStatus.FAILED,
-        checkpoint_type=failed.type.value,
-        is_savepoint=failed.type.is_savepoint,
-        trigger_timestamp=failed.triggered_at_ms,
-        cause=failed.cause,
+    line = msgspec.structs.replace(
+        _line(failed, CheckpointStatus.FAILED),
         records=None if plan is None else plan.records,
         failure_timestamp=failed.failed_at_ms,
         failure_reason=failed.reason.value,
@@ -128,106 +222,24 @@ def of_failed(
 def of_pending(
     pending: PendingCheckpoint, stages: Sequence[StageStats] | None = None
 ) -> CheckpointStats:
-    line = CheckpointStats(
-        id=pending.checkpoint_id,
-        status=CheckpointStatus.IN_PROGRESS,
-        checkpoint_type=pending.type.value,
-        is_savepoint=pending.type.is_savepoint,
-        trigger_timestamp=pending.triggered_at_ms,
+    line = msgspec.structs.replace(
+        _line(pending, CheckpointStatus.IN_PROGRESS),
         savepoint=pending.savepoint_name,
-        cause=pending.cause,
         records=pending.records,
     )
     return line if stages is None else _with_stages(line, stages)
 
 
-def _stage(
-    plan: CheckpointPlan,
-    task: TaskPlan,
-    answered: Answered,
-    status: CheckpointStatus,
-    *,
-    is_overtaken: bool,
-    kept: StageState | None,
-) -> StageStats:
-    known = {ack.subtask.index: _subtask(plan, ack) for ack in answered.acks}
-    subtasks = tuple(
-        known.get(index) or _unmeasured(plan, answered, index) for index in range(task.parallelism)
-    )
-    done = [one for one in subtasks if one.status is SubtaskStatus.COMPLETED]
-    latest = max((one.ack_timestamp for one in done if one.ack_timestamp), default=None)
-    in_flight = kept.in_flight_segments if kept is not None else None
-    return StageStats(
-        id=task.uid,
+def _line(
+    checkpoint: CompletedCheckpoint | FailedCheckpoint | PendingCheckpoint, status: CheckpointStatus
+) -> CheckpointStats:
+    return CheckpointStats(
+        id=checkpoint.checkpoint_id,
         status=status,
-        num_subtasks=task.parallelism,
-        # The coordinator acknowledged for a stage that was overtaken.
-        num_acknowledged_subtasks=task.parallelism if is_overtaken else len(done),
-        attempt=answered.attempt,
-        latest_ack_timestamp=latest,
-        end_to_end_duration=_since(plan.triggered_at_ms, latest),
-        checkpointed_size=_sum(one.checkpointed_size for one in done),
-        state_size=_sum(one.state_size for one in done),
-        alignment=CheckpointAlignment(
-            persisted=None if in_flight is None else sum(one.size_bytes for one in in_flight)
-        ),
-        unaligned_checkpoint=is_overtaken or task.is_unaligned,
-        watermark=None if kept is None else kept.watermark_ms,
-        rows_in=_sum(one.rows_in for one in done),
-        rows_out=_sum(one.rows_out for one in done),
-        bytes_out=_bytes_out(answered.acks),
-        late_rows=_sum(one.late_rows for one in done),
-        malformed_rows=_sum(one.malformed_rows for one in done),
-        requests=_all_requests(done),
-        subtasks=() if is_overtaken else subtasks,
-    )
-
-
-def _bytes_out(acks: Sequence[Ack]) -> int | None:
-    if not acks:
-        return None
-    streamed = sum(one.size_bytes for ack in acks for one in ack.output)
-    return streamed + sum(one.size_bytes for ack in acks for one in ack.committables)
-
-
-def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
-    told = ack.metrics
-    started = told.started_at_ms or None
-    acknowledged = told.acknowledged_at_ms or None
-    return SubtaskStats(
-        index=ack.subtask.index,
-        attempt=ack.attempt,
-        start_timestamp=started,
-        ack_timestamp=acknowledged,
-        start_delay=_since(plan.triggered_at_ms, started),
-        end_to_end_duration=_since(plan.triggered_at_ms, acknowledged),
-        checkpoint=CheckpointDuration(sync=told.sync_ms, async_=told.async_ms),
-        checkpointed_size=told.checkpointed_bytes,
-        state_size=told.full_bytes,
-        rows_in=told.rows_in,
-        rows_out=told.rows_out,
-        groups=told.groups,
-        late_rows=told.late_rows,
-        malformed_rows=told.malformed_rows,
-        requests=told.requests,
-    )
-
-
-def _all_requests(subtasks: Sequence[SubtaskStats]) -> StoreRequests | None:
-    known = [one.requests for one in subtasks if one.requests is not None]
-    return sum(known, StoreRequests()) if known else None
-
-
-def _unmeasured(plan: CheckpointPlan, answered: Answered, index: int) -> SubtaskStats:
-    """A subtask of which only the key of its ack was seen, or not even that."""
-    received = answered.received_at_ms.get(index)
-    if received is None:
-        return SubtaskStats(index=index, status=SubtaskStatus.PENDING_OR_FAILED)
-    return SubtaskStats(
-        index=index,
-        attempt=answered.attempt,
-        ack_timestamp=received,
-        end_to_end_duration=_since(plan.triggered_at_ms, received),
+        checkpoint_type=checkpoint.type.value,
+        is_savepoint=checkpoint.type.is_savepoint,
+        trigger_timestamp=checkpoint.triggered_at_ms,
+        cause=checkpoint.cause,
     )
 
 
@@ -238,36 +250,15 @@ def _with_stages(line: CheckpointStats, stages: Sequence[StageStats]) -> Checkpo
         line,
         latest_ack_timestamp=latest,
         end_to_end_duration=_since(line.trigger_timestamp, latest),
-        checkpointed_size=_sum(stage.checkpointed_size for stage in stages),
-        state_size=_sum(stage.state_size for stage in stages),
-        persisted_data=_sum(stage.alignment.persisted for stage in stages),
+        checkpointed_size=sum_of_measured(stage.checkpointed_size for stage in stages),
+        state_size=sum_of_measured(stage.state_size for stage in stages),
+        persisted_data=sum_of_measured(stage.alignment.persisted for stage in stages),
         num_subtasks=sum(stage.num_subtasks for stage in stages),
         num_acknowledged_subtasks=sum(stage.num_acknowledged_subtasks for stage in stages),
         unaligned_checkpoint=any(stage.unaligned_checkpoint for stage in stages),
         attempts=max(attempts, default=None),
-        rows_out=_sum(stage.rows_out for stage in stages),
-        late_rows=_sum(stage.late_rows for stage in stages),
-        malformed_rows=_sum(stage.malformed_rows for stage in stages),
+        rows_out=sum_of_measured(stage.rows_out for stage in stages),
+        late_rows=sum_of_measured(stage.late_rows for stage in stages),
+        malformed_rows=sum_of_measured(stage.malformed_rows for stage in stages),
         watermark_lag=lag_behind(line.trigger_timestamp, least_watermark(stages)),
     )
-
-
-def _alignment(barriers: Sequence[int | None]) -> int | None:
-    """From the first barrier's arrival to the last one's; None before all of them have arrived.
-
-    A stage with one input waits for no other: 0.
-    """
-    arrived = [at_ms for at_ms in barriers if at_ms is not None]
-    if len(barriers) == 1:
-        return 0
-    return max(arrived) - min(arrived) if arrived and len(arrived) == len(barriers) else None
-
-
-def _since(start_ms: int, end_ms: int | None) -> int | None:
-    """Never negative: the two moments are those of two machines' clocks."""
-    return None if end_ms is None else max(0, end_ms - start_ms)
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -1,12 +1,8 @@
-"""What a metric is: a name, a unit, and what it is a figure of.
+"""The metrics of a job: what a monitoring system reads, under Flink's names where Flink has them.
 
-Metrics: the figures of a job that a monitoring system reads, under Flink's names where Flink has
-them.
-
-``METRICS`` says which there are; ``samples.py`` takes their values from the journal's state and the
-statistics of checkpoints, so nothing is counted a second time.
-
-The values of a job's metrics.  A figure that was not measured has none, and never a zero.
+``METRICS`` lists them; ``samples`` takes their values from the journal's state and the statistics
+of checkpoints, so nothing is counted a second time.  A figure that was not measured has no sample,
+and never a zero.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from sluice.figures.record import CheckpointStats, StageStats
 
 
 class Scope(StrEnum):
-    """What a metric is a figure of; its labels beside ``pipeline`` are in ``labels``."""
+    """What a metric is a figure of."""
 
     JOB = "job"
     SOURCE = "source"
@@ -43,7 +39,7 @@ class Unit(StrEnum):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """``help`` is one clause, for people."""
+    """A figure's name, unit and scope; ``help`` is one clause, for people."""
 
     name: str
     unit: Unit
@@ -362,10 +358,10 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metrics of a job are made of.
+    """The figures from which the metrics of a job are taken.
 
     ``stages`` and ``rates`` are those of the newest completed checkpoint, ``lags`` what its sources
-    have that it has not; ``orphans`` and ``orphaned_bytes`` what was looked for, if it was.
+    have that it has not; ``orphans`` and ``orphaned_bytes`` are None unless orphans are looked for.
     """
 
     pipeline: str
@@ -383,8 +379,8 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 def newest_completed(latest: Latest) -> CheckpointStats | None:
     """The newest that completed, checkpoint or savepoint."""
-    known = [one for one in (latest.completed, latest.savepoint) if one is not None]
-    return max(known, key=lambda one: one.id, default=None)
+    known = [done for done in (latest.completed, latest.savepoint) if done is not None]
+    return max(known, key=lambda done: done.id, default=None)
 
 
 def unreadable(pipeline: str) -> Sample:
@@ -408,11 +404,11 @@ def _of_job(figures: JobFigures) -> Iterator[_Value]:
     state, counts = figures.state, figures.counts
     for status in JobStatus:
         yield "jobStatus", (status.value,), int(status is state.status)
-    restored, path = figures.latest.restored, figures.external_path
-    if path is not None:
-        yield "lastCheckpointExternalPath", (path,), 1
+    restored, latest = figures.latest.restored, state.latest_completed
+    if figures.external_path is not None:
+        yield "lastCheckpointExternalPath", (figures.external_path,), 1
     done = newest_completed(figures.latest)
-    alone = {
+    unlabelled = {
         "isReadable": 1,
         "numRestarts": state.num_restarts,
         "totalNumberOfCheckpoints": counts.total,
@@ -422,11 +418,12 @@ def _of_job(figures: JobFigures) -> Iterator[_Value]:
         "lastCheckpointRestoreTimestamp": None if restored is None else restored.restore_timestamp,
         "isProcessingBacklog": int(state.is_backlog),
         "checkpointInterval": figures.interval_ms,
-        "numberOfOwedCommits": _owed_commits(state),
+        # At most the newest commit is owed: what a restore left behind is not owed any more.
+        "numberOfOwedCommits": int(latest is not None and not latest.is_committed),
         "numberOfOrphans": figures.orphans,
         "orphansSize": figures.orphaned_bytes,
     }
-    for name, value in (alone | ({} if done is None else _of_newest(done))).items():
+    for name, value in (unlabelled | ({} if done is None else _of_newest(done))).items():
         yield name, (), value
 
 
@@ -462,7 +459,7 @@ def _of_sources(figures: JobFigures) -> Iterator[_Value]:
 def _of_stages(figures: JobFigures) -> Iterator[_Value]:
     for stage in figures.stages:
         watermark, rates = moment_of(stage.watermark), _rates(figures, stage.id)
-        parts = [one.checkpoint for one in stage.subtasks if one.checkpoint is not None]
+        durations = [one.checkpoint for one in stage.subtasks if one.checkpoint is not None]
         for name, value in {
             "currentInputWatermark": watermark,  # An epoch is consumed whole: it is the output's.
             "currentOutputWatermark": watermark,
@@ -476,32 +473,26 @@ def _of_stages(figures: JobFigures) -> Iterator[_Value]:
             "numMalformedRecords": stage.malformed_rows,
             "stateSize": stage.state_size,
             "checkpointedSize": stage.checkpointed_size,
-            "syncDuration": max((one.sync for one in parts), default=None),
-            "asyncDuration": max((one.async_ for one in parts), default=None),
+            "syncDuration": max((duration.sync for duration in durations), default=None),
+            "asyncDuration": max((duration.async_ for duration in durations), default=None),
         }.items():
             yield name, (stage.id,), value
         if stage.requests is not None:
             yield from _of_requests(stage.id, stage.requests)
 
 
-def _of_requests(stage: str, asked: StoreRequests) -> Iterator[_Value]:
+def _of_requests(stage: str, requests: StoreRequests) -> Iterator[_Value]:
     for kind, number in {
-        "GET": asked.gets,
-        "PUT": asked.puts,
-        "LIST": asked.lists,
-        "DELETE": asked.deletes,
+        "GET": requests.gets,
+        "PUT": requests.puts,
+        "LIST": requests.lists,
+        "DELETE": requests.deletes,
     }.items():
         yield "numStoreRequests", (stage, kind), number
-    yield "numStoreBytes", (stage, "GET"), asked.bytes_read
-    yield "numStoreBytes", (stage, "PUT"), asked.bytes_written
+    yield "numStoreBytes", (stage, "GET"), requests.bytes_read
+    yield "numStoreBytes", (stage, "PUT"), requests.bytes_written
 
 
 def _rates(figures: JobFigures, uid: str) -> NodeRates:
     known = {} if figures.rates is None else figures.rates.nodes
     return known.get(uid, NodeRates())
-
-
-def _owed_commits(state: CoordinatorState) -> int:
-    """What a restore left behind is not owed any more: at most the newest is."""
-    latest = state.latest_completed
-    return int(latest is not None and not latest.is_committed)

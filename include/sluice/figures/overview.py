@@ -1,13 +1,13 @@
-"""A job's checkpoints at a glance (Flink's CheckpointingStatistics): counts, distributions, the
-latest of each kind, and the history.
+"""A job's checkpoints at a glance (Flink's CheckpointingStatistics).
 
-The distribution of a figure over many checkpoints or subtasks (Flink's StatsSummary).
+Counts, the latest of each kind, the history, and the distribution of each figure (Flink's
+StatsSummary).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -21,8 +21,21 @@ from sluice.figures.record import (
 )
 
 
+class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Named as in Flink's REST API."""
+
+    min: int
+    max: int
+    avg: int
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+
+
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Since the job's first checkpoint, also of those that the history has no more."""
+    """Since the job's first checkpoint, with those that have left the history."""
 
     restored: int
     total: int
@@ -93,14 +106,14 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summary_of_checkpoints(checkpoints: Iterable[CheckpointStats]) -> Summary:
-    completed = [one for one in checkpoints if one.status is CheckpointStatus.COMPLETED]
+    completed = [line for line in checkpoints if line.status is CheckpointStatus.COMPLETED]
     return Summary(
-        checkpointed_size=summary_of(one.checkpointed_size for one in completed),
-        state_size=summary_of(one.state_size for one in completed),
-        end_to_end_duration=summary_of(one.end_to_end_duration for one in completed),
-        finalization_duration=summary_of(one.finalization_duration for one in completed),
-        persisted_data=summary_of(one.persisted_data for one in completed),
-        records=summary_of(one.records for one in completed),
+        checkpointed_size=summary_of(line.checkpointed_size for line in completed),
+        state_size=summary_of(line.state_size for line in completed),
+        end_to_end_duration=summary_of(line.end_to_end_duration for line in completed),
+        finalization_duration=summary_of(line.finalization_duration for line in completed),
+        persisted_data=summary_of(line.persisted_data for line in completed),
+        records=summary_of(line.records for line in completed),
     )
 
 
@@ -119,14 +132,14 @@ def summary_of_stage(subtasks: Sequence[SubtaskStats]) -> StageSummary:
 
 def latest_of(checkpoints: Sequence[CheckpointStats], restored: Restored | None) -> Latest:
     """*checkpoints* are in the order of their ids."""
-
-    def newest(fits: Callable[[CheckpointStats], bool]) -> CheckpointStats | None:
-        return next((one for one in reversed(checkpoints) if fits(one)), None)
-
+    # The last of equal keys stays.
+    newest = {(line.status, line.is_savepoint): line for line in checkpoints}
     return Latest(
-        completed=newest(lambda one: _is_completed(one) and not one.is_savepoint),
-        savepoint=newest(lambda one: _is_completed(one) and one.is_savepoint),
-        failed=newest(lambda one: one.status is CheckpointStatus.FAILED),
+        completed=newest.get((CheckpointStatus.COMPLETED, False)),
+        savepoint=newest.get((CheckpointStatus.COMPLETED, True)),
+        failed=next(
+            (line for line in reversed(checkpoints) if line.status is CheckpointStatus.FAILED), None
+        ),
         restored=restored,
     )
 
@@ -134,9 +147,9 @@ def latest_of(checkpoints: Sequence[CheckpointStats], restored: Restored | None)
 def failures_by_reason(checkpoints: Iterable[CheckpointStats]) -> dict[str, int]:
     """How many checkpoints each reason has ended, the most frequent first."""
     counts: dict[str, int] = {}
-    for one in checkpoints:
-        if one.failure_reason is not None:
-            counts[one.failure_reason] = counts.get(one.failure_reason, 0) + 1
+    for line in checkpoints:
+        if line.failure_reason is not None:
+            counts[line.failure_reason] = counts.get(line.failure_reason, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -148,34 +161,18 @@ def history_page(
     statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
     types: frozenset[str] = frozenset(),
 ) -> tuple[CheckpointStats, ...]:
-    """The newest *limit* of *checkpoints* with an id below *before*, newest first; without *types*
-    of every type.
+    """The newest *limit* of *checkpoints* with an id below *before*, newest first.
+
+    Without *types* of every type.
     """
     fitting = [
-        one
-        for one in sorted(checkpoints, key=lambda one: -one.id)
-        if one.status in statuses
-        and (not types or one.checkpoint_type in types)
-        and (before is None or one.id < before)
+        line
+        for line in sorted(checkpoints, key=lambda line: -line.id)
+        if line.status in statuses
+        and (not types or line.checkpoint_type in types)
+        and (before is None or line.id < before)
     ]
     return tuple(fitting[:limit])
-
-
-def _is_completed(one: CheckpointStats) -> bool:
-    return one.status is CheckpointStatus.COMPLETED
-
-
-class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Named as in Flink's REST API."""
-
-    min: int
-    max: int
-    avg: int
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    p999: float
 
 
 def summary_of(values: Iterable[int | None]) -> StatsSummary | None:

@@ -1,13 +1,12 @@
-"""The figures of one checkpoint, of its stages and of their subtasks.
+"""The figures of a checkpoint, of its stages and subtasks, and the history of all that ended.
 
 Named as in Flink's REST API where Flink has them: moments in milliseconds since 1970, durations in
 milliseconds, sizes in bytes.  None is what was not measured, and never a zero.
 
-The checkpoints that have ended, a line each, in objects that are written once.
-
-Each statistics object has the lines of those that ended shortly before it, at most ``TAIL`` of
-them, and names the object that has the older ones, up to the bound.  So the whole history is in
-the newest object and one other; see docs/adr/0017-statistics-lag-and-spans.md.
+The statistics of a checkpoint are one object that is written once.  Its ``History`` has a line for
+each of the checkpoints that ended shortly before, at most ``TAIL`` of them, and names the object
+that has the older ones, up to the bound.  So the whole history is in the newest object and one
+other; see docs/adr/0017-statistics-lag-and-spans.md.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from enum import StrEnum
 import msgspec
 
 from sluice.core.answers import StoreRequests
+
+TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
 
 
 class CheckpointStatus(StrEnum):
@@ -75,13 +76,13 @@ class SubtaskStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SourceStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A source in a checkpoint: what its epoch has read, and what was seen behind the barrier when
-    it was triggered (Flink's pendingRecords and pendingBytes).
+    """A source in a checkpoint: what its epoch has read, and what lay behind the barrier when it
+    was triggered (Flink's pendingRecords and pendingBytes).
 
-    ``pending_splits`` are the partitions, files or snapshots that had some; with
+    ``pending_splits`` are the partitions, files or snapshots with records there; with
     ``pending_is_least`` there may have been more.  ``watermark`` is the source's own behind its
-    barrier, ``event_time`` the latest that was seen of its rows, ``emit_timestamp`` when the first
-    stage that reads it had acknowledged.
+    barrier, ``event_time`` the latest of its rows so far, ``emit_timestamp`` when the first stage
+    that reads it had acknowledged.
     """
 
     id: str
@@ -127,7 +128,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SubtaskException(msgspec.Struct, frozen=True, kw_only=True):
-    """The words in which a subtask declined."""
+    """The message with which a subtask declined."""
 
     stage: str
     index: int
@@ -176,130 +177,6 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     failure_message: str | None = None
 
 
-TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
-
-
-class History(msgspec.Struct, frozen=True, kw_only=True):
-    """``checkpoints`` is in the order of their ids; those before them are in the object of
-    checkpoint ``older``.  ``completed`` and ``failed`` count everything that has ended since the
-    job's first checkpoint.
-    """
-
-    checkpoints: tuple[CheckpointStats, ...] = ()
-    older: int | None = None
-    completed: int = 0
-    failed: int = 0
-
-
-class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a checkpoint when it has ended.
-
-    ``parent`` is the checkpoint that its epoch continues; ``flow`` what the last completed epochs
-    were, up to this checkpoint.
-    """
-
-    checkpoint: CheckpointStats
-    history: History
-    parent: int | None = None
-    sources: tuple[SourceStats, ...] = ()
-    stages: tuple[StageStats, ...] = ()
-    flow: tuple[EpochFlow, ...] = ()
-    exceptions: tuple[SubtaskException, ...] = ()
-
-
-def needs_older(previous: History) -> bool:
-    """Whether ``extended`` merges what *previous* has with the lines of the object it names."""
-    return previous.older is not None and len(previous.checkpoints) >= TAIL
-
-
-def extended(
-    previous: History,
-    ended: Sequence[CheckpointStats],
-    *,
-    previous_id: int | None,
-    older: Sequence[CheckpointStats] = (),
-    bound: int,
-) -> History:
-    """*previous*, kept under *previous_id*, with the lines of what has *ended* since.
-
-    What *previous* has counted is not counted again; a line of it that was published or measured
-    since says so.  *older* are the lines of the object that it names, where ``needs_older`` asks
-    for them.  Without *previous_id* everything stays in one piece.
-    """
-    lines = {one.id: one for one in previous.checkpoints}
-    counted = _counted_up_to(previous)
-    new = {one.id: one for one in ended if one.id not in lines and one.id > counted}
-    merged = {one.id: _merged(lines[one.id], one) for one in ended if one.id in lines}
-    news = new | {n: one for n, one in merged.items() if one != lines[n]}
-    history = msgspec.structs.replace(
-        previous,
-        completed=previous.completed + _count(new.values(), CheckpointStatus.COMPLETED),
-        failed=previous.failed + _count(new.values(), CheckpointStatus.FAILED),
-    )
-    if needs_older(previous):
-        return _with(history, {one.id: one for one in older} | lines | news, None, bound)
-    if previous.older is None and len(lines) >= TAIL and previous_id is not None:
-        return _with(history, news, previous_id, bound)
-    return _with(history, lines | news, previous.older, bound)
-
-
-def whole_history(
-    newest: History,
-    older: Sequence[CheckpointStats],
-    ended: Sequence[CheckpointStats],
-    *,
-    bound: int,
-) -> History:
-    """The lines of the newest object, of the *older* one that it names, and of what has *ended*
-    that it does not have yet.
-    """
-    latest = extended(newest, ended, previous_id=None, bound=bound)
-    lines = {one.id: one for one in (*older, *newest.checkpoints, *latest.checkpoints)}
-    return _with(latest, lines, None, bound)
-
-
-def is_due_for_pruning(before: History, after: History) -> bool:
-    """Once in ``TAIL`` checkpoints."""
-    return _total(before) // TAIL != _total(after) // TAIL
-
-
-def kept_objects(bound: int) -> int:
-    """How many of the newest objects are kept: what they refer to is among them."""
-    return max(bound, TAIL) + TAIL
-
-
-def _counted_up_to(history: History) -> int:
-    """The greatest id of which it cannot be seen any more whether the history counted it."""
-    if history.older is not None:
-        return history.older
-    is_whole = len(history.checkpoints) == _total(history)
-    return 0 if is_whole else history.checkpoints[0].id
-
-
-def _with(
-    history: History, lines: dict[int, CheckpointStats], older: int | None, bound: int
-) -> History:
-    newest = sorted(lines)[-bound:]
-    return msgspec.structs.replace(
-        history, checkpoints=tuple(lines[n] for n in newest), older=older
-    )
-
-
-def _merged(line: CheckpointStats, other: CheckpointStats) -> CheckpointStats:
-    """What was measured counts more than what only the journal knew."""
-    best = other if line.num_subtasks is None else line
-    committed = other.committed if line.committed is None else line.committed or other.committed
-    return msgspec.structs.replace(best, committed=committed)
-
-
-def _total(history: History) -> int:
-    return history.completed + history.failed
-
-
-def _count(lines: Iterable[CheckpointStats], status: CheckpointStatus) -> int:
-    return sum(1 for one in lines if one.status is status)
-
-
 class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a source gave, or a stage read and wrote, in one epoch."""
 
@@ -316,3 +193,138 @@ class EpochFlow(msgspec.Struct, frozen=True, kw_only=True):
     trigger_timestamp: int
     completed_timestamp: int
     nodes: dict[str, Flow]
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """``checkpoints`` in the order of their ids; those before them are in the object of ``older``.
+
+    ``completed`` and ``failed`` count everything that has ended since the job's first checkpoint.
+    """
+
+    checkpoints: tuple[CheckpointStats, ...] = ()
+    older: int | None = None
+    completed: int = 0
+    failed: int = 0
+
+
+class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The statistics object of a checkpoint that has ended.
+
+    ``parent`` is the checkpoint that its epoch continues; ``flow`` are the last completed epochs,
+    up to this checkpoint.
+    """
+
+    checkpoint: CheckpointStats
+    history: History
+    parent: int | None = None
+    sources: tuple[SourceStats, ...] = ()
+    stages: tuple[StageStats, ...] = ()
+    flow: tuple[EpochFlow, ...] = ()
+    exceptions: tuple[SubtaskException, ...] = ()
+
+
+def needs_older(previous: History) -> bool:
+    """Whether ``extended`` needs the lines of the object that *previous* names."""
+    return previous.older is not None and len(previous.checkpoints) >= TAIL
+
+
+def extended(
+    previous: History,
+    ended: Sequence[CheckpointStats],
+    *,
+    previous_id: int | None,
+    older: Sequence[CheckpointStats] = (),
+    bound: int,
+) -> History:
+    """*previous*, kept under *previous_id*, with the lines of what has *ended* since.
+
+    A checkpoint that *previous* has counted is not counted again; its line is replaced if it was
+    published or measured since.  *older* are the lines of the object that *previous* names, where
+    ``needs_older``.  Without *previous_id* everything stays in one piece.
+    """
+    lines = {line.id: line for line in previous.checkpoints}
+    counted = _counted_up_to(previous)
+    new = {line.id: line for line in ended if line.id not in lines and line.id > counted}
+    merged = {line.id: _merged(lines[line.id], line) for line in ended if line.id in lines}
+    news = new | {n: line for n, line in merged.items() if line != lines[n]}
+    history = msgspec.structs.replace(
+        previous,
+        completed=previous.completed + _count(new.values(), CheckpointStatus.COMPLETED),
+        failed=previous.failed + _count(new.values(), CheckpointStatus.FAILED),
+    )
+    if needs_older(previous):
+        return _with(history, {line.id: line for line in older} | lines | news, None, bound)
+    if previous.older is None and len(lines) >= TAIL and previous_id is not None:
+        return _with(history, news, previous_id, bound)
+    return _with(history, lines | news, previous.older, bound)
+
+
+def whole_history(
+    newest: History,
+    older: Sequence[CheckpointStats],
+    ended: Sequence[CheckpointStats],
+    *,
+    bound: int,
+) -> History:
+    """The lines of the newest object, of the *older* one that it names, and of what has *ended*."""
+    latest = extended(newest, ended, previous_id=None, bound=bound)
+    lines = {line.id: line for line in (*older, *newest.checkpoints, *latest.checkpoints)}
+    return _with(latest, lines, None, bound)
+
+
+def is_due_for_pruning(before: History, after: History) -> bool:
+    """Once in ``TAIL`` checkpoints."""
+    return _total(before) // TAIL != _total(after) // TAIL
+
+
+def kept_objects(bound: int) -> int:
+    """The number of newest objects to keep, so that the objects they name are among them."""
+    return max(bound, TAIL) + TAIL
+
+
+def _counted_up_to(history: History) -> int:
+    """The greatest id that the history may have counted without having its line any more."""
+    if history.older is not None:
+        return history.older
+    is_whole = len(history.checkpoints) == _total(history)
+    return 0 if is_whole else history.checkpoints[0].id
+
+
+def _with(
+    history: History, lines: dict[int, CheckpointStats], older: int | None, bound: int
+) -> History:
+    newest = sorted(lines)[-bound:]
+    return msgspec.structs.replace(
+        history, checkpoints=tuple(lines[n] for n in newest), older=older
+    )
+
+
+def _merged(line: CheckpointStats, other: CheckpointStats) -> CheckpointStats:
+    """The line with measured figures, if one has them: the journal alone knows few."""
+    best = other if line.num_subtasks is None else line
+    committed = other.committed if line.committed is None else line.committed or other.committed
+    return msgspec.structs.replace(best, committed=committed)
+
+
+def _total(history: History) -> int:
+    return history.completed + history.failed
+
+
+def _count(lines: Iterable[CheckpointStats], status: CheckpointStatus) -> int:
+    return sum(line.status is status for line in lines)
+
+
+def sum_of_measured(values: Iterable[int | None]) -> int | None:
+    """The sum of those that were measured; None without any."""
+    measured = [value for value in values if value is not None]
+    return sum(measured) if measured else None
+
+
+def sum_if_whole(values: Iterable[int | None]) -> int | None:
+    """The sum, if all of them were measured."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

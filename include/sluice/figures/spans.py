@@ -1,7 +1,7 @@
 """Spans of a checkpoint that has ended: trigger, stages, subtasks, uploads, finalization, commit.
 
-They are made of its statistics, so their times are those that were measured.  Ids are derived from
-the job and the checkpoint, so the same trace and the same spans are made each time.
+They are made of its statistics, so their times are the measured ones.  Ids are derived from the job
+and the checkpoint, so the same trace and the same spans are made each time.
 
     checkpoint -+- trigger
                 +- stage -- subtask -- upload
@@ -22,7 +22,7 @@ Attribute = str | int | bool
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
-    """``error`` is why it failed; of a span that did not fail it is None."""
+    """``error`` is why it failed, None if it did not."""
 
     name: str
     span_id: int
@@ -76,80 +76,10 @@ def trace_of(
     return Trace(trace_id=_id(seed, 16), spans=(root, *parts))
 
 
-def _id(seed: str, size_bytes: int) -> int:
-    """Never 0, which stands for no id."""
-    return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:size_bytes], "big") or 1
-
-
-def _part(
-    seed: str,
-    parent: Span,
-    name: str,
-    start_ms: int,
-    end_ms: int,
-    attributes: Mapping[str, Attribute] | None = None,
-) -> Span:
-    """It never ends before it begins: the two moments may be those of two machines' clocks."""
-    return Span(
-        name=name,
-        span_id=_id(f"{seed}/{parent.span_id}/{name}", 8),
-        parent_id=parent.span_id,
-        start_ms=start_ms,
-        end_ms=max(start_ms, end_ms),
-        attributes=attributes or {},
-    )
-
-
-def _trigger(seed: str, root: Span, stages: Sequence[StageStats]) -> Iterator[Span]:
-    """From the trigger until the first subtask started."""
-    started = [s.start_timestamp for stage in stages for s in stage.subtasks if s.start_timestamp]
-    if started:
-        yield _part(seed, root, "trigger", root.start_ms, min(started))
-
-
-def _stage(seed: str, root: Span, stage: StageStats) -> Iterator[Span]:
-    """From its first subtask's start until its last ack; nothing of a stage that did not start."""
-    started = [one.start_timestamp for one in stage.subtasks if one.start_timestamp is not None]
-    if not started:
-        return
-    ended = stage.latest_ack_timestamp or min(started)
-    span = _part(seed, root, f"stage {stage.id}", min(started), ended, _of_stage(stage))
-    yield span
-    for subtask in stage.subtasks:
-        yield from _subtask(seed, span, subtask)
-
-
-def _subtask(seed: str, stage: Span, subtask: SubtaskStats) -> Iterator[Span]:
-    """The upload is the last part of it: its duration was measured, and not when it began."""
-    started, ended = subtask.start_timestamp, subtask.ack_timestamp
-    if started is None or ended is None:
-        return
-    span = _part(seed, stage, f"subtask {subtask.index}", started, ended, _of_subtask(subtask))
-    yield span
-    if subtask.checkpoint is not None:
-        began = max(span.start_ms, span.end_ms - subtask.checkpoint.async_)
-        yield _part(seed, span, "upload", began, span.end_ms)
-
-
-def _finalize(seed: str, root: Span, checkpoint: CheckpointStats) -> Iterator[Span]:
-    acknowledged, completed = checkpoint.latest_ack_timestamp, checkpoint.completed_timestamp
-    if acknowledged is not None and completed is not None:
-        yield _part(seed, root, "finalize", acknowledged, completed)
-
-
-def _commit(
-    seed: str, root: Span, checkpoint: CheckpointStats, committed_at_ms: int | None
-) -> Iterator[Span]:
-    completed = checkpoint.completed_timestamp
-    if completed is not None and committed_at_ms is not None:
-        yield _part(seed, root, "commit", completed, committed_at_ms)
-
-
 def _error(checkpoint: CheckpointStats) -> str | None:
     if checkpoint.status is not CheckpointStatus.FAILED:
         return None
-    said = (checkpoint.failure_reason, checkpoint.failure_message)
-    return ": ".join(part for part in said if part)
+    return ": ".join(filter(None, (checkpoint.failure_reason, checkpoint.failure_message)))
 
 
 def _of_checkpoint(origin: Origin, checkpoint: CheckpointStats) -> dict[str, Attribute]:
@@ -193,3 +123,72 @@ def _of_subtask(subtask: SubtaskStats) -> dict[str, Attribute]:
 
 def _known(**attributes: Attribute | None) -> dict[str, Attribute]:
     return {f"sluice.{name}": value for name, value in attributes.items() if value is not None}
+
+
+def _id(seed: str, size_bytes: int) -> int:
+    """Never 0, which stands for no id."""
+    return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:size_bytes], "big") or 1
+
+
+def _part(
+    seed: str,
+    parent: Span,
+    name: str,
+    start_ms: int,
+    end_ms: int,
+    attributes: Mapping[str, Attribute] | None = None,
+) -> Span:
+    """A span that never ends before it begins: its moments may be those of two machines."""
+    return Span(
+        name=name,
+        span_id=_id(f"{seed}/{parent.span_id}/{name}", 8),
+        parent_id=parent.span_id,
+        start_ms=start_ms,
+        end_ms=max(start_ms, end_ms),
+        attributes=attributes or {},
+    )
+
+
+def _trigger(seed: str, root: Span, stages: Sequence[StageStats]) -> Iterator[Span]:
+    """From the trigger until the first subtask started."""
+    started = [s.start_timestamp for stage in stages for s in stage.subtasks if s.start_timestamp]
+    if started:
+        yield _part(seed, root, "trigger", root.start_ms, min(started))
+
+
+def _stage(seed: str, root: Span, stage: StageStats) -> Iterator[Span]:
+    """From its first subtask's start until its last ack; nothing for a stage that did not start."""
+    started = [s.start_timestamp for s in stage.subtasks if s.start_timestamp is not None]
+    if not started:
+        return
+    ended = stage.latest_ack_timestamp or min(started)
+    span = _part(seed, root, f"stage {stage.id}", min(started), ended, _of_stage(stage))
+    yield span
+    for subtask in stage.subtasks:
+        yield from _subtask(seed, span, subtask)
+
+
+def _subtask(seed: str, stage: Span, subtask: SubtaskStats) -> Iterator[Span]:
+    """The subtask and its upload, of which only the duration is measured: it is the last part."""
+    started, ended = subtask.start_timestamp, subtask.ack_timestamp
+    if started is None or ended is None:
+        return
+    span = _part(seed, stage, f"subtask {subtask.index}", started, ended, _of_subtask(subtask))
+    yield span
+    if subtask.checkpoint is not None:
+        began = max(span.start_ms, span.end_ms - subtask.checkpoint.async_)
+        yield _part(seed, span, "upload", began, span.end_ms)
+
+
+def _finalize(seed: str, root: Span, checkpoint: CheckpointStats) -> Iterator[Span]:
+    acknowledged, completed = checkpoint.latest_ack_timestamp, checkpoint.completed_timestamp
+    if acknowledged is not None and completed is not None:
+        yield _part(seed, root, "finalize", acknowledged, completed)
+
+
+def _commit(
+    seed: str, root: Span, checkpoint: CheckpointStats, committed_at_ms: int | None
+) -> Iterator[Span]:
+    completed = checkpoint.completed_timestamp
+    if completed is not None and committed_at_ms is not None:
+        yield _part(seed, root, "commit", completed, committed_at_ms)

@@ -24,11 +24,9 @@
 
 Numbers are zero-padded, so that listing order is their order.
 
-What may become part of a key, checked where it enters: each refusal names the limits.
-
-Keys are built of uids, of names that people choose, and of numbers.  What comes out of the bucket
-or out of a form is none of these until it was looked at here.  Nothing here is an ``assert``: these
-checks guard input, and hold under ``python -O``.
+Keys are built of uids, of names that people choose, and of numbers.  Text from the bucket or from a
+form is none of these until a function of this file has checked it; each refusal names the limits.
+No check is an ``assert``: they guard input, and hold under ``python -O``.
 """
 
 from __future__ import annotations
@@ -43,24 +41,28 @@ SEQ_DIGITS = 12
 ID_DIGITS = 10
 COMPACTION_RECORD = "record"
 POSITION_LAYER = ".position"
+TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; no key may.
 
+UID = r"[a-z][a-z0-9_]{0,62}"  # It becomes a key, a task id and a column-safe name.
+SAVEPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+
+_UID, _SAVEPOINT = re.compile(UID), re.compile(SAVEPOINT_NAME)
+_PART = rf"(?!\.\.?(?:/|\Z))(?!{re.escape(TEMPORARY_PREFIX)})[^/]+"
+_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
+_SEQ = re.compile(rf"[0-9]{{{SEQ_DIGITS}}}")
 _ID = rf"([0-9]{{{ID_DIGITS}}})"
 _OF_A_CHECKPOINT = re.compile(
     rf"(?:checkpoints|(?:streams|compactions)/[^/]+)/{_ID}/.+|shared/[^/]+/{_ID}-.+"
 )
 _COMPACTION = re.compile(rf"[^/]+/{_ID}/{COMPACTION_RECORD}")
-_ANSWER = re.compile(r"(?:.*/)?([a-z][a-z0-9_]*)/([0-9]+)\.([0-9]+)")
 _EARLY = re.compile(rf"{_ID}/([^/]+)")
-
-UID = r"[a-z][a-z0-9_]{0,62}"  # It becomes a key, a task id and a column-safe name.
-SAVEPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
-
+_STATISTICS = re.compile(_ID)
+_ANSWER = re.compile(r"(?:.*/)?([a-z][a-z0-9_]*)/([0-9]+)\.([0-9]+)")
 _SNAPSHOT = re.compile(
     rf"(?:(?P<root>.*)/)?(?P<pipeline>{UID})"
     rf"/(?:checkpoints/(?P<id>[0-9]{{1,{ID_DIGITS}}})|savepoints/(?P<savepoint>{SAVEPOINT_NAME}))"
     r"(?:/_metadata|/)?"
 )
-_SEQ = re.compile(rf"[0-9]{{{SEQ_DIGITS}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,7 @@ class PipelinePaths:
         return f"{self.journal()}{seq:0{SEQ_DIGITS}d}"
 
     def is_journal_entry(self, key: str) -> bool:
-        return key.startswith(self.journal()) and bool(
-            _SEQ.fullmatch(key.removeprefix(self.journal()))
-        )
+        return _is_below(self.journal(), key, _SEQ)
 
     def journal_seq(self, key: str) -> int:
         """The number of the entry at *key*; the inverse of ``journal_entry``."""
@@ -122,7 +122,7 @@ class PipelinePaths:
         return f"{self.pipeline}/shared/"
 
     def shared_segments(self, stage: str, checkpoint_id: int) -> str:
-        """What checkpoint *checkpoint_id* added; a name is never written by another one."""
+        """The prefix of the segments of checkpoint *checkpoint_id*, which no other one writes."""
         return f"{self.all_shared()}{stage}/{checkpoint_id:0{ID_DIGITS}d}-"
 
     def shared_segment(self, stage: str, checkpoint_id: int, content: str) -> str:
@@ -151,8 +151,7 @@ class PipelinePaths:
 
     def is_compaction(self, key: str) -> bool:
         """Whether *key* is a compaction's record."""
-        name = key.removeprefix(self.all_compactions())
-        return key.startswith(self.all_compactions()) and bool(_COMPACTION.fullmatch(name))
+        return _is_below(self.all_compactions(), key, _COMPACTION)
 
     def all_streams(self) -> str:
         return f"{self.pipeline}/streams/"
@@ -171,8 +170,7 @@ class PipelinePaths:
         return f"{self.early_publishes(checkpoint_id)}{sink}"
 
     def is_early_publish(self, key: str) -> bool:
-        name = key.removeprefix(self.early_publishes())
-        return key.startswith(self.early_publishes()) and bool(_EARLY.fullmatch(name))
+        return _is_below(self.early_publishes(), key, _EARLY)
 
     def early_publish_of(self, key: str) -> tuple[CheckpointId, str]:
         """The checkpoint and the sink that *key* notes; the inverse of ``early_publish``."""
@@ -195,12 +193,12 @@ class PipelinePaths:
         return f"{self.savepoint(name)}_metadata"
 
     def savepoint_file(self, name: str, content: str, *, copy_of: str = "") -> str:
-        """A file named by its *content*, of the kind that the key it is a *copy_of* says."""
+        """A file named by its *content*, of the same kind as the key that it is a *copy_of*."""
         kind = POSITION_LAYER if copy_of.endswith(POSITION_LAYER) else ".arrow"
         return f"{self.savepoint(name)}{content}{kind}"
 
     def savepoint_of(self, key: str) -> str | None:
-        """The name of the savepoint that *key* is a file of; None when it is none's."""
+        """The name of the savepoint that *key* is a file of; None for any other key."""
         name, slash, leaf = key.removeprefix(self.savepoints()).partition("/")
         is_inside = key.startswith(self.savepoints()) and slash and leaf
         return name if is_inside and is_savepoint_name(name) else None
@@ -212,8 +210,7 @@ class PipelinePaths:
         return f"{self.all_statistics()}{checkpoint_id:0{ID_DIGITS}d}"
 
     def is_statistics(self, key: str) -> bool:
-        name = key.removeprefix(self.all_statistics())
-        return key.startswith(self.all_statistics()) and bool(re.fullmatch(_ID, name))
+        return _is_below(self.all_statistics(), key, _STATISTICS)
 
     def statistics_of(self, key: str) -> CheckpointId:
         """The checkpoint that *key* is about; the inverse of ``statistics``."""
@@ -226,18 +223,24 @@ class PipelinePaths:
         return f"{self.probes()}{token}"
 
     def checkpoint_of(self, key: str) -> CheckpointId | None:
-        """The checkpoint that wrote *key*, below ``checkpoints``, ``shared``, ``compactions`` or
-        ``streams``; None for a name that none of the functions above builds.
+        """The checkpoint that wrote *key*; None for a name that none of the functions above builds.
+
+        Of keys below ``checkpoints``, ``shared``, ``compactions`` and ``streams``.
         """
         pipeline, _, path = key.partition("/")
         found = _OF_A_CHECKPOINT.fullmatch(path) if pipeline == self.pipeline else None
         return CheckpointId(int(found[1] or found[2])) if found is not None else None
 
 
+def _is_below(folder: str, key: str, name: re.Pattern[str]) -> bool:
+    return key.startswith(folder) and name.fullmatch(key, len(folder)) is not None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPath:
-    """What the path of a snapshot says: its root, None where the path is a key, and which it is in
-    there, by ``checkpoint_id`` or ``savepoint``.
+    """The parts of a snapshot's path: ``checkpoint_id`` or ``savepoint``, of a pipeline in a root.
+
+    ``root`` None: the path is a key.
     """
 
     root: str | None
@@ -247,7 +250,7 @@ class SnapshotPath:
 
 
 def parse_snapshot_path(path: str) -> SnapshotPath | None:
-    """Of a snapshot's folder, or of the ``_metadata`` in it; None for a path of another form."""
+    """The path of a snapshot's folder, or of the ``_metadata`` in it; None for another form."""
     found = _SNAPSHOT.fullmatch(path)
     if found is None:
         return None
@@ -260,7 +263,7 @@ def parse_snapshot_path(path: str) -> SnapshotPath | None:
 
 
 def scratch_folder(token: str) -> str:
-    """Keys of no job: no pipeline can have this uid."""
+    """A folder of no job, as no pipeline can have this uid."""
     return f"sluice-doctor/{token}/"
 
 
@@ -270,7 +273,7 @@ def scratch(token: str, name: str) -> str:
 
 def is_answer(key: str) -> bool:
     """Whether *key* ends as that of an ack or a decline does."""
-    return bool(_ANSWER.fullmatch(key))
+    return _ANSWER.fullmatch(key) is not None
 
 
 def subtask_of_answer(key: str) -> tuple[SubtaskId, int]:
@@ -280,19 +283,12 @@ def subtask_of_answer(key: str) -> tuple[SubtaskId, int]:
     return SubtaskId(stage.rpartition("/")[2], int(index)), int(attempt)
 
 
-TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; no key may.
-
-_UID, _SAVEPOINT = re.compile(UID), re.compile(SAVEPOINT_NAME)
-_PART = rf"(?!\.\.?(?:/|\Z))(?!{re.escape(TEMPORARY_PREFIX)})[^/]+"
-_KEY = re.compile(rf"{_PART}(?:/{_PART})*")
-
-
 def is_uid(uid: str) -> bool:
     return _UID.fullmatch(uid) is not None
 
 
 def check_uid(uid: str, what: str = "uid") -> str:
-    """Raises ConfigurationError unless *uid*, which the message calls *what*, may name a thing."""
+    """Raises ConfigurationError unless *uid* is usable; the message calls it *what*."""
     if not is_uid(uid):
         raise ConfigurationError(
             f"{what} {uid!r} is not usable; use up to 63 of a-z, 0-9 and _, starting with a letter"
@@ -320,7 +316,7 @@ def is_key(key: str) -> bool:
 
 
 def check_key(key: str) -> None:
-    """Raises ProtocolViolation for what would lead out of a root, or is a store's own file."""
+    """Raises ProtocolViolation for a key that leads out of its root, or is a store's own file."""
     if not is_key(key):
         raise ProtocolViolation(
             f"{key!r} is no key: it is to be relative, without empty, '.' and '..' parts and "
@@ -329,7 +325,7 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """As ``check_key``, for the begin of a key, which may end with a slash or in a part."""
+    """As ``check_key``, for the beginning of a key, which may end with a slash or within a part."""
     folder, slash, _ = prefix.rpartition("/")
     if slash:
         check_key(folder)

@@ -2,10 +2,7 @@
 
 Every object is an envelope ``{"kind": ..., "version": ..., "checksum": ..., "body": ...}``,
 compressed by zlib when it is large.  A reader refuses a kind it did not ask for, a version it does
-not know, and a body whose bytes are not those that were written, and says what to do about it.
-
-The slices of a plan as columns: there is one for each of thousands of subtasks, and most begin
-where the one before it ended, so a column of gaps is a column of zeros.
+not know, and a body whose bytes are not those that were written, and names the remedy.
 """
 
 from __future__ import annotations
@@ -32,8 +29,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FORMAT_VERSION = 6
-COMPRESSED_ABOVE = 16_384  # Bytes; what is smaller can be read by people as it lies there.
+COMPRESSED_ABOVE = 16_384  # Bytes; people can read a smaller record as it is.
 ZLIB_LEVEL = 1
+CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
 T = TypeVar("T")
 
 _JOURNALED: dict[str, type] = {
@@ -53,7 +51,7 @@ class _StageAcks(msgspec.Struct, frozen=True):
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """The slices of each source are beside the plan, which has none."""
+    """The slices of each source are beside the plan, which has none itself."""
 
     plan: CheckpointPlan
     slices: tuple[SliceColumns, ...]
@@ -126,11 +124,6 @@ def decode_plan(raw: bytes, key: str) -> CheckpointPlan:
         raise ProtocolViolation(f"{key} cannot be read as a plan: {error}") from error
 
 
-def _with_slices(plan: CheckpointPlan, slices: Sequence[tuple[Slice, ...]]) -> CheckpointPlan:
-    cuts = zip(plan.sources, slices, strict=True)
-    return replace(plan, sources=tuple(replace(cut, slices=of) for cut, of in cuts))
-
-
 def encode_position_layer(entries: Sequence[PartitionOffset]) -> bytes:
     return _seal("position layer", _PositionLayer(entries=tuple(entries)))
 
@@ -171,15 +164,6 @@ def decode_metadata(raw: bytes, key: str) -> CheckpointMetadata:
     return _open("checkpoint metadata", CheckpointMetadata, raw, key)
 
 
-def format_version(raw: bytes, key: str) -> int:
-    """The format version of any record, also of one that this version of sluice does not read.
-
-    Raises:
-        ProtocolViolation: the bytes are no record.
-    """
-    return _decode(_Envelope, _plain(raw, key), key).version
-
-
 def encode_compaction(compaction: Compaction) -> bytes:
     return _seal("compaction", compaction)
 
@@ -202,6 +186,20 @@ def encode_statistics(statistics: CheckpointStatistics) -> bytes:
 
 def decode_statistics(raw: bytes, key: str) -> CheckpointStatistics:
     return _open("checkpoint statistics", CheckpointStatistics, raw, key)
+
+
+def format_version(raw: bytes, key: str) -> int:
+    """The format version of any record, also of one that this version of sluice does not read.
+
+    Raises:
+        ProtocolViolation: the bytes are no record.
+    """
+    return _decode(_Envelope, _plain(raw, key), key).version
+
+
+def _with_slices(plan: CheckpointPlan, slices: Sequence[tuple[Slice, ...]]) -> CheckpointPlan:
+    cuts = zip(plan.sources, slices, strict=True)
+    return replace(plan, sources=tuple(replace(cut, slices=of) for cut, of in cuts))
 
 
 def _seal(kind: str, body: object) -> bytes:
@@ -248,9 +246,12 @@ def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
 
 
 class SliceColumns(msgspec.Struct, frozen=True):
-    """``of`` are positions in ``partitions``, which were cut in these ``versions``.  ``gaps`` and
-    ``record_gaps`` lie between a slice and the one before it in its partition, or the partition's
-    beginning.
+    """The slices of a source as columns.
+
+    A plan has slices for each of thousands of subtasks, and most begin where the one before ended,
+    so a column of gaps is a column of zeros.  ``of`` are positions in ``partitions``, which were
+    cut in these ``versions``.  ``gaps`` and ``record_gaps`` lie between a slice and the one before
+    it in its partition, or the partition's beginning.
     """
 
     partitions: tuple[str, ...]
@@ -300,12 +301,46 @@ class SliceColumns(msgspec.Struct, frozen=True):
             )
 
 
-_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
-
-
 def checksum(body: bytes | memoryview) -> str:
     """Hex blake2b-128 of the bytes, as a ``SegmentHandle`` records it."""
-    return hashlib.blake2b(body, digest_size=_BYTES).hexdigest()
+    return hashlib.blake2b(body, digest_size=CHECKSUM_BYTES).hexdigest()
+
+
+def checksum_of(pieces: Iterable[bytes]) -> str:
+    """The ``checksum`` of *pieces*, one after the other."""
+    digest = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+class _Writable(Protocol):
+    def write(self, body: bytes, /) -> int: ...
+
+
+class Written(io.RawIOBase):
+    """A stream that knows the checksum and the size of all that is written through it."""
+
+    def __init__(self, stream: _Writable) -> None:
+        super().__init__()
+        self._stream = stream
+        self._hash = hashlib.blake2b(digest_size=CHECKSUM_BYTES)
+        self.size_bytes = 0
+
+    @property
+    def checksum(self) -> str:
+        """The ``checksum`` of all bytes so far."""
+        return self._hash.hexdigest()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, body: Buffer, /) -> int:
+        view = memoryview(body).cast("B")
+        self._stream.write(bytes(view))
+        self._hash.update(view)
+        self.size_bytes += len(view)
+        return len(view)
 
 
 # Built when this module is imported, which one thread does: msgspec studies a class at its first
@@ -328,40 +363,3 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         *_JOURNALED.values(),
     )
 }
-
-
-class _Writable(Protocol):
-    def write(self, body: bytes, /) -> int: ...
-
-
-class Written(io.RawIOBase):
-    """A stream that knows the checksum and the size of all that is written through it."""
-
-    def __init__(self, stream: _Writable) -> None:
-        super().__init__()
-        self._stream = stream
-        self._hash = hashlib.blake2b(digest_size=_BYTES)
-        self.size_bytes = 0
-
-    @property
-    def checksum(self) -> str:
-        """As ``checksum`` of all bytes so far."""
-        return self._hash.hexdigest()
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, body: Buffer, /) -> int:
-        view = memoryview(body).cast("B")
-        self._stream.write(bytes(view))
-        self._hash.update(view)
-        self.size_bytes += len(view)
-        return len(view)
-
-
-def checksum_of(pieces: Iterable[bytes]) -> str:
-    """The ``checksum`` of *pieces*, one after the other."""
-    found = hashlib.blake2b(digest_size=_BYTES)
-    for piece in pieces:
-        found.update(piece)
-    return found.hexdigest()

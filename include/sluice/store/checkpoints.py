@@ -1,8 +1,8 @@
-"""Acks and declines in the bucket: create-only objects, named by subtask and execution attempt.
+"""What belongs to a checkpoint in the bucket: its acks and declines, and its statistics.
 
-The statistics of checkpoints that have ended: an object each, written once, the newest kept.
-
-What cannot be read counts as absent: nothing but what people see depends on it.
+Acks and declines are create-only objects, named by subtask and execution attempt.  The statistics
+of a checkpoint that has ended are an object, written once; the newest are kept.  Statistics that
+cannot be read count as absent: nothing but what people see depends on them.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from sluice.store.redaction import redacted
 
 log = logging.getLogger(__name__)
 
-PARALLEL_READS = PARALLEL_WRITES = 16  # Below the client's connection pool.
+PARALLEL_REQUESTS = 16  # Below the client's connection pool.
+MAX_UNREADABLE = 3  # Damaged statistics in a row, before the history begins anew.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What one LIST of a checkpoint shows: who acknowledged, who declined, in which attempt."""
+    """The answers in one LIST of a checkpoint, by subtask and execution attempt."""
 
     acknowledged: frozenset[tuple[SubtaskId, int]]
     declined: frozenset[tuple[SubtaskId, int]]
@@ -64,13 +65,13 @@ class AnswerStore:
         return Answers(
             acknowledged=self._subtasks(found, acks),
             declined=self._subtasks(found, declines),
-            has_plan=any(one.key == self._paths.plan(checkpoint_id) for one in found),
+            has_plan=any(listed.key == self._paths.plan(checkpoint_id) for listed in found),
         )
 
     def acks(
         self, checkpoint_id: CheckpointId, stage: str, *, attempt: int, parallelism: int
     ) -> list[Ack]:
-        """The acks of one stage's execution attempt, in subtask order; those there are.
+        """The acks of one stage's execution attempt so far, in subtask order.
 
         One GET once the stage has ended, else one for each subtask; never a LIST.
 
@@ -89,7 +90,7 @@ class AnswerStore:
             self._paths.ack(checkpoint_id, SubtaskId(stage, index), attempt)
             for index in range(parallelism)
         ]
-        bodies = in_parallel(self._store.get, keys, PARALLEL_READS)
+        bodies = in_parallel(self._store.get, keys, PARALLEL_REQUESTS)
         acks = {
             key: decode_ack(body, key)
             for key, body in zip(keys, bodies, strict=True)
@@ -99,10 +100,20 @@ class AnswerStore:
             _require_its_key(self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt), key)
         return [*acks.values()]
 
+    def write_ack(self, ack: Ack) -> bytes:
+        """Answer once, and return the ack that counts.
+
+        An earlier one of this subtask and attempt stays.
+        """
+        key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
+        raw = encode_ack(ack)
+        result = self._store.create(key, raw)
+        return result.body if isinstance(result, AlreadyExists) else raw
+
     def write_acks(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
         """Acknowledge for the subtasks of a stage that ran alone, and return the acks that count.
 
-        Those that another driver of the attempt has written stay: each is whole by itself.
+        Acks that another driver of the attempt has written stay: each is whole by itself.
         """
         counting = self._written(acks)
         self.write_stage(counting)
@@ -117,9 +128,9 @@ class AnswerStore:
     def write_chain(self, stages: Sequence[Sequence[Ack]]) -> str | None:
         """Acknowledge for *stages* that ran as one, in their order.
 
-        From the back: who sees that a chained stage has acknowledged may rely on it that all stages
-        behind it have (ADR 4).  Where another driver of the attempt has acknowledged otherwise
-        for a stage, that is returned, and nothing is written for those before it.
+        From the back: once a chained stage has acknowledged, all stages behind it have (ADR 4).
+        Where another driver of the attempt has written other acks for a stage, that stage is
+        returned, and nothing is written for those before it.
         """
         for acks in reversed(stages):
             if self._written(acks) != tuple(acks):
@@ -129,8 +140,8 @@ class AnswerStore:
 
     def declines(self, checkpoint_id: CheckpointId) -> list[Decline]:
         listed = self._store.list(self._paths.declines(checkpoint_id))
-        keys = [one.key for one in without_foreign(listed, is_answer, self._store.root)]
-        found = ((key, self._store.get(key)) for key in keys)
+        answers = without_foreign(listed, is_answer, self._store.root)
+        found = [(answer.key, self._store.get(answer.key)) for answer in answers]
         return [decode_decline(body, key) for key, body in found if body is not None]
 
     def decline(
@@ -140,30 +151,21 @@ class AnswerStore:
         raw = self._store.get(key)
         return None if raw is None else decode_decline(raw, key)
 
-    def write_ack(self, ack: Ack) -> bytes:
-        """Answer once, and return the ack that counts: an earlier one of this subtask and attempt
-        stays.
-        """
-        key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
-        raw = encode_ack(ack)
-        result = self._store.create(key, raw)
-        return result.body if isinstance(result, AlreadyExists) else raw
+    def write_decline(self, decline: Decline) -> None:
+        key = self._paths.decline(decline.checkpoint_id, decline.subtask, decline.attempt)
+        without_secrets = replace(decline, message=redacted(decline.message))
+        self._store.create(key, encode_decline(without_secrets))
 
     def _written(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
-        """Returns those that are there now."""
-        written = in_parallel(self.write_ack, acks, PARALLEL_WRITES)
+        """Write *acks*, and return those that count."""
+        written = in_parallel(self.write_ack, acks, PARALLEL_REQUESTS)
         named = zip(acks, written, strict=True)
         return tuple(decode_ack(body, f"ack of {ack.subtask}") for ack, body in named)
 
     def _subtasks(self, listed: Iterable[Listed], folder: str) -> frozenset[tuple[SubtaskId, int]]:
-        inside = (one for one in listed if one.key.startswith(folder))
+        inside = (found for found in listed if found.key.startswith(folder))
         answers = without_foreign(inside, is_answer, self._store.root)
-        return frozenset(subtask_of_answer(one.key) for one in answers)
-
-    def write_decline(self, decline: Decline) -> None:
-        key = self._paths.decline(decline.checkpoint_id, decline.subtask, decline.attempt)
-        said = replace(decline, message=redacted(decline.message))
-        self._store.create(key, encode_decline(said))
+        return frozenset(subtask_of_answer(answer.key) for answer in answers)
 
 
 def _require_its_key(named: str, key: str) -> None:
@@ -174,17 +176,13 @@ def _require_its_key(named: str, key: str) -> None:
         )
 
 
-DELETE_BATCH = 1_000  # What S3 takes at once.
-MAX_UNREADABLE = 3  # Damaged ones in a row, before the history begins anew.
-
-
 class StatisticsStore:
     def __init__(self, store: ObjectStore, paths: PipelinePaths) -> None:
         self._store = store
         self._paths = paths
 
     def read(self, checkpoint_id: int) -> CheckpointStatistics | None:
-        """What is kept of a checkpoint; None of one that has not ended, or ended long ago."""
+        """The statistics of a checkpoint; None if it has not ended, or ended long ago."""
         key = self._paths.statistics(checkpoint_id)
         raw = self._store.get(key)
         try:
@@ -194,29 +192,29 @@ class StatisticsStore:
             return None
 
     def newest(self, likely: int | None = None) -> CheckpointStatistics | None:
-        """Of the checkpoint with the greatest id: one GET if that is *likely*, and there; else a
-        LIST more.
+        """The statistics of the checkpoint with the greatest id.
+
+        One GET where that id is *likely*; else a LIST more.
         """
         found = self.read(likely) if likely is not None else None
         if found is not None:
             return found
-        readable = (self.read(one) for one in reversed(self.ids()[-MAX_UNREADABLE:]))
-        return next((one for one in readable if one is not None), None)
+        readable = map(self.read, reversed(self.ids()[-MAX_UNREADABLE:]))
+        return next((statistics for statistics in readable if statistics is not None), None)
 
     def write(self, statistics: CheckpointStatistics) -> None:
-        """Once: what another coordinator wrote of the same checkpoint stays."""
+        """Write once: what another coordinator wrote of the same checkpoint stays."""
         key = self._paths.statistics(statistics.checkpoint.id)
         self._store.create(key, encode_statistics(statistics))
 
     def ids(self) -> list[CheckpointId]:
-        """Of every checkpoint that statistics are kept of, in order; one LIST a thousand."""
+        """The checkpoints that statistics are kept of, in order; one LIST a thousand."""
         listed = self._store.list(self._paths.all_statistics())
-        found = without_foreign(listed, self._paths.is_statistics, self._store.root)
-        return [self._paths.statistics_of(one.key) for one in found]
+        kept = without_foreign(listed, self._paths.is_statistics, self._store.root)
+        return [self._paths.statistics_of(found.key) for found in kept]
 
     def prune(self, keep: int) -> int:
         """Delete all but the newest *keep*; return how many."""
-        gone = [self._paths.statistics(one) for one in self.ids()[:-keep]]
-        for start in range(0, len(gone), DELETE_BATCH):
-            self._store.delete(gone[start : start + DELETE_BATCH])
+        gone = [self._paths.statistics(checkpoint_id) for checkpoint_id in self.ids()[:-keep]]
+        self._store.delete(gone)
         return len(gone)

@@ -22,8 +22,8 @@ from sluice.errors import ConfigurationError, ObjectVanished, StoreUnavailable
 from sluice.protocol.keys import TEMPORARY_PREFIX, check_key, check_prefix
 from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
 
-# A delete in another process may remove the folder we have just made, while it is still empty.
-# Losing that race again and again needs as many deletes in this folder as we have attempts.
+# A delete in another process may remove the folder that we have just made, while it is still empty.
+# To lose that race every time takes as many deletes in this folder as there are attempts.
 FOLDER_ATTEMPTS = 10
 
 # What a person must fix; any other failure of the file system may pass, a full disk included.
@@ -77,12 +77,12 @@ class FileStore:
             try:
                 target.hardlink_to(temporary)
             except FileExistsError:
-                won = False
+                is_created = False
             else:
-                won = True
-            # A loser syncs as well: it acts on the winner's bytes, so they must not vanish.
+                is_created = True
+            # The loser syncs as well: it acts on the winner's bytes, so they must not vanish.
             _sync_folder(target.parent)
-        if won:
+        if is_created:
             return Created()
         existing = self.get(key)
         if existing is None:
@@ -111,18 +111,18 @@ class FileStore:
             self._remove_while_empty(folder)
 
     def temporaries(self, prefix: str) -> Sequence[Listed]:
-        """Files that a write began below *prefix* and has not ended: by keys that no verb takes."""
+        """The files of unfinished writes below *prefix*; no verb takes their keys."""
         check_prefix(prefix)
         found = []
         with self._translated():
             for folder, _, names in os.walk(self._folder / prefix):
                 for name in names:
-                    path = Path(folder) / name
                     if name.startswith(TEMPORARY_PREFIX):
+                        path = Path(folder) / name
                         with suppress(FileNotFoundError):  # Its writer has ended.
                             key = path.relative_to(self._folder).as_posix()
                             found.append(_listed(key, path.stat()))
-        return sorted(found, key=lambda one: one.key)
+        return sorted(found, key=lambda listed: listed.key)
 
     def discard_temporaries(self, keys: Iterable[str]) -> None:
         """Delete files that ``temporaries`` listed.  A writer that still lives starts again."""
@@ -141,7 +141,7 @@ class FileStore:
     def _walk(self, folder_key: str, prefix: str, start_after: str) -> Iterator[Listed]:
         """Yield a folder's objects in key order, reading one folder per level at a time.
 
-        Folders sort with their slash, for ``a-b`` comes before ``a/b``.
+        Folders sort with their slash, as ``a-b`` comes before ``a/b``.
         """
         try:
             with os.scandir(self._folder / folder_key) as found:
@@ -231,7 +231,7 @@ def _make_folder(folder: Path) -> None:
         return
     if folder.parent != folder:
         _make_folder(folder.parent)
-    with suppress(FileExistsError):  # Another call made it; it may be gone again, or be a file.
+    with suppress(FileExistsError):  # Another call made it; by now it may be gone, or be a file.
         folder.mkdir()
     _sync_folder(folder.parent)
 

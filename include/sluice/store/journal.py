@@ -4,12 +4,10 @@ Entry ``seq + 1`` is created only if absent, so of any number of coordinators on
 others reload, step again and retry.  An entry carries the state it led to, so loading is one LIST
 and one GET.  A lost answer is recognised by the author token inside the entry.
 
-Old entries are deleted.  A coordinator that slept for that long could create a number anew that
-was deleted; so an append counts only once a LIST shows that nothing newer was there, or that what
-is newer continues it.  Such a stray entry lies below the newest one, and is never read.
+Old entries are deleted.  A coordinator that slept for that long could create a deleted number anew;
+so an append counts only once a LIST shows that nothing newer was there, or that what is newer
+continues it.  Such a stray entry lies below the newest one, and is never read.
 See docs/adr/0001-create-only-journal.md.
-
-Pauses between races for the journal: chosen here, as the core knows neither time nor chance.
 """
 
 from __future__ import annotations
@@ -42,11 +40,13 @@ from sluice.store.redaction import redacted
 
 log = logging.getLogger(__name__)
 
-MAX_RACES = 100  # Appends lost in a row before we say that something is wrong.
+MAX_RACES = 100  # Appends lost in a row, before something must be wrong.
 MAX_STEPS = 8  # Entries read one by one from a known one, before a LIST is cheaper.
 KEPT_ENTRIES = 400  # About 100 checkpoints of history; twice as many still fit one LIST.
+FIRST_S = 0.01  # The bound of the first pause: an append takes about as long.
+LONGEST_S = 1.0
 
-# The events that say something in words, besides a decline.
+# The events with a message, besides a decline.
 WORDED = (CheckpointFailed, TriggerFailed, JobFailed, JobRestored, JobStopped)
 
 
@@ -66,6 +66,15 @@ def no_pause(races: int) -> None:
     """No pause: for tests, and for callers without competitors."""
 
 
+def jittered_pause(races: int) -> None:
+    """Sleep after *races* lost in a row: a random time, up to a bound that doubles.
+
+    The choice is made here, as the core knows neither time nor chance.
+    """
+    bound_s = min(LONGEST_S, FIRST_S * 2.0 ** min(races, 20))
+    time.sleep(random.uniform(0, bound_s))  # noqa: S311 - no secret
+
+
 class Journal:
     """*pause* is called with the number of races lost, each time before the next."""
 
@@ -83,9 +92,9 @@ class Journal:
     def load(self, *, after: int = 0) -> Head:
         """The newest state; that of an empty journal before the first entry.
 
-        *after* is the number of an entry known to have been written.  The few that followed it are
-        read one by one, without a LIST.  That is a hint: what it shows may be out of date, or a
-        stray, so act on it by an append, which makes certain, or load again without it.
+        *after* is the number of an entry known to have been written: the few that followed it are
+        read one by one, without a LIST.  The result may then be out of date, or a stray, so act on
+        it by an append, which makes certain, or load again without *after*.
         """
         return (self._walk(after) if after else None) or self._find()
 
@@ -98,9 +107,9 @@ class Journal:
     ) -> Transition:
         """Step the newest state by the event that *decide* makes of it, and journal the result.
 
-        An event that changes nothing (IGNORED, FENCED, REFUSED) is not journaled; the verdict says
-        so.  The commands of the returned transition are still to be carried out.  With *head* the
-        first try does without a load.  What the event says in words is kept without secrets.
+        An event that changes nothing (IGNORED, FENCED, REFUSED) is not journaled.  The commands of
+        the returned transition are still to be carried out.  With *head* the first attempt needs no
+        load.  Messages are journaled without secrets.
         """
         is_certain = head is None
         for races in range(1, MAX_RACES + 1):
@@ -110,7 +119,7 @@ class Journal:
             if transition.verdict is not Verdict.APPLIED:
                 if is_certain:
                     return transition
-                head, is_certain = None, True  # Only what was loaded now may say no.
+                head, is_certain = None, True  # Only a state loaded now may turn the event down.
                 continue
             entry = JournalEntry(
                 author=uuid.uuid4().hex,
@@ -135,11 +144,11 @@ class Journal:
         )
 
     def entries(self, last: int) -> Iterator[JournalEntry]:
-        """The newest *last* entries, oldest first; of those still kept."""
+        """The newest *last* of the entries that are still kept, oldest first."""
         return (entry for _, entry in self.numbered(last))
 
     def numbered(self, last: int, *, before: int | None = None) -> list[tuple[int, JournalEntry]]:
-        """As ``entries``, each with its number; those below the number *before*, if it is given."""
+        """As ``entries``, each with its number; only those below *before*, if it is given."""
         found: list[tuple[int, JournalEntry]] = []
         expected = None if before is None else self._previous_of(before)
         for key in reversed([*self._keys()]):
@@ -167,23 +176,21 @@ class Journal:
         return len(keys) - keep
 
     def _previous_of(self, seq: int) -> str | None:
-        """The author of the entry before *seq*, which tells a stray; None where *seq* is gone."""
+        """The author of the entry before *seq*, which a stray lacks; None where *seq* is gone."""
         entry = self._read(self._paths.journal_entry(seq)) if seq > 0 else None
         return None if entry is None else entry.previous
 
     def _find(self) -> Head:
         while True:
-            newest = ""
-            for key in self._keys():
-                newest = key
-            if not newest:
+            keys = [*self._keys()]
+            if not keys:
                 return NOTHING
-            entry = self._read(newest)
+            entry = self._read(keys[-1])
             if entry is not None:  # Else it was deleted while we slept between the two requests.
-                return _head(self._paths.journal_seq(newest), entry)
+                return _head(self._paths.journal_seq(keys[-1]), entry)
 
     def _walk(self, after: int) -> Head | None:
-        """The last entry of the unbroken row behind *after*; None when that is not to be had."""
+        """The last entry of the unbroken row behind *after*; None where it is broken or long."""
         head: Head | None = None
         for seq in range(after + 1, after + 1 + MAX_STEPS):
             entry = self._read(self._paths.journal_entry(seq))
@@ -202,17 +209,14 @@ class Journal:
         return not isinstance(result, AlreadyExists) or result.body == raw
 
     def _is_chained(self, seq: int, author: str) -> bool:
-        """Whether an unbroken row leads from entry *seq* to the newest one, which is always true.
+        """Whether an unbroken row leads from entry *seq* to the newest one, which is no stray.
 
-        Looking at the next entry alone would not do: that one may be a stray, too.
+        To check the next entry alone would not do: that one may be a stray, too.
         """
-        mine = self._paths.journal_entry(seq)
-        for key in self._keys(start_after=mine):
+        for key in self._keys(start_after=self._paths.journal_entry(seq)):
             seq += 1
             entry = self._read(key)
-            if entry is None or key != self._paths.journal_entry(seq):
-                return False
-            if entry.previous != author:
+            if entry is None or key != self._paths.journal_entry(seq) or entry.previous != author:
                 return False
             author = entry.author
         return True
@@ -220,8 +224,8 @@ class Journal:
     def _keys(self, *, start_after: str = "") -> Iterator[str]:
         """The keys of the entries, in order, without foreign objects."""
         listed = self._store.list(self._paths.journal(), start_after=start_after)
-        found = without_foreign(listed, self._paths.is_journal_entry, self._store.root)
-        return (one.key for one in found)
+        entries = without_foreign(listed, self._paths.is_journal_entry, self._store.root)
+        return (entry.key for entry in entries)
 
     def _read(self, key: str) -> JournalEntry | None:
         raw = self._store.get(key)
@@ -229,24 +233,14 @@ class Journal:
 
 
 def _without_secrets(event: Event) -> Event:
-    """Whatever is journaled with a message: it may quote an error, and that anything."""
+    """*event* with its message redacted: it may quote an error, which may quote anything."""
     if isinstance(event, DeclineReceived):
         decline = replace(event.decline, message=redacted(event.decline.message))
         return replace(event, decline=decline)
-    if isinstance(event, WORDED):
-        return replace(event, message=redacted(event.message)) if event.message else event
+    if isinstance(event, WORDED) and event.message:
+        return replace(event, message=redacted(event.message))
     return event
 
 
 def _head(seq: int, entry: JournalEntry) -> Head:
     return Head(seq=seq, author=entry.author, state=entry.state)
-
-
-FIRST_S = 0.01  # An append takes about as long.
-LONGEST_S = 1.0
-
-
-def jittered_pause(races: int) -> None:
-    """Sleep after *races* lost in a row: a random time, up to a bound that doubles."""
-    bound_s = min(LONGEST_S, FIRST_S * 2.0 ** min(races, 20))
-    time.sleep(random.uniform(0, bound_s))  # noqa: S311 - no secret

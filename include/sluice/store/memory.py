@@ -26,12 +26,12 @@ class _Object(NamedTuple):
 
 
 class _Objects:
-    """What a name stands for; stores with different prefixes share it."""
+    """The objects of one name; stores with different prefixes share them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.written: dict[str, _Object] = {}
-        self.keys: list[str] = []  # Those of `written`, sorted: most listings are of a few of many.
+        self.keys: list[str] = []  # Of `written`, sorted: a listing takes few of many.
 
     def write(self, full_key: str, body: bytes) -> None:
         if full_key not in self.written:

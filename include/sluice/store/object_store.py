@@ -6,20 +6,6 @@ the winner's bytes.  Reads see every write that was acknowledged before them, li
 
 Any call may raise ``StoreUnavailable``: the request or only its answer was lost, and the caller
 may repeat it.  A repeated ``create`` may therefore find its own bytes.
-
-Requests to a store side by side: they wait for the network, so threads are enough.
-
-A race of writers for one key: the promise of ``create``, tried out on a real store.
-
-A store may refuse a second writer that comes later and still let two win that come at once, when
-it looks and writes in two steps.
-
-Objects below a job's prefix that sluice did not write: named, and passed by.
-
-A person may have put them there by hand, or a copy went to the wrong place.  They must not stop a
-job, so every listing of our folders checks the names.
-
-An object of a store as a file that can be read and sought.
 """
 
 from __future__ import annotations
@@ -40,6 +26,14 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 log = logging.getLogger(__name__)
+
+RACERS = 8
+ROUNDS = 3  # A window of a millisecond is rarely missed three times.
+ATTEMPTS = 5  # AWS answers 409 to a writer that meets another, which is to ask again.
+NAMED_ONCE = 1_000  # Names of foreign objects that a process has warned of.
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +120,11 @@ def verify_conditional_writes(store: ObjectStore, probe_key: str, token: bytes) 
         store.delete([probe_key])
 
 
-A = TypeVar("A")
-B = TypeVar("B")
-
-
-def in_parallel(call: Callable[[A], B], items: Iterable[A], threads: int) -> list[B]:
-    """The results of *call*, in the order of *items*; at most *threads* calls at a time.
-
-    A single item, as most small jobs have, costs no thread.  The first error is raised once the
-    calls that had begun are over.
-    """
-    wanted = [*items]
-    if len(wanted) < 2:
-        return [call(item) for item in wanted]
-    with ThreadPoolExecutor(min(threads, len(wanted))) as pool:
-        return [*pool.map(call, wanted)]
-
-
-RACERS = 8
-ROUNDS = 3  # A window of a millisecond is rarely missed three times.
-ATTEMPTS = 5  # AWS answers 409 to a writer that meets another; it is to ask again.
-
-
 def verify_one_winner(store: ObjectStore, key: str) -> None:
     """Let many writers create *key* at once, some times over; delete it afterwards.
+
+    A store may refuse a second writer that comes later and still let two win that come at once, if
+    it looks and writes in two steps.
 
     Raises:
         ConfigurationError: two of them won, or the winner's bytes are not what is there.
@@ -192,18 +167,19 @@ def _create(store: ObjectStore, key: str, body: bytes, attempts: int = ATTEMPTS)
     return _create(store, key, body, attempts - 1)
 
 
-NAMED_ONCE = 1_000  # So many names a process remembers to have warned of.
-
-
 def without_foreign(
     listed: Iterable[Listed], is_ours: Callable[[str], bool], root: str
 ) -> Iterator[Listed]:
-    """The objects of *listed* whose key *is_ours*; each other one below *root* is logged once."""
-    for one in listed:
-        if is_ours(one.key):
-            yield one
+    """The objects of *listed* whose key *is_ours*; each foreign one below *root* is logged once.
+
+    A person may have put it there by hand, or a copy went to the wrong place.  It must not stop a
+    job, so every listing of a job's folders checks the names.
+    """
+    for found in listed:
+        if is_ours(found.key):
+            yield found
         else:
-            _warn(f"{root}/{one.key}")
+            _warn(f"{root}/{found.key}")
 
 
 @lru_cache(maxsize=NAMED_ONCE)
@@ -215,8 +191,21 @@ def _warn(place: str) -> None:
     )
 
 
+def in_parallel(call: Callable[[A], B], items: Iterable[A], threads: int) -> list[B]:
+    """The results of *call*, in the order of *items*; at most *threads* calls at a time.
+
+    Calls wait for the network, so threads are enough.  A single item, as most small jobs have,
+    costs none.  The first error is raised once the calls that had begun are over.
+    """
+    wanted = [*items]
+    if len(wanted) < 2:
+        return [call(item) for item in wanted]
+    with ThreadPoolExecutor(min(threads, len(wanted))) as pool:
+        return [*pool.map(call, wanted)]
+
+
 class RangeReader(io.RawIOBase):
-    """Each read is a ranged request."""
+    """An object as a file that can be read and sought; each read is a ranged request."""
 
     def __init__(self, store: ObjectStore, key: str, size_bytes: int) -> None:
         super().__init__()

@@ -1,21 +1,10 @@
-"""Opens the store of a root's URI.
+"""Opens the store of a root's URI, and the layers that may lie over a store.
 
 A ``StoreLocation`` is pickled for other processes; a store never is.  It is checked when it is
 built, so that a misspelt root is reported where it was written.
 
-A store that repeats what the network lost, for a bounded time.
-
-Safe for every verb: objects are immutable, and a repeated ``create`` finds its own bytes.
-
-Requests to stores, as S3 charges them: a listing by its pages, a deletion by its batches.
-
-What a client repeats by itself counts once: only this side of it is seen.
-
-Stores that answer a repeated question from what was read before.
-
-For one request that looks at the same journal, manifests and folders for each of many
-things.  What decides anything reads anew: a memory lives as long as the answer is made, and a
-write through it forgets everything.
+``PatientStore`` repeats what the network lost, ``MeteredStore`` counts requests as S3 charges them,
+and ``ReadMemory`` answers a repeated question from what was read before.
 """
 
 from __future__ import annotations
@@ -51,24 +40,29 @@ from sluice.store.memory import named_store
 from sluice.store.object_store import AlreadyExists, CreateResult, Listed, ObjectStore
 from sluice.store.s3 import S3Store
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
 EXAMPLES = "s3://my-bucket/checkpoints, file:///var/lib/sluice or memory://test"
 
 # AWS's rule; some servers answer a shorter name with an error that does not say so.
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 MEMORY_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+DEFAULT_PATIENCE_S = 90.0  # Outlasts a minute's outage of the store.
+PAGE = 1_000  # Keys that S3 lists, or deletes, in one request.
 
 
 class StoreLayer(Protocol):
-    """What lies over every store that is opened for one purpose."""
+    """A layer over every store that is opened for one purpose."""
 
     def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> ObjectStore:
-        """The store of *root*, over the one that *opened* opens."""
+        """The layer's store of *root*, over the one that *opened* opens."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """Where a root is.  ``endpoint_url`` names an S3 server other than AWS; other roots ignore it.
+    """The place of a root; ``endpoint_url`` names an S3 server other than AWS.
 
     A root is taken literally: ``%20`` in ``file:///a%20b`` is three letters of a folder's name.
     A ``layer`` is over every store that is opened here, below or elsewhere; it is not picklable.
@@ -91,8 +85,9 @@ class StoreLocation:
 
     @property
     def place(self) -> tuple[str, ...]:
-        """Where that is, part by part, spelled in the one way: two roots are one place, or one lies
-        in the other, exactly if their parts say so.  Links of a file system are followed.
+        """The place part by part, in a canonical spelling: two roots are one place if their parts
+        are equal, and one lies in the other if its parts begin with the other's.  Links of a file
+        system are followed.
         """
         match _parse(self.root):
             case _S3Root(bucket, prefix):
@@ -149,9 +144,7 @@ def _opened(location: StoreLocation) -> ObjectStore:
 
 
 def temporaries(location: StoreLocation, prefix: str) -> Sequence[Listed]:
-    """What writers below *prefix* have begun and not ended, where a store keeps such a thing; no
-    listing shows it.
-    """
+    """The files of unfinished writes below *prefix*, if the store has any; no listing does."""
     store = _opened(location)
     return store.temporaries(prefix) if isinstance(store, FileStore) else []
 
@@ -206,15 +199,10 @@ def _checked_path(root: str, path: str) -> str:
     return path
 
 
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-DEFAULT_PATIENCE_S = 90.0  # Outlasts a minute's outage of the store.
-
-
 class PatientStore:
     """Repeats a call that raised StoreUnavailable, at once and with growing pauses, for a time.
 
+    Safe for every verb: objects are immutable, and a repeated ``create`` finds its own bytes.
     Nothing is repeated once *given_up* is set.
     """
 
@@ -242,7 +230,7 @@ class PatientStore:
 
     @property
     def behind(self) -> ObjectStore:
-        """The store that is asked."""
+        """The store whose calls it repeats."""
         return self._store
 
     def get(self, key: str) -> bytes | None:
@@ -265,18 +253,15 @@ class PatientStore:
         self.patiently(lambda: self._store.delete(doomed))
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """The result of *call*, which asks the store, and may be repeated."""
+        """The result of *call*, a request to the store that may be repeated."""
         try:
             return call()
         except StoreUnavailable:
             return self._attempts(call)
 
 
-PAGE = 1_000  # Keys that S3 lists, or deletes, in one request.
-
-
 class RequestCounter:
-    """What was asked so far, of one store or more.  Threads may share it."""
+    """The requests so far, to one store or more.  Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -293,7 +278,10 @@ class RequestCounter:
 
 
 class MeteredStore:
-    """An ``ObjectStore`` whose requests *counter* counts."""
+    """An ``ObjectStore`` whose requests *counter* counts: listings by pages, deletions by batches.
+
+    A request that a client repeats by itself counts once: this side does not see it.
+    """
 
     def __init__(self, store: ObjectStore, counter: RequestCounter) -> None:
         self._store = store
@@ -339,7 +327,11 @@ class MeteredStore:
 
 @dataclass(frozen=True, slots=True)
 class ReadMemory:
-    """The stores of one answer, one for each root.  Threads may share it."""
+    """The stores of one answer, one for each root.  Threads may share it.
+
+    For a request that reads the same journal, manifests and folders for each of many things.  No
+    decision may rest on it: it is to be dropped with the answer.  A write through it forgets all.
+    """
 
     _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
 

@@ -1,9 +1,9 @@
 """Texts of errors without the secrets in them: what is journaled stays in the bucket for ever.
 
-A driver's or a client's error may quote what it was given: a connection string, a token, a key.
-Known secrets go, wherever they stand: the values that ``env(...)`` declares, and those of
-environment variables that are called like one.  What looks like a secret goes, too: a password in
-a URL, the value of ``password=``, an AWS key.
+A driver's or a client's error may quote its configuration: a connection string, a token, a key.
+Known secrets are masked wherever they stand: the values that ``env(...)`` declares, and those of
+environment variables with the name of a secret.  So is what looks like a secret: a password in a
+URL, the value of ``password=``, an AWS key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from urllib.parse import quote
 
 MASK = "***"
 SHORTEST_SECRET = 4  # A shorter one would mask parts of words, and is guessed anyway.
-SHORTEST_UNDECLARED = 8  # Of variables that are merely called like a secret; "test" is not one.
+SHORTEST_UNDECLARED = 8  # Of variables that merely have the name of a secret; "test" is not one.
+
+SECRET_VARIABLES: set[str] = set()  # Filled by declarations and by use.
 
 _NAME_OF_ONE = r"[\w.-]*(?:passw(?:or)?d|secret|token|api_?key|access_?key|credential)[\w.-]*"
 _SECRET_VARIABLE = re.compile(_NAME_OF_ONE, re.IGNORECASE)
@@ -41,7 +43,7 @@ _PATTERNS = (
 
 
 def redacted(text: str, secrets: Iterable[str] = ()) -> str:
-    """*text* without *secrets*, those that this process knows of, and what looks like one."""
+    """*text* without *secrets*, those that this process knows, and what looks like one."""
     known = {*secrets, *_known_secrets()}
     spelled = {form for secret in known for form in (secret, quote(secret, safe=""))}
     for secret in sorted(spelled, key=len, reverse=True):
@@ -54,17 +56,14 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
 
 def _known_secrets() -> set[str]:
     declared = {os.environ[name] for name in declared_secrets() if name in os.environ}
-    called_so = {
+    named_so = {
         value
         for name, value in os.environ.items()
         if _SECRET_VARIABLE.fullmatch(name) and len(value) >= SHORTEST_UNDECLARED
     }
-    return declared | called_so
-
-
-SECRET_VARIABLES: set[str] = set()
+    return declared | named_so
 
 
 def declared_secrets() -> frozenset[str]:
-    """The variables that this process knows to hold secrets, from declarations and from use."""
+    """The variables that hold secrets, as far as this process has declared or used them."""
     return frozenset(SECRET_VARIABLES)

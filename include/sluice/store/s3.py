@@ -1,17 +1,11 @@
 """A store in an S3 bucket, on AWS or on any server that honours ``If-None-Match: *``.
 
-``create`` is sent once: a client that repeats a conditional write by itself may be told 412 for its
+``create`` is sent once: a client that repeats a conditional write by itself may get a 412 for its
 own success.  So a lost answer becomes ``StoreUnavailable``, the caller repeats the call, and finds
 its own bytes.  Every other verb is safe to repeat, and botocore's standard mode repeats it.
 
-Importing this module is cheap.  A store is not picklable: another process opens its own from the
-same ``StoreLocation``.
-
-Clients of S3: one pair a process, server and region, whatever the number of stores.
-
-boto3 is known to this module and to ``storage.s3`` alone; it is imported when a client is made.
-
-What an S3 server's refusal means for who asked: repeat it, or have a person mend something.
+Importing this module is cheap: boto3 is imported when a client is made.  A store is not picklable:
+another process opens its own from the same ``StoreLocation``.
 """
 
 from __future__ import annotations
@@ -19,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,9 +32,21 @@ if TYPE_CHECKING:
 
 DELETE_BATCH = 1_000  # DeleteObjects takes no more.
 
-# S3 copies no larger object in one request.
-MAX_COPY_BYTES = 5 * 1024**3
-PIECE_BYTES = 4 * 1024**2  # Of an object that is checked as it passes.
+MAX_COPY_BYTES = 5 * 1024**3  # S3 copies no larger object in one request.
+PIECE_BYTES = 4 * 1024**2  # Of an object that is checked as it is read.
+
+CONNECT_TIMEOUT_S = 5  # A healthy endpoint accepts within milliseconds, across an ocean in 0.3 s.
+READ_TIMEOUT_S = 60  # botocore's default: S3 may take this long to begin its answer to a large put.
+CREATE_READ_TIMEOUT_S = 30  # Created objects are small; the caller repeats, so give up sooner.
+MAX_ATTEMPTS = 3  # botocore's default: with its backoff an absent server is reported within 4 s.
+MAX_POOL_CONNECTIONS = 64  # More than the threads any sluice process uses; botocore's 10 are fewer.
+
+# One process rarely talks to two servers; a test run does.  Old ones are closed when collected.
+CACHED_CLIENTS = 8
+
+# 4xx answers that say "not now" rather than "never".
+TRANSIENT_STATUSES = frozenset({408, 409, 429})
+TRANSIENT_CODES = frozenset({"RequestTimeout", "BadDigest", "SlowDown", "InternalError"})
 
 
 class S3Store:
@@ -121,7 +126,7 @@ class S3Store:
                         "Quiet": True,
                     },
                 )
-            check_deletes(self._place(), answer.get("Errors", []))
+            self._check_deletes(answer.get("Errors", []))
 
     def shares_server_with(self, other: S3Store) -> bool:
         """Whether one server, asked with the same credentials, has both stores."""
@@ -130,10 +135,9 @@ class S3Store:
     def copy_from(
         self, source: S3Store, source_key: str, key: str, check: Callable[[Iterable[bytes]], None]
     ) -> bool:
-        """Have the server copy an object of *source*, once *check* has not raised over its bytes;
-        False when there is none.
+        """Have the server copy an object of *source* after *check* of its bytes; False without one.
 
-        The server copies what was checked, or refuses: ``CopySourceIfMatch``.
+        The server copies the bytes that were checked, or refuses: ``CopySourceIfMatch``.
         """
         from boto3.s3.transfer import TransferConfig
         from botocore.exceptions import ClientError
@@ -224,14 +228,47 @@ class S3Store:
             raise StoreUnavailable(f"{self._place()} did not answer: {error}") from error
 
     def _refusal(self, error: ClientError) -> SluiceError:
-        return Refusal(
-            bucket=self._bucket,
-            endpoint_url=self._clients.repeating.meta.endpoint_url,
-            operation=error.operation_name,
-            status=_status(error),
-            code=_code(error),
-            message=error.response["Error"].get("Message", ""),
-        ).error
+        """The refusal of a request: repeat it, or have a person mend something."""
+        code, status, place = _code(error), _status(error), self._place()
+        endpoint_url = self._clients.repeating.meta.endpoint_url
+        if code == "NoSuchBucket":
+            return ConfigurationError(
+                f"bucket {self._bucket!r} does not exist at {endpoint_url}; create it or "
+                "correct --root"
+            )
+        if code == "NotImplemented":
+            return ConfigurationError(
+                f"{place} does not implement {error.operation_name} as sluice sends it; use AWS "
+                f"S3, or another store listed in {STORES}"
+            )
+        sentence = f"{place} answered {status} {code} to {error.operation_name}"
+        is_passing = status >= 500 or status in TRANSIENT_STATUSES or code in TRANSIENT_CODES
+        # NoSuchKey: AWS answers a conditional put so when a delete overtook it.
+        if is_passing or code == "NoSuchKey":
+            return StoreUnavailable(f"{sentence}; repeat the call")
+        is_elsewhere = code in {"AuthorizationHeaderMalformed", "PermanentRedirect"}
+        if status in {301, 307} or is_elsewhere:
+            return ConfigurationError(
+                f"{sentence}: the bucket is in another region; set AWS_REGION"
+            )
+        if status in {401, 403}:
+            return ConfigurationError(
+                f"{sentence}; give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject "
+                "and s3:ListBucket there, or use others"
+            )
+        message = error.response["Error"].get("Message", "")
+        return ConfigurationError(f"{sentence}: {message}; correct --root or --endpoint-url")
+
+    def _check_deletes(self, errors: Iterable[ErrorTypeDef]) -> None:
+        """Raises for the first object that was not deleted; one that was absent is no error."""
+        for error in errors:
+            code, message = error.get("Code", ""), error.get("Message", "")
+            if code == "NoSuchKey":
+                continue
+            sentence = f"{self._place()} did not delete {error.get('Key')!r}: {code} {message}"
+            if code in {"AccessDenied", "MethodNotAllowed"}:
+                raise ConfigurationError(f"{sentence}; allow s3:DeleteObject there")
+            raise StoreUnavailable(sentence)
 
 
 def _status(error: ClientError) -> int:
@@ -242,16 +279,6 @@ def _code(error: ClientError) -> str:
     return error.response["Error"].get("Code", "")
 
 
-CONNECT_TIMEOUT_S = 5  # A healthy endpoint accepts within milliseconds, across an ocean in 0.3 s.
-READ_TIMEOUT_S = 60  # botocore's default: S3 may take this long to begin its answer to a large put.
-CREATE_READ_TIMEOUT_S = 30  # Created objects are small; the caller repeats, so give up sooner.
-MAX_ATTEMPTS = 3  # botocore's default: with its backoff an absent server is reported within 4 s.
-MAX_POOL_CONNECTIONS = 64  # More than the threads any sluice process uses; botocore's 10 are fewer.
-
-# One process rarely talks to two servers; a test run does.  Old ones are closed when collected.
-CACHED_CLIENTS = 8
-
-
 class Clients(NamedTuple):
     once: S3Client  # For create.
     repeating: S3Client  # For everything else.
@@ -259,7 +286,10 @@ class Clients(NamedTuple):
 
 @lru_cache(maxsize=CACHED_CLIENTS)
 def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Clients:
-    """Clients are safe for threads and slow to build, but a forked child must not share sockets."""
+    """The clients of a process, server and region, whatever the number of stores.
+
+    They are safe for threads and slow to build, but a forked child must not share sockets.
+    """
     from botocore.config import Config
     from botocore.exceptions import ProfileNotFound
     from botocore.handlers import add_expect_header
@@ -268,11 +298,11 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
         raise RuntimeError("a client belongs to the process that asked for it")
     try:
         session = _session()
-        found = session.region_name
+        configured_region = session.region_name
     except ProfileNotFound as error:
         raise ConfigurationError(f"{error}; correct AWS_PROFILE, or leave it out") from error
     if region is None and endpoint_url is not None:
-        region = found or "us-east-1"  # Such a server has none; signing needs one.
+        region = configured_region or "us-east-1"  # Such a server has none; signing needs one.
     common = Config(
         connect_timeout=CONNECT_TIMEOUT_S,
         max_pool_connections=MAX_POOL_CONNECTIONS,
@@ -305,12 +335,13 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
 
 
 def preload_descriptions() -> None:
-    """Parse botocore's descriptions of S3 before a fork, not in each child: for its first client a
-    process waits 10 to 20 ms then, not 70.  No socket and no thread is left.
+    """Parse botocore's descriptions of S3 before a fork, not in each child.
+
+    Its first client then takes a process 10 to 20 ms, not 70.  No socket and no thread is left.
     """
     from botocore.exceptions import BotoCoreError
 
-    with suppress(BotoCoreError):  # The profile of the environment, say: the first request tells.
+    with suppress(BotoCoreError):  # A wrong profile, say: the first request reports it.
         session = _session(aws_access_key_id="none", aws_secret_access_key="none")  # noqa: S106
         client = session.client("s3", region_name="us-east-1")
         client.get_paginator("list_objects_v2")
@@ -327,77 +358,8 @@ def _session(**credentials: str) -> Session:
 
 @cache
 def _descriptions() -> Loader:
-    """What botocore has parsed, for all sessions of this process: each would parse for itself."""
+    """botocore's parsed descriptions, shared by all sessions: each would parse for itself."""
     import botocore.session
 
     loader: Loader = botocore.session.get_session().get_component("data_loader")
     return loader
-
-
-# 4xx answers that say "not now" rather than "never".
-TRANSIENT_STATUSES = frozenset({408, 409, 429})
-TRANSIENT_CODES = frozenset({"RequestTimeout", "BadDigest", "SlowDown", "InternalError"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """An answer with an error; ``place`` names the bucket and the server."""
-
-    bucket: str
-    endpoint_url: str
-    operation: str
-    status: int
-    code: str
-    message: str
-
-    @property
-    def place(self) -> str:
-        return f"bucket {self.bucket!r} at {self.endpoint_url}"
-
-    @property
-    def error(self) -> SluiceError:
-        match self.code:
-            case "NoSuchBucket":
-                return ConfigurationError(
-                    f"bucket {self.bucket!r} does not exist at {self.endpoint_url}; create it or "
-                    "correct --root"
-                )
-            case "NotImplemented":
-                return ConfigurationError(
-                    f"{self.place} does not implement {self.operation} as sluice sends it; use AWS "
-                    f"S3, or another store listed in {STORES}"
-                )
-            case _:
-                return self._by_status()
-
-    def _by_status(self) -> SluiceError:
-        sentence = f"{self.place} answered {self.status} {self.code} to {self.operation}"
-        passing = (
-            self.status >= 500 or self.status in TRANSIENT_STATUSES or self.code in TRANSIENT_CODES
-        )
-        # NoSuchKey: AWS answers a conditional put so when a delete overtook it.
-        if passing or self.code == "NoSuchKey":
-            return StoreUnavailable(f"{sentence}; repeat the call")
-        is_elsewhere = self.code in {"AuthorizationHeaderMalformed", "PermanentRedirect"}
-        if self.status in {301, 307} or is_elsewhere:
-            return ConfigurationError(
-                f"{sentence}: the bucket is in another region; set AWS_REGION"
-            )
-        if self.status in {401, 403}:
-            return ConfigurationError(
-                f"{sentence}; give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject "
-                "and s3:ListBucket there, or use others"
-            )
-        return ConfigurationError(f"{sentence}: {self.message}; correct --root or --endpoint-url")
-
-
-def check_deletes(place: str, errors: Iterable[ErrorTypeDef]) -> None:
-    """Raises for the first object that was not deleted; one that was not there is none."""
-    for error in errors:
-        code = error.get("Code", "")
-        if code == "NoSuchKey":
-            continue
-        sentence = f"{place} did not delete {error.get('Key')!r}: {code} {error.get('Message', '')}"
-        if code in {"AccessDenied", "MethodNotAllowed"}:
-            raise ConfigurationError(f"{sentence}; allow s3:DeleteObject there")
-        raise StoreUnavailable(sentence)

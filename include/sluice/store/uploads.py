@@ -2,13 +2,10 @@
 
 The async part of a snapshot (Flink's AsyncCheckpointRunnable).  A ``put`` returns as soon as there
 is room for its bytes; ``settle`` is the barrier behind which everything is durable, or an error is
-raised.  Every other verb sees what was put before it, as if each put had been waited for.
+raised.  Every other verb sees what was put before it, as if each put had been waited for.  After
+the first upload that failed, or ``cancel``, nothing more is begun.
 
-After the first upload that failed, or ``cancel``, nothing more is begun.
-
-An object copied from one store to another: by the S3 server itself where both are there.
-
-Either way its bytes are read and checked before a copy exists; they only need not be sent back.
+``copy_object`` copies from one store to another, by the S3 server itself where both are there.
 """
 
 from __future__ import annotations
@@ -25,12 +22,16 @@ from sluice.store.object_store import CreateResult, Listed, ObjectStore
 from sluice.store.open import DEFAULT_PATIENCE_S, MeteredStore, PatientStore, RequestCounter
 from sluice.store.s3 import S3Store
 
+log = logging.getLogger(__name__)
+
 # A subtask writes a file of its state, of its stream and of each sink at the same time; partitions
 # of a sink's rows are more.
 THREADS = 16
 
 # Of bodies that wait: several small files, or one large file while the next one is made.
 MAX_PENDING_BYTES = 64 * 1024**2
+
+Check: TypeAlias = Callable[[Iterable[bytes]], None]
 
 
 class Uploads:
@@ -156,16 +157,13 @@ def _name(store: ObjectStore, key: str) -> str:
     return f"{store.root}/{key}"
 
 
-log = logging.getLogger(__name__)
-
-Check: TypeAlias = Callable[[Iterable[bytes]], None]
-
-
 def copy_object(
     source: ObjectStore, source_key: str, target: ObjectStore, key: str, check: Check
 ) -> bool:
-    """Write the object of *source* to *key* of *target*, once *check* has not raised over its
-    bytes; False when there is none.  Idempotent.
+    """Write the object of *source* to *key* of *target*; False when there is none.  Idempotent.
+
+    Its bytes are read and given to *check* before a copy exists; the S3 server only spares sending
+    them back.
     """
     here, there = _in_s3(source), _in_s3(target)
     if here is not None and there is not None and there.shares_server_with(here):
