@@ -10,7 +10,7 @@ from sluice.core.completed import CompletedCheckpoint, subsumed
 from sluice.core.configuration import CheckpointType, JobStatus, Retention, is_discarded
 from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
 from sluice.core.failures import CheckpointFailureReason, FailureCount
-from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
+from sluice.core.ids import CheckpointIdCounter
 from sluice.core.key_groups import check_parallelism, default_max_parallelism, key_group_range
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.errors import ConfigurationError
@@ -19,6 +19,7 @@ from tests.conformance.flink_rules import get_and_increment, previous_subtasks
 from tests.conformance.pending import pending_ack
 from tests.conformance.reasons import reason_named
 from tests.conformance.registry import shared_registry
+from tests.property.core.completed_checkpoints import a_completed
 
 Case = dict[str, Any]
 
@@ -230,18 +231,8 @@ def _type(*, savepoint: bool, stops: bool) -> CheckpointType:
 
 
 def _completed(entry: dict[str, Any]) -> CompletedCheckpoint:
-    return CompletedCheckpoint(
-        checkpoint_id=CheckpointId(entry["id"]),
-        generation=Generation(1),
-        parent=None,
-        type=_type(savepoint=entry["savepoint"], stops=entry.get("sync", False)),
-        triggered_at_ms=0,
-        completed_at_ms=0,
-        drains=False,
-        records=0,
-        checkpointed_bytes=0,
-        full_bytes=0,
-    )
+    type_ = _type(savepoint=entry["savepoint"], stops=entry.get("sync", False))
+    return a_completed(entry["id"], type_)
 
 
 AREAS: dict[str, Callable[[Case], object]] = {

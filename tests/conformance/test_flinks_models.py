@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from harness.jobs import STAGES, a_job, a_pipeline, keys_of
 from sluice.coordinator.planning import running_and_finished
 from sluice.coordinator.record import discard_completed, savepoints_in_use
-from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState, SubtaskState
-from sluice.core.configuration import CheckpointType
+from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.ids import SubtaskId
 from sluice.core.plan import SourceCut
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.lineage import CompletedParent
@@ -28,6 +27,7 @@ from sluice.protocol.records import encode_metadata
 from sluice.sources import Nexmark
 from tests.conformance.flink_plan import Edge, Plan, Subtasks, Vertex, plan, pointwise_inputs
 from tests.conformance.flink_registry import Registry, SnapshotKind
+from tests.property.core.completed_checkpoints import a_completed, a_metadata
 
 parallelisms = st.integers(1, 9)
 
@@ -131,17 +131,9 @@ def metadata_of(
     sources: tuple[SourceCut, ...] = (),
 ) -> CheckpointMetadata:
     """Each stage with the keys of its *files*; the *ended* ones have seen the end."""
-    return CheckpointMetadata(
-        pipeline="auctions",
-        life="life",
-        checkpoint_id=CheckpointId(number),
-        parent=None,
-        generation=Generation(1),
-        type=CheckpointType.CHECKPOINT,
-        triggered_at_ms=0,
-        drains=False,
-        sources=sources,
-        stages=tuple(
+    return a_metadata(
+        number,
+        *(
             StageState(
                 uid=uid,
                 parallelism=1,
@@ -157,7 +149,7 @@ def metadata_of(
             )
             for uid, keys in (files or {}).items()
         ),
-        committables=(),
+        sources=sources,
     )
 
 
@@ -245,26 +237,11 @@ def test_a_subsumed_checkpoint_takes_with_it_what_flinks_registry_lets_go(
     for number in gone:
         before = set(keys_of(job, job.paths.all_shared()))
         all_of_them = [one for one in all_of_them if one.checkpoint_id != number]
-        discard_completed(job, completed(number), all_of_them)
+        discard_completed(job, a_completed(number), all_of_them)
 
         deleted = before - set(keys_of(job, job.paths.all_shared()))
         assert deleted == set(registry.release([number]).to_delete)
         assert set(keys_of(job, job.paths.all_shared())) == registry.entries.keys()
-
-
-def completed(number: int) -> CompletedCheckpoint:
-    return CompletedCheckpoint(
-        checkpoint_id=CheckpointId(number),
-        generation=Generation(1),
-        parent=None,
-        type=CheckpointType.CHECKPOINT,
-        triggered_at_ms=0,
-        completed_at_ms=0,
-        drains=False,
-        records=0,
-        checkpointed_bytes=0,
-        full_bytes=0,
-    )
 
 
 @given(checkpoints, st.lists(st.sampled_from(FILES), max_size=4))

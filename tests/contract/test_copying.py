@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from sluice.store.object_store import ObjectStore
 from sluice.store.open import PatientStore, StoreLocation, open_store
 from sluice.store.uploads import copy_object
 from tests.contract.conftest import BUCKET
+from tests.contract.s3_stub import s3_stub
 from tests.subtasks import a_savepoint, acknowledge
 
 BODY = b"0123456789"
@@ -131,10 +130,8 @@ def test_a_larger_object_than_one_request_copies_is_copied_in_parts(
 
 
 @pytest.mark.s3
-def test_a_server_that_ignores_the_wish_to_copy_is_sent_the_bytes(
-    aws_credentials: None,
-) -> None:
-    with ignoring_server() as endpoint_url:
+def test_a_server_that_ignores_the_wish_to_copy_is_sent_the_bytes(aws_credentials: None) -> None:
+    with s3_stub() as endpoint_url:
         store = open_store(StoreLocation(root="s3://bucket/root", endpoint_url=endpoint_url))
         store.put("a", BODY)
 
@@ -154,7 +151,7 @@ def test_a_savepoint_in_s3_is_copied_by_the_server_and_its_damage_fails_the_chec
     with asked(store) as operations:
         a_savepoint(job, "whole")
         copy_savepoint(job, "whole", f"s3://{BUCKET}/backups")
-    copied = {one.key for one in job.savepoint_metadata("whole").files}
+    copied = {file.key for file in job.savepoint_metadata("whole").files}
     plan = trigger_one(
         job, type=CheckpointType.SAVEPOINT, savepoint_name="broken", is_periodic=False
     )
@@ -164,40 +161,3 @@ def test_a_savepoint_in_s3_is_copied_by_the_server_and_its_damage_fails_the_chec
     assert operations.count("CopyObject") >= 2 * len(copied) > 0
     with pytest.raises(CorruptSegment, match=f"{damaged.key} is damaged"):
         finalize(job, plan.checkpoint_id)
-
-
-@contextmanager
-def ignoring_server() -> Iterator[str]:
-    """An S3 server that takes a copy for a write of no bytes, and says that it went well."""
-    objects: dict[str, bytes] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_PUT(self) -> None:
-            objects[self.path] = self.rfile.read(int(self.headers["Content-Length"] or 0))
-            self.answer(b"")
-
-        def do_GET(self) -> None:
-            self.answer(objects[self.path])
-
-        def answer(self, body: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("ETag", '"it"')
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -1,14 +1,11 @@
 """The journal on every kind of store: it stays one log under races, crashes and lost answers.
 
-A coordinator that slept through a truncation: its stray entries never count.
-
-A coordinator that loses every race for the journal waits, and fails with an error at last.
+Stray entries of a coordinator that slept through a truncation never count.  A coordinator that
+loses every race waits in between, and fails with an error at last.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,7 +29,6 @@ from sluice.store.journal import (
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import AlreadyExists, Created, CreateResult, ObjectStore
 from sluice.store.open import PatientStore, StoreLocation, open_store
-from tests.contract.conftest import environment_with_sluice
 from tests.contract.journals import (
     PATHS,
     Delayed,
@@ -47,6 +43,7 @@ from tests.contract.journals import (
     number_of,
     numbers_in,
 )
+from tests.contract.racing import printed_by_racers
 from tests.patching import replace_in
 from tests.resealed import resealed
 
@@ -83,41 +80,18 @@ def test_racing_threads_share_one_log(store: ObjectStore) -> None:
 
 
 SCRIPT = """
-import sys
-from sluice.store.open import StoreLocation, open_store
 from tests.contract.journals import append_many
-root, endpoint_url, count = sys.argv[1:]
-store = open_store(StoreLocation(root=root, endpoint_url=endpoint_url or None))
-print("ready", flush=True)
-sys.stdin.readline()
-print(*append_many(store, int(count)))
+print(*append_many(store, int(arguments[0])))
 """
 
 
 def test_racing_processes_share_one_log(location: StoreLocation) -> None:
     if location.root.startswith("memory:"):
         pytest.skip("memory belongs to one process")
-    command = [sys.executable, "-c", SCRIPT, location.root, location.endpoint_url or ""]
-    racers = [
-        subprocess.Popen(
-            [*command, str(EACH_PROCESS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment_with_sluice(),
-        )
-        for _ in range(PROCESSES)
-    ]
-    for process in racers:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
 
-    for process in racers:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    taken = [int(number) for process in racers for number in process.communicate()[0].split()]
+    printed = printed_by_racers(location, SCRIPT, *[[str(EACH_PROCESS)]] * PROCESSES)
 
+    taken = [int(number) for numbers in printed for number in numbers.split()]
     store = open_store(location)
     everything = list(range(1, PROCESSES * EACH_PROCESS + 1))
     assert sorted(taken) == everything
@@ -146,18 +120,6 @@ def test_who_dies_before_the_answer_has_appended_all_the_same(store: ObjectStore
 
     assert number_of(store) == 2
     assert append(a_journal(store)) == 3
-
-
-def test_who_always_loses_the_race_says_so_in_the_end() -> None:
-    store = open_store(StoreLocation(root="memory://always-loses"))
-
-    class Loser(Interrupted):
-        def create(self, key: str, body: bytes) -> CreateResult:
-            append(a_journal(self.store))
-            return super().create(key, body)
-
-    with pytest.raises(StoreUnavailable, match="was won by others 100 times in a row"):
-        append(a_journal(Loser(store)))
 
 
 @pytest.mark.parametrize(
@@ -493,10 +455,8 @@ def test_a_truncation_that_stopped_half_way_is_finished_by_the_next(store: Objec
     assert keys_in(store) == [1, 3, 5, 7, 8]
     assert numbers_in(store) == [7, 8]
     assert a_journal(store).load(after=4).seq in (5, 8)  # A hint; see the append.
-    assert (
-        a_journal(store).append(next_number, head=a_journal(store).load(after=4)).state.generation
-        == 9
-    )
+    hinted = a_journal(store).load(after=4)
+    assert a_journal(store).append(next_number, head=hinted).state.generation == 9
     a_journal(store).truncate(keep=2)
     assert is_one_log(store, 9)
 
@@ -544,11 +504,11 @@ def test_pauses_differ_and_are_bounded_by_twice_the_last(monkeypatch: pytest.Mon
 
     bounds = (2 * FIRST_S, 8 * FIRST_S, LONGEST_S)
     for number, bound in enumerate(bounds):
-        mine = slept[number * 200 : (number + 1) * 200]
-        assert all(0 <= seconds <= bound for seconds in mine)
-        assert len(set(mine)) > 150
-        assert max(mine) > bound / 2
+        pauses = slept[number * 200 : (number + 1) * 200]
+        assert all(0 <= seconds <= bound for seconds in pauses)
+        assert len(set(pauses)) > 150
+        assert max(pauses) > bound / 2
 
 
-def test_a_job_waits_so_unless_it_is_told_otherwise() -> None:
+def test_a_job_pauses_so_by_itself() -> None:
     assert a_job().journal.pause is jittered_pause

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,7 +17,7 @@ from sluice.store.object_store import (
     verify_conditional_writes,
 )
 from sluice.store.open import StoreLocation, open_store
-from tests.contract.conftest import environment_with_sluice
+from tests.contract.racing import printed_by_racers
 
 RACING_THREADS = 16
 RACING_PROCESSES = 3
@@ -87,6 +87,16 @@ def test_what_was_deleted_can_be_created_again(store: ObjectStore) -> None:
     assert store.create("probe/a", b"second") == Created()
 
 
+@pytest.fixture
+def eager_threads() -> Iterator[None]:
+    """Threads take turns every 10 microseconds, so that most creations are contended."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("eager_threads")
 def test_of_many_racing_threads_exactly_one_creates(store: ObjectStore) -> None:
     for round_number in range(RACE_ROUNDS):
         start = threading.Barrier(RACING_THREADS)
@@ -109,12 +119,7 @@ def test_of_many_racing_threads_exactly_one_creates(store: ObjectStore) -> None:
 
 
 RACE_SCRIPT = """
-import sys
-from sluice.store.open import StoreLocation, open_store
-root, endpoint_url, racer, rounds = sys.argv[1:]
-store = open_store(StoreLocation(root=root, endpoint_url=endpoint_url or None))
-print("ready", flush=True)
-sys.stdin.readline()
+racer, rounds = arguments
 for round_number in range(int(rounds)):
     print(store.create(f"races/{round_number}", racer.encode()))
 """
@@ -123,30 +128,11 @@ for round_number in range(int(rounds)):
 def test_of_many_racing_processes_exactly_one_creates(location: StoreLocation) -> None:
     if location.root.startswith("memory:"):
         pytest.skip("memory belongs to one process")
-    racers = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-c", RACE_SCRIPT, location.root, location.endpoint_url or ""),
-                *(str(racer), str(RACE_ROUNDS)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment_with_sluice(),
-        )
-        for racer in range(RACING_PROCESSES)
-    ]
-    for process in racers:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
 
-    for process in racers:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    outcomes = [process.communicate()[0].splitlines() for process in racers]
+    racers = [[str(racer), str(RACE_ROUNDS)] for racer in range(RACING_PROCESSES)]
+    printed = printed_by_racers(location, RACE_SCRIPT, *racers)
 
-    assert [process.returncode for process in racers] == [0] * RACING_PROCESSES
+    outcomes = [lines.splitlines() for lines in printed]
     store = open_store(location)
     for round_number in range(RACE_ROUNDS):
         in_round = [outcome[round_number] for outcome in outcomes]

@@ -1,7 +1,6 @@
 """The errors of the S3 store for servers that are away, answer wrongly, or lose answers.
 
-The servers are real: ministack, a proxy before it that drops answers, and a small HTTP server that
-ignores ``If-None-Match``, as some S3 servers do.
+The servers are real: ministack, a proxy before it that drops answers, and ``s3_stub``.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,8 +19,15 @@ from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.store.object_store import AlreadyExists, Created, ObjectStore, verify_conditional_writes
 from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET, create_bucket
+from tests.contract.s3_stub import s3_stub
 
 pytestmark = [pytest.mark.s3, pytest.mark.usefixtures("aws_credentials")]
+
+
+@pytest.fixture(scope="module")
+def stub_endpoint() -> Iterator[str]:
+    with s3_stub() as endpoint_url:
+        yield endpoint_url
 
 
 def a_store(endpoint_url: str, bucket: str = BUCKET) -> ObjectStore:
@@ -33,14 +38,14 @@ def test_a_missing_bucket_is_named_with_its_endpoint(s3_endpoint: str) -> None:
     store = a_store(s3_endpoint, "no-such-bucket")
     message = f"bucket 'no-such-bucket' does not exist at {s3_endpoint}; create it or correct"
 
-    with pytest.raises(ConfigurationError, match=message):
-        store.get("a")
-    with pytest.raises(ConfigurationError, match=message):
-        store.create("a", b"x")
-    with pytest.raises(ConfigurationError, match=message):
-        list(store.list(""))
-    with pytest.raises(ConfigurationError, match=message):
-        store.delete(["a"])
+    for act in (
+        lambda: store.get("a"),
+        lambda: store.create("a", b"x"),
+        lambda: list(store.list("")),
+        lambda: store.delete(["a"]),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            act()
 
 
 def test_an_unreachable_endpoint_may_be_reached_later() -> None:
@@ -197,66 +202,10 @@ def test_a_body_is_sent_with_its_request_and_does_not_wait_a_round_trip(stub_end
         ("answer-503-SlowDown", StoreUnavailable, "repeat the call"),
     ],
 )
-def test_a_refused_create_tells_whether_to_repeat_it(
+def test_the_error_of_a_refused_create_is_whether_to_repeat_it(
     stub_endpoint: str, key: str, error: type[Exception], message: str
 ) -> None:
     store = a_store(stub_endpoint)
 
     with pytest.raises(error, match=message):
         store.create(key, b"x")
-
-
-@pytest.fixture(scope="module")
-def stub_endpoint() -> Iterator[str]:
-    """An S3 server that ignores ``If-None-Match`` and fails as a key like ``answer-500-Code`` asks.
-
-    A get never fails; a key that was not stored is absent, and ``headers`` holds those of its put.
-    """
-    objects: dict[str, bytes] = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_PUT(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            name = self.path.rpartition("/")[2]
-            if name.startswith("answer-"):
-                _, status, code = name.split("-")
-                self.answer(int(status), error_body(code))
-            else:
-                objects[self.path] = bytes(self.headers) if name == "headers" else body
-                self.answer(200, b"")
-
-        def do_GET(self) -> None:
-            if self.path in objects:
-                self.answer(200, objects[self.path])
-            else:
-                self.answer(404, error_body("NoSuchKey"))
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.answer(200, b"<DeleteResult/>")
-
-        def answer(self, status: int, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True  # A client's idle connection must not hold the test up.
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def error_body(code: str) -> bytes:
-    return f"<Error><Code>{code}</Code><Message>stub</Message></Error>".encode()

@@ -1,4 +1,4 @@
-"""The store against CheckpointSubsumeHelper, told again: a deque, an iterator, three questions.
+"""The store against CheckpointSubsumeHelper, written again: a deque, an iterator, three questions.
 
 ``Helper`` repeats the Java class as it reads, one removal at a time, so that it shares no idea
 with the code it judges.
@@ -7,7 +7,6 @@ with the code it judges.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,25 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sluice.core.completed import CompletedCheckpoint, subsumed
 from sluice.core.configuration import CheckpointType
-from sluice.core.ids import CheckpointId, Generation
 from tests.examples import examples
+from tests.property.core.completed_checkpoints import a_completed
 
 types = st.sampled_from(CheckpointType)
-
-
-def a_completed(checkpoint_id: int, type_: CheckpointType) -> CompletedCheckpoint:
-    return CompletedCheckpoint(
-        checkpoint_id=CheckpointId(checkpoint_id),
-        generation=Generation(1),
-        parent=None,
-        type=type_,
-        triggered_at_ms=0,
-        completed_at_ms=0,
-        drains=False,
-        records=0,
-        checkpointed_bytes=0,
-        full_bytes=0,
-    )
 
 
 class Helper:
@@ -114,11 +98,10 @@ def test_the_newest_never_leaves_nor_does_what_the_next_one_builds_on(
 def test_what_goes_by_age_is_what_the_number_lets_go_and_is_old_enough(
     drawn: list[tuple[CheckpointType, int]], num_retained: int, retain_ms: int
 ) -> None:
-    """Whatever the clocks said: only what is old goes, and never below the number."""
-    kinds = [kind for kind, _ in drawn]
+    """Whatever the clocks are: only what is old goes, and never below the number."""
     store = tuple(
-        replace(made, completed_at_ms=at)
-        for made, (_, at) in zip(a_store(kinds), drawn, strict=True)
+        a_completed(number, kind, completed_at_ms=at)
+        for number, (kind, at) in enumerate(drawn, start=1)
     )
 
     gone = subsumed(store, num_retained, retain_ms=retain_ms)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import CheckpointType, JobConfiguration
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId, Generation
+from sluice.core.ids import CheckpointId
 from sluice.core.requests import (
     FIRST_RECORDS,
     LEAST_RECORDS,
@@ -20,6 +20,7 @@ from sluice.core.requests import (
     records_of_next_epoch,
 )
 from sluice.core.state import CoordinatorState, FailedCheckpoint
+from tests.property.core.completed_checkpoints import a_completed
 
 SIZED = JobConfiguration(target_epoch_ms=60_000)
 durations = st.integers(0, 10**9)
@@ -27,18 +28,7 @@ sizes = st.integers(0, 10**15)
 
 
 def an_epoch(number: int, records: int, duration_ms: int) -> CompletedCheckpoint:
-    return CompletedCheckpoint(
-        checkpoint_id=CheckpointId(number),
-        generation=Generation(1),
-        parent=None,
-        type=CheckpointType.CHECKPOINT,
-        triggered_at_ms=0,
-        completed_at_ms=duration_ms,
-        drains=False,
-        records=records,
-        checkpointed_bytes=0,
-        full_bytes=0,
-    )
+    return a_completed(number, completed_at_ms=duration_ms, records=records)
 
 
 def a_failure(number: int, reason: Reason = Reason.CHECKPOINT_EXPIRED) -> FailedCheckpoint:

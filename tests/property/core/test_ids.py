@@ -21,20 +21,6 @@ def test_the_first_id_is_1_and_get_shows_the_next() -> None:
     assert seen == [1, 2, 2, 3, 3, 4]
 
 
-def test_a_restored_job_continues_after_the_restored_checkpoint() -> None:
-    counter = CheckpointIdCounter().at_least(1337)
-
-    taken, counter = get_and_increment(counter)
-
-    assert (taken, counter.get()) == (1337, 1338)
-
-
-def test_going_back_to_an_older_checkpoint_does_not_bring_its_ids_back() -> None:
-    counter = CheckpointIdCounter(next_id=CheckpointId(9))
-
-    assert counter.at_least(4) == counter
-
-
 def test_a_counter_is_never_negative() -> None:
     assert CheckpointIdCounter().at_least(-5).get() == FIRST_CHECKPOINT_ID
     with pytest.raises(ValueError, match="the first checkpoint"):

@@ -5,7 +5,6 @@ Small jobs are counted out completely, so there the definitions themselves are t
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,9 +18,9 @@ from sluice.core.key_groups import (
     hash_range,
     key_group_range,
 )
-from sluice.errors import ConfigurationError
 from tests.conformance.flink_rules import previous_subtasks
 
+hashes = st.integers(MIN_HASH, MAX_HASH) | st.sampled_from([MIN_HASH, -1, 0, MAX_HASH])
 SMALL = [(maximum, p) for maximum in range(1, 24) for p in range(1, maximum + 1)]
 
 
@@ -96,12 +95,28 @@ def test_hash_ranges_partition_the_signed_64_bit_space(job: tuple[int, int, int]
         assert last == MAX_HASH
 
 
-@given(jobs(), st.integers(MIN_HASH, MAX_HASH))
+@given(jobs())
+def test_every_bound_of_a_hash_range_agrees_with_the_key_groups(job: tuple[int, int, int]) -> None:
+    maximum, parallelism, index = job
+    groups = key_group_range(maximum, parallelism, index)
+
+    first, last = hash_range(maximum, groups)
+
+    assert key_group_of(first, maximum) == groups.first
+    assert key_group_of(last, maximum) == groups.last
+    if first > MIN_HASH:
+        assert key_group_of(first - 1, maximum) == groups.first - 1
+    if last < MAX_HASH:
+        assert key_group_of(last + 1, maximum) == groups.last + 1
+
+
+@given(jobs(), hashes)
 def test_a_hash_lies_in_the_range_of_its_subtask(job: tuple[int, int, int], key_hash: int) -> None:
     maximum, parallelism, _ = job
 
     group = key_group_of(key_hash, maximum)
 
+    assert 0 <= group < maximum
     owner = subtask_of(group, maximum, parallelism)
     first, last = hash_range(maximum, key_group_range(maximum, parallelism, owner))
     assert first <= key_hash <= last
@@ -109,13 +124,13 @@ def test_a_hash_lies_in_the_range_of_its_subtask(job: tuple[int, int, int], key_
     assert alone_first <= key_hash <= alone_last
 
 
-def test_rescaling_a_small_job_reads_exactly_who_had_a_key_group_of_ours() -> None:
+def test_rescaling_a_small_job_reads_exactly_the_owners_of_its_key_groups() -> None:
     for maximum in range(1, 13):
         for old in range(1, maximum + 1):
             for new in range(1, maximum + 1):
                 expected = [
-                    sorted({subtask_of(group, maximum, old) for group in mine})
-                    for mine in groups_of(maximum, new)
+                    sorted({subtask_of(group, maximum, old) for group in owned})
+                    for owned in groups_of(maximum, new)
                 ]
                 assert [list(r) for r in previous_subtasks(maximum, old, new)] == expected
 
@@ -143,17 +158,3 @@ def test_the_default_max_parallelism_leaves_room_to_grow(parallelism: int) -> No
     assert maximum.bit_count() == 1
     assert maximum >= min(parallelism + parallelism // 2, UPPER_BOUND_MAX_PARALLELISM)
     assert maximum == 128 or maximum < 2 * (parallelism + parallelism // 2)
-
-
-@pytest.mark.parametrize(
-    ("parallelism", "maximum", "message"),
-    [
-        (0, 128, "stage 'parse' has parallelism 0"),
-        (9, 8, "stage 'parse' has parallelism 9"),
-        (1, 0, "stage 'parse' has max_parallelism 0"),
-        (1, UPPER_BOUND_MAX_PARALLELISM + 1, "choose 1 to 32768"),
-    ],
-)
-def test_an_impossible_parallelism_is_refused(parallelism: int, maximum: int, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        check_parallelism("parse", parallelism, maximum)

@@ -1,7 +1,4 @@
-"""What acks say of requests adds up.
-
-Whether all subtasks of a chain have read the executions whose acks there are.
-"""
+"""Requests to stores add up, and a chain whose subtasks have read other executions is found."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def test_requests_add_up_by_kind_and_in_all() -> None:
     assert (one.total, (one + one).total) == (10, 20)
 
 
-CHAIN = ("said", "heard", "told")
+CHAIN = ("parse", "count", "rank")
 
 
 def execution(stage: str, index: int, token: str, *read: str) -> Execution:
@@ -31,13 +28,13 @@ def execution(stage: str, index: int, token: str, *read: str) -> Execution:
     return Execution(ack=ack, token=token, read=read)
 
 
-SAID = [execution("said", index, f"s{index}") for index in range(11)]
-HEARD = [
-    execution("heard", 0, "h0", *(one.token for one in SAID)),
-    execution("heard", 1, "h1", *(one.token for one in SAID)),
+PARSED = [execution("parse", index, f"p{index}") for index in range(11)]
+COUNTED = [
+    execution("count", 0, "c0", *(one.token for one in PARSED)),
+    execution("count", 1, "c1", *(one.token for one in PARSED)),
 ]
-TOLD = [execution("told", index, f"t{index}", "h0", "h1") for index in range(3)]
-ALL = [*reversed(TOLD), *HEARD, *reversed(SAID)]
+RANKED = [execution("rank", index, f"r{index}", "c0", "c1") for index in range(3)]
+ALL = [*reversed(RANKED), *COUNTED, *reversed(PARSED)]
 
 
 def test_a_chain_is_whole_when_all_have_read_what_is_acknowledged() -> None:
@@ -45,21 +42,21 @@ def test_a_chain_is_whole_when_all_have_read_what_is_acknowledged() -> None:
 
 
 def test_a_stage_alone_and_rows_that_are_undecided_have_nothing_to_compare() -> None:
-    assert mixture_in(("said",), SAID) is None
+    assert mixture_in(("parse",), PARSED) is None
     assert mixture_in(CHAIN, ()) is None
 
 
 @pytest.mark.parametrize(
     ("stage", "index", "changed", "mixture"),
     [
-        ("heard", 1, {"read": ("again", *HEARD[1].read[1:])}, Mixture("said", "heard")),
-        ("heard", 1, {"read": HEARD[1].read[:-1]}, Mixture("said", "heard")),
-        ("heard", 1, {"read": ()}, Mixture("said", "heard")),
-        ("heard", 1, {"read": (*HEARD[1].read, "again")}, Mixture("said", "heard")),
+        ("count", 1, {"read": ("again", *COUNTED[1].read[1:])}, Mixture("parse", "count")),
+        ("count", 1, {"read": COUNTED[1].read[:-1]}, Mixture("parse", "count")),
+        ("count", 1, {"read": ()}, Mixture("parse", "count")),
+        ("count", 1, {"read": (*COUNTED[1].read, "again")}, Mixture("parse", "count")),
         # All have read the same, but it is not what would be acknowledged.
-        ("said", 10, {"token": "again"}, Mixture("said", "heard")),
-        ("heard", 0, {"token": "again"}, Mixture("heard", "told")),
-        ("told", 2, {"read": ("h1", "h0")}, Mixture("heard", "told")),
+        ("parse", 10, {"token": "again"}, Mixture("parse", "count")),
+        ("count", 0, {"token": "again"}, Mixture("count", "rank")),
+        ("rank", 2, {"read": ("c1", "c0")}, Mixture("count", "rank")),
     ],
 )
 def test_another_execution_anywhere_is_a_mixture(
@@ -75,11 +72,11 @@ def test_another_execution_anywhere_is_a_mixture(
 
 def test_a_stage_in_the_middle_that_ran_again_over_other_rows_is_found() -> None:
     """Its own readers are of one mind, and its token is the one that they read."""
-    again = replace(HEARD[0], token="h0-2", read=("s0-2", *HEARD[0].read[1:]))  # noqa: S106
-    told = [replace(one, read=("h0-2", "h1")) for one in TOLD]
-    assert mixture_in(CHAIN, [*SAID, again, HEARD[1], *told]) == Mixture("said", "heard")
+    again = replace(COUNTED[0], token="c0-2", read=("p0-2", *COUNTED[0].read[1:]))  # noqa: S106
+    ranked = [replace(one, read=("c0-2", "c1")) for one in RANKED]
+    assert mixture_in(CHAIN, [*PARSED, again, COUNTED[1], *ranked]) == Mixture("parse", "count")
 
 
 def test_the_last_of_a_chain_may_run_again() -> None:
-    told = [replace(one, token=f"{one.token}-2") for one in TOLD]
-    assert mixture_in(CHAIN, [*SAID, *HEARD, *told]) is None
+    ranked = [replace(one, token=f"{one.token}-2") for one in RANKED]
+    assert mixture_in(CHAIN, [*PARSED, *COUNTED, *ranked]) is None

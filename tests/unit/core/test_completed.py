@@ -1,7 +1,7 @@
-"""Which completed checkpoints are retained: the cases of Flink's CompletedCheckpointStoreTest;
-and what the metadata of one names.  ``tests/property.core.test_completed.py`` has any store.
+"""Which completed checkpoints are retained, by age and when the job ends, and their metadata.
 
-The retained checkpoints when the job ends: the matrix of CheckpointPropertiesTest.
+Flink's cases of retention by number are in ``tests/conformance``, any store in
+``tests/property/core/test_completed.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import pytest
 
 from sluice.core.completed import (
     CheckpointMetadata,
-    CompletedCheckpoint,
     InFlightData,
     StageState,
     SubtaskState,
@@ -21,47 +20,15 @@ from sluice.core.completed import (
     with_files,
     without_in_flight,
 )
-from sluice.core.configuration import CheckpointType, JobStatus, Retention, is_discarded
+from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.coordinator import step
 from sluice.core.events import DiscardCompleted
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.ids import SubtaskId
 from sluice.core.plan import SourceCut
 from sluice.core.state import CoordinatorState
 from tests.builders import a_checkpoint, a_submitted, after, ids_of, restored, stopped
-
-CHECKPOINT, SAVEPOINT = CheckpointType.CHECKPOINT, CheckpointType.SAVEPOINT
-SUSPEND = CheckpointType.SAVEPOINT_SUSPEND
-
-
-def a_completed(checkpoint_id: int, type_: CheckpointType = CHECKPOINT) -> CompletedCheckpoint:
-    made = after(a_submitted(), *a_checkpoint(checkpoint_id)).completed[0]
-    return replace(made, type=type_)
-
-
-def a_store(*types: CheckpointType) -> tuple[CompletedCheckpoint, ...]:
-    return tuple(a_completed(number, type_) for number, type_ in enumerate(types, start=1))
-
-
-@pytest.mark.parametrize(
-    ("types", "num_retained", "gone"),
-    [
-        ([CHECKPOINT, CHECKPOINT], 1, [1]),
-        ([SAVEPOINT, CHECKPOINT, CHECKPOINT], 2, [1]),
-        ([CHECKPOINT, SAVEPOINT], 1, []),
-        ([CHECKPOINT, SUSPEND], 1, [1]),
-        ([CHECKPOINT, CHECKPOINT, CHECKPOINT, SAVEPOINT], 1, [1, 2]),
-        ([CHECKPOINT], 1, []),
-        ([], 1, []),
-        ([SAVEPOINT, SAVEPOINT], 1, [1]),
-    ],
-    ids=["R01", "R03", "R04 FLINK-21351", "R06 stop with savepoint", "R07", "one", "none", "two"],
-)
-def test_the_oldest_leave_and_the_newest_real_checkpoint_stays(
-    types: list[CheckpointType], num_retained: int, gone: list[int]
-) -> None:
-    assert ids_of(subsumed(a_store(*types), num_retained)) == gone
-
+from tests.property.core.completed_checkpoints import a_completed, a_metadata
 
 AGES = (0, 10, 20, 30, 40)  # When each of five completed.
 
@@ -87,10 +54,7 @@ AGES = (0, 10, 20, 30, 40)  # When each of five completed.
 def test_who_completed_lately_stays_above_the_number(
     at_ms: tuple[int, ...], num_retained: int, retain_ms: int, gone: list[int]
 ) -> None:
-    store = tuple(
-        replace(checkpoint, completed_at_ms=at)
-        for checkpoint, at in zip(a_store(*[CHECKPOINT] * 5), at_ms, strict=True)
-    )
+    store = tuple(a_completed(n, completed_at_ms=at) for n, at in enumerate(at_ms, start=1))
 
     assert ids_of(subsumed(store, num_retained, retain_ms=retain_ms)) == gone
 
@@ -105,28 +69,6 @@ def test_a_completion_subsumes_by_the_age_that_is_configured() -> None:
     assert ids_of(after(aged, *a_checkpoint(3, parent=2)).completed) == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("retention", "kept_on"),
-    [
-        (Retention.NEVER_RETAIN_AFTER_TERMINATION, set()),
-        (Retention.RETAIN_ON_FAILURE, {JobStatus.FAILED}),
-        (
-            Retention.RETAIN_ON_CANCELLATION,
-            {JobStatus.FAILED, JobStatus.CANCELED, JobStatus.SUSPENDED},
-        ),
-    ],
-    ids=["R10", "R11", "default"],
-)
-def test_the_discard_matrix_is_that_of_checkpoint_properties_test(
-    retention: Retention, kept_on: set[JobStatus]
-) -> None:
-    ends = {JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED}
-
-    assert {
-        status for status in ends if not is_discarded(CheckpointType.CHECKPOINT, retention, status)
-    } == kept_on
-
-
 def a_segment(key: str, *, root: str = "") -> SegmentHandle:
     return SegmentHandle(key=key, size_bytes=1, rows=1, checksum="c", root=root)
 
@@ -138,7 +80,7 @@ def in_flight(*segments: SegmentHandle) -> InFlightData:
     return InFlightData(producer="events", segments=segments, schema=b"columns")
 
 
-def a_metadata() -> CheckpointMetadata:
+def a_rich_metadata() -> CheckpointMetadata:
     """Of a keyed stage with files of two roots, one without state, a table and a stream."""
     stage = StageState(
         uid="count_bids",
@@ -157,29 +99,19 @@ def a_metadata() -> CheckpointMetadata:
         watermark_ms=0,
         in_flight=(in_flight(a_segment("in-flight", root="s3://elder")),),
     )
-    return CheckpointMetadata(
-        pipeline="auctions",
-        life="life-1",
-        checkpoint_id=CheckpointId(1),
-        parent=None,
-        generation=Generation(1),
-        type=CHECKPOINT,
-        triggered_at_ms=0,
-        drains=False,
+    return a_metadata(
+        1,
+        stage,
+        replace(stage, uid="stateless", subtasks=(), in_flight=(in_flight(INLINE),)),
         sources=(
             SourceCut(uid="names", position=(), table=a_segment("table")),
             SourceCut(uid="events", position=()),
         ),
-        stages=(
-            stage,
-            replace(stage, uid="stateless", subtasks=(), in_flight=(in_flight(INLINE),)),
-        ),
-        committables=(),
     )
 
 
 def test_files_are_those_a_restore_reads_and_no_others() -> None:
-    metadata = a_metadata()
+    metadata = a_rich_metadata()
 
     assert [handle.key for handle in metadata.files] == ["state", "in-flight", "table"]
     assert metadata.stage("count_bids") == metadata.stages[0]
@@ -190,7 +122,7 @@ def test_files_are_those_a_restore_reads_and_no_others() -> None:
 
 
 def test_a_copy_names_other_files_and_forgets_what_restore_does_not_read() -> None:
-    metadata = a_metadata()
+    metadata = a_rich_metadata()
 
     copy = with_files(metadata, lambda handle: replace(handle, key=f"copy/{handle.key}"))
 
@@ -206,7 +138,7 @@ def test_a_copy_names_other_files_and_forgets_what_restore_does_not_read() -> No
 
 
 def test_a_snapshot_of_another_root_names_it_with_every_file_that_has_none() -> None:
-    moved = moved_to_root(a_metadata(), "s3://other")
+    moved = moved_to_root(a_rich_metadata(), "s3://other")
 
     assert {handle.key: handle.root for handle in moved.files} == {
         "state": "s3://other",
@@ -216,7 +148,7 @@ def test_a_snapshot_of_another_root_names_it_with_every_file_that_has_none() -> 
 
 
 def test_in_flight_data_is_dropped_and_nothing_else() -> None:
-    metadata = a_metadata()
+    metadata = a_rich_metadata()
 
     dropped = without_in_flight(metadata)
 
@@ -235,7 +167,6 @@ DISCARDS = {
     Retention.RETAIN_ON_FAILURE: (True, False, True),
     Retention.RETAIN_ON_CANCELLATION: (False, False, False),
 }
-NEVER = Retention.NEVER_RETAIN_AFTER_TERMINATION
 
 
 def a_store_of(retention: Retention) -> CoordinatorState:
@@ -273,7 +204,10 @@ def test_a_suspended_job_that_is_canceled_is_judged_anew() -> None:
 
 
 def test_the_origin_of_a_job_is_not_lost_with_its_checkpoints() -> None:
-    state = after(a_store_of(NEVER), restored(2, savepoint="of the same id"))
+    state = after(
+        a_store_of(Retention.NEVER_RETAIN_AFTER_TERMINATION),
+        restored(2, savepoint="of the same id"),
+    )
 
     state = after(state, stopped(JobStatus.CANCELED, generation=2))
 

@@ -1,8 +1,7 @@
-"""The coordinator as a whole: whom it hears, and one job from its first checkpoint to its last.
+"""The coordinator as a whole: the events that it takes, and what becomes of a pending checkpoint.
 
-Each rule has its tests beside this file: requests, progress, ends, lifecycle, restored.
-
-A pending checkpoint's acks, declines, attempts and stages that are overtaken.
+Its acks, declines, attempts, and stages that are overtaken.  Requests and the job's status have
+tests of their own beside this file.
 """
 
 from __future__ import annotations
@@ -176,8 +175,10 @@ def test_a_duplicate_ack_does_not_complete_the_checkpoint() -> None:
 @pytest.mark.parametrize(
     "stranger",
     [
+        acked(SUBTASKS[0], attempt=0),
         acked(SUBTASKS[0], attempt=2),
         acked(SubtaskId(FIRST, 2)),
+        acked(SubtaskId(FIRST, -1)),
         acked(SubtaskId("elsewhere", 0)),
     ],
 )
@@ -307,7 +308,7 @@ def test_a_decline_for_a_reason_that_does_not_count_leaves_the_job_running(reaso
     state = after(a_submitted(tolerable_failed_checkpoints=0), triggered(), declined(reason=reason))
 
     assert (state.status, state.pending) == (JobStatus.RUNNING, ())
-    assert [one.reason for one in state.failed] == [reason]
+    assert [failure.reason for failure in state.failed] == [reason]
     assert state.failure_count.continuous == 0
 
 

@@ -1,10 +1,7 @@
-"""The watermark of a source: the least over the partitions that hold it back.
+"""Watermarks of sources and stages, and the partitions whose silence makes them idle.
 
-Idleness: the partitions that hold the watermark back, and those that do not.
-
-The clock of a stage: sources and streams together, by what was measured of an epoch.
-
-What the acks of a stage say of its clock, to its driver and to what is chained to it.
+A source's is the least over the partitions that hold it back; a stage's the least over its sources
+and streams, by what was measured of an epoch's rows, or by the acks of its subtasks.
 """
 
 from __future__ import annotations
@@ -58,14 +55,14 @@ def a_cut(
     )
 
 
-def watermark(cut: SourceCut, known: dict[str, int], **given_: Any) -> int | None:
-    options = {
+def watermark(cut: SourceCut, known_ms: dict[str, int], **options: Any) -> int | None:
+    usual = {
         "is_silent": False,
         "out_of_orderness_ms": 0,
         "drains": False,
         "has_event_time": True,
     }
-    return source_watermark(cut, known, **(options | given_))
+    return source_watermark(cut, known_ms, **(usual | options))
 
 
 def test_it_trails_the_largest_time_by_the_bound_and_one_millisecond() -> None:
@@ -179,92 +176,72 @@ def test_it_never_goes_back_while_times_only_grow(
 
 
 MINUTE_MS = 60_000
+KNOWN_MS = {"a": 5_000, "b": 1_000}
 
 
-def an_idle_cut(*reading: str, sealed: tuple[str, ...] = (), exhausted: bool = False) -> SourceCut:
+def a_cut_of_two(*reading: str, **given: Any) -> SourceCut:
     """Of the partitions a and b, with records of those *reading*."""
-    return SourceCut(
-        uid="events",
-        position=tuple(
-            PartitionOffset(partition=name, offset=9, records=9, sealed=name in sealed)
-            for name in ("a", "b")
-        ),
-        slices=tuple(
-            Slice(partition=name, start=8, end=9, first_record=8, records=1) for name in reading
-        ),
-        exhausted=exhausted,
-    )
+    return a_cut("a", "b", reading=reading, **given)
 
 
 def follow(cut: SourceCut, previous: SourceCut | None, now_ms: int) -> SourceCut:
     return with_idleness(cut, previous, now_ms=now_ms, idle_after_ms=MINUTE_MS)
 
 
-def watermark_with_idle(cut: SourceCut) -> int | None:
-    return source_watermark(
-        cut,
-        {"a": 5_000, "b": 1_000},
-        is_silent=False,
-        out_of_orderness_ms=0,
-        drains=False,
-        has_event_time=True,
-    )
-
-
 def test_a_partition_is_idle_once_it_was_silent_for_so_long() -> None:
-    first = follow(an_idle_cut("a", "b"), None, now_ms=0)
-    busy = follow(an_idle_cut("a"), first, now_ms=MINUTE_MS - 1)
-    idle = follow(an_idle_cut("a"), busy, now_ms=MINUTE_MS)
+    first = follow(a_cut_of_two("a", "b"), None, now_ms=0)
+    busy = follow(a_cut_of_two("a"), first, now_ms=MINUTE_MS - 1)
+    idle = follow(a_cut_of_two("a"), busy, now_ms=MINUTE_MS)
 
     assert (first.idle, busy.idle, idle.idle) == ((), (), ("b",))
     assert idle.active_at_ms == {"a": MINUTE_MS, "b": 0}
-    assert [watermark_with_idle(cut) for cut in (first, busy, idle)] == [999, 999, 4_999]
+    assert [watermark(cut, KNOWN_MS) for cut in (first, busy, idle)] == [999, 999, 4_999]
 
 
 def test_a_partition_that_speaks_again_is_waited_for_again() -> None:
-    first = follow(an_idle_cut("a"), None, now_ms=0)
-    idle = follow(an_idle_cut("a"), first, now_ms=MINUTE_MS)
+    first = follow(a_cut_of_two("a"), None, now_ms=0)
+    idle = follow(a_cut_of_two("a"), first, now_ms=MINUTE_MS)
 
-    back = follow(an_idle_cut("b"), idle, now_ms=MINUTE_MS + 1)
+    back = follow(a_cut_of_two("b"), idle, now_ms=MINUTE_MS + 1)
 
     assert idle.idle == ("b",)
     assert back.idle == ()
 
 
 def test_a_source_all_of_whose_partitions_are_idle_has_no_watermark() -> None:
-    silent = follow(an_idle_cut(), follow(an_idle_cut(), None, now_ms=0), now_ms=MINUTE_MS)
+    silent = follow(a_cut_of_two(), follow(a_cut_of_two(), None, now_ms=0), now_ms=MINUTE_MS)
 
     assert silent.is_idle
-    assert watermark_with_idle(silent) is None
+    assert watermark(silent, KNOWN_MS) is None
 
 
 @pytest.mark.parametrize("sealed", [("a",), ("b",)])
 def test_a_sealed_partition_is_not_waited_for(sealed: tuple[str, ...]) -> None:
     silent = follow(
-        an_idle_cut(sealed=sealed), follow(an_idle_cut(), None, now_ms=0), now_ms=MINUTE_MS
+        a_cut_of_two(sealed=sealed), follow(a_cut_of_two(), None, now_ms=0), now_ms=MINUTE_MS
     )
 
     assert silent.is_idle
 
 
 def test_a_partition_whose_records_a_cap_left_behind_is_not_idle() -> None:
-    first = follow(an_idle_cut("a", "b"), None, now_ms=0)
+    first = follow(a_cut_of_two("a", "b"), None, now_ms=0)
 
-    capped = follow(replace(an_idle_cut("a"), waiting=("b",)), first, now_ms=MINUTE_MS)
+    capped = follow(a_cut_of_two("a", waiting=("b",)), first, now_ms=MINUTE_MS)
 
     assert capped.idle == ()
 
 
 def test_of_a_sealed_partition_nothing_is_kept() -> None:
-    assert follow(an_idle_cut("a", sealed=("a",)), None, now_ms=7).active_at_ms == {"b": 7}
+    assert follow(a_cut_of_two("a", sealed=("a",)), None, now_ms=7).active_at_ms == {"b": 7}
 
 
 def test_an_exhausted_source_is_at_its_end_and_not_idle() -> None:
-    before = follow(an_idle_cut(), None, now_ms=0)
-    ended = follow(an_idle_cut(exhausted=True, sealed=("a", "b")), before, now_ms=MINUTE_MS)
+    before = follow(a_cut_of_two(), None, now_ms=0)
+    ended = follow(a_cut_of_two(exhausted=True, sealed=("a", "b")), before, now_ms=MINUTE_MS)
 
     assert not ended.is_idle
-    assert watermark_with_idle(ended) == MAX_WATERMARK
+    assert watermark(ended, KNOWN_MS) == MAX_WATERMARK
 
 
 def test_the_least_of_the_inputs_that_are_not_idle_counts_and_never_goes_back() -> None:
@@ -275,14 +252,9 @@ def test_the_least_of_the_inputs_that_are_not_idle_counts_and_never_goes_back() 
 
 
 def a_source(uid: str = "events", *, drains: bool = False, timed: bool = True) -> SourceClock:
-    cut = SourceCut(
-        uid=uid,
-        position=tuple(PartitionOffset(partition=name, offset=1, records=1) for name in ("a", "b")),
-        slices=(Slice(partition="a", start=0, end=1, first_record=0, records=1),),
-    )
     return SourceClock(
         uid=uid,
-        cut=cut,
+        cut=replace(a_cut_of_two("a"), uid=uid),
         before_ms={f"{uid}/a": 10, f"{uid}/b": 50, "another/a": 1},
         out_of_orderness_ms=5,
         drains=drains,
@@ -329,11 +301,7 @@ def test_the_later_time_of_a_partition_counts() -> None:
 
 SOURCE = SourceClock(
     uid="rows",
-    cut=SourceCut(
-        uid="rows",
-        position=(PartitionOffset(partition="a", offset=9, records=9),),
-        slices=(Slice(partition="a", start=0, end=9, first_record=0, records=9),),
-    ),
+    cut=replace(a_cut("a", reading=("a",)), uid="rows"),
     before_ms={},
     out_of_orderness_ms=10,
     drains=False,
@@ -342,31 +310,31 @@ SOURCE = SourceClock(
 OF_STREAMS = StageClock(sources=(), streams_ms=None, floor_ms=4)
 
 
-def acks(*said: tuple[dict[str, int], int | None]) -> list[Ack]:
+def acks(*measured: tuple[dict[str, int], int | None]) -> list[Ack]:
     return [
         replace(an_ack(SubtaskId("s", index)), event_times_ms=times, watermark_ms=watermark_ms)
-        for index, (times, watermark_ms) in enumerate(said)
+        for index, (times, watermark_ms) in enumerate(measured)
     ]
 
 
 def test_the_latest_time_that_any_subtask_measured_counts() -> None:
-    told = acks(({"rows/b": 3, "rows/a": 5}, None), ({"rows/a": 7}, None), ({"rows/a": 6}, None))
+    answers = acks(({"rows/b": 3, "rows/a": 5}, None), ({"rows/a": 7}, None), ({"rows/a": 6}, None))
 
-    assert [*measured_by(told).items()] == [("rows/a", 7), ("rows/b", 3)]
-    assert StageClock(sources=(SOURCE,), streams_ms=None).behind_ms(told) == 7 - 10 - 1
+    assert [*measured_by(answers).items()] == [("rows/a", 7), ("rows/b", 3)]
+    assert StageClock(sources=(SOURCE,), streams_ms=None).behind_ms(answers) == 7 - 10 - 1
 
 
 @pytest.mark.parametrize(
     ("watermarks_ms", "behind_ms", "has_no_say"),
     [((9, 7), 7, False), ((None, 7), 7, False), ((3, 9), 4, False), ((None, None), 4, True)],
 )
-def test_the_least_of_what_its_streams_said_counts(
+def test_the_least_watermark_of_its_streams_counts(
     watermarks_ms: tuple[int | None, ...], behind_ms: int, *, has_no_say: bool
 ) -> None:
-    told = acks(*(({}, watermark_ms) for watermark_ms in watermarks_ms))
+    answers = acks(*(({}, watermark_ms) for watermark_ms in watermarks_ms))
 
-    assert OF_STREAMS.behind_ms(told) == behind_ms
-    assert OF_STREAMS.has_no_say(told) is has_no_say
+    assert OF_STREAMS.behind_ms(answers) == behind_ms
+    assert OF_STREAMS.has_no_say(answers) is has_no_say
 
 
 def test_a_source_that_was_silent_has_no_say_beside_a_stream_that_has() -> None:

@@ -1,8 +1,7 @@
-"""The job's own life: submitted, failed over, stopped; ``test_restored`` has how it goes on.
+"""The job's own life: submitted, failed over, restored, stopped, ended.
 
-The ends of a checkpoint, completed or failed, and the job's state after each.
-
-A job that was restored: where it continues, what it forgets, what it owes first.
+With it the ends of a checkpoint, completed, committed or failed, and the job's state after each;
+and what a restored job continues, forgets, and owes first.
 """
 
 from __future__ import annotations
@@ -533,7 +532,7 @@ def test_only_the_newest_failures_are_remembered() -> None:
 def test_whatever_takes_a_checkpoint_along_says_why(event: Event, because: str) -> None:
     ended = after(a_submitted(), triggered(1), event)
 
-    assert [one.message for one in ended.failed] == [because]
+    assert [failure.message for failure in ended.failed] == [because]
 
 
 def test_a_checkpoint_that_fails_the_job_takes_others_along_by_name() -> None:
@@ -541,7 +540,7 @@ def test_a_checkpoint_that_fails_the_job_takes_others_along_by_name() -> None:
 
     ended = after(state, failed(2, Reason.TASK_FAILURE, is_task_failure=True))
 
-    assert [(one.checkpoint_id, one.message) for one in ended.failed] == [
+    assert [(failure.checkpoint_id, failure.message) for failure in ended.failed] == [
         (2, "because"),
         (1, "the job failed over: checkpoint 2 was aborted, TASK_FAILURE"),
     ]

@@ -11,7 +11,7 @@ from harness.jobs import STAGES
 from sluice.core.answers import Ack
 from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId
 from sluice.core.pending import AckResult, PendingCheckpoint
 from tests.builders import SUBTASKS, TASKS, a_plan, a_submitted, after, an_ack, triggered
 
@@ -20,60 +20,8 @@ def a_pending(**plan: Any) -> PendingCheckpoint:
     return after(a_submitted(), triggered(**plan)).pending[0]
 
 
-def test_it_waits_for_every_subtask_of_every_stage() -> None:
-    pending = a_pending()
-
-    for number, subtask in enumerate(SUBTASKS):
-        assert not pending.is_fully_acknowledged
-        assert pending.not_yet_acknowledged == SUBTASKS[number:]
-        pending, results = pending.acknowledge([an_ack(subtask)])
-        assert results == (AckResult.SUCCESS,)
-
-    assert pending.is_fully_acknowledged
-    assert pending.not_yet_acknowledged == ()
-
-
-def test_the_first_ack_of_a_subtask_stays() -> None:
-    first, second = an_ack(SUBTASKS[0]), an_ack(SUBTASKS[0])
-    pending, _ = a_pending().acknowledge([first])
-
-    again, results = pending.acknowledge([second])
-
-    assert results == (AckResult.DUPLICATE,)
-    assert again == pending
-    assert again.acks[str(SUBTASKS[0])] is first
-
-
-@pytest.mark.parametrize(
-    ("subtask", "attempt"),
-    [
-        (SUBTASKS[0], 0),
-        (SUBTASKS[0], 2),
-        (SubtaskId(SUBTASKS[0].stage, 2), 1),
-        (SubtaskId(SUBTASKS[0].stage, -1), 1),
-        (SubtaskId("removed", 0), 1),
-    ],
-)
-def test_an_ack_from_outside_the_plan_is_unknown(subtask: SubtaskId, attempt: int) -> None:
-    before = a_pending()
-
-    pending, results = before.acknowledge([an_ack(subtask, attempt=attempt)])
-
-    assert results == (AckResult.UNKNOWN,)
-    assert pending == before
-
-
-def test_an_attempt_counts_for_its_own_stage() -> None:
-    pending = a_pending().start_attempt(SUBTASKS[0].stage, 3)
-
-    assert pending.attempt_of(SUBTASKS[0].stage) == 3
-    assert pending.attempt_of(SUBTASKS[2].stage) == 1
-    assert pending.acknowledge([an_ack(SUBTASKS[0], attempt=3)])[1] == (AckResult.SUCCESS,)
-    assert pending.acknowledge([an_ack(SUBTASKS[0], attempt=2)])[1] == (AckResult.UNKNOWN,)
-
-
 def test_who_may_have_read_the_attempt_before_answers_again() -> None:
-    """A transform need not say the same twice: what was read of the old attempt cannot count."""
+    """A transform need not give the same rows twice: the old attempt's cannot count."""
     chain = (TASKS[0], replace(TASKS[1], reads=(STAGES[0],)))
     pending, _ = a_pending(tasks=chain).acknowledge(map(an_ack, SUBTASKS))
 
@@ -166,19 +114,3 @@ def test_nothing_follows_a_checkpoint_that_stops_the_job_or_drains_it(
     plan: dict[str, Any], ends: bool
 ) -> None:
     assert a_pending(**plan).ends_the_job is ends
-
-
-def test_what_reads_an_overtaken_stage_is_overtaken_with_it() -> None:
-    first, second = TASKS
-    reading = replace(second, reads=(first.uid,), may_be_overtaken=True)
-    plan = a_plan(tasks=(replace(first, may_be_overtaken=True), reading))
-    acked, _ = PendingCheckpoint.of(plan).acknowledge(
-        Ack(checkpoint_id=plan.checkpoint_id, subtask=subtask, attempt=1)
-        for subtask in reading.subtasks
-    )
-    in_flight = replace(acked, tasks=(acked.tasks[0], replace(reading, is_unaligned=True)))
-
-    assert acked.overtake([first.uid]).overtaken == (first.uid, second.uid)
-    assert acked.overtake([first.uid]).acks == {}
-    assert in_flight.overtake([first.uid]).overtaken == (first.uid,)
-    assert in_flight.overtake([first.uid]).acks == acked.acks

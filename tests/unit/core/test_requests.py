@@ -1,8 +1,7 @@
-"""Requests for checkpoints: started, queued or dropped, and the reasons that owners get.
+"""Requests for checkpoints: started, queued, rejected with a reason for their owners, or adopted.
 
-Requests that will never run: the pause, the backlog, a full queue, a dead owner, a failure.
-
-A pause, changed times and requests that await a host, as the pure core decides them.
+They are rejected for a pause, the backlog, a changed interval, a full queue, a dead owner, or a
+failed trigger.
 """
 
 from __future__ import annotations
@@ -387,7 +386,7 @@ def test_a_full_queue_drops_its_lowest_and_remembers_why() -> None:
 
     state = after(state, requested(a_request("newcomer")))
 
-    assert [request.request_id for request in state.queue] == ["newcomer"]
+    assert queued(state) == ["newcomer"]
     assert state.rejected == (
         RejectedRequest(request_id="lowest", reason=Reason.TOO_MANY_CHECKPOINT_REQUESTS),
     )
@@ -410,7 +409,7 @@ def test_a_queued_request_whose_owner_may_be_dead_expires_when_anybody_asks() ->
 
     state = after(state, requested(a_request("other"), at_ms=2_000))
 
-    assert [request.request_id for request in state.queue] == ["other"]
+    assert queued(state) == ["other"]
     assert state.rejection("mortal") is Reason.CHECKPOINT_EXPIRED
 
 

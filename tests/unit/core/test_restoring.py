@@ -1,9 +1,8 @@
 """The snapshot to restore, and its check: the rules M01 to M06 of the conformance README.
 
 M01 and M02 also promise something of files: that the first checkpoint of NO_CLAIM shares none is
-the plan's ``is_full``, and deleting a claimed savepoint the garbage collector's.
-
-Flink's VertexFinishedStateChecker: only what has finished may stand before what has finished.
+the plan's ``is_full``, and deleting a claimed savepoint the garbage collector's.  Behind what has
+finished only what has finished may stand, as Flink's VertexFinishedStateChecker has it.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from dataclasses import replace
 import pytest
 
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
-from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus, Retention
+from sluice.core.configuration import ClaimMode, JobStatus, Retention
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import SnapshotOrigin, SourceCut
 from sluice.core.restoring import (
     Choice,
@@ -48,6 +47,7 @@ from tests.builders import (
     triggered,
 )
 from tests.core_events import job_failed
+from tests.property.core.completed_checkpoints import a_metadata
 
 NO_CLAIM = RestoreOptions()
 CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
@@ -71,22 +71,6 @@ def a_stage(uid: str, *, has_state: bool = True, max_parallelism: int = 128) -> 
     )
 
 
-def a_snapshot(*stages: StageState, checkpoint_id: int = 7) -> CheckpointMetadata:
-    return CheckpointMetadata(
-        pipeline="auctions",
-        life="life-1",
-        checkpoint_id=CheckpointId(checkpoint_id),
-        parent=None,
-        generation=Generation(1),
-        type=CheckpointType.CHECKPOINT,
-        triggered_at_ms=0,
-        drains=False,
-        sources=(),
-        stages=stages,
-        committables=(),
-    )
-
-
 def judge(
     *stages: StageState,
     declared: DeclaredStage = A,
@@ -95,14 +79,14 @@ def judge(
     source_problems: tuple[str, ...] = (),
 ) -> RestoreApproval | Stop:
     observed = Observed(
-        metadata=a_snapshot(*stages), sizes={FILE: size}, source_problems=source_problems
+        metadata=a_metadata(7, *stages), sizes={FILE: size}, source_problems=source_problems
     )
     choice = Choice(checkpoint_id=X.checkpoint_id, origin=X)
     return decide_restore(a_submitted(), choice, observed, [declared], options)
 
 
 def problem_of(decision: Choice | RestoreApproval | Stop) -> str:
-    """The one that stops it."""
+    """The problem that stops it, which is the only one."""
     assert isinstance(decision, Stop)
     (problem,) = decision.problems
     return problem
@@ -293,7 +277,7 @@ def an_uncommitted() -> CoordinatorState:
     ids=["its own, not committed", "its own, committed", "another's of the same id"],
 )
 def test_the_commit_of_an_own_checkpoint_is_replayed(choice: Choice, replays: bool) -> None:
-    observed = Observed(metadata=a_snapshot(checkpoint_id=choice.checkpoint_id or 0))
+    observed = Observed(metadata=a_metadata(choice.checkpoint_id or 0))
 
     restore = decide_restore(an_uncommitted(), choice, observed, [], NO_CLAIM)
 
@@ -315,7 +299,7 @@ def test_what_becomes_of_the_tables_is_decided_with_the_restore() -> None:
     ahead = TableComparison(
         sink="alerts", version=6, standing=TimelineComparison(ahead=(7,), newest=7)
     )
-    observed = Observed(metadata=a_snapshot(), tables=[ahead])
+    observed = Observed(metadata=a_metadata(7), tables=[ahead])
     choice = Choice(checkpoint_id=CheckpointId(7))
     options = RestoreOptions(roll_back_tables=True)
 
@@ -335,7 +319,7 @@ def test_a_table_that_does_not_agree_stops_a_restore_of_anything() -> None:
         sink="alerts", version=None, standing=TimelineComparison(other_life="theirs")
     )
 
-    for metadata, table in ((a_snapshot(), lacking), (None, theirs)):
+    for metadata, table in ((a_metadata(7), lacking), (None, theirs)):
         choice = Choice(checkpoint_id=metadata.checkpoint_id if metadata else None)
         observed = Observed(metadata=metadata, tables=[table])
         decided = decide_restore(a_submitted(), choice, observed, [], NO_CLAIM)
@@ -368,20 +352,16 @@ def test_a_claimed_savepoint_that_the_job_stands_at_may_be_restored_again() -> N
 
 
 Chain = Mapping[str, Sequence[str]]
-ONE_FILE = SegmentHandle(key="streams/a/1", size_bytes=10, rows=1, checksum="c")
 
 
 def an_ended_stage(
     uid: str, *, ended: bool = True, marked: bool = False, flies: bool = False
 ) -> StageState:
     """``marked``: a later checkpoint than its last found it finished."""
-    return StageState(
-        uid=uid,
-        parallelism=1,
-        max_parallelism=128,
-        subtasks=(),
+    return replace(
+        a_stage(uid, has_state=False),
         watermark_ms=MAX_WATERMARK if ended else 0,
-        in_flight=(InFlightData(producer="s", segments=(ONE_FILE,) if flies else (), schema=b""),),
+        in_flight=(InFlightData(producer="s", segments=(FILE,) if flies else (), schema=b""),),
         is_finished=marked,
     )
 
@@ -390,22 +370,11 @@ def a_snapshot_of(
     *stages: StageState, ended: Mapping[str, bool] | None = None
 ) -> CheckpointMetadata:
     """``ended``: whether each source was exhausted."""
-    return CheckpointMetadata(
-        pipeline="auctions",
-        life="life-1",
-        checkpoint_id=CheckpointId(7),
-        parent=None,
-        generation=Generation(1),
-        type=CheckpointType.CHECKPOINT,
-        triggered_at_ms=0,
-        drains=False,
-        sources=tuple(
-            SourceCut(uid=uid, position=(), exhausted=exhausted)
-            for uid, exhausted in (ended or {"s": True}).items()
-        ),
-        stages=stages,
-        committables=(),
+    sources = tuple(
+        SourceCut(uid=uid, position=(), exhausted=exhausted)
+        for uid, exhausted in (ended or {"s": True}).items()
     )
+    return a_metadata(7, *stages, sources=sources)
 
 
 BOTH = (an_ended_stage("a"), an_ended_stage("b"))

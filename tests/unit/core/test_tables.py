@@ -1,6 +1,6 @@
-"""The four rows of ADR 16: what becomes of a table, and what a person is told of it.
+"""The four rows of ADR 16: what becomes of a table, what a person reads about it, and what is owed.
 
-The recovery of tables that a restore or submission decides: journaled, then owed.
+A restore or a submission decides the recovery of tables: it is journaled, then owed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ahead(*checkpoints: int, can: bool = True, by_itself: bool = False) -> Table
 
 
 def a_table(version: int | None = 7, *, shown: int | None = None, **given: Any) -> TableComparison:
-    """Whose standing, but for what is a field of ``TableStanding``, is as *given*."""
+    """Fields of ``TableComparison`` and of its ``standing``, as *given*."""
     of_table = {"is_empty", "is_of_earlier_life", "can_roll_back", "rolls_back_by_itself"}
     known = {name: given.pop(name) for name in of_table & given.keys()}
     standing = TimelineComparison(**{"newest": shown or 0} | given)

@@ -1,10 +1,10 @@
-"""Lines of a history, as tests need them."""
+"""Lines of a history and figures of a stage, as tests need them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sluice.figures.record import CheckpointStats, CheckpointStatus
+from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats
 
 COMPLETED, FAILED = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED
 
@@ -18,3 +18,13 @@ def a_line(
         "trigger_timestamp": 1_000 * checkpoint_id,
     }
     return CheckpointStats(id=checkpoint_id, status=status, **usual | given)
+
+
+def a_stage(**given: Any) -> StageStats:
+    usual: dict[str, Any] = {
+        "id": "count",
+        "status": COMPLETED,
+        "num_subtasks": 1,
+        "num_acknowledged_subtasks": 1,
+    }
+    return StageStats(**usual | given)

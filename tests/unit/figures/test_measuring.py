@@ -11,7 +11,7 @@ from sluice.core.plan import TaskPlan
 from sluice.figures.measuring import Answered, measured_stages, of_completed
 from sluice.figures.record import CheckpointStatus, StageStats, SubtaskStatus
 from tests.builders import a_plan
-from tests.property.core.test_completed import a_completed
+from tests.property.core.completed_checkpoints import a_completed
 
 A = TaskPlan(uid="a", parallelism=2, max_parallelism=8)
 B = replace(A, uid="b")
@@ -72,9 +72,9 @@ def test_an_unaligned_stage_waits_for_nothing() -> None:
 
 
 def test_a_stage_sums_its_subtasks_and_ends_with_the_last_of_them() -> None:
-    told = answered("a", 1_100, 1_400, checkpointed_bytes=7, full_bytes=20, rows_in=3)
+    answers = answered("a", 1_100, 1_400, checkpointed_bytes=7, full_bytes=20, rows_in=3)
 
-    stage = measured(a=told)["a"]
+    stage = measured(a=answers)["a"]
 
     assert (stage.checkpointed_size, stage.state_size, stage.rows_in) == (14, 40, 6)
     assert (stage.latest_ack_timestamp, stage.end_to_end_duration) == (1_400, 400)
@@ -109,9 +109,7 @@ def test_an_overtaken_stage_was_acknowledged_by_the_coordinator() -> None:
 
 def test_finalization_is_what_came_after_the_latest_ack() -> None:
     stages = [*measured(a=answered("a", 1_100, 1_400), b=answered("b", 1_150, 1_950)).values()]
-    done = replace(
-        a_completed(1, PLAN.type), triggered_at_ms=1_000, completed_at_ms=2_000, records=10
-    )
+    done = a_completed(1, PLAN.type, triggered_at_ms=1_000, completed_at_ms=2_000, records=10)
 
     line = of_completed(done, stages)
 

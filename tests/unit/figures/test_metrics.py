@@ -6,15 +6,15 @@ from typing import Any
 
 from sluice.core.answers import StoreRequests
 from sluice.core.completed import CompletedCheckpoint
-from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
-from sluice.core.ids import CheckpointId, Generation
 from sluice.core.state import CoordinatorState
 from sluice.figures.metrics import METRICS, JobFigures, samples, unreadable
 from sluice.figures.overview import Counts, Latest, Restored
 from sluice.figures.rates import NodeRates, Rates, SourceLag
-from sluice.figures.record import CheckpointDuration, StageStats, SubtaskStats
-from tests.unit.figures.lines import COMPLETED, a_line
+from sluice.figures.record import CheckpointDuration, SubtaskStats
+from tests.property.core.completed_checkpoints import a_completed
+from tests.unit.figures.lines import a_line, a_stage
 
 NONE = Latest(completed=None, savepoint=None, failed=None, restored=None)
 COUNTS = Counts(restored=1, total=9, in_progress=1, completed=6, failed=2)
@@ -32,16 +32,6 @@ def values(**given: Any) -> dict[tuple[str, ...], float]:
     assert all(sample.labels[0] == "auctions" for sample in found)
     assert all(len(sample.labels) == len(sample.metric.labels) for sample in found)
     return {(sample.metric.key, *sample.labels[1:]): sample.value for sample in found}
-
-
-def a_stage(**given: Any) -> StageStats:
-    usual: dict[str, Any] = {
-        "id": "count",
-        "status": COMPLETED,
-        "num_subtasks": 1,
-        "num_acknowledged_subtasks": 1,
-    }
-    return StageStats(**usual | given)
 
 
 def test_before_the_first_checkpoint_there_are_counts_and_a_status_and_no_zero_besides() -> None:
@@ -152,28 +142,13 @@ def test_a_watermark_that_is_no_moment_is_left_out() -> None:
 
 
 def test_a_commit_is_owed_until_the_newest_checkpoint_is_published() -> None:
-    def completed(checkpoint_id: int, *, is_committed: bool) -> CompletedCheckpoint:
-        return CompletedCheckpoint(
-            checkpoint_id=CheckpointId(checkpoint_id),
-            generation=Generation(1),
-            parent=None,
-            type=CheckpointType.CHECKPOINT,
-            triggered_at_ms=0,
-            completed_at_ms=1,
-            drains=False,
-            records=0,
-            checkpointed_bytes=0,
-            full_bytes=0,
-            is_committed=is_committed,
-        )
-
     def owed(*done: CompletedCheckpoint) -> float:
         state = CoordinatorState(base=done[-1].checkpoint_id, completed=done)
         return values(state=state)["numberOfOwedCommits",]
 
-    left_behind = completed(1, is_committed=False)
-    assert owed(left_behind, completed(2, is_committed=False)) == 1
-    assert owed(left_behind, completed(2, is_committed=True)) == 0
+    left_behind = a_completed(1)
+    assert owed(left_behind, a_completed(2)) == 1
+    assert owed(left_behind, a_completed(2, is_committed=True)) == 0
 
 
 def test_orphans_and_the_interval_are_said_where_they_are_known() -> None:

@@ -1,4 +1,4 @@
-"""The lag of sources: what was there at the newest trigger, and is in no completed checkpoint.
+"""Lags: what was there at the newest trigger, and is in no completed checkpoint.
 
 Rates: rows and bytes of the last completed epochs over the time that they took.
 """
@@ -28,9 +28,9 @@ from sluice.figures.rates import (
     rates_of,
     with_pending,
 )
-from sluice.figures.record import CheckpointStatus, EpochFlow, Flow, SourceStats, StageStats
+from sluice.figures.record import EpochFlow, Flow, SourceStats
 from tests.builders import a_plan
-from tests.unit.figures.lines import COMPLETED, FAILED, a_line
+from tests.unit.figures.lines import FAILED, a_line, a_stage
 
 
 def a_look(at_ms: int, **given: Any) -> SourcesAtTrigger:
@@ -120,18 +120,11 @@ def test_a_watermark_that_is_no_moment_has_no_lag_and_none_is_negative() -> None
 
 
 def test_the_least_watermark_is_known_when_that_of_each_stage_is() -> None:
-    def a_stage(watermark: int | None) -> StageStats:
-        return StageStats(
-            id="s",
-            status=COMPLETED,
-            num_subtasks=1,
-            num_acknowledged_subtasks=1,
-            watermark=watermark,
-        )
+    known = a_stage(watermark=4)
 
-    assert least_watermark([a_stage(4), a_stage(3)]) == 3
-    assert least_watermark([a_stage(4), a_stage(None)]) is None
-    assert least_watermark([a_stage(4), a_stage(MIN_WATERMARK)]) is None
+    assert least_watermark([known, a_stage(watermark=3)]) == 3
+    assert least_watermark([known, a_stage(watermark=None)]) is None
+    assert least_watermark([known, a_stage(watermark=MIN_WATERMARK)]) is None
     assert least_watermark([]) is None
 
 
@@ -240,15 +233,7 @@ def test_a_failed_checkpoint_passes_on_what_was_before_it() -> None:
 
 def test_a_checkpoints_flow_is_that_of_its_sources_and_stages() -> None:
     source = SourceStats(id="events", records=10, size=90)
-    stage = StageStats(
-        id="count",
-        status=CheckpointStatus.COMPLETED,
-        num_subtasks=1,
-        num_acknowledged_subtasks=1,
-        rows_in=10,
-        rows_out=3,
-        bytes_out=40,
-    )
+    stage = a_stage(rows_in=10, rows_out=3, bytes_out=40)
 
     flow = flow_of(a_line(1, completed_timestamp=2_000), [source], [stage])
 

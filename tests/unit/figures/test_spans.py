@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from sluice.figures.record import CheckpointDuration, CheckpointStats, StageStats, SubtaskStats
 from sluice.figures.spans import Origin, Trace, trace_of
-from tests.unit.figures.lines import COMPLETED, FAILED, a_line
+from tests.unit.figures.lines import FAILED, a_line, a_stage
 
 ORIGIN = Origin(pipeline="auctions", life="a")
 
 
-def a_stage(*subtasks: SubtaskStats) -> StageStats:
-    return StageStats(
-        id="count",
-        status=COMPLETED,
-        num_subtasks=len(subtasks),
-        num_acknowledged_subtasks=len(subtasks),
-        latest_ack_timestamp=max((s.ack_timestamp or 0 for s in subtasks), default=None),
-        subtasks=subtasks,
-    )
+def with_subtasks(*subtasks: SubtaskStats) -> StageStats:
+    latest = max((s.ack_timestamp or 0 for s in subtasks), default=None)
+    return a_stage(latest_ack_timestamp=latest, subtasks=subtasks)
 
 
 def a_subtask(index: int, start: int | None, ack: int | None, upload: int) -> SubtaskStats:
@@ -38,7 +32,7 @@ def times(trace: Trace) -> list[tuple[str, int, int]]:
 
 
 DONE = a_line(1, latest_ack_timestamp=1_900, completed_timestamp=2_000)
-STAGE = a_stage(a_subtask(0, 1_200, 1_800, 100), a_subtask(1, 1_300, 1_900, 5_000))
+STAGE = with_subtasks(a_subtask(0, 1_200, 1_800, 100), a_subtask(1, 1_300, 1_900, 5_000))
 
 
 def test_every_part_has_the_times_that_were_measured() -> None:
@@ -88,9 +82,9 @@ def test_a_failed_one_says_why_and_has_what_is_known_of_it() -> None:
     failed = a_line(
         1, FAILED, failure_timestamp=3_000, failure_reason="DECLINED", failure_message="disk full"
     )
-    silent = a_stage(a_subtask(0, None, 1_500, 0))
+    silent = with_subtasks(a_subtask(0, None, 1_500, 0))
 
-    trace = traced(failed, silent, a_stage(a_subtask(0, 1_200, None, 0)))
+    trace = traced(failed, silent, with_subtasks(a_subtask(0, 1_200, None, 0)))
 
     assert times(trace) == [
         ("checkpoint auctions", 1_000, 3_000),

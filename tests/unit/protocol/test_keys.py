@@ -1,6 +1,6 @@
-"""Keys: as the layout says, sorted as the numbers in them, and read back without loss.
+"""Keys: as the layout has them, sorted as the numbers in them, and read back without loss.
 
-The names that may be part of a key; refusals do not depend on ``assert``.
+Names that cannot be part of a key are refused, also under ``python -O``.
 """
 
 from __future__ import annotations
@@ -212,6 +212,15 @@ def test_a_prefix_ends_anywhere_and_leads_nowhere_else() -> None:
             check_prefix(prefix)
 
 
+@given(ids)
+def test_the_checkpoint_of_statistics_is_read_back(checkpoint_id: int) -> None:
+    key = PATHS.statistics(checkpoint_id)
+
+    assert PATHS.is_statistics(key)
+    assert PATHS.statistics_of(key) == checkpoint_id
+    assert PATHS.checkpoint_of(key) is None  # No garbage by its id.
+
+
 def test_only_what_we_write_is_taken_for_ours() -> None:
     assert PATHS.is_journal_entry(PATHS.journal_entry(7))
     assert PATHS.is_early_publish(PATHS.early_publish(7, "alerts"))
@@ -221,6 +230,8 @@ def test_only_what_we_write_is_taken_for_ours() -> None:
 
     for key in ("x", "7", "000000000007/x", "00000000000x", "auctions/savepoints/m/_metadata"):
         assert not PATHS.is_journal_entry(PATHS.journal() + key)
+    for key in ("auctions/statistics/7", "other/statistics/0000000007", "x"):
+        assert not PATHS.is_statistics(key)
     assert not PATHS.is_early_publish(PATHS.early_publishes() + "notes.txt")
     assert not PATHS.is_compaction(PATHS.compactions("a") + "copy/record")
     assert PATHS.savepoint_of(PATHS.savepoints() + "ä/_metadata") is None

@@ -1,8 +1,8 @@
-"""The URIs of roots: their stores, and the refusal of misspelt ones.
+"""The URIs of roots, and the layers over their stores.
 
-Requests are counted as S3 charges them, whatever they find.
-
-A store that remembers asks once, answers as the store behind it does, and forgets at a write.
+A misspelt root is refused.  Requests are counted as S3 charges them, whatever they find.  A store
+that is away is asked again, for a bounded time.  A store that remembers asks once, answers as the
+store behind it does, and forgets at a write.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import pytest
 
 from harness.counting_store import CountingStore
 from sluice.core.answers import StoreRequests
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import (
     PAGE,
     MeteredStore,
+    PatientStore,
     ReadMemory,
     RememberingStore,
     RequestCounter,
@@ -26,6 +27,7 @@ from sluice.store.open import (
     open_store,
 )
 from sluice.store.uploads import Uploads
+from tests.patching import replace_in
 
 
 def test_one_name_is_one_store_in_memory() -> None:
@@ -133,7 +135,7 @@ def test_what_was_read_is_not_read_again(behind: CountingStore) -> None:
 
     with behind.counted() as asked:
         bodies = [store.get(key) for key in ("a/1", "a/1", "none", "none")]
-        listings = [[one.key for one in store.list("a/")] for _ in range(2)]
+        listings = [[listed.key for listed in store.list("a/")] for _ in range(2)]
 
     assert bodies == [b"a/1", b"a/1", None, None]
     assert listings == [["a/1", "a/2", "a/3"]] * 2
@@ -175,3 +177,43 @@ def test_places_of_one_memory_share_what_they_read() -> None:
     assert (before, second.get("x")) == (b"1", b"1")
     assert open_store(root.elsewhere("memory://shared-memory/jobs").below("y")).get("x") is None
     assert root == StoreLocation("memory://shared-memory")
+
+
+class AwayStore(InMemoryStore):
+    """Answers nothing for the first *failures* requests."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.requests = 0
+
+    def get(self, key: str) -> bytes | None:
+        self.requests += 1
+        if self.requests <= self.failures:
+            raise StoreUnavailable(f"request {self.requests} is lost")
+        return super().get(key)
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    found: list[float] = []
+    replace_in(monkeypatch, "tenacity.nap", "time", sleep=found.append)
+    return found
+
+
+@pytest.mark.parametrize(("failures", "paused"), [(0, 0), (1, 0), (2, 1), (5, 4)])
+def test_the_first_repetition_is_at_once_and_the_others_after_a_pause(
+    failures: int, paused: int, pauses: list[float]
+) -> None:
+    store = AwayStore(failures)
+    store.put("journal/1", b"it")
+
+    assert PatientStore(store).get("journal/1") == b"it"
+    assert (store.requests, len(pauses)) == (failures + 1, paused)
+
+
+def test_a_store_that_stays_away_is_given_up_with_its_last_error(pauses: list[float]) -> None:
+    store = AwayStore(9)
+
+    with pytest.raises(StoreUnavailable, match="request 2 is lost"):
+        PatientStore(store, patience_s=0).get("journal/1")
