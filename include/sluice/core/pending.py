@@ -57,7 +57,6 @@ class PendingCheckpoint:
     def of(
         cls, plan: CheckpointPlan, *, savepoint_name: str | None = None, request_id: str = ""
     ) -> PendingCheckpoint:
-        """The checkpoint that *plan* starts."""
         return cls(
             checkpoint_id=plan.checkpoint_id,
             parent=plan.parent,

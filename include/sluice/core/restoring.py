@@ -144,7 +144,6 @@ class Stop:
 def choose(
     state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
 ) -> Choice | Stop:
-    """The snapshot that *target* means in *state*."""
     is_claimed = options.claim_mode is ClaimMode.CLAIM
     match target:
         case Latest():

@@ -53,22 +53,17 @@ def measured_stages(
     arrivals: dict[str, int | None] = {}
     found: list[StageStats] = []
     for task in plan.tasks:
-        kept = metadata.stage(task.uid) if metadata is not None else None
+        barriers = [arrivals.get(producer) for producer in task.reads]
+        if (sources or {}).get(task.uid):
+            barriers.append(plan.triggered_at_ms)
         stage = _stage(
             plan,
             task,
             answered.get(task.uid, Answered()),
             status,
+            barriers,
             is_overtaken=task.uid in overtaken,
-            kept=kept,
-        )
-        waits = not stage.unaligned_checkpoint
-        barriers = [arrivals.get(producer) for producer in task.reads]
-        if (sources or {}).get(task.uid):
-            barriers.append(plan.triggered_at_ms)
-        duration = _alignment(barriers) if waits else None
-        stage = msgspec.structs.replace(
-            stage, alignment=msgspec.structs.replace(stage.alignment, duration=duration)
+            kept=metadata.stage(task.uid) if metadata is not None else None,
         )
         is_sealed = stage.num_acknowledged_subtasks == stage.num_subtasks
         arrivals[task.uid] = stage.latest_ack_timestamp if is_sealed else None
@@ -81,6 +76,7 @@ def _stage(
     task: TaskPlan,
     answered: Answered,
     status: CheckpointStatus,
+    barriers: Sequence[int | None],
     *,
     is_overtaken: bool,
     kept: StageState | None,
@@ -93,6 +89,7 @@ def _stage(
     latest = max((s.ack_timestamp for s in done if s.ack_timestamp), default=None)
     requests = [subtask.requests for subtask in done if subtask.requests is not None]
     in_flight = kept.in_flight_segments if kept is not None else None
+    is_unaligned = is_overtaken or task.is_unaligned
     return StageStats(
         id=task.uid,
         status=status,
@@ -105,9 +102,10 @@ def _stage(
         checkpointed_size=sum_of_measured(subtask.checkpointed_size for subtask in done),
         state_size=sum_of_measured(subtask.state_size for subtask in done),
         alignment=CheckpointAlignment(
-            persisted=None if in_flight is None else sum(file.size_bytes for file in in_flight)
+            duration=None if is_unaligned else _alignment(barriers),
+            persisted=None if in_flight is None else sum(file.size_bytes for file in in_flight),
         ),
-        unaligned_checkpoint=is_overtaken or task.is_unaligned,
+        unaligned_checkpoint=is_unaligned,
         watermark=None if kept is None else kept.watermark_ms,
         rows_in=sum_of_measured(subtask.rows_in for subtask in done),
         rows_out=sum_of_measured(subtask.rows_out for subtask in done),

@@ -45,7 +45,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Over the completed checkpoints of the history."""
+    """Over the completed checkpoints of the history, of their figures of these names."""
 
     checkpointed_size: StatsSummary | None
     state_size: StatsSummary | None
@@ -108,12 +108,10 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
 def summary_of_checkpoints(checkpoints: Iterable[CheckpointStats]) -> Summary:
     completed = [line for line in checkpoints if line.status is CheckpointStatus.COMPLETED]
     return Summary(
-        checkpointed_size=summary_of(line.checkpointed_size for line in completed),
-        state_size=summary_of(line.state_size for line in completed),
-        end_to_end_duration=summary_of(line.end_to_end_duration for line in completed),
-        finalization_duration=summary_of(line.finalization_duration for line in completed),
-        persisted_data=summary_of(line.persisted_data for line in completed),
-        records=summary_of(line.records for line in completed),
+        **{
+            figure: summary_of(getattr(line, figure) for line in completed)
+            for figure in Summary.__struct_fields__
+        }
     )
 
 

@@ -17,7 +17,8 @@ MASK = "***"
 SHORTEST_SECRET = 4  # A shorter one would mask parts of words, and is guessed anyway.
 SHORTEST_UNDECLARED = 8  # Of variables that merely have the name of a secret; "test" is not one.
 
-SECRET_VARIABLES: set[str] = set()  # Filled by declarations and by use.
+# The variables that hold secrets, as far as this process has declared or used them.
+SECRET_VARIABLES: set[str] = set()
 
 _NAME_OF_ONE = r"[\w.-]*(?:passw(?:or)?d|secret|token|api_?key|access_?key|credential)[\w.-]*"
 _SECRET_VARIABLE = re.compile(_NAME_OF_ONE, re.IGNORECASE)
@@ -55,15 +56,10 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _known_secrets() -> set[str]:
-    declared = {os.environ[name] for name in declared_secrets() if name in os.environ}
+    declared = {os.environ[name] for name in SECRET_VARIABLES if name in os.environ}
     named_so = {
         value
         for name, value in os.environ.items()
         if _SECRET_VARIABLE.fullmatch(name) and len(value) >= SHORTEST_UNDECLARED
     }
     return declared | named_so
-
-
-def declared_secrets() -> frozenset[str]:
-    """The variables that hold secrets, as far as this process has declared or used them."""
-    return frozenset(SECRET_VARIABLES)
