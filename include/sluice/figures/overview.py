@@ -35,7 +35,7 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Since the job's first checkpoint, with those that have left the history."""
+    """Since the job's first checkpoint, also of those that the history has no more."""
 
     restored: int
     total: int
@@ -45,7 +45,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """Over the completed checkpoints of the history, of their figures of these names."""
+    """Over the completed checkpoints of the history."""
 
     checkpointed_size: StatsSummary | None
     state_size: StatsSummary | None

@@ -52,8 +52,8 @@ class SourceLag(msgspec.Struct, frozen=True, kw_only=True):
     ``pending_records`` and ``pending_bytes`` were there at ``as_of``, the newest trigger that is
     known, and are in no completed checkpoint; with ``pending_is_least`` there may be more.
     ``pending_splits`` and ``is_behind`` are about what waits for a later epoch than the newest.
-    The others are of the newest completed checkpoint: ``records`` of its epoch, the ``watermark``,
-    its distance to the trigger, and the age of the latest row when it had been read.
+    The others are of the newest completed checkpoint: ``records`` of its epoch, the ``watermark``
+    and its distance to the trigger, and how old the latest row was when it had been read.
     """
 
     id: str

@@ -76,13 +76,13 @@ class SubtaskStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SourceStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A source in a checkpoint: what its epoch has read, and what lay behind the barrier when it
-    was triggered (Flink's pendingRecords and pendingBytes).
+    """A source in a checkpoint: what its epoch has read, and what was seen behind the barrier when
+    it was triggered (Flink's pendingRecords and pendingBytes).
 
-    ``pending_splits`` are the partitions, files or snapshots with records there; with
+    ``pending_splits`` are the partitions, files or snapshots that had some; with
     ``pending_is_least`` there may have been more.  ``watermark`` is the source's own behind its
-    barrier, ``event_time`` the latest of its rows so far, ``emit_timestamp`` when the first stage
-    that reads it had acknowledged.
+    barrier, ``event_time`` the latest that was seen of its rows, ``emit_timestamp`` when the first
+    stage that reads it had acknowledged.
     """
 
     id: str
@@ -128,7 +128,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SubtaskException(msgspec.Struct, frozen=True, kw_only=True):
-    """The message with which a subtask declined."""
+    """The words in which a subtask declined."""
 
     stage: str
     index: int
