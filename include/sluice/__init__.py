@@ -1,8 +1,8 @@
 """Consistent checkpoints, savepoints and restore for chains of Spark stages on Airflow.
 
-What a declaration is written with: ``from sluice import Pipeline, Tumbling, aggregates``, beside
-the places of ``sluice.sources`` and ``sluice.sinks``.  A name is imported when it is first used, so
-that ``import sluice`` costs nothing.
+A declaration is written with these names: ``from sluice import Pipeline, Tumbling, aggregates``;
+``sluice.sources`` and ``sluice.sinks`` have the places.  A name is imported when it is first used,
+so that ``import sluice`` costs nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from sluice.errors import CheckpointDeclined
 
 _MODULES = {
-    "checkpointing": (
+    "sluice.declaration.checkpointing": (
         "Checkpointing",
         "MasterHook",
         "RestoreHook",
@@ -69,7 +69,7 @@ _MODULES = {
         "fixed_delay",
         "no_restart",
     ),
-    "keyed_functions": (
+    "sluice.declaration.keyed_functions": (
         "BroadcastContext",
         "BroadcastState",
         "CheckpointedFunction",
@@ -81,7 +81,7 @@ _MODULES = {
         "SubtaskContext",
         "UnionListState",
     ),
-    "keyed_states": (
+    "sluice.declaration.keyed_states": (
         "AggregateFunction",
         "AggregatingState",
         "ListState",
@@ -90,24 +90,10 @@ _MODULES = {
         "StateTtlConfig",
         "ValueState",
     ),
-    "operations": (
-        "Attached",
-        "Hopping",
-        "Session",
-        "Tumbling",
-    ),
-    "params": (
-        "Env",
-        "Param",
-        "env",
-        "param",
-    ),
-    "pipeline": (
-        "KeyedStream",
-        "Pipeline",
-        "Stream",
-    ),
-    "schedules": (
+    "sluice.declaration.operations": ("Attached", "Hopping", "Session", "Tumbling"),
+    "sluice.declaration.params": ("Env", "Param", "env", "param"),
+    "sluice.declaration.pipeline": ("KeyedStream", "Pipeline", "Stream"),
+    "sluice.declaration.schedules": (
         "Continuous",
         "Cron",
         "OnAsset",
@@ -115,6 +101,7 @@ _MODULES = {
         "Submit",
         "Watcher",
     ),
+    "sluice.errors": ("CheckpointDeclined",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -170,10 +157,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "aggregates":
         return import_module("sluice.declaration.aggregates")
-    if name == "CheckpointDeclined":
-        return getattr(import_module("sluice.errors"), name)
     if name in _MODULE_OF:
-        return getattr(import_module(f"sluice.declaration.{_MODULE_OF[name]}"), name)
+        return getattr(import_module(_MODULE_OF[name]), name)
     raise AttributeError(f"module 'sluice' has no attribute {name!r}")
 
 

@@ -11,14 +11,9 @@
     ├── StageFailed           a stage's execution attempt failed: the job fails over
     ├── NotYetAcknowledged    nothing failed: a stage that is waited for still runs; ask again
     └── StoreUnavailable      the store could not answer: retry
+        └── ObjectVanished    an object was deleted between two requests
 
 Expected outcomes (a duplicate ack, a lost race, a dropped request) are return values, not errors.
-
-Invariants of values that may come from outside: checked also under ``python -O``, which drops
-``assert``.
-
-Much of the core's state is read from the bucket.  The decoder turns the ``ValueError`` into a
-``ProtocolViolation`` that names the object.
 """
 
 from __future__ import annotations
@@ -126,6 +121,10 @@ class ObjectVanished(StoreUnavailable):
 
 
 def require(holds: bool, what: str) -> None:  # noqa: FBT001 - it reads as an assertion
-    """Raises ValueError unless *what*, said of the value, holds."""
+    """Raises ValueError with the text *what* unless it *holds*; also under ``python -O``.
+
+    For invariants of values that may be read from the bucket, where ``assert`` could be missing:
+    the decoder turns the ValueError into a ``ProtocolViolation`` that names the object.
+    """
     if not holds:
         raise ValueError(what)

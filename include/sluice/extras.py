@@ -1,7 +1,8 @@
 """The optional libraries: which extra installs each, and which versions of Airflow and Spark work.
 
-``pip install sluice`` brings the core, the command line and the bucket.  A library beyond these is
-asked for where it is first needed, and its absence is one sentence that names the extra.
+``pip install sluice`` brings the core, the command line and the bucket.  Whatever needs another
+library checks that it is installed when it is first used, and its absence is one sentence that
+names the extra.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ class SupportedVersions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """A *library* of an *extra*, or of the core for an empty one, from *first* to below *end*, if
-    any, as the installed distribution asks for it.
+    """A *library* that the installed distribution requires, from *first* to below *end*.
+
+    An empty *extra* is the core; an empty bound is none.
     """
 
     library: str
@@ -90,20 +92,20 @@ def require_installed(*modules: str, who: str) -> None:
 
 
 def requirements(lines: Iterable[str] | None = None) -> tuple[Requirement, ...]:
-    """What pyproject.toml states, extra by extra; *lines* as a distribution's metadata has them."""
+    """The requirements of pyproject.toml, extra by extra; *lines* are those of other metadata."""
     stated = metadata.requires(DISTRIBUTION) if lines is None else lines
-    found = [_REQUIREMENT.fullmatch(line) for line in stated or ()]
+    matches = [_REQUIREMENT.fullmatch(line) for line in stated or ()]
     parsed = [
         Requirement(
-            library=one["library"],
-            first=_bound(">=", one["bounds"]),
-            end=_bound("<", one["bounds"]),
-            extra=one["extra"] or "",
+            library=match["library"],
+            first=_bound(">=", match["bounds"]),
+            end=_bound("<", match["bounds"]),
+            extra=match["extra"] or "",
         )
-        for one in found
-        if one is not None and one["library"] != DISTRIBUTION  # "all" names the other extras.
+        for match in matches
+        if match is not None and match["library"] != DISTRIBUTION  # "all" names the other extras.
     ]
-    return tuple(sorted(parsed, key=lambda one: (one.extra, one.library)))
+    return tuple(sorted(parsed, key=lambda requirement: (requirement.extra, requirement.library)))
 
 
 def is_within(version: str, *, first: str = "", end: str = "") -> bool:
@@ -113,10 +115,8 @@ def is_within(version: str, *, first: str = "", end: str = "") -> bool:
 
 
 def _bound(operator: str, bounds: str) -> str:
-    found = (part.strip() for part in bounds.split(","))
-    return next(
-        (one.removeprefix(operator) for one in found if re.match(rf"{operator}\d", one)), ""
-    )
+    bound = re.search(rf"(?:^|,)\s*{operator}(?=\d)([^,]*)", bounds)
+    return "" if bound is None else bound[1].strip()
 
 
 def _is_installed(module: str) -> bool:

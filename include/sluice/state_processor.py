@@ -5,7 +5,7 @@
     writer.transform("per_auction", lambda rows: rows.filter(pl.col("bids") > 1))
     writer.write("after")
 
-The page "State as data" of the documentation describes it.
+See the page "State as data" of the documentation.
 """
 
 from sluice.local.savepoint_tables import state_tables

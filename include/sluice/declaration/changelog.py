@@ -1,4 +1,4 @@
-"""The algebra of changes: what the rows of a stream mean, and what each operator makes of them.
+"""The algebra of changes: the kind of a stream, and the kind of each operator's result.
 
 Every stream has a kind, which follows from its declaration alone (Flink's ChangelogMode):
 
@@ -7,10 +7,10 @@ Every stream has a kind, which follows from its declaration alone (Flink's Chang
                    earlier one, and rows may vanish
     Retract        a bag: rows are added and taken back as whole rows; no columns identify one
 
-Whatever is not ``Append`` carries ``_weight`` to every stage that reads it: 1 a row, -1 a row that
-is taken back, exactly as it was sent.  So a result does not depend on which other stages read the
-stream.  Which operation takes what, and what it then yields, is ``result_kind``, as a table in
-docs/reference/pipelines.md; what a sink takes is ``check_sink``.
+A stream that is not ``Append`` carries ``_weight`` to every stage that reads it: 1 for a row, -1
+for a row that is taken back exactly as it was sent.  So a result does not depend on which other
+stages read the stream.  ``result_kind`` is the table of docs/reference/pipelines.md: the kinds that
+an operation reads, and the kind of its result; ``check_sink`` has the kinds that a sink reads.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from sluice.errors import ConfigurationError
 
 ROW_KIND = "kind"  # The column of a changelog that a sink writes.
 
-_PLAIN = re.compile(
+# A column as it is, or under another name.
+_COLUMN = re.compile(
     r"""(["`]?)(?P<column>\w+)\1(?:\s+AS\s+(["`]?)(?P<name>\w+)\3)?""", re.IGNORECASE
 )
 
@@ -100,7 +101,7 @@ class StreamRead:
 def result_kind(
     uid: str, operation: Operation, keys: tuple[str, ...], reads: Sequence[StreamRead]
 ) -> Kind:
-    """The kind of what the stage *uid* yields, keyed by *keys*, of what it *reads*.
+    """The kind of the result of the stage *uid*, keyed by *keys*, by the streams that it *reads*.
 
     Raises:
         ConfigurationError: the operation cannot take rows back; the message names one that can.
@@ -140,41 +141,36 @@ def result_kind(
 
 
 def after(steps: Sequence[Step], kind: Kind) -> Kind:
-    """What becomes of *kind* behind filters and projections.
+    """The kind of a stream of *kind* behind filters and projections.
 
-    A key that is renamed stays one; without a column of it, nothing identifies a row any more.
+    A renamed key column still identifies a row; once a column of the key is left out, nothing does.
     """
     for step in steps:
-        if isinstance(step, Projection):
-            kind = _selected(kind, step.columns)
+        if not isinstance(kind, Upsert):
+            return kind
+        if isinstance(step, Projection) and "*" not in step.columns:
+            items = [_COLUMN.fullmatch(column.strip()) for column in step.columns]
+            names = {item["column"]: item["name"] or item["column"] for item in items if item}
+            is_whole = all(column in names for column in kind.key)
+            kind = Upsert(tuple(names[column] for column in kind.key)) if is_whole else Retract()
     return kind
 
 
-def _selected(kind: Kind, columns: Sequence[str]) -> Kind:
-    if not isinstance(kind, Upsert) or "*" in columns:
-        return kind
-    items = [_PLAIN.fullmatch(column.strip()) for column in columns]
-    names = {item["column"]: item["name"] or item["column"] for item in items if item is not None}
-    if any(column not in names for column in kind.key):
-        return Retract()
-    return Upsert(tuple(names[column] for column in kind.key))
-
-
 def analysed(kind: Kind, columns: Collection[str]) -> Kind:
-    """*kind*, once it is known which *columns* a stage yields: a function may have dropped some."""
+    """*kind* with the *columns* that a stage is found to yield: a function may drop some."""
     if isinstance(kind, Upsert) and not set(kind.key) <= set(columns):
         return Retract()
     return kind
 
 
 def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
-    """Whether the sink *uid* can show what it reads.
+    """Check that the table of the sink *uid* can hold the stream that it reads.
 
     Raises:
-        ConfigurationError: it would show rows that were taken back, or lose some.
+        ConfigurationError: the table would have rows that were taken back, or lack some.
     """
     if spec.changelog:
-        return  # It shows every change.
+        return  # It holds every change.
     what = f"sink {uid!r}"
     match read.kind:
         case Append():
@@ -183,14 +179,14 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
             if not spec.upsert_key:
                 raise ConfigurationError(
                     f"{what} appends, but rows of {read.producer!r} replace earlier ones with the "
-                    f"same {_and(key)}; keep the newest with upsert_key={key!r}, which of a "
+                    f"same {_list(key)}; keep the newest with upsert_key={key!r}, which of a "
                     "KafkaTopic is key=... and upsert=True, or write every change with "
                     "changelog=True"
                 )
             if not set(key) <= set(spec.upsert_key):
                 raise ConfigurationError(
-                    f"{what} upserts by {_and(spec.upsert_key)}, but {read.producer!r} has a row "
-                    f"for each {_and(key)}, several of which may share a key; upsert by {key!r}, "
+                    f"{what} upserts by {_list(spec.upsert_key)}, but {read.producer!r} has a row "
+                    f"for each {_list(key)}, several of which may share a key; upsert by {key!r}, "
                     f"or choose one with {_latest(spec.upsert_key)}"
                 )
         case Retract():
@@ -201,7 +197,7 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
                     "key_by(...).latest(...) and keep the newest with upsert_key=..."
                 )
             raise ConfigurationError(
-                f"{what} upserts by {_and(spec.upsert_key)}, but no columns identify a row of "
+                f"{what} upserts by {_list(spec.upsert_key)}, but no columns identify a row of "
                 f"{read.producer!r}; choose one with {_latest(spec.upsert_key)}, or write every "
                 "change with changelog=True"
             )
@@ -210,7 +206,7 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
 
 
 def check_sink_columns(uid: str, spec: SinkSpec, producer: str, columns: Collection[str]) -> None:
-    """Raises ConfigurationError: the sink *uid* needs a column that its rows have not."""
+    """Raises ConfigurationError if the sink *uid* needs a column that its rows do not have."""
     names = [(name, "upserts by") for name in spec.upsert_key]
     names += [(name, "is partitioned by") for name in getattr(spec, "partition_by", ())]
     for name, needs in names:
@@ -225,7 +221,7 @@ def check_sink_columns(uid: str, spec: SinkSpec, producer: str, columns: Collect
 def check_row_kind_column(
     uid: str, spec: SinkSpec, producer: str, columns: Collection[str]
 ) -> None:
-    """Raises ConfigurationError: the rows have a column where a changelog says what they do."""
+    """Raises ConfigurationError if the rows have a column with the name of the row kind's."""
     if spec.changelog and ROW_KIND in columns:
         raise ConfigurationError(
             f"sink {uid!r} writes a changelog, whose column {ROW_KIND!r} says what a row does, but "
@@ -233,21 +229,9 @@ def check_row_kind_column(
         )
 
 
-def _of_appended(operation: Operation, keys: tuple[str, ...]) -> Kind:
-    """Of operations that read only what is appended."""
-    match operation:
-        case WindowAggregate(window=Attached(), allowed_lateness_ms=late_ms) if late_ms:
-            # Windows of other stages' making: several may begin together.
-            return Upsert(tuple(dict.fromkeys((*keys, "window_start", "window_end"))))
-        case WindowAggregate(allowed_lateness_ms=late_ms) if late_ms:
-            return Upsert(tuple(dict.fromkeys((*keys, "window_start"))))
-        case _:
-            return Append()
-
-
 def _refuse(uid: str, operation: Operation, read: StreamRead) -> NoReturn:
     if isinstance(read.kind, Upsert):
-        what = f"whose rows replace earlier ones with the same {_and(read.kind.key)}"
+        what = f"whose rows replace earlier ones with the same {_list(read.kind.key)}"
     else:
         what = "which takes rows back"
     name, instead = _instead(operation)
@@ -258,7 +242,7 @@ def _refuse(uid: str, operation: Operation, read: StreamRead) -> NoReturn:
 
 
 def _instead(operation: Operation) -> tuple[str, str]:
-    """What an operation is called that reads only what is appended, and what to do instead."""
+    """The method that declares *operation*, which reads append-only streams, and what to use."""
     match operation:
         case Lookup() | KeyedLookup():
             return "lookup()", (
@@ -284,9 +268,21 @@ def _instead(operation: Operation) -> tuple[str, str]:
             )
 
 
+def _of_appended(operation: Operation, keys: tuple[str, ...]) -> Kind:
+    """The kind of the result of an operation that reads append-only streams alone."""
+    match operation:
+        case WindowAggregate(window=Attached(), allowed_lateness_ms=late_ms) if late_ms:
+            # Windows that another stage computed: several may begin at the same instant.
+            return Upsert(tuple(dict.fromkeys((*keys, "window_start", "window_end"))))
+        case WindowAggregate(allowed_lateness_ms=late_ms) if late_ms:
+            return Upsert(tuple(dict.fromkeys((*keys, "window_start"))))
+        case _:
+            return Append()
+
+
 def _latest(columns: tuple[str, ...]) -> str:
     return f"key_by({', '.join(map(repr, columns))}).latest(...)"
 
 
-def _and(columns: Sequence[str]) -> str:
+def _list(columns: Sequence[str]) -> str:
     return ", ".join(columns)

@@ -1,35 +1,12 @@
-"""How a pipeline takes checkpoints: one frozen dataclass, checked when it is built.
+"""The declaration of checkpointing: how often, how many, where state is kept, what a failure does.
 
-Field names and limits are those of Flink's CheckpointConfig.  docs/reference/configuration.md shows
-every field beside its Flink option, and where a default differs.
+Each frozen dataclass is checked when it is built.  Field names and limits are those of Flink's
+CheckpointConfig; docs/reference/configuration.md shows every field beside its Flink option, and
+where a default differs.
 
-A value outside its limits is refused, with the fix.  Two values that Flink corrects without a word
-are corrected with a warning: an interval below ``min_pause``, and more than one concurrent
-checkpoint beside a ``min_pause``.
-
-Checks of a configuration: each refusal names the field, its value and the fix.
-
-What a submission or a restore fixes of a declaration, until the next one.
-
-Master hooks: what has to be told of a checkpoint outside of Sluice (MasterTriggerRestoreHook).
-
-    pipeline.hook("feature_flags", trigger=freeze_flags, restore=put_flags_back)
-
-``prepare_snapshot_pre_barrier`` is called before the barrier is cut: what it writes to a source is
-part of this epoch.  The id is the one that the checkpoint gets unless the request comes to nothing,
-or another coordinator is faster; what it raises fails the request.
-
-``trigger`` runs on the coordinator before the checkpoint's plan is durable, in the order of
-declaration; what it returns, text or None, is kept in the checkpoint.  ``restore`` gets it back
-before anything new is triggered.  Both may be called again for the same checkpoint: a coordinator
-may die between the call and the moment it becomes true.
-
-``notify_checkpoint_complete`` is called when every sink has published, and perhaps again;
-``notify_checkpoint_aborted`` when everything that an aborted checkpoint wrote is deleted.  They are
-hints (CheckpointListener): ids are left out, and what they raise is logged.
-
-A call that takes longer than ``timeout`` has failed.  It is made in a thread of its own, which
-nothing can end: a hook that hangs is to give up by itself.
+A value outside its limits is refused: the message names the field, its value and the fix.  Two
+values that Flink corrects silently are corrected with a warning: an interval below ``min_pause``,
+and more than one concurrent checkpoint beside a ``min_pause``.
 """
 
 from __future__ import annotations
@@ -56,18 +33,38 @@ log = logging.getLogger(__name__)
 
 MINIMAL_SUBTASK_MEMORY = 1024**2  # One Arrow batch of a few columns.
 MAXIMAL_RUNS = 1_000  # Every lookup of an epoch searches every run: more is of no use.
+MINIMAL_CHECKPOINT_TIME = timedelta(milliseconds=10)  # Flink's CheckpointConfig constant.
+MAXIMAL_PAUSE = timedelta(days=365)  # To which Flink's CheckpointCoordinator cuts a longer one.
+# By their age: a commit reads the _metadata of each, and the journal lists all.
+MAXIMAL_RETAINED = 1_000
+MAXIMAL_HISTORY = 10_000  # An overview is one object of about 50 bytes each, compressed.
+MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant.
+HOOK_TIMEOUT = timedelta(minutes=10)  # That of a checkpoint, by default.
+
+_WANTED: dict[type, str] = {
+    timedelta: "a timedelta, e.g. timedelta(seconds=30)",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    CheckpointingMode: "a CheckpointingMode, e.g. CheckpointingMode.EXACTLY_ONCE",
+    DamagedCheckpoint: "a DamagedCheckpoint, e.g. DamagedCheckpoint.STOP",
+    Retention: "a Retention, e.g. Retention.RETAIN_ON_CANCELLATION",
+    RestartStrategy: "a RestartStrategy, e.g. fixed_delay(attempts=3)",
+    Continuous: "a Schedule, e.g. Continuous() or Cron('0 * * * *')",
+    RestartType: "a RestartType, e.g. RestartType.FIXED_DELAY",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """``interval`` is the schedule of the checkpoint DAG, None takes checkpoints by hand only; a
-    ``schedule``, if there is one, decides in its place.
+    """When checkpoints are taken, how, and how long they stay.
 
-    ``max_records_per_epoch`` caps what one epoch takes from each source, None takes everything
-    there is; ``target_epoch`` sizes epochs by the measured rate, so that a checkpoint lasts about
-    as long.  ``aligned_checkpoint_timeout`` 0 with ``unaligned`` is unaligned from the start.
-    Checkpoints stay for ``retain_for`` after they completed, however many these are, and the newest
-    ``num_retained`` for longer.
+    The checkpoint DAG runs every ``interval``, or by a ``schedule`` if there is one; without either
+    checkpoints are taken by hand only.  ``max_records_per_epoch`` caps the records that one epoch
+    takes from each source, None takes all there are; ``target_epoch`` sizes epochs by the measured
+    rate, so that a checkpoint lasts about as long.  ``aligned_checkpoint_timeout`` 0 with
+    ``unaligned`` is unaligned from the start.  A checkpoint stays for ``retain_for`` after it
+    completed, however many these are, and the newest ``num_retained`` stay longer.
     """
 
     interval: timedelta | None = timedelta(minutes=1)
@@ -92,10 +89,10 @@ class Checkpointing:
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
 
     def __post_init__(self) -> None:
-        check_types("checkpointing", self)
-        check_limits(self)
-        check_combinations(self)
-        check_restart_strategy(self.restart_strategy)
+        _check_types("checkpointing", self)
+        _check_limits(self)
+        _check_combinations(self)
+        _checked_strategy(self.restart_strategy)
         for name in ("interval", "interval_during_backlog"):
             interval: timedelta | None = getattr(self, name)
             if interval is not None and interval < self.min_pause:
@@ -104,7 +101,7 @@ class Checkpointing:
             self._correct("max_concurrent_checkpoints", 1)
 
     def _correct(self, name: str, value: timedelta | int) -> None:
-        """Make the field what ``min_pause`` makes of it anyway, and say so."""
+        """Set the field to the value that ``min_pause`` enforces anyway, with a warning."""
         log.warning(
             "checkpointing corrected for min_pause field=%s given=%s effective=%s min_pause=%s",
             name,
@@ -119,17 +116,17 @@ class Checkpointing:
 class StateBackend:
     """How a subtask keeps its state.  It changes no result, so it may change at any time.
 
-    ``memory_per_subtask``, in bytes, is what an epoch's groups, the state they touch and the output
-    may take together; what is more goes through local disk.  ``max_runs`` is how many sorted runs a
-    lookup may have to search: beyond it an epoch merges them itself, and does not wait for the
-    compaction behind it; 1 keeps all state in one run.
+    An epoch's groups, the state they touch and the output may take ``memory_per_subtask`` bytes
+    together; more than that goes through local disk.  A lookup searches at most ``max_runs`` sorted
+    runs: an epoch that finds more merges them itself instead of leaving them to the compaction
+    after it; 1 keeps all state in one run.
     """
 
     memory_per_subtask: int = 512 * 1024**2  # Half of what a Spark task of 2 GB cores may take.
     max_runs: int = 16
 
     def __post_init__(self) -> None:
-        check_types("state backend", self)
+        _check_types("state backend", self)
         if self.memory_per_subtask < MINIMAL_SUBTASK_MEMORY:
             raise ConfigurationError(
                 f"memory_per_subtask is {self.memory_per_subtask}; use {MINIMAL_SUBTASK_MEMORY} "
@@ -148,9 +145,9 @@ def fixed_delay(
     *, attempts: int | None = 1, delay: timedelta = timedelta(seconds=1)
 ) -> RestartStrategy:
     """Restart *delay* after a failure, at most *attempts* times; None is without limit."""
-    return checked_strategy(
+    return _checked_strategy(
         RestartStrategy(
-            type=RestartType.FIXED_DELAY, attempts=attempts, delay_ms=strategy_ms("delay", delay)
+            type=RestartType.FIXED_DELAY, attempts=attempts, delay_ms=_strategy_ms("delay", delay)
         )
     )
 
@@ -166,18 +163,18 @@ def exponential_delay(
 ) -> RestartStrategy:
     """Restart *delay* after a failure, *multiplier* times that after the next, up to *max_delay*.
 
-    After *reset_after* without a failure the delay and the *attempts* start anew.  *jitter* is
-    the part of the delay that is added or taken off, so that jobs do not restart all at once.
+    After *reset_after* without a failure the delay and the *attempts* start anew.  *jitter* is the
+    fraction of the delay that is randomly added or taken off, so that jobs do not restart at once.
     """
-    return checked_strategy(
+    return _checked_strategy(
         RestartStrategy(
             type=RestartType.EXPONENTIAL_DELAY,
             attempts=attempts,
-            delay_ms=strategy_ms("delay", delay),
-            max_delay_ms=strategy_ms("max_delay", max_delay),
+            delay_ms=_strategy_ms("delay", delay),
+            max_delay_ms=_strategy_ms("max_delay", max_delay),
             multiplier=multiplier,
             jitter=jitter,
-            reset_after_ms=strategy_ms("reset_after", reset_after),
+            reset_after_ms=_strategy_ms("reset_after", reset_after),
         )
     )
 
@@ -188,37 +185,104 @@ def failure_rate(
     failure_rate_interval: timedelta = timedelta(minutes=1),
     delay: timedelta = timedelta(seconds=1),
 ) -> RestartStrategy:
-    """Restart *delay* after a failure, until there are more of them in one interval than that."""
-    return checked_strategy(
+    """Restart *delay* after a failure, until one interval has more failures than the maximum."""
+    return _checked_strategy(
         RestartStrategy(
             type=RestartType.FAILURE_RATE,
             max_failures_per_interval=max_failures_per_interval,
-            failure_rate_interval_ms=strategy_ms("failure_rate_interval", failure_rate_interval),
-            delay_ms=strategy_ms("delay", delay),
+            failure_rate_interval_ms=_strategy_ms("failure_rate_interval", failure_rate_interval),
+            delay_ms=_strategy_ms("delay", delay),
         )
     )
 
 
-MINIMAL_CHECKPOINT_TIME = timedelta(milliseconds=10)  # Flink's CheckpointConfig constant.
-MAXIMAL_PAUSE = timedelta(days=365)  # Flink's CheckpointCoordinator cuts a longer one to this.
-MAXIMAL_RETAINED = (
-    1_000  # By their age: a commit reads the _metadata of each, the journal lists all.
-)
-MAXIMAL_HISTORY = 10_000  # An overview is one object of about 50 bytes each, compressed.
-MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant.
+class TriggerHook(Protocol):
+    def __call__(self, checkpoint_id: int, timestamp_ms: int) -> str | None: ...
 
-_WANTED: dict[type, str] = {
-    timedelta: "a timedelta, e.g. timedelta(seconds=30)",
-    int: "a whole number",
-    float: "a number",
-    bool: "True or False",
-    CheckpointingMode: "a CheckpointingMode, e.g. CheckpointingMode.EXACTLY_ONCE",
-    DamagedCheckpoint: "a DamagedCheckpoint, e.g. DamagedCheckpoint.STOP",
-    Retention: "a Retention, e.g. Retention.RETAIN_ON_CANCELLATION",
-    RestartStrategy: "a RestartStrategy, e.g. fixed_delay(attempts=3)",
-    Continuous: "a Schedule, e.g. Continuous() or Cron('0 * * * *')",
-    RestartType: "a RestartType, e.g. RestartType.FIXED_DELAY",
-}
+
+class RestoreHook(Protocol):
+    def __call__(self, checkpoint_id: int | None, state: str | None) -> None:
+        """*checkpoint_id* is None when the job starts from empty state."""
+        ...
+
+
+class NotificationHook(Protocol):
+    def __call__(self, checkpoint_id: int, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class MasterHook:
+    """Calls into a system outside of Sluice around each checkpoint (MasterTriggerRestoreHook).
+
+        pipeline.hook("feature_flags", trigger=freeze_flags, restore=put_flags_back)
+
+    ``prepare_snapshot_pre_barrier`` is called before the barrier is cut: what it writes to a source
+    is part of this epoch.  The checkpoint gets the id of that call, unless the request is dropped
+    or another coordinator is faster; an exception fails the request.
+
+    ``trigger`` runs on the coordinator before the checkpoint's plan is durable, in the order of
+    declaration; its result, text or None, is kept in the checkpoint.  ``restore`` gets that result
+    before anything new is triggered.  Both may be called again for the same checkpoint: a
+    coordinator may die after the call, before the checkpoint is pending or the restore is done.
+
+    ``notify_checkpoint_complete`` is called when every sink has published, and perhaps again;
+    ``notify_checkpoint_aborted`` when everything that an aborted checkpoint wrote is deleted.  They
+    are hints (CheckpointListener): ids are left out, and exceptions are logged.
+
+    A call that takes longer than ``timeout`` has failed.  It runs in a thread of its own, which
+    nothing can end: a hook that hangs must give up by itself.
+    """
+
+    uid: str
+    trigger: TriggerHook
+    restore: RestoreHook
+    prepare_snapshot_pre_barrier: NotificationHook | None = None
+    notify_checkpoint_complete: NotificationHook | None = None
+    notify_checkpoint_aborted: NotificationHook | None = None
+    timeout: timedelta = HOOK_TIMEOUT
+
+
+def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
+    """The configuration that a submission fixes, without parameters and parallelism."""
+    backlog, target = checkpointing.interval_during_backlog, checkpointing.target_epoch
+    return JobConfiguration(
+        max_records_per_epoch=checkpointing.max_records_per_epoch,
+        target_epoch_ms=None if target is None else milliseconds(target),
+        num_retained=checkpointing.num_retained,
+        retain_ms=milliseconds(checkpointing.retain_for),
+        on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
+        tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
+        max_concurrent=checkpointing.max_concurrent_checkpoints,
+        min_pause_ms=milliseconds(checkpointing.min_pause),
+        interval_during_backlog_ms=None if backlog is None else milliseconds(backlog),
+        mode=checkpointing.mode,
+        unaligned=checkpointing.unaligned,
+        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
+        checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
+        inline_threshold_bytes=checkpointing.data_inline_threshold,
+        retention=checkpointing.externalized_checkpoint_retention,
+        restart=checkpointing.restart_strategy,
+    )
+
+
+def renewed(checkpointing: Checkpointing, before: JobConfiguration) -> JobConfiguration:
+    """The configuration of a restored job: the options as they are declared now, and of *before*
+    the parameters, the parallelism and a ``max_records_per_epoch`` that a person gave.
+    """
+    configuration = replace(
+        fixed_configuration(checkpointing),
+        params=before.params,
+        parallelism=before.parallelism,
+        stage_parallelism=before.stage_parallelism,
+        has_given_max_records=before.has_given_max_records,
+    )
+    if before.has_given_max_records:
+        return replace(configuration, max_records_per_epoch=before.max_records_per_epoch)
+    return configuration
+
+
+def milliseconds(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
 
 
 def check_max_records(value: int | None) -> None:
@@ -229,7 +293,7 @@ def check_max_records(value: int | None) -> None:
         )
 
 
-def check_limits(given: Checkpointing) -> None:
+def _check_limits(given: Checkpointing) -> None:
     refuse = partial(_refuse, "checkpointing", given)
     _check_periods(given)
     if given.max_concurrent_checkpoints < 1:
@@ -266,7 +330,7 @@ def _check_periods(given: Checkpointing) -> None:
         )
 
 
-def check_combinations(given: Checkpointing) -> None:
+def _check_combinations(given: Checkpointing) -> None:
     refuse = partial(_refuse, "checkpointing", given)
     backlog = given.interval_during_backlog
     if backlog == timedelta(0):
@@ -316,12 +380,12 @@ def check_combinations(given: Checkpointing) -> None:
         )
 
 
-def check_restart_strategy(given: RestartStrategy) -> None:
-    """Of the fields that a strategy of this type reads, as Flink's classes check them."""
-    check_types("restart_strategy", given)
+def _checked_strategy(given: RestartStrategy) -> RestartStrategy:
+    """*given*, if the fields that its type reads are within the limits of Flink's classes."""
+    _check_types("restart_strategy", given)
     refuse = partial(_refuse, "restart_strategy", given)
     if given.type is RestartType.NONE:
-        return
+        return given
     counts = given.type is not RestartType.FAILURE_RATE
     if counts and given.attempts is not None and given.attempts < 1:
         refuse("attempts", "use 1 or more, None for no limit, or no_restart()")
@@ -334,6 +398,7 @@ def check_restart_strategy(given: RestartStrategy) -> None:
             refuse("max_failures_per_interval", "use 1 or more, or no_restart()")
         if given.failure_rate_interval_ms < 1:
             refuse("failure_rate_interval_ms", "use 1 ms or more")
+    return given
 
 
 def _check_exponential_delay(given: RestartStrategy) -> None:
@@ -354,17 +419,12 @@ def _refuse(subject: str, given: object, name: str, fix: str) -> NoReturn:
     raise ConfigurationError(f"{subject} {name} is {getattr(given, name)}; {fix}")
 
 
-def checked_strategy(strategy: RestartStrategy) -> RestartStrategy:
-    check_restart_strategy(strategy)
-    return strategy
-
-
-def check_types(subject: str, given: Checkpointing | RestartStrategy | StateBackend) -> None:
+def _check_types(subject: str, given: Checkpointing | RestartStrategy | StateBackend) -> None:
     for name, hint in get_type_hints(type(given)).items():
-        check_type(f"{subject} {name}", getattr(given, name), get_args(hint) or (hint,))
+        _check_type(f"{subject} {name}", getattr(given, name), get_args(hint) or (hint,))
 
 
-def check_type(name: str, value: object, allowed: tuple[type, ...]) -> None:
+def _check_type(name: str, value: object, allowed: tuple[type, ...]) -> None:
     if isinstance(value, bool):
         fits = bool in allowed  # To Python it is an int.
     else:
@@ -376,79 +436,6 @@ def check_type(name: str, value: object, allowed: tuple[type, ...]) -> None:
         )
 
 
-def strategy_ms(name: str, value: timedelta) -> int:
-    check_type(f"restart_strategy {name}", value, (timedelta,))
-    return value // timedelta(milliseconds=1)
-
-
-def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
-    """The configuration of a job that is submitted now, without parameters and parallelism."""
-    backlog, target = checkpointing.interval_during_backlog, checkpointing.target_epoch
-    return JobConfiguration(
-        max_records_per_epoch=checkpointing.max_records_per_epoch,
-        target_epoch_ms=None if target is None else milliseconds(target),
-        num_retained=checkpointing.num_retained,
-        retain_ms=milliseconds(checkpointing.retain_for),
-        on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
-        tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
-        max_concurrent=checkpointing.max_concurrent_checkpoints,
-        min_pause_ms=milliseconds(checkpointing.min_pause),
-        interval_during_backlog_ms=None if backlog is None else milliseconds(backlog),
-        mode=checkpointing.mode,
-        unaligned=checkpointing.unaligned,
-        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
-        checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
-        inline_threshold_bytes=checkpointing.data_inline_threshold,
-        retention=checkpointing.externalized_checkpoint_retention,
-        restart=checkpointing.restart_strategy,
-    )
-
-
-def renewed(checkpointing: Checkpointing, before: JobConfiguration) -> JobConfiguration:
-    """The configuration *before* with the options of the declaration as it is now, which is what a
-    restore takes; what a person gave stays.
-    """
-    fixed = fixed_configuration(checkpointing)
-    given = before.has_given_max_records
-    return replace(
-        fixed,
-        params=before.params,
-        parallelism=before.parallelism,
-        stage_parallelism=before.stage_parallelism,
-        max_records_per_epoch=(
-            before.max_records_per_epoch if given else fixed.max_records_per_epoch
-        ),
-        has_given_max_records=given,
-    )
-
-
-def milliseconds(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
-
-
-HOOK_TIMEOUT = timedelta(minutes=10)  # That of a checkpoint, by default.
-
-
-class TriggerHook(Protocol):
-    def __call__(self, checkpoint_id: int, timestamp_ms: int) -> str | None: ...
-
-
-class RestoreHook(Protocol):
-    def __call__(self, checkpoint_id: int | None, state: str | None) -> None:
-        """*checkpoint_id* is None when the job starts from empty state."""
-        ...
-
-
-class NotificationHook(Protocol):
-    def __call__(self, checkpoint_id: int, /) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class MasterHook:
-    uid: str
-    trigger: TriggerHook
-    restore: RestoreHook
-    prepare_snapshot_pre_barrier: NotificationHook | None = None
-    notify_checkpoint_complete: NotificationHook | None = None
-    notify_checkpoint_aborted: NotificationHook | None = None
-    timeout: timedelta = HOOK_TIMEOUT
+def _strategy_ms(name: str, value: timedelta) -> int:
+    _check_type(f"restart_strategy {name}", value, (timedelta,))
+    return milliseconds(value)

@@ -1,4 +1,4 @@
-"""The states of a function: those that its class declares, and where each is kept.
+"""The states of a function: those that its class declares, and the table that holds each.
 
 All single values of a key are one row of one table, but for those with a TTL of their own, which
 have a table each; each entry of a list or map is a row.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from sluice.declaration.keyed_functions import (
     BroadcastState,
     OperatorListState,
+    class_attributes,
     declared_operator_lists,
     operator_table_of,
 )
@@ -40,43 +41,23 @@ VALUES = "values"
 
 
 def declared_states(function: KeyedProcessFunction) -> Mapping[str, AnyState]:
-    """The states that the class of *function* declares, in the order of their names."""
-    found = {
-        name: attribute
-        for base in reversed(type(function).__mro__)
-        for name, attribute in vars(base).items()
+    """The keyed states that the class of *function* declares, in the order of their names."""
+    return {
+        name: state
+        for name, state in class_attributes(function)
+        if isinstance(state, ValueState | ListState | MapState | ReducingState | AggregatingState)
     }
-    states: dict[str, AnyState] = {}
-    for name in sorted(found):
-        match found[name]:
-            case (
-                ValueState() | ListState() | MapState() | ReducingState() | AggregatingState()
-            ) as state:
-                states[name] = state
-            case _:
-                pass
-    return states
 
 
-def declared_broadcasts(
-    function: KeyedProcessFunction,
-) -> Mapping[str, BroadcastState[Any, Any]]:
+def declared_broadcasts(function: KeyedProcessFunction) -> Mapping[str, BroadcastState[Any, Any]]:
     """The broadcast states that the class of *function* declares, in the order of their names."""
-    found = {
-        name: attribute
-        for base in reversed(type(function).__mro__)
-        for name, attribute in vars(base).items()
-    }
-    named = ((name, found[name]) for name in sorted(found))
-    return {name: state for name, state in named if isinstance(state, BroadcastState)}
+    attributes = class_attributes(function)
+    return {name: state for name, state in attributes if isinstance(state, BroadcastState)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own(Generic[F]):
-    """A copy of a function, and its own copies of its states; ``keyed`` are to be bound to a key.
-
-    For the runtime.
-    """
+    """A copy of a function with copies of its states, which the runtime binds to entries."""
 
     function: F
     keyed: Mapping[str, AnyState]
@@ -88,8 +69,8 @@ def with_own_states(function: F) -> Own[F]:
     own = Own(
         function=copy.copy(function),
         keyed={name: copy.copy(state) for name, state in declared_states(function).items()},
-        broadcast={name: copy.copy(one) for name, one in declared_broadcasts(function).items()},
-        lists={name: copy.copy(one) for name, one in declared_operator_lists(function).items()},
+        broadcast={name: copy.copy(state) for name, state in declared_broadcasts(function).items()},
+        lists={name: copy.copy(state) for name, state in declared_operator_lists(function).items()},
     )
     vars(own.function)[OWN_STATES] = {**own.keyed, **own.broadcast, **own.lists}
     return own
@@ -117,13 +98,13 @@ def own_table_of(state: SingleValue) -> str:
 
 
 def ttl_configs(function: KeyedProcessFunction) -> Mapping[str, StateTtlConfig]:
-    """The TTL of each table of a state that declares one."""
+    """The TTL that a state declares, by the table of the state."""
     states = declared_states(function).values()
     return {table_of(state): state.ttl for state in states if state.ttl is not None}
 
 
 def ttl_of_table(stage: StageNode, table: str) -> int | None:
-    """After how many milliseconds without an update a row of *table* is gone; None if never."""
+    """How long a row of *table* stays without an update, in milliseconds; None is for ever."""
     if isinstance(stage.operation, ProcessKeyed):
         if table.startswith(("broadcast:", "operator:")):
             return None
@@ -138,10 +119,11 @@ def migrates(stage: StageNode, table: str) -> bool:
     if not isinstance(stage.operation, ProcessKeyed):
         return False
     function = stage.operation.function
-    tables = {table_of(one) for one in declared_states(function).values() if one.migrations}
-    tables |= {
-        broadcast_table_of(one) for one in declared_broadcasts(function).values() if one.migrations
-    }
+    keyed = declared_states(function).values()
+    broadcast = declared_broadcasts(function).values()
     lists = declared_operator_lists(function).values()
-    tables |= {operator_table_of(one) for one in lists if one.migrations}
-    return table in tables
+    return table in {
+        *(table_of(state) for state in keyed if state.migrations),
+        *(broadcast_table_of(state) for state in broadcast if state.migrations),
+        *(operator_table_of(state) for state in lists if state.migrations),
+    }

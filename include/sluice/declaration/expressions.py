@@ -1,17 +1,16 @@
-"""Filters and projections of single rows, where a stage reads a source or behind its result.
+"""Filters, projections and schemas that are written as texts of SQL, read without Spark.
 
-A step is a filter or a projection; steps apply in the order in which they are written.  A step sees
-one row, so aggregates and window functions in it are refused: what they give would depend on where
-the barriers and the subtasks are.
+A step is a filter or a projection of single rows, where a stage reads a source or behind its
+result; steps apply in the order in which they are written.  A step sees one row: aggregates and
+window functions in it are refused, as their results would depend on where the barriers and the
+subtasks are.  ``columns_read`` and ``computing`` reduce the steps to what a reader needs.
 
-The columns that a text of SQL speaks of, without a parser: by what stands around a word.
+A word of SQL is a column where a value is expected, with an operator, a comma or an end behind it.
+That tells the column ``end`` from the END of a CASE, and ``day`` from the unit in ``INTERVAL 1
+day``.
 
-A word is a column where a value is expected, with an operator, a comma or an end behind it.  That
-tells the column ``end`` from the END of a CASE, and ``day`` from the unit in ``INTERVAL 1 day``.
-
-A parser of schemas in Spark's DDL, ``"name string, tags array<string>"``, without Spark.
-
-It knows all of Spark's types, so a mistake is found when a pipeline is declared.
+A schema in Spark's DDL, ``"name string, tags array<string>"``, is read with all of Spark's types,
+so that a mistake is found when a pipeline is declared.
 """
 
 from __future__ import annotations
@@ -40,6 +39,24 @@ class Projection:
 
 Step: TypeAlias = Filter | Projection
 
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type by Spark's ``name``; ``fields`` of a struct, or the inner types of an array or map."""
+
+    name: str
+    arguments: tuple[int, ...] = ()
+    fields: tuple[tuple[str, ColumnType], ...] = ()
+
+
+class Token(NamedTuple):
+    kind: str  # "word", "number", "text", "quoted" or "sign".
+    text: str
+    start: int
+
+
+NO_TOKEN = Token("", "", 0)
+
 _TOKEN = re.compile(
     r"""\s+ | --[^\n]* | /\*.*?\*/          # Nothing.
     | (?P<text>'(?:[^'\\]|\\.|'')*')
@@ -67,42 +84,66 @@ _WINDOW_FUNCTION = re.compile(
     r"cume_dist|(dense_|percent_)?rank|lag|lead|nth_value|ntile|row_number", re.IGNORECASE
 )
 
-# Behind the column ``select``; a query goes on with what it selects.
+# Behind a column called ``select``; a query has what it selects there.
 _BEHIND_A_NAME = re.compile(r"|[=<>!),%/|]|and|as|between|i?like|in|is|or", re.IGNORECASE)
 
+# Expressions that never fail: a column, a field, milliseconds as an instant.
+_PLAIN = re.compile(
+    r"(?P<path>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)(?:\s+AS\s+(?P<name>[A-Za-z_]\w*))?", re.IGNORECASE
+)
+_MILLIS = re.compile(
+    r"timestamp_millis\(\s*(?P<path>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)\s*\)\s+AS\s+\w+", re.IGNORECASE
+)
 
-class Token(NamedTuple):
-    kind: str  # "word", "number", "text", "quoted" or "sign".
-    text: str
-    start: int
+# Words before a value, and words behind one.
+_BEFORE = re.compile(
+    r"and|between|case|div|else|escape|from|i?like|in|not|or|regexp|rlike|then|when", re.IGNORECASE
+)
+_BEHIND = re.compile(
+    r"and|as|asc|between|collate|desc|div|else|end|escape|i?like|in|is|not|or|regexp|rlike|then"
+    r"|when",
+    re.IGNORECASE,
+)
+_TAKES_A_UNIT = re.compile(r"date_?(add|diff)|timediff|timestamp(add|diff)", re.IGNORECASE)
+# Values, unless there is a column of that name.
+_VALUE = re.compile(
+    r"current_(catalog|database|date|schema|time|timestamp|user)|false|localtime(stamp)?|null"
+    r"|session_user|true|user",
+    re.IGNORECASE,
+)
+# Always values, even beside columns of these names.
+LITERAL = re.compile(r"false|null|true", re.IGNORECASE)
 
-
-NO_TOKEN = Token("", "", 0)
-
-
-def tokens(sql: str) -> Iterator[Token]:
-    """The words and signs of *sql*; neither blanks nor comments."""
-    for found in _TOKEN.finditer(sql):
-        if found.lastgroup is not None:
-            yield Token(found.lastgroup, found.group(), found.start())
+# A type's name -> its canonical name.
+_TYPES = {
+    **{name: name for name in ("boolean", "tinyint", "smallint", "int", "bigint", "float")},
+    **{name: name for name in ("double", "date", "time", "timestamp", "timestamp_ntz", "string")},
+    **{name: name for name in ("char", "varchar", "binary", "decimal", "void", "interval")},
+    **{name: name for name in ("variant", "geography", "geometry", "array", "map", "struct")},
+    "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float",
+    "timestamp_ltz": "timestamp", "character": "char", "dec": "decimal", "numeric": "decimal",
+}  # fmt: skip
+_DDL_TOKEN = re.compile(
+    r"\s*(?:(?P<name>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<text>'[^']*')|(?P<sign>.))"
+)
 
 
 def check_row_wise(owner: str, sql: str) -> None:
-    """Refuse what looks at other rows than the one that is filtered or projected.
+    """Check that *sql* reads no other row than the one that is filtered or projected.
 
     Raises:
         ConfigurationError: *sql* has an aggregate, a window function or a query in it.
     """
-    what = across_rows(sql)
-    if what is not None:
+    across = across_rows(sql)
+    if across is not None:
         raise ConfigurationError(
-            f"{owner} has {what} in {sql!r}; where() and select() see one row at a time: use "
+            f"{owner} has {across} in {sql!r}; where() and select() see one row at a time: use "
             "key_by().aggregate(), window() or top_n() for what is of many"
         )
 
 
 def across_rows(sql: str) -> str | None:
-    """What in *sql* looks at other rows than its own, in words; None if nothing does."""
+    """The part of *sql* that reads other rows than its own, in words; None if there is none."""
     for token, following in pairwise((*tokens(sql), NO_TOKEN)):
         name = token.text.lower()
         is_call = following.text == "("
@@ -132,9 +173,10 @@ def keeps(step: Projection, column: str) -> bool:
 def columns_read(
     steps: Sequence[Step], names: Sequence[str], wanted: Sequence[str] | None = None
 ) -> list[str] | None:
-    """Which of *names* have to be read for *steps*, or None for all of them: those that they name
-    before and in the first projection without a star, and perhaps more.  *wanted* is what is
-    looked at behind the steps; everything when None.
+    """Which of *names* have to be read for *steps*; None is all of them.
+
+    These are the names in the steps up to the first projection without a star, and perhaps more.
+    *wanted* are the columns that are read behind the steps; None is all.
     """
     texts: list[str] = []
     for step in steps:
@@ -149,72 +191,42 @@ def columns_read(
             return None
         texts += wanted
     text = "\n".join(texts).lower()
-    # Names that SQL may spell in more than one way are taken to be named.
+    # A name that SQL can spell in more than one way is kept without a search.
     return [name for name in names if name.lower() in text or not name.isascii() or "`" in name]
 
 
 def _has_star(column: str) -> bool:
-    """Whether every column is meant; the star between two operands is none of that kind."""
+    """Whether *column* has a star that means every column, not one between two operands."""
     return any(
         star.text == "*" and before.text in {"", "(", ",", "."}
         for before, star in pairwise((NO_TOKEN, *tokens(column)))
     )
 
 
-# An expression that never fails: a column, a field, milliseconds as an instant.
-_PLAIN = re.compile(
-    r"(?P<path>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)(?:\s+AS\s+(?P<name>[A-Za-z_]\w*))?", re.IGNORECASE
-)
-_MILLIS = re.compile(
-    r"timestamp_millis\(\s*(?P<path>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)\s*\)\s+AS\s+\w+", re.IGNORECASE
-)
-
-
 def computing(steps: tuple[Step, ...], column: str) -> tuple[Step, ...]:
-    """What of *steps* has to be done to know *column* of each row, and no more.
+    """The part of *steps* that computes *column*, for each row, and nothing else.
 
-    Filters are left out, so that the column is known of rows that are not kept, too.  Only those
-    stay that stand before a projection which computes the column in a way that may fail for a row:
-    they may be there to keep such rows away.
+    Filters are left out, so that rows that they drop have the column, too.  Only the filters before
+    a projection whose expression may fail for a row stay: they may be there to keep such rows away.
     """
-    for place in reversed(range(len(steps))):
-        step = steps[place]
+    for index in reversed(range(len(steps))):
+        step = steps[index]
         if isinstance(step, Filter):
             continue
-        item = next((one for one in step.columns if result_name(one) == column), None)
+        item = next((text for text in step.columns if result_name(text) == column), None)
         if item is None:
             continue  # It came with the star, or is not there at all.
         found = _PLAIN.fullmatch(item.strip()) or _MILLIS.fullmatch(item.strip())
         if found is None:
-            return (*steps[:place], Projection((item,)))
+            return (*steps[:index], Projection((item,)))
         base = found["path"].partition(".")[0]
-        before = computing(steps[:place], base)
+        before = computing(steps[:index], base)
         return before if item.strip() == base else (*before, Projection((item,)))
     return ()
 
 
-# Behind the first a value begins; the second end one.
-_BEFORE = re.compile(
-    r"and|between|case|div|else|escape|from|i?like|in|not|or|regexp|rlike|then|when", re.IGNORECASE
-)
-_BEHIND = re.compile(
-    r"and|as|asc|between|collate|desc|div|else|end|escape|i?like|in|is|not|or|regexp|rlike|then"
-    r"|when",
-    re.IGNORECASE,
-)
-_TAKES_A_UNIT = re.compile(r"date_?(add|diff)|timediff|timestamp(add|diff)", re.IGNORECASE)
-# Values by themselves, where there is no column of that name.
-_VALUE = re.compile(
-    r"current_(catalog|database|date|schema|time|timestamp|user)|false|localtime(stamp)?|null"
-    r"|session_user|true|user",
-    re.IGNORECASE,
-)
-# Always values, whatever columns are called.
-LITERAL = re.compile(r"false|null|true", re.IGNORECASE)
-
-
 def columns_in(sql: str) -> Iterator[Token]:
-    """The words of *sql* that stand where a column does; of ``bid.price`` the first."""
+    """The words of *sql* where a column is expected; of ``bid.price`` the first."""
     words = [NO_TOKEN, NO_TOKEN, *tokens(sql), NO_TOKEN]
     for place, token in enumerate(islice(words, 2, len(words) - 1), start=2):
         two_before, before, behind = words[place - 2], words[place - 1], words[place + 1]
@@ -223,16 +235,32 @@ def columns_in(sql: str) -> Iterator[Token]:
 
 
 def unknown_column(sql: str, names: Collection[str]) -> str | None:
-    """A column that *sql* reads and that is none of *names*, whatever their case; None if unsure.
+    """A column that *sql* reads and that is none of *names* in any case; None if that is not sure.
 
-    Functions of functions (``x -> x + 1``) and named arguments have names of their own.
+    It is not in SQL with lambdas (``x -> x + 1``) or named arguments, which define names.
     """
     if "->" in sql or "=>" in sql:
         return None
     known = {name.lower() for name in names}
-    strange = (word.text for word in columns_in(sql) if word.text.lower() not in known)
+    others = (word.text for word in columns_in(sql) if word.text.lower() not in known)
     keywords = (_VALUE, _BEFORE, _BEHIND)
-    return next((text for text in strange if not any(k.fullmatch(text) for k in keywords)), None)
+    return next((text for text in others if not any(k.fullmatch(text) for k in keywords)), None)
+
+
+def row_schema(owner: str, text: str) -> dict[str, ColumnType]:
+    """The columns of *text* by name.
+
+    Raises:
+        ConfigurationError: *text* is no schema; the message begins with *owner* and says where.
+    """
+    return dict(_Reader(owner, text).fields(end=""))
+
+
+def tokens(sql: str) -> Iterator[Token]:
+    """The words and signs of *sql*; neither blanks nor comments."""
+    for found in _TOKEN.finditer(sql):
+        if found.lastgroup is not None:
+            yield Token(found.lastgroup, found.group(), found.start())
 
 
 def _begins(two_before: Token, before: Token) -> bool:
@@ -262,54 +290,19 @@ def _ends(behind: Token) -> bool:
             return False
 
 
-# A type's name -> its canonical name.
-_TYPES = {
-    **{name: name for name in ("boolean", "tinyint", "smallint", "int", "bigint", "float")},
-    **{name: name for name in ("double", "date", "time", "timestamp", "timestamp_ntz", "string")},
-    **{name: name for name in ("char", "varchar", "binary", "decimal", "void", "interval")},
-    **{name: name for name in ("variant", "geography", "geometry", "array", "map", "struct")},
-    "byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float",
-    "timestamp_ltz": "timestamp", "character": "char", "dec": "decimal", "numeric": "decimal",
-}  # fmt: skip
-_DDL_TOKEN = re.compile(
-    r"\s*(?:(?P<name>\w+)|`(?P<quoted>(?:[^`]|``)+)`|(?P<text>'[^']*')|(?P<sign>.))"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnType:
-    """A type by Spark's ``name``; ``fields`` of a struct, or the inner types of an array or map."""
-
-    name: str
-    arguments: tuple[int, ...] = ()
-    fields: tuple[tuple[str, ColumnType], ...] = ()
-
-
-def row_schema(owner: str, text: str) -> dict[str, ColumnType]:
-    """The columns of *text* by name.
-
-    Raises:
-        ConfigurationError: *text* is no schema; the message begins with *owner* and says where.
-    """
-    return dict(_Reader(owner, text).columns())
-
-
 class _Reader:
     def __init__(self, owner: str, text: str) -> None:
         self._what = f"{owner} has the schema {text!r}"
         self._tokens = [found for found in _DDL_TOKEN.finditer(text) if found.group().strip()]
         self._at = 0
 
-    def columns(self) -> Iterator[tuple[str, ColumnType]]:
-        yield from self._fields(end="")
-
-    def _fields(self, end: str) -> Iterator[tuple[str, ColumnType]]:
-        seen: set[str] = set()
+    def fields(self, end: str) -> Iterator[tuple[str, ColumnType]]:
+        names: set[str] = set()
         while True:
             name = self._name("a column's name")
-            if name.lower() in seen:
+            if name.lower() in names:
                 raise self._wrong(f"names the column {name!r} twice")
-            seen.add(name.lower())
+            names.add(name.lower())
             self._skip(":")
             yield name, self._type(name)
             if not self._skip(","):
@@ -317,17 +310,17 @@ class _Reader:
                 return
 
     def _type(self, column: str) -> ColumnType:
-        said = self._name(f"a type of {column!r}")
-        name = _TYPES.get(said.lower())
+        text = self._name(f"a type of {column!r}")
+        name = _TYPES.get(text.lower())
         if name is None:
-            close = get_close_matches(said.lower(), _TYPES, n=1)
+            close = get_close_matches(text.lower(), _TYPES, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise self._wrong(
-                f"gives {column!r} the type {said!r}, which Spark does not have{hint}"
+                f"gives {column!r} the type {text!r}, which Spark does not have{hint}"
             )
-        found = ColumnType(name, self._arguments(), self._inside(name, column))
-        self._remarks(name)
-        return found
+        column_type = ColumnType(name, self._arguments(), self._inside(name, column))
+        self._skip_remarks(name)
+        return column_type
 
     def _arguments(self) -> tuple[int, ...]:
         if not self._skip("("):
@@ -343,7 +336,7 @@ class _Reader:
             return ()
         self._expect("<")
         if name == "struct":
-            return () if self._skip(">") else tuple(self._fields(end=">"))
+            return () if self._skip(">") else tuple(self.fields(end=">"))
         fields = [("", self._type(column))]
         if name == "map":
             self._expect(",")
@@ -351,7 +344,7 @@ class _Reader:
         self._expect(">")
         return tuple(fields)
 
-    def _remarks(self, name: str) -> None:
+    def _skip_remarks(self, name: str) -> None:
         """Skip NOT NULL, COMMENT 'text', COLLATE name, and the units of INTERVAL DAY TO SECOND."""
         while self._word() in {"not", "null", "comment", "collate", "default"} or (
             name == "interval" and self._word()

@@ -16,64 +16,28 @@
 
 State is declared on the class; inside ``process`` and ``on_timer`` it is that of the current key.
 The rows of a key come in the order of their event time, then its timers that are due at the barrier
-in the order of theirs.  What else a function remembers on ``self`` is lost between epochs, and no
-clock may be read: the context has the time.  Then the same rows and barriers give the same result.
+in the order of theirs.  Anything else that a function keeps on ``self`` is lost between epochs, and
+it must not read a clock: the context has the time.  Then the same rows and barriers give the same
+result.
 
 Nothing here computes; ``sluice.operators.keyed_function`` does.
-
-``CheckpointedFunction``: what is called of a keyed function beside its keys; Flink's, in Python.
-
-Around the keys of an epoch each subtask calls ``initialize_state``, then
-``prepare_snapshot_pre_barrier`` and ``snapshot_state``, and again where it runs again.  How the
-checkpoint ended is told on the coordinator; nothing correct may depend on it (CheckpointListener).
-
-``KeyedBroadcastProcessFunction``: a keyed function beside rows that every subtask sees; Flink's.
-
-    class Flagged(KeyedBroadcastProcessFunction):
-        limits = BroadcastState(str, int)
-
-        def process_broadcast(self, row: Row, context: BroadcastContext) -> None:
-            self.limits.put(row["category"], row["limit"])
-
-        def process(self, row: Row, context: Context) -> Iterable[Row]:
-            if row["price"] > self.limits.get(row["category"], 0):
-                yield {"auction": context.key["auction"], "price": row["price"]}
-
-Broadcast state is one map for all keys.  The broadcast rows of an epoch come first, in the order of
-their event time, then the rows of the keys: a result depends on barriers, and on nothing else.
-
-Operator list state: a list of each subtask, whichever key is processed; Flink's, in Python.
-
-    class Batched(KeyedProcessFunction):
-        waiting = OperatorListState(str)
-
-        def process(self, row: Row, context: Context) -> None:
-            self.waiting.add(row["line"])
-
-        def prepare_snapshot_pre_barrier(self, context: SubtaskContext) -> Iterable[Row]:
-            if len(waiting := self.waiting.get()) >= 1_000:
-                self.waiting.clear()
-                yield {"lines": "\n".join(waiting)}
-
-At another parallelism the elements of all subtasks are dealt out in turn (getListState).  Of a
-``UnionListState`` each subtask reads those of all (getUnionListState), and keeps its own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias
 
-from sluice.declaration.keyed_states import Elements, Entries, Map, Migrations, map_key_type
+from sluice.declaration.keyed_states import Elements, Entries, K, Map, Migrations, V, map_key_type
 from sluice.errors import ConfigurationError
 
 # The types of a row's values are known to the pipeline's author only.
 Row: TypeAlias = Mapping[str, Any]
 
-# What ``current_watermark`` is before the first row, and when no row will come any more.
+# ``current_watermark`` before the first row, and when no row will come any more.
 BEGINNING_OF_TIME = datetime.min.replace(tzinfo=UTC)
 END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
@@ -131,7 +95,13 @@ class SubtaskContext:
 
 
 class CheckpointedFunction:
-    """A function with operator state, or with anything to do around a barrier."""
+    """A function with operator state, or with anything to do around a barrier; Flink's.
+
+    Around the keys of an epoch each subtask calls ``initialize_state``, then
+    ``prepare_snapshot_pre_barrier`` and ``snapshot_state``, and again where it runs again.  The
+    notifications are calls on the coordinator; nothing correct may depend on them
+    (CheckpointListener).
+    """
 
     def initialize_state(self, context: SubtaskContext) -> None:
         """Called before the first key, with the operator state of the barrier before."""
@@ -166,10 +136,6 @@ class KeyedProcessFunction(CheckpointedFunction, ABC):
         return None
 
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroadcastContext:
     """The context of a broadcast row: its event time, and the times of the barriers around it."""
@@ -180,7 +146,21 @@ class BroadcastContext:
 
 
 class KeyedBroadcastProcessFunction(KeyedProcessFunction):
-    """A function of rows of keys, which reads what broadcast rows have written."""
+    """A keyed function beside rows that every subtask sees.
+
+        class Flagged(KeyedBroadcastProcessFunction):
+            limits = BroadcastState(str, int)
+
+            def process_broadcast(self, row: Row, context: BroadcastContext) -> None:
+                self.limits.put(row["category"], row["limit"])
+
+            def process(self, row: Row, context: Context) -> Iterable[Row]:
+                if row["price"] > self.limits.get(row["category"], 0):
+                    yield {"auction": context.key["auction"], "price": row["price"]}
+
+    The broadcast rows of an epoch come first, in the order of their event time, then the rows of
+    the keys: a result depends on barriers, and on nothing else.
+    """
 
     @abstractmethod
     def process_broadcast(self, row: Row, context: BroadcastContext) -> None:
@@ -188,7 +168,7 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction):
 
 
 class BroadcastState(Map[K, V]):
-    """A map that all keys share: ``limits = BroadcastState(str, int)``.
+    """One map that all keys share: ``limits = BroadcastState(str, int)``.
 
     It is written in ``process_broadcast`` only, and has no TTL, as in Flink.
     """
@@ -201,13 +181,13 @@ class BroadcastState(Map[K, V]):
 
 
 class ReadOnlyEntries(Entries[K, V]):
-    """Broadcast state as the rows of keys see it.  For the runtime."""
+    """Broadcast state as ``process`` and ``on_timer`` see it.  For the runtime."""
 
     def __init__(self, stored: Mapping[K, V], state: str) -> None:
         super().__init__(stored)
         self._state = state
 
-    def put(self, key: K, value: V) -> None:  # noqa: ARG002 - it is refused, whatever it is
+    def put(self, key: K, value: V) -> None:  # noqa: ARG002 - always refused
         self._refuse()
 
     def remove(self, key: K) -> None:  # noqa: ARG002 - as above
@@ -224,9 +204,21 @@ class ReadOnlyEntries(Entries[K, V]):
 
 
 class OperatorListState(Elements[V]):
-    """A list of the subtask: ``waiting = OperatorListState(str)``.
+    """A list of each subtask, whichever key is processed: Flink's operator list state.
 
-    It has no TTL, as in Flink, and is held in memory.
+        class Batched(KeyedProcessFunction):
+            waiting = OperatorListState(str)
+
+            def process(self, row: Row, context: Context) -> None:
+                self.waiting.add(row["line"])
+
+            def prepare_snapshot_pre_barrier(self, context: SubtaskContext) -> Iterable[Row]:
+                if len(waiting := self.waiting.get()) >= 1_000:
+                    self.waiting.clear()
+                    yield {"lines": "\\n".join(waiting)}
+
+    At another parallelism the elements of all subtasks are dealt out in turn (getListState).  It
+    has no TTL, as in Flink, and is held in memory.
     """
 
     _USE = "that of a subtask; use it where a subtask processes keys only"
@@ -236,18 +228,18 @@ class OperatorListState(Elements[V]):
 
 
 class UnionListState(OperatorListState[V]):
-    """A list of which each subtask reads the elements of all: ``seen = UnionListState(int)``."""
+    """A list of which each subtask writes its own elements and reads those of all subtasks
+    (getUnionListState): ``seen = UnionListState(int)``.
+    """
 
-    def __init__(self, of: type[V], *, migrations: Migrations[V] | None = None) -> None:
-        super().__init__(of, migrations=migrations)
-        self._union: Sequence[V] = ()
+    _union: Sequence[V] = ()
 
     def get(self) -> list[V]:
-        """The elements of all subtasks behind the barrier before, in the order of the subtasks.
+        """The elements of all subtasks at the last barrier, in the order of the subtasks.
 
-        What this subtask adds or updates is among them behind the next one.
+        What this subtask adds or updates is among them after the next one.
         """
-        _ = self._entries
+        _ = self._entries  # Raises outside of a subtask.
         return list(self._union)
 
     def bind_union(self, entries: Entries[int, V], union: Sequence[V]) -> None:
@@ -258,13 +250,18 @@ class UnionListState(OperatorListState[V]):
 
 def declared_operator_lists(function: object) -> Mapping[str, OperatorListState[object]]:
     """The operator lists that the class of *function* declares, in the order of their names."""
-    found = {
+    attributes = class_attributes(function)
+    return {name: state for name, state in attributes if isinstance(state, OperatorListState)}
+
+
+def class_attributes(function: object) -> Iterator[tuple[str, Any]]:
+    """The attributes of the class of *function* and of its bases, in the order of their names."""
+    attributes = {
         name: attribute
         for base in reversed(type(function).__mro__)
         for name, attribute in vars(base).items()
     }
-    named = ((name, found[name]) for name in sorted(found))
-    return {name: state for name, state in named if isinstance(state, OperatorListState)}
+    return ((name, attributes[name]) for name in sorted(attributes))
 
 
 def operator_table_of(state: OperatorListState[V]) -> str:

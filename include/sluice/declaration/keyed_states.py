@@ -1,22 +1,11 @@
 """State that a ``KeyedProcessFunction`` declares, as Flink's: values, lists and maps of a key.
 
-A value's type is a Python type, or a tuple of them, as ``tuple[int, float]``.
-``sluice.declaration.keyed_states`` has the states to which values are added.
+``ValueState``, ``ListState`` and ``MapState`` hold the values that they are given.
+``ReducingState`` and ``AggregatingState`` hold one value for all that are added: what these were
+reduced to, or an accumulator.  ``StateTtlConfig`` says when entries expire.
 
-State to which a keyed function adds values: Flink's ReducingState and AggregatingState.
-
-What is kept of all values of a key is one: what they were reduced to, or an accumulator.
-
-The types of values that a keyed function's state holds, and the check of each value.
-
-What was read back in another epoch must equal what was written, so a value has exactly the type
-that was declared; a tuple, Flink's Tuple2 and its like, is declared with the types of its fields.
-
-``StateTtlConfig``: when entries of one state of a keyed function are forgotten; Flink's.
-
-Time is that of the barriers: an entry's last write, or read, is the moment at which its checkpoint
-was triggered, and it is expired at the first barrier that is a TTL behind it.  So a repeated epoch
-forgets the same.
+A value's type is a Python type, or a tuple of them, as ``tuple[int, float]`` for Flink's Tuple2.  A
+value has exactly the type that was declared: what another epoch reads must equal what was written.
 """
 
 from __future__ import annotations
@@ -49,67 +38,16 @@ OWN_STATES = "_sluice_states"
 
 K = TypeVar("K")
 V = TypeVar("V")
-# The type that values had -> a function of such a value.
+IN = TypeVar("IN")
+ACC = TypeVar("ACC")
+OUT = TypeVar("OUT")
+# The type that values had -> a function from such a value to one of today's type.
 Migrations: TypeAlias = Mapping[Any, Callable[[Any], V]]
 
-
-class Entries(Generic[K, V]):
-    """The current key's entries of a state, and which of them were written.  For the runtime."""
-
-    def __init__(
-        self,
-        stored: Mapping[K, V],
-        *,
-        expired: Iterable[K] = (),
-        is_refreshed_by_reads: bool = False,
-    ) -> None:
-        """*expired* are those of *stored* that are returned once more, and are gone then."""
-        self.stored = stored
-        self.current = dict(stored)
-        self.written: dict[K, None] = {}  # In the order of writing, unlike a set.
-        self._expired = set(expired)
-        self._is_refreshed_by_reads = is_refreshed_by_reads
-        self._heeds_reads = is_refreshed_by_reads or bool(self._expired)
-
-    def get(self, key: K) -> V | None:
-        """The value, which was read then; None if there is none."""
-        found = self.current.get(key)
-        if self._heeds_reads and found is not None:
-            if key in self._expired:
-                self.remove(key)
-            elif self._is_refreshed_by_reads:
-                self.written[key] = None
-        return found
-
-    def items(self) -> list[tuple[K, V]]:
-        """All entries, which were read then, in their order."""
-        found = list(self.current.items())
-        if self._heeds_reads:
-            for key, _ in found:
-                self.get(key)
-        return found
-
-    def contains(self, key: K) -> bool:
-        """Whether there is a value, which was read then, if it is not expired."""
-        is_there = key in self.current
-        if is_there and key not in self._expired:
-            self.get(key)
-        return is_there
-
-    def put(self, key: K, value: V) -> None:
-        self._expired.discard(key)
-        self.current[key] = value
-        self.written[key] = None
-
-    def remove(self, key: K) -> None:
-        if key in self.current:
-            self._expired.discard(key)
-            del self.current[key]
-            self.written[key] = None
-
-    def clear(self) -> None:
-        for key in list(self.current):
-            self.remove(key)
+_MS = timedelta(milliseconds=1)
+_INT64 = range(-(2**63), 2**63)
+_VALUE_TYPES = (bool, int, float, str, bytes, date, datetime, timedelta)
+_MAP_KEY_TYPES = (bool, int, str, bytes, date, datetime)  # Not float: NaN is no key.
 
 
 class State(Generic[K, V]):
@@ -124,8 +62,10 @@ class State(Generic[K, V]):
         ttl: StateTtlConfig | timedelta | None = None,
         migrations: Migrations[V] | None = None,
     ) -> None:
-        """*ttl* is this state's, whatever that of the stage is; *migrations* have, for each type
-        that its values had before, a function that makes one of today's of such a value.
+        """*ttl* is this state's, whatever that of the stage is.
+
+        *migrations* have, for each type that its values had before, a function from such a value
+        to one of today's type.
         """
         self.name = ""
         self.value_type = value_type(of)
@@ -159,182 +99,6 @@ class State(Generic[K, V]):
         return checked_value(self.name, self.value_type, value)
 
 
-_INT64 = range(-(2**63), 2**63)
-_VALUE_TYPES = (bool, int, float, str, bytes, date, datetime, timedelta)
-
-
-def value_type(declared: type[V]) -> type[V]:
-    """*declared*, if a state can hold it.
-
-    Raises:
-        ConfigurationError: it cannot.
-    """
-    if declared in _VALUE_TYPES or is_tuple(declared):
-        return declared
-    names = ", ".join(one.__name__ for one in _VALUE_TYPES)
-    raise ConfigurationError(
-        f"state cannot hold {declared!r} here; use one of: {names}, or a tuple of them, such as "
-        "tuple[int, float]"
-    )
-
-
-def is_tuple(declared: object) -> bool:
-    """Whether it is a tuple of fields that a state can hold, such as ``tuple[int, float]``."""
-    fields = get_args(declared)
-    return get_origin(declared) is tuple and bool(fields) and all(f in _VALUE_TYPES for f in fields)
-
-
-def checked_value(state: str, declared: type[V], value: V) -> V:
-    """*value* as it will be read back in another epoch; *state* is the name, for messages.
-
-    Raises:
-        ConfigurationError: it is not of the type that the state was declared with.
-    """
-    if type(declared) is type:  # It is called for every value; tuple[int, int] is no class.
-        return _checked_field(state, declared, value)  # type: ignore[return-value]
-    fields = get_args(declared)
-    if not isinstance(value, tuple) or len(value) != len(fields):
-        raise _refused(state, declared, value)
-    pairs = zip(fields, value, strict=True)
-    return tuple(_checked_field(state, of, one) for of, one in pairs)  # type: ignore[return-value]
-
-
-def checked_migrations(
-    state: str, declared: object, migrations: Mapping[Any, Callable[[Any], V]] | None
-) -> Mapping[object, Callable[[Any], V]]:
-    """*migrations* of a *state* to the type *declared*: the type that was -> a function of a value.
-
-    Raises:
-        ConfigurationError: a type is none that a state could have had, or there is no function.
-    """
-    for before, migrate in (migrations or {}).items():
-        value_type(before)
-        if before == declared:
-            raise ConfigurationError(
-                f"{state} migrates from {type_name(before)}, which is its type; "
-                f"name the type that it "
-                "had before"
-            )
-        if not callable(migrate):
-            raise ConfigurationError(
-                f"{state} migrates from {type_name(before)} by {migrate!r}, "
-                f"which cannot be called; "
-                "give it a function of one value"
-            )
-    return dict(migrations or {})
-
-
-def type_name(declared: object) -> str:
-    """The type as it is written."""
-    return repr(declared) if get_args(declared) else getattr(declared, "__name__", repr(declared))
-
-
-def _checked_field(state: str, declared: object, value: object) -> object:
-    if declared is float and type(value) in (float, int):
-        assert isinstance(value, float | int)
-        return float(value) + 0.0  # -0.0 equals what is stored, so it would not be written.
-    if type(value) is not declared or (isinstance(value, int) and value not in _INT64):
-        raise _refused(state, declared, value)
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ConfigurationError(
-                f"state {state!r} was given {value}, which has no time zone; use UTC"
-            )
-        return value.astimezone(UTC)
-    return value
-
-
-def _refused(state: str, declared: object, value: object) -> ConfigurationError:
-    return ConfigurationError(
-        f"state {state!r} holds {type_name(declared)}, "
-        f"not {value!r} of type {type(value).__name__}; "
-        "convert it, or declare what it is"
-    )
-
-
-_MS = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class StateTtlConfig:
-    """The TTL of one state; each entry of a list or map has its own.
-
-    Raises:
-        ConfigurationError: the TTL is below a millisecond, or a type is none of Flink's.
-    """
-
-    class UpdateType(Enum):
-        """What begins the TTL of an entry anew."""
-
-        Disabled = "Disabled"  # Nothing expires, also where the stage has a TTL.
-        OnCreateAndWrite = "OnCreateAndWrite"
-        OnReadAndWrite = "OnReadAndWrite"
-
-    class StateVisibility(Enum):
-        """Whether an expired entry is returned.
-
-        In Flink it depends on when a cleanup ran.  Here that has a time: an expired entry is
-        cleaned up when it is read, or else at the first barrier that is two TTLs behind its write.
-        """
-
-        ReturnExpiredIfNotCleanedUp = "ReturnExpiredIfNotCleanedUp"
-        NeverReturnExpired = "NeverReturnExpired"
-
-    DISABLED: ClassVar[StateTtlConfig]
-
-    ttl: timedelta
-    update_type: UpdateType = UpdateType.OnCreateAndWrite
-    state_visibility: StateVisibility = StateVisibility.NeverReturnExpired
-
-    def __post_init__(self) -> None:
-        for given, kind in (
-            (self.update_type, StateTtlConfig.UpdateType),
-            (self.state_visibility, StateTtlConfig.StateVisibility),
-        ):
-            if not isinstance(given, kind):
-                names = ", ".join(f"StateTtlConfig.{kind.__name__}.{one.name}" for one in kind)
-                raise ConfigurationError(
-                    f"StateTtlConfig is given {given!r} as {kind.__name__}; use one of: {names}"
-                )
-        if not isinstance(self.ttl, timedelta) or self.ttl < _MS:
-            raise ConfigurationError(
-                f"StateTtlConfig is given a TTL of {self.ttl!r}; use a timedelta of 1 ms or more"
-            )
-
-    @property
-    def ttl_ms(self) -> int | None:
-        """After how long without an update an entry is expired; None if never."""
-        return None if self.update_type is self.UpdateType.Disabled else self.ttl // _MS
-
-    @property
-    def cleanup_ms(self) -> int | None:
-        """After how long without an update an entry is gone; None if never."""
-        return None if self.ttl_ms is None else self.ttl_ms * (2 if self.returns_expired else 1)
-
-    @property
-    def returns_expired(self) -> bool:
-        return self.state_visibility is self.StateVisibility.ReturnExpiredIfNotCleanedUp
-
-    @property
-    def is_refreshed_by_reads(self) -> bool:
-        return self.update_type is self.UpdateType.OnReadAndWrite
-
-
-def ttl_config(state: type, given: StateTtlConfig | timedelta | None) -> StateTtlConfig | None:
-    """The TTL that is declared at a *state*; a timedelta alone is Flink's default of all else.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
-    if given is None or isinstance(given, StateTtlConfig):
-        return given
-    if isinstance(given, timedelta):
-        return StateTtlConfig(given)
-    raise ConfigurationError(
-        f"{state.__name__} is given ttl={given!r}; use a timedelta or a StateTtlConfig"
-    )
-
-
 class ValueState(State[str, V]):
     """One value per key: ``seen = ValueState(int)``."""
 
@@ -357,7 +121,7 @@ class ValueState(State[str, V]):
 
 
 class Elements(State[int, V]):
-    """The elements of a list, whosever it is."""
+    """A list, of a key or of a subtask."""
 
     def get(self) -> list[V]:
         """A copy; empty if there is none."""
@@ -384,7 +148,7 @@ class ListState(Elements[V]):
 
 
 class Map(State[K, V]):
-    """The entries of a map, whichever rows see it; ``key_type`` is the type of its keys."""
+    """A map, of a key or of all keys."""
 
     key_type: type[K]
 
@@ -435,16 +199,11 @@ class MapState(Map[K, V]):
         self.key_type = map_key_type(key_type)
 
 
-IN = TypeVar("IN")
-ACC = TypeVar("ACC")
-OUT = TypeVar("OUT")
-
-
 class ReducingState(State[str, V]):
     """The values that were added, reduced to one: ``largest = ReducingState(max, int)``.
 
-    *reduce* takes what there is and the value that is added, and returns what is kept (Flink's
-    ``ReduceFunction``); the first value is kept as it is.
+    *reduce* takes the value that is kept and the value that is added, and returns the one to keep
+    (Flink's ``ReduceFunction``); the first value is kept as it is.
     """
 
     def __init__(
@@ -494,7 +253,7 @@ class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
 
 
 class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
-    """The values that were added, in an accumulator of which state keeps nothing else.
+    """The values that were added, in an accumulator, which alone is kept.
 
     ``mean = AggregatingState(Mean(), tuple[float, int])``: the function, then its accumulator's
     type.
@@ -532,7 +291,230 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
         self._entries.remove(self.name)
 
 
-_MAP_KEY_TYPES = (bool, int, str, bytes, date, datetime)  # Not float: NaN is no key.
+@dataclass(frozen=True, slots=True)
+class StateTtlConfig:
+    """When entries of one state expire; each entry of a list or map has its own TTL.
+
+    Time is that of the barriers: an entry's last write, or read, is the moment at which its
+    checkpoint was triggered, and it is expired at the first barrier that is a TTL behind it.  So a
+    repeated epoch forgets the same.
+
+    Raises:
+        ConfigurationError: the TTL is below a millisecond, or a type is none of Flink's.
+    """
+
+    class UpdateType(Enum):
+        """The accesses after which the TTL of an entry begins anew."""
+
+        Disabled = "Disabled"  # Nothing expires, also where the stage has a TTL.
+        OnCreateAndWrite = "OnCreateAndWrite"
+        OnReadAndWrite = "OnReadAndWrite"
+
+    class StateVisibility(Enum):
+        """Whether an expired entry is returned.
+
+        In Flink it depends on when a cleanup ran.  Here the cleanup has a time: when the expired
+        entry is read, or else at the first barrier that is two TTLs behind its write.
+        """
+
+        ReturnExpiredIfNotCleanedUp = "ReturnExpiredIfNotCleanedUp"
+        NeverReturnExpired = "NeverReturnExpired"
+
+    DISABLED: ClassVar[StateTtlConfig]
+
+    ttl: timedelta
+    update_type: UpdateType = UpdateType.OnCreateAndWrite
+    state_visibility: StateVisibility = StateVisibility.NeverReturnExpired
+
+    def __post_init__(self) -> None:
+        for value, kind in (
+            (self.update_type, StateTtlConfig.UpdateType),
+            (self.state_visibility, StateTtlConfig.StateVisibility),
+        ):
+            if not isinstance(value, kind):
+                names = ", ".join(f"StateTtlConfig.{kind.__name__}.{item.name}" for item in kind)
+                raise ConfigurationError(
+                    f"StateTtlConfig is given {value!r} as {kind.__name__}; use one of: {names}"
+                )
+        if not isinstance(self.ttl, timedelta) or self.ttl < _MS:
+            raise ConfigurationError(
+                f"StateTtlConfig is given a TTL of {self.ttl!r}; use a timedelta of 1 ms or more"
+            )
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """How long an entry without an update is not expired; None is for ever."""
+        return None if self.update_type is self.UpdateType.Disabled else self.ttl // _MS
+
+    @property
+    def cleanup_ms(self) -> int | None:
+        """How long an entry without an update is kept; None is for ever."""
+        return None if self.ttl_ms is None else self.ttl_ms * (2 if self.returns_expired else 1)
+
+    @property
+    def returns_expired(self) -> bool:
+        return self.state_visibility is self.StateVisibility.ReturnExpiredIfNotCleanedUp
+
+    @property
+    def is_refreshed_by_reads(self) -> bool:
+        return self.update_type is self.UpdateType.OnReadAndWrite
+
+
+StateTtlConfig.DISABLED = StateTtlConfig(
+    timedelta.max, update_type=StateTtlConfig.UpdateType.Disabled
+)
+
+
+class Entries(Generic[K, V]):
+    """The current key's entries of a state, and which of them were written.  For the runtime.
+
+    To get a value, or all of them, is to read it, which may begin its TTL anew.
+    """
+
+    def __init__(
+        self,
+        stored: Mapping[K, V],
+        *,
+        expired: Iterable[K] = (),
+        is_refreshed_by_reads: bool = False,
+    ) -> None:
+        """*expired* are those of *stored* that are returned once more, and then are gone."""
+        self.stored = stored
+        self.current = dict(stored)
+        self.written: dict[K, None] = {}  # In the order of writing, unlike a set.
+        self._expired = set(expired)
+        self._is_refreshed_by_reads = is_refreshed_by_reads
+        self._heeds_reads = is_refreshed_by_reads or bool(self._expired)
+
+    def get(self, key: K) -> V | None:
+        """The value; None if there is none."""
+        found = self.current.get(key)
+        if self._heeds_reads and found is not None:
+            if key in self._expired:
+                self.remove(key)
+            elif self._is_refreshed_by_reads:
+                self.written[key] = None
+        return found
+
+    def items(self) -> list[tuple[K, V]]:
+        """All entries in their order."""
+        found = list(self.current.items())
+        if self._heeds_reads:
+            for key, _ in found:
+                self.get(key)
+        return found
+
+    def contains(self, key: K) -> bool:
+        """Whether there is a value; a read of it, unless it is expired."""
+        is_there = key in self.current
+        if is_there and key not in self._expired:
+            self.get(key)
+        return is_there
+
+    def put(self, key: K, value: V) -> None:
+        self._expired.discard(key)
+        self.current[key] = value
+        self.written[key] = None
+
+    def remove(self, key: K) -> None:
+        if key in self.current:
+            self._expired.discard(key)
+            del self.current[key]
+            self.written[key] = None
+
+    def clear(self) -> None:
+        for key in list(self.current):
+            self.remove(key)
+
+
+_INT64 = range(-(2**63), 2**63)
+_VALUE_TYPES = (bool, int, float, str, bytes, date, datetime, timedelta)
+
+
+def value_type(declared: type[V]) -> type[V]:
+    """*declared*, if a state can hold it.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    if declared in _VALUE_TYPES or is_tuple(declared):
+        return declared
+    names = ", ".join(known.__name__ for known in _VALUE_TYPES)
+    raise ConfigurationError(
+        f"state cannot hold {declared!r} here; use one of: {names}, or a tuple of them, such as "
+        "tuple[int, float]"
+    )
+
+
+def is_tuple(declared: object) -> bool:
+    """Whether *declared* is a tuple of types that a state can hold: ``tuple[int, float]``."""
+    fields = get_args(declared)
+    return get_origin(declared) is tuple and bool(fields) and all(f in _VALUE_TYPES for f in fields)
+
+
+def checked_value(state: str, declared: type[V], value: V) -> V:
+    """*value* as it will be read back in another epoch; *state* is the name, for messages.
+
+    Raises:
+        ConfigurationError: it is not of the type that the state was declared with.
+    """
+    if type(declared) is type:  # The quick path of every value; tuple[int, int] is no class.
+        return _checked_field(state, declared, value)  # type: ignore[return-value]
+    fields = get_args(declared)
+    if not isinstance(value, tuple) or len(value) != len(fields):
+        raise _refused(state, declared, value)
+    pairs = zip(fields, value, strict=True)
+    return tuple(_checked_field(state, of, one) for of, one in pairs)  # type: ignore[return-value]
+
+
+def checked_migrations(
+    state: str, declared: object, migrations: Migrations[V] | None
+) -> Migrations[V]:
+    """*migrations* of the values of a *state* to the type *declared*.
+
+    Raises:
+        ConfigurationError: a type is none that a state could have had, or there is no function.
+    """
+    for before, migrate in (migrations or {}).items():
+        value_type(before)
+        if before == declared:
+            raise ConfigurationError(
+                f"{state} migrates from {type_name(before)}, which is its type; name the type that "
+                "it had before"
+            )
+        if not callable(migrate):
+            raise ConfigurationError(
+                f"{state} migrates from {type_name(before)} by {migrate!r}, which cannot be "
+                "called; give it a function of one value"
+            )
+    return dict(migrations or {})
+
+
+def type_name(declared: object) -> str:
+    """The type as it is written."""
+    return repr(declared) if get_args(declared) else getattr(declared, "__name__", repr(declared))
+
+
+def _checked_field(state: str, declared: object, value: object) -> object:
+    if declared is float and type(value) in (float, int):
+        assert isinstance(value, float | int)
+        return float(value) + 0.0  # -0.0 equals what is stored, so it would not be written.
+    if type(value) is not declared or (isinstance(value, int) and value not in _INT64):
+        raise _refused(state, declared, value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ConfigurationError(
+                f"state {state!r} was given {value}, which has no time zone; use UTC"
+            )
+        return value.astimezone(UTC)
+    return value
+
+
+def _refused(state: str, declared: object, value: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"state {state!r} holds {type_name(declared)}, not {value!r} of type "
+        f"{type(value).__name__}; convert it, or declare what it is"
+    )
 
 
 def map_key_type(declared: type[V]) -> type[V]:
@@ -542,11 +524,21 @@ def map_key_type(declared: type[V]) -> type[V]:
         ConfigurationError: it cannot.
     """
     if declared not in _MAP_KEY_TYPES:
-        names = ", ".join(one.__name__ for one in _MAP_KEY_TYPES)
+        names = ", ".join(known.__name__ for known in _MAP_KEY_TYPES)
         raise ConfigurationError(f"state cannot hold {declared!r} here; use one of: {names}")
     return declared
 
 
-StateTtlConfig.DISABLED = StateTtlConfig(
-    timedelta.max, update_type=StateTtlConfig.UpdateType.Disabled
-)
+def ttl_config(state: type, given: StateTtlConfig | timedelta | None) -> StateTtlConfig | None:
+    """The TTL of a *state*; a timedelta alone has Flink's defaults for everything else.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    if given is None or isinstance(given, StateTtlConfig):
+        return given
+    if isinstance(given, timedelta):
+        return StateTtlConfig(given)
+    raise ConfigurationError(
+        f"{state.__name__} is given ttl={given!r}; use a timedelta or a StateTtlConfig"
+    )

@@ -23,8 +23,8 @@ from sluice.declaration.places import SinkSpec, SourceSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceNode:
-    """``is_table``: the whole of it is read at every barrier, and looked up, not streamed.
-    ``is_induced``: its barriers come from outside; a checkpoint without one reads nothing of it.
+    """A source.  One that ``is_table`` is not streamed: lookups read all of it at every barrier.
+    One that ``is_induced`` gets its barriers from outside: a checkpoint without one reads nothing.
     """
 
     uid: str
@@ -33,7 +33,7 @@ class SourceNode:
     out_of_orderness_ms: int
     is_table: bool
     is_induced: bool = False
-    idle_after_ms: int | None = None  # A partition silent for so long does not hold others back.
+    idle_after_ms: int | None = None  # After so long without records, a partition is idle.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +73,13 @@ class StageNode:
         Raises:
             ConfigurationError: the operation cannot read an input of its kind.
         """
-        reads = [StreamRead(given.producer, given.kind) for given in self.inputs]
+        reads = [StreamRead(stream.producer, stream.kind) for stream in self.inputs]
         return after(self.steps, result_kind(self.uid, self.operation, self.keys, reads))
 
     @property
     def reads_updates(self) -> bool:
         """Whether rows of an input are taken back."""
-        return any(given.kind != Append() for given in self.inputs)
+        return any(stream.kind != Append() for stream in self.inputs)
 
     @property
     def is_stateful(self) -> bool:
@@ -103,17 +103,17 @@ class StageNode:
 
     @property
     def shuffled(self) -> tuple[Input, ...]:
-        """The inputs whose rows go to one subtask each."""
-        return tuple(given for given in self.inputs if not given.is_broadcast)
+        """The inputs of which each row goes to one subtask."""
+        return tuple(stream for stream in self.inputs if not stream.is_broadcast)
 
     @property
     def broadcast(self) -> Input | None:
         """The input whose rows every subtask sees."""
-        return next((given for given in self.inputs if given.is_broadcast), None)
+        return next((stream for stream in self.inputs if stream.is_broadcast), None)
 
     @property
     def producers(self) -> tuple[str, ...]:
-        return tuple(given.producer for given in self.inputs)
+        return tuple(stream.producer for stream in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

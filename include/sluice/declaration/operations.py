@@ -1,8 +1,6 @@
-"""Declared operations of stages: plain frozen data that ``sluice.operators`` computes.
+"""Declared operations of stages, and their windows: frozen data that ``sluice.operators`` computes.
 
 The key columns of a stateful operation are part of the stage's inputs (``declaration.nodes``).
-
-Windows of event time: ``Tumbling(timedelta(minutes=10))``.
 """
 
 from __future__ import annotations
@@ -26,13 +24,64 @@ JoinKind = Literal["inner", "left", "semi", "anti"]
 RegularJoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 IntervalJoinKind = Literal["inner", "left"]
 
+_SHORTEST = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tumbling:
+    """Windows of one size, back to back, aligned to 1970 (TumblingEventTimeWindows)."""
+
+    size: timedelta
+
+    def __post_init__(self) -> None:
+        _check_length("a tumbling window", self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Hopping:
+    """Windows of one size that start every ``slide``, aligned to 1970 (SlidingEventTimeWindows)."""
+
+    size: timedelta
+    slide: timedelta
+
+    def __post_init__(self) -> None:
+        _check_length("a hopping window", self.size)
+        _check_length("the slide of a hopping window", self.slide)
+        if self.size % self.slide:
+            raise ConfigurationError(
+                f"a hopping window of {self.size} cannot slide by {self.slide}; "
+                "make the size a multiple of the slide"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Rows of a key that follow each other within ``gap`` (EventTimeSessionWindows)."""
+
+    gap: timedelta
+
+    def __post_init__(self) -> None:
+        _check_length("the gap of a session window", self.gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """The windows that the rows already carry, in ``window_start`` and ``window_end``.
+
+    So the result of an earlier window stage is windowed again, as by Flink's cascading window TVFs.
+    """
+
+
+Window: TypeAlias = Tumbling | Hopping | Session | Attached
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transform:
     """Any DataFrame -> DataFrame that needs no other row: it runs in Spark's JVM.
 
-    The rows carry ``_source`` (partition, record); keep it, and sluice can say where a row came
-    from.  A row whose ``_malformed`` column is not null goes to the side output ``malformed``.
+    The rows carry ``_source`` (partition, record), by which a function that keeps it lets sluice
+    say where a row came from.  A row whose ``_malformed`` column is not null goes to the side
+    output ``malformed``.
     """
 
     function: Callable[..., DataFrame]
@@ -57,8 +106,10 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedLookup:
-    """A lookup of rows that are updated: it remembers what it sent of each key, to take back just
-    that, whatever the table has become.
+    """A lookup of rows that are updated.
+
+    It remembers the rows that it sent for each key, and takes back those, even if the table has
+    other rows by then.
     """
 
     lookup: Lookup
@@ -80,7 +131,7 @@ class KeyedAggregate:
 class WindowAggregate:
     """Results per key and window, once the watermark passed the window's end.
 
-    A window is kept ``allowed_lateness_ms`` longer; each row that comes then fires it again.
+    A window is kept ``allowed_lateness_ms`` longer, and each row that comes then fires it again.
     """
 
     window: Window
@@ -103,8 +154,8 @@ class TopN:
     """Per key the *n* rows with the largest ``by``, of equal ones the smallest ``ties_by``.
 
     Without ``unique`` every row counts (Flink's AppendOnlyTopN); with it a row replaces the one
-    that is equal there, and its ``by`` must never decrease (UpdatableTopN).  Of a changelog the
-    rows that are there count, whatever they were before (RetractableTopN).
+    that is equal in those columns, and its ``by`` must never decrease (UpdatableTopN).  Of a
+    changelog the current rows count (RetractableTopN).
     """
 
     n: int
@@ -122,8 +173,10 @@ class Latest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplicate:
-    """Per key the row that came first, once.  Of several in one epoch, that with the smallest
-    ``by``; of several such, the smallest in its other columns.
+    """Per key the row that came first, once.
+
+    Of several in one epoch it is the one with the smallest ``by``, then the one with the smallest
+    other columns.
     """
 
     by: str | None = None
@@ -161,8 +214,8 @@ class IntervalJoin:
 class RegularJoin:
     """Every left row with every right row of its key; without a TTL both are kept for ever.
 
-    But for an inner or a semi join of rows that are only appended, a row that went out is taken
-    back when that is not its result any more.
+    A result row is taken back when it no longer holds, which cannot happen in an inner or a semi
+    join of append-only streams.
     """
 
     how: RegularJoinKind = "inner"
@@ -185,11 +238,11 @@ class Process:
     result: Mapping[str, object]
 
     def __post_init__(self) -> None:
-        given = self.function if isinstance(self.function, type) else type(self.function)
-        if issubclass(given, KeyedProcessFunction):
+        kind = self.function if isinstance(self.function, type) else type(self.function)
+        if issubclass(kind, KeyedProcessFunction):
             raise ConfigurationError(
-                f"process() is given a KeyedProcessFunction, {given.__name__}, which sees one row "
-                f"at a time; declare process_keyed(..., {given.__name__}(), ...) instead"
+                f"process() is given a KeyedProcessFunction, {kind.__name__}, which sees one row "
+                f"at a time; declare process_keyed(..., {kind.__name__}(), ...) instead"
             )
         if not callable(self.function):
             raise ConfigurationError(
@@ -206,14 +259,14 @@ class ProcessKeyed:
     result: Mapping[str, object]
 
     def __post_init__(self) -> None:
-        given: object = self.function  # Whatever the types say: a checker need not have run.
-        if isinstance(given, type) and issubclass(given, KeyedProcessFunction):
+        function: object = self.function  # The author may not have run a type checker.
+        if isinstance(function, type) and issubclass(function, KeyedProcessFunction):
             raise ConfigurationError(
-                f"process_keyed() is given the class {given.__name__}; give it an instance, "
-                f"{given.__name__}()"
+                f"process_keyed() is given the class {function.__name__}; give it an instance, "
+                f"{function.__name__}()"
             )
-        if not isinstance(given, KeyedProcessFunction):
-            name = getattr(given, "__name__", repr(given))
+        if not isinstance(function, KeyedProcessFunction):
+            name = getattr(function, "__name__", repr(function))
             raise ConfigurationError(
                 f"process_keyed() is given {name}, which is no KeyedProcessFunction; give it an "
                 "instance of a class that derives from that, or declare process() for a function "
@@ -239,66 +292,15 @@ Stateful: TypeAlias = (
 Operation: TypeAlias = Stateless | Stateful
 
 
+def _check_length(what: str, length: timedelta) -> None:
+    if length < _SHORTEST:
+        raise ConfigurationError(f"{what} of {length} is too short; use 1 ms or more")
+    if length % _SHORTEST:
+        raise ConfigurationError(f"{what} of {length} is not whole milliseconds; round it")
+
+
 def _check_kind(method: str, argument: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
         raise ConfigurationError(
             f"{method}({argument}={given!r}) is not known; write {', '.join(map(repr, known))}"
         )
-
-
-_SHORTEST = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Tumbling:
-    """Windows of one size, back to back, aligned to 1970 (TumblingEventTimeWindows)."""
-
-    size: timedelta
-
-    def __post_init__(self) -> None:
-        _check("a tumbling window", self.size)
-
-
-@dataclass(frozen=True, slots=True)
-class Hopping:
-    """Windows of one size that start every ``slide``, aligned to 1970 (SlidingEventTimeWindows)."""
-
-    size: timedelta
-    slide: timedelta
-
-    def __post_init__(self) -> None:
-        _check("a hopping window", self.size)
-        _check("the slide of a hopping window", self.slide)
-        if self.size % self.slide:
-            raise ConfigurationError(
-                f"a hopping window of {self.size} cannot slide by {self.slide}; "
-                "make the size a multiple of the slide"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """Rows of a key that follow each other within ``gap`` (EventTimeSessionWindows)."""
-
-    gap: timedelta
-
-    def __post_init__(self) -> None:
-        _check("the gap of a session window", self.gap)
-
-
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """The windows that the rows already carry, in ``window_start`` and ``window_end``.
-
-    What an earlier window stage yields is windowed again, as Flink's cascading window TVFs.
-    """
-
-
-Window: TypeAlias = Tumbling | Hopping | Session | Attached
-
-
-def _check(what: str, length: timedelta) -> None:
-    if length < _SHORTEST:
-        raise ConfigurationError(f"{what} of {length} is too short; use 1 ms or more")
-    if length % _SHORTEST:
-        raise ConfigurationError(f"{what} of {length} is not whole milliseconds; round it")

@@ -1,7 +1,7 @@
-"""Parameters of a pipeline: what a person sets when a job is submitted.
+"""Parameters of a pipeline, which a person sets when a job is submitted, and secrets.
 
-A submission resolves them once and the journal keeps them, so that every task of the job, on
-whatever machine, uses the same values.
+A submission resolves the parameters once and the journal keeps them, so that every task of the job,
+on whatever machine, uses the same values.  A secret is read from the environment where it is used.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def param(
     is_path: bool = False,
     help: str = "",  # noqa: A002 - click's word
 ) -> Param:
-    """A value to be named at submission: ``--param name=value``, or ``SLUICE_PARAM_NAME``.
+    """A value that the submission sets: ``--param name=value``, or ``SLUICE_PARAM_NAME``.
 
-    A path is made absolute then, as every task of the job reads it from another folder.
+    The submission makes a path absolute, as tasks of the job run in other working directories.
     """
     return Param(
         name=name,
@@ -49,7 +49,7 @@ def param(
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """An environment variable that every process of the job has: for what must not be journaled."""
+    """An environment variable of every process of the job, whose value must not be journaled."""
 
     name: str
 
@@ -58,9 +58,9 @@ class Env:
 
 
 def env(name: str) -> Env:
-    """A secret: read where it is used, never written to the bucket, as parameters are.
+    """A secret: unlike a parameter, it is never written to the bucket.
 
-    Airflow's tasks and Spark's workers need the variable alike.
+    Airflow's tasks and Spark's workers both need the variable.
     """
     return Env(name)
 
@@ -81,19 +81,19 @@ def value_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
         return str(spec)
     value = params.get(spec.name, spec.default)
     if value is None and spec.required:
-        raise ConfigurationError(missing(spec))
+        raise _missing(spec)
     return value or ""
 
 
 def resolve_params(
     declared: Iterable[Param], given: Mapping[str, str], pipeline: str
 ) -> dict[str, str]:
-    """What the submission fixes: given values, then the environment's, then defaults.
+    """The values that a submission fixes: those *given*, else the environment's, else defaults.
 
     Raises:
         ConfigurationError: a required one is missing, or a given one is not declared.
     """
-    by_name = {declared_param.name: declared_param for declared_param in declared}
+    by_name = {spec.name: spec for spec in declared}
     unknown = sorted(set(given) - set(by_name))
     if unknown:
         raise ConfigurationError(
@@ -101,20 +101,20 @@ def resolve_params(
             f"it has {', '.join(sorted(by_name)) or 'none'}"
         )
     resolved: dict[str, str] = {}
-    for name, declared_param in by_name.items():
+    for name, spec in by_name.items():
         value = given.get(name, os.environ.get(ENVIRONMENT_PREFIX + name.upper()))
-        value = declared_param.default if value is None else value
-        if value is None and declared_param.required:
-            raise ConfigurationError(missing(declared_param))
-        if value is not None and declared_param.is_path and "://" not in value:
-            value = str(Path(value).expanduser().resolve())
-        if value is not None:
-            resolved[name] = value
+        value = spec.default if value is None else value
+        if value is None:
+            if spec.required:
+                raise _missing(spec)
+            continue
+        is_path = spec.is_path and "://" not in value
+        resolved[name] = str(Path(value).expanduser().resolve()) if is_path else value
     return resolved
 
 
-def missing(spec: Param) -> str:
-    return (
+def _missing(spec: Param) -> ConfigurationError:
+    return ConfigurationError(
         f"parameter {spec.name!r} is not set"
         + (f" ({spec.help})" if spec.help else "")
         + f"; pass --param {spec.name}=VALUE or set {ENVIRONMENT_PREFIX}{spec.name.upper()}"

@@ -4,21 +4,9 @@
     log = pipeline.source("threat_log", Files(param("input")), event_time="at")
     log.transform("parse", parse_sshd).key_by("source_ip").window(...).sink("alerts", FilesTable())
 
-The uid comes first, everywhere: state is recovered by it, so it is mandatory, unique and stable.
-Nothing here imports Spark, Airflow or boto3; a declaration is parsed by all three.
-
-The streams of a declaration: each method declares the stage that reads them.
-
-The uid comes first, everywhere: state is recovered by it, so it is mandatory, unique and stable.
-
-Streams whose rows of equal key meet in one subtask: what can be computed with keyed state.
-
-``ttl`` forgets the state of a key that has not been written for so long.  It is counted between
-barriers, by when they were triggered (Flink's StateTtlConfig: processing time, updated on write).
-
-The check that the inputs of one keyed stage fit each other.
-
-Side outputs of stages: rows that are kept apart, each kind published as a table of its own.
+Each method of a stream declares the stage that reads it.  The uid comes first, everywhere: state is
+recovered by it, so it is mandatory, unique and stable.  Nothing here imports Spark, Airflow or
+boto3; a declaration is parsed by all three.
 """
 
 from __future__ import annotations
@@ -47,7 +35,6 @@ from sluice.declaration.expressions import Filter, Projection, Step, check_row_w
 from sluice.declaration.keyed_functions import KeyedBroadcastProcessFunction, refuse_operator_lists
 from sluice.declaration.nodes import Input, SinkNode, SourceNode, StageNode
 from sluice.declaration.operations import (
-    Attached,
     Deduplicate,
     IntervalJoin,
     JoinKind,
@@ -72,7 +59,7 @@ from sluice.declaration.operations import (
     WindowTopN,
 )
 from sluice.declaration.params import Param
-from sluice.declaration.places import SinkSpec, SourceSpec
+from sluice.declaration.places import SinkSpec, SourceSpec, params_of
 from sluice.declaration.schedules import Orchestration
 from sluice.errors import ConfigurationError
 from sluice.protocol.keys import check_uid
@@ -83,16 +70,23 @@ if TYPE_CHECKING:
 
     from sluice.declaration.keyed_functions import KeyedProcessFunction
 
-_MS = timedelta(milliseconds=1)
 DEFAULT_PARALLELISM = 2
 
+# The side outputs of a stage: rows that are kept apart, each kind published as a table of its own.
+MALFORMED = "malformed"  # Rows that could not be read, with where they came from.
+NO_EVENT_TIME = "no_event_time"  # Rows that have none, where a stage goes by it.
+LATE = "late"  # Rows behind the watermark.
+LATE_RIGHT = "late_right"  # The same of a join's second input.
+
+_MS = timedelta(milliseconds=1)
 T = TypeVar("T")
 
 
-def uid_first(declaring: type[T]) -> type[T]:
-    """Have every method of the class that takes a ``uid`` first say so, when it is forgotten.
+def _uid_first(declaring: type[T]) -> type[T]:
+    """Have every method whose first parameter is ``uid`` refuse a call that forgets it.
 
-    Python would complain of whatever argument is then missing, or take a function for the uid.
+    Python's own message would name the argument that is then missing, or it would take a function
+    for the uid.
     """
     for name, method in inspect.getmembers(declaring, inspect.isfunction):
         parameters = [*inspect.signature(method).parameters.values()]
@@ -122,7 +116,7 @@ def _refusing(
     return refusing
 
 
-@uid_first
+@_uid_first
 @dataclass(slots=True)
 class Pipeline:
     """A job: sources, stages and sinks by uid, in the order of their declaration."""
@@ -155,10 +149,12 @@ class Pipeline:
         table: bool = False,
         induced: bool = False,
     ) -> Stream:
-        """Read *spec*.  ``event_time`` names the timestamp column that the first stage yields, or
-        reads; the watermark trails its largest value per partition by ``out_of_orderness``.  A
-        partition without records for ``idle_after`` does not hold the watermark back.  The barriers
-        of an *induced* source are given with the request for a checkpoint: an upstream commit, say.
+        """Read *spec*.
+
+        ``event_time`` names the timestamp column that the first stage yields, or reads; the
+        watermark trails its largest value per partition by ``out_of_orderness``.  A partition
+        without records for ``idle_after`` does not hold the watermark back.  A request for a
+        checkpoint gives the barriers of an *induced* source, for example an upstream commit.
         """
         self._check_uid(uid)
         if idle_after is not None and idle_after < _MS:
@@ -191,7 +187,7 @@ class Pipeline:
         """Have *trigger* called with every checkpoint, and *restore* with every restore.
 
         The others, if given, are called before the barrier is cut, when the checkpoint is
-        published, and when it was aborted; see ``hooks``.  Each call may take *timeout*.
+        published, and when it was aborted; see ``MasterHook``.  Each call may take *timeout*.
         """
         self._check_uid(uid)
         if timeout <= timedelta(0):
@@ -208,17 +204,14 @@ class Pipeline:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        """Every parameter the declaration mentions, by name."""
-        found: dict[str, Param] = {}
-        specs = [s.spec.params for s in self.sources.values()]
-        specs += [s.spec.params for s in self.sinks.values()]
-        for declared in specs:
-            found.update({p.name: p for p in declared})
+        """Every parameter of the declaration, in the order of their names."""
+        declared = [p for node in self.sources.values() for p in node.spec.params]
+        declared += [p for node in self.sinks.values() for p in node.spec.params]
         for stage in self.stages.values():
             if isinstance(stage.operation, Transform):
-                arguments = stage.operation.arguments.values()
-                found.update({p.name: p for p in arguments if isinstance(p, Param)})
-        return tuple(found[name] for name in sorted(found))
+                declared += params_of(*stage.operation.arguments.values())
+        by_name = {p.name: p for p in declared}
+        return tuple(by_name[name] for name in sorted(by_name))
 
     def sinks_of(self, stage: str) -> tuple[SinkNode, ...]:
         return tuple(sink for sink in self.sinks.values() if sink.input == stage)
@@ -246,14 +239,11 @@ class Pipeline:
         return tuple(uid for uid in producers if uid in self.stages)
 
     def kind_of(self, producer: str) -> Kind:
-        """What the rows of a source or stage mean."""
+        """The kind of the stream of a source or stage."""
         return self.stages[producer].kind if producer in self.stages else Append()
 
     def add_stage(self, stage: StageNode, *, event_time: str | None) -> Stream:
-        """Used by streams; checks what a declaration can get wrong.
-
-        *event_time* is that of the stage's result.
-        """
+        """Used by streams: declare *stage*, whose result has *event_time*, if its inputs fit."""
         self._check_uid(stage.uid)
         for uid in stage.producers:
             if uid in self.sources and self.sources[uid].is_table:
@@ -264,7 +254,7 @@ class Pipeline:
         if isinstance(stage.operation, Transform | Process):
             why = "its rows are computed without a subtask of its own"
             refuse_operator_lists(stage.uid, stage.operation.function, why)
-        _ = stage.kind  # Refused, if it cannot read what it reads.
+        _ = stage.kind  # Raises unless the operation can read its inputs.
         self.stages[stage.uid] = stage
         return Stream(self, stage.uid, event_time)
 
@@ -296,7 +286,7 @@ class Pipeline:
                 )
 
 
-@uid_first
+@_uid_first
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The output of a source or stage."""
@@ -316,8 +306,8 @@ class Stream:
     ) -> Stream:
         """Apply *function(rows, **arguments)*, which must not shuffle: it sees a row at a time.
 
-        An argument may be a ``param(...)``; the function gets its text.  Whatever columns it keeps,
-        ``_source`` and ``_weight``, where they are there, have to be among them.
+        An argument may be a ``param(...)``; the function gets its text.  The function must keep the
+        columns ``_source`` and ``_weight`` of rows that have them.
         """
         operation = Transform(function=function, arguments=arguments)
         return self._stage(uid, operation, (self.as_input(),), parallelism)
@@ -336,8 +326,8 @@ class Stream:
 
         ``add`` names columns that the table gives to a row: ``{"city": "upper(town)"}``, SQL over
         the table.  A row that several of the table's rows match then leaves once for each.  A row
-        is looked up when it comes; of rows that replace earlier ones the stage remembers what it
-        sent, to take back just that.
+        is looked up when it comes; if rows replace earlier ones, the stage remembers the rows that
+        it sent, and takes back those.
         """
         node = self.pipeline.sources.get(table.producer)
         if node is None or not node.is_table:
@@ -376,7 +366,6 @@ class Stream:
 
     def key_by(self, *columns: str, **expressions: str) -> KeyedStream:
         """Key by *columns*, and by new ones computed by SQL: ``key_by(day="date(at)")``."""
-
         if not columns and not expressions:
             raise ConfigurationError("key_by() needs at least one column")
         return KeyedStream(self, (*columns, *expressions), expressions)
@@ -395,12 +384,10 @@ class Stream:
 
         With *ties* all rows that share a rank are kept (SQL's RANK), else exactly *n* (ROW_NUMBER).
         """
-
         if isinstance(window, Session):
             raise ConfigurationError(f"stage {uid!r}: a session is of a key; use key_by() first")
         keyless = KeyedStream(self, (), {})
-        operation = WindowTopN(window=window, n=n, by=by, has_ties=ties)
-        return keyless.stage(uid, operation, parallelism=parallelism)
+        return keyless.window_top_n(uid, window, n, by=by, ties=ties, parallelism=parallelism)
 
     def where(self, condition: str) -> Stream:
         """Keep only the rows for which the SQL *condition* is true.
@@ -421,9 +408,10 @@ class Stream:
         return self._step(Projection(columns), *columns)
 
     def disable_chaining(self) -> Stream:
-        """Never run this stage in one Spark job with the one before or behind it, as Flink's.
+        """Never run this stage in one Spark job with the one before or behind it, as in Flink.
 
-        It changes no result: a chained stage saves a Spark job, and its input is not in the bucket.
+        The results are the same; only, a chained stage saves a Spark job, and its input is not in
+        the bucket.
         """
         stage = self.pipeline.stages.get(self.producer)
         if stage is None:
@@ -458,44 +446,39 @@ class Stream:
         self, uid: str, operation: Operation, inputs: tuple[Input, ...], parallelism: int | None
     ) -> Stream:
         """A stage that passes on the event time of what it reads."""
-        return self.pipeline.add_stage(
-            StageNode(
-                uid=uid,
-                operation=operation,
-                inputs=inputs,
-                parallelism=parallelism,
-            ),
-            event_time=self.event_time,
-        )
+        node = StageNode(uid=uid, operation=operation, inputs=inputs, parallelism=parallelism)
+        return self.pipeline.add_stage(node, event_time=self.event_time)
 
     def _step(self, step: Step, *texts: str) -> Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
         for text in texts:
             check_row_wise(f"{method} of {self.producer!r}", text)
         source = self.pipeline.sources.get(self.producer)
-        if source is None:
-            return self._amend(step)
-        event_time = self.event_time
-        if isinstance(step, Projection):
-            has_it = source.event_time is not None and keeps(step, source.event_time)
-            event_time = source.event_time if has_it else None
-        return replace(self, steps=(*self.steps, step), event_time=event_time)
-
-    def _amend(self, step: Step) -> Stream:
-        stage = self.pipeline.stages.get(self.producer)
-        if stage is None or self.pipeline.is_consumed(self.producer):
+        if source is not None:
+            event_time = self.event_time
+            if isinstance(step, Projection):
+                has_it = source.event_time is not None and keeps(step, source.event_time)
+                event_time = source.event_time if has_it else None
+            return replace(self, steps=(*self.steps, step), event_time=event_time)
+        if self.pipeline.is_consumed(self.producer):
             raise ConfigurationError(
                 f"where() and select() belong directly behind a stage, before its consumers; "
                 f"{self.producer!r} is already consumed"
             )
+        stage = self.pipeline.stages[self.producer]
         self.pipeline.amend_stage(replace(stage, steps=(*stage.steps, step)))
         return self
 
 
-@uid_first
+@_uid_first
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
-    """A stream and the columns it is keyed by; ``expressions`` are those computed by Spark SQL."""
+    """A stream whose rows of equal key meet in one subtask: what keyed state can compute.
+
+    ``expressions`` are the ``keys`` that Spark SQL computes.  ``ttl`` forgets the state of a key
+    that has not been written for so long.  It is counted between barriers, by when they were
+    triggered (Flink's StateTtlConfig: processing time, updated on write).
+    """
 
     stream: Stream
     keys: tuple[str, ...]
@@ -524,8 +507,8 @@ class KeyedStream:
     ) -> Stream:
         """Result per key and event-time window, once the watermark passed the window's end.
 
-        A row that comes later, but within ``allowed_lateness``, has the result replaced; one that
-        comes after that goes to the side output ``late``.
+        A row that comes later, but within ``allowed_lateness``, replaces the result; one that comes
+        after that goes to the side output ``late``.
         """
         operation = WindowAggregate(
             window=window,
@@ -559,7 +542,7 @@ class KeyedStream:
         ttl: timedelta | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """The *n* best rows per key, with their ``rank``; output are the ranks that changed.
+        """The *n* best rows per key, with their ``rank``; the output has the ranks that changed.
 
         Best is the largest ``by``, of equal ones the smallest ``ties_by``.  Where rows are updated,
         ``unique`` says which columns identify one.
@@ -589,8 +572,10 @@ class KeyedStream:
         ttl: timedelta | None = None,
         parallelism: int | None = None,
     ) -> Stream:
-        """The first row of each key; of several in one epoch that with the smallest ``by``, which
-        is the event time unless named, and then that with the smallest other columns.
+        """The first row of each key.
+
+        Of several in one epoch it is the one with the smallest ``by``, by default the event time,
+        then the one with the smallest other columns.
         """
         source = self.stream.pipeline.sources.get(self.stream.producer)
         has_lost_it = source is not None and source.event_time != self.stream.event_time
@@ -616,10 +601,10 @@ class KeyedStream:
         partner, with nulls for the other's columns; ``semi`` the rows that have one, ``anti`` those
         that have none, once each and without columns of *other*.  A null key has no partner.  A
         row without a partner is taken back when one comes, and comes again when the last one goes:
-        but for ``inner`` and ``semi`` of two append-only streams, the result is a changelog.
+        except for ``inner`` and ``semi`` of two append-only streams, the result is a changelog.
 
-        Both sides are kept for ever, or for the *ttl* of each row: what was yielded of a row that
-        is forgotten then stays as it is.
+        Both sides are kept for ever, or for the *ttl* of each row.  The results of a row that is
+        forgotten then stay as they are.
         """
         return self.stage(
             uid, RegularJoin(how=how), others=(other,), ttl=ttl, parallelism=parallelism
@@ -637,8 +622,8 @@ class KeyedStream:
     ) -> Stream:
         """Each row with the rows of *other* from ``lower`` to ``upper`` after its event time.
 
-        Where both call it ``at``, that of *other* is ``right_at`` in the result.  *upper* may name
-        a column of this stream that holds the instant.
+        If the event time of both is called ``at``, that of *other* is ``right_at`` in the result.
+        *upper* may name a column of this stream that holds the instant.
         """
         operation = IntervalJoin(
             lower_ms=lower // _MS,
@@ -694,7 +679,7 @@ class KeyedStream:
     ) -> Stream:
         """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*."""
         operation = ProcessKeyed(function=function, result=result)
-        check_broadcast(uid, function, self, broadcast)
+        _check_broadcast(uid, function, self, broadcast)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, broadcast=broadcast)
 
     def stage(
@@ -720,9 +705,9 @@ class KeyedStream:
             parallelism=parallelism,
             ttl_ms=None if ttl is None else ttl // _MS,
         )
-        _ = node.kind  # Who may not read updates is told so, not that they have no event time.
+        _ = node.kind  # Refuse updates by name, before they are refused for lack of event time.
         for side in (self, *others):
-            check_side(uid, operation, self, side)
+            _check_side(node, self, side)
         if ttl is not None and ttl < _MS:
             raise ConfigurationError(f"stage {uid!r} has a TTL of {ttl}; use 1 ms or more")
         return self.stream.pipeline.add_stage(
@@ -733,12 +718,12 @@ class KeyedStream:
         return self.stream.as_input(self.keys, self.expressions)
 
     def _right_input(self, other: KeyedStream) -> Input:
-        """Two streams of one source call their event time alike; a result cannot hold both."""
-        given = other._input()
-        name = given.event_time
-        if name is None or name != self.stream.event_time or name in given.keys:
-            return given
-        return replace(given, event_time=f"right_{name}", renames={name: f"right_{name}"})
+        """*other* as an input; its event time gets another name if both have the same."""
+        right = other._input()
+        name = right.event_time
+        if name is None or name != self.stream.event_time or name in right.keys:
+            return right
+        return replace(right, event_time=f"right_{name}", renames={name: f"right_{name}"})
 
     def _checked(self, uid: str, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
         if not aggregates:
@@ -746,13 +731,32 @@ class KeyedStream:
         return dict(aggregates)
 
 
+def side_output(stage: str, name: str) -> str:
+    """The uid under which a stage's side output is published."""
+    return f"{stage}.{name}"
+
+
+def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
+    """The uids of all side outputs that the stages of *pipeline* may have."""
+    return tuple(
+        side_output(stage.uid, name)
+        for stage in pipeline.stages.values()
+        for name in (
+            MALFORMED,
+            *([NO_EVENT_TIME] if stage.goes_by_event_time else []),
+            LATE,
+            *([LATE_RIGHT] if stage.is_stateful and len(stage.inputs) > 1 else []),
+        )
+    )
+
+
 def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else columns
 
 
-def check_side(uid: str, operation: Stateful, first: KeyedStream, side: KeyedStream) -> None:
-    """Raises ConfigurationError unless *side* can be read beside the *first* input of a stage."""
-    stream = side.stream
+def _check_side(stage: StageNode, first: KeyedStream, side: KeyedStream) -> None:
+    """Raises ConfigurationError unless *side* fits the *first* input of *stage*."""
+    uid, stream = stage.uid, side.stream
     if stream.pipeline is not first.stream.pipeline:
         raise ConfigurationError(
             f"stage {uid!r} joins streams of two pipelines, {first.stream.pipeline.uid!r} and "
@@ -763,18 +767,14 @@ def check_side(uid: str, operation: Stateful, first: KeyedStream, side: KeyedStr
             f"stage {uid!r} joins {len(first.keys)} key columns with {len(side.keys)}; "
             "key both sides by as many"
         )
-    window = getattr(operation, "window", None)
-    is_timed = isinstance(operation, IntervalJoin) or (
-        window is not None and not isinstance(window, Attached)
-    )
-    if is_timed and stream.event_time is None:
+    if stage.goes_by_event_time and stream.event_time is None:
         raise ConfigurationError(
             f"stage {uid!r} reads {stream.producer!r}, which has no event time; name it: "
             "source(..., event_time='column')"
         )
 
 
-def check_broadcast(
+def _check_broadcast(
     uid: str, function: KeyedProcessFunction, first: KeyedStream, broadcast: Stream | None
 ) -> None:
     """Raises ConfigurationError unless *function* can read *broadcast* beside the *first* input."""
@@ -807,32 +807,3 @@ def check_broadcast(
             f"stage {uid!r} broadcasts the source {broadcast.producer!r} itself; put a stage "
             'between them, such as transform("rules", lambda rows: rows)'
         )
-
-
-MALFORMED = "malformed"  # Rows that could not be read, with where they came from.
-NO_EVENT_TIME = "no_event_time"  # Rows that have none, where a stage goes by it.
-LATE = "late"  # Rows behind the watermark.
-LATE_RIGHT = "late_right"  # The same of a join's second input.
-
-
-def side_output(stage: str, name: str) -> str:
-    """The uid under which a stage's side output is published."""
-    return f"{stage}.{name}"
-
-
-def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
-    """The uids of all side outputs that the stages of *pipeline* may have."""
-    return tuple(
-        side_output(stage.uid, name)
-        for stage in pipeline.stages.values()
-        for name in (
-            MALFORMED,
-            *([NO_EVENT_TIME] if stage.goes_by_event_time else []),
-            LATE,
-            *([LATE_RIGHT] if _is_join(stage) else []),
-        )
-    )
-
-
-def _is_join(stage: StageNode) -> bool:
-    return stage.is_stateful and len(stage.inputs) > 1

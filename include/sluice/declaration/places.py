@@ -1,31 +1,10 @@
-"""``SourceSpec``: the declaration of a source, and code that all of them share.
-
-``SinkSpec``: the declaration of a sink.
-
-``Source``: the interface of a replayable source: cut the input at a barrier, read any slice.
-
-A source of partitions of numbered records derives from ``offsets.OffsetSource``: it tells where
-each partition begins and ends, and reads.  The page "A connector of one's own" describes it.
+"""Sources and sinks: ``SourceSpec`` and ``SinkSpec`` are declared, ``Source`` and ``Sink`` opened.
 
 A source is a set of partitions (files, a Kafka partition, one generator), each an ordered sequence
-of records that never change once they can be read.  ``plan`` runs on the coordinator's side and
-decides the slices of the next epoch; its ``Barrier`` is stored in the checkpoint.  ``read`` runs in
-a subtask and yields exactly the records of one slice, however often it is called.
+of records that never change once they can be read.  A sink has two phases: its readers see whole
+checkpoints or nothing.  The page "A connector of one's own" describes both.
 
-The dataclasses are stored as JSON, so their fields are of plain types.
-
-``Sink``: the interface of a two-phase sink, of which readers see whole checkpoints or nothing.
-
-A subtask stages its rows where readers do not look, and puts a ``Committable`` into its ack.  When
-the checkpoint is completed, the coordinator commits the committables of all subtasks at once; when
-it is aborted, the coordinator has the staged rows deleted.  Any process may repeat either.
-
-A sink for a place that has transactions is a ``staged_sink.Target``; ``StagedSink`` does the
-staging.  The page "A connector of one's own" describes it.
-
-``CheckpointListener``: what a source or a sink derives from to hear how each checkpoint ended.
-
-As with Flink's interface of this name, nothing correct may depend on it.
+Dataclasses that a checkpoint stores become JSON, so their fields are of plain types.
 """
 
 from __future__ import annotations
@@ -47,9 +26,21 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 
+# Reserved columns that a source's rows may have; stages do not see them.
+RECORD = "_record"  # The row's number in its partition, if it is not the number of rows before.
+MALFORMED_COLUMN = "_malformed"  # Why a row is malformed; null in a good row.
+RAW = "_raw"  # The text of a malformed row, if its columns do not hold it.
+# True in a row that deletes the row of its key from a table with an upsert key.
+DELETED = "_deleted"
+
+SourcePosition: TypeAlias = tuple[PartitionOffset, ...]  # One per partition, sorted by it.
+
+
 class SourceSpec(Protocol):
-    """A light, frozen and picklable descriptor.  ``open`` gives the connector that cuts and reads;
-    it is imported only then, because declarations are parsed by Airflow every few seconds.
+    """A light, frozen and picklable descriptor of a source.
+
+    ``open`` returns the connector that cuts and reads, and imports it only then, because Airflow
+    parses declarations every few seconds.
     """
 
     @property
@@ -64,64 +55,6 @@ class SourceSpec(Protocol):
         ...
 
 
-def params_of(*values: object) -> tuple[Param, ...]:
-    return tuple(value for value in values if isinstance(value, Param))
-
-
-def whole_number(spec: int | Param | Env, params: Mapping[str, str]) -> int:
-    """Raises ConfigurationError unless it is 0 or more."""
-    text = value_of(spec, params).replace("_", "")
-    if not text.isdecimal():
-        name = spec.name if isinstance(spec, Param | Env) else "value"
-        raise ConfigurationError(f"parameter {name!r} is {text!r}; give a whole number, 0 or more")
-    return int(text)
-
-
-class SinkSpec(Protocol):
-    """A light, frozen and picklable descriptor; ``open`` gives the two-phase connector."""
-
-    @property
-    def params(self) -> tuple[Param, ...]: ...
-
-    @property
-    def upsert_key(self) -> tuple[str, ...]:
-        """The newest row of equal values in these columns counts; empty: rows are appended.
-
-        Rows with a true ``_deleted`` take away what has their key.
-        """
-        ...
-
-    @property
-    def changelog(self) -> bool:
-        """Whether every change is appended, with what it does in the column ``kind``."""
-        ...
-
-    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
-        """*default* is the place under the job's root that is used when none is named."""
-        ...
-
-
-def check_changelog(what: str, spec: SinkSpec) -> None:
-    """Refuse a table that is to hold every change, and the newest row of a key alone.
-
-    Raises:
-        ConfigurationError: *spec* asks for both.
-    """
-    if spec.changelog and spec.upsert_key:
-        raise ConfigurationError(
-            f"{what} keeps the newest row per {', '.join(spec.upsert_key)}, and changelog=True "
-            "every change; write one of the two"
-        )
-
-
-# Reserved columns that a source's rows may have; stages do not see them.
-RECORD = "_record"  # The row's number in its partition, if it is not the number of rows before.
-MALFORMED_COLUMN = "_malformed"  # Why a row is malformed; null in a good row.
-RAW = "_raw"  # The text of a malformed row, if its columns do not hold it.
-
-SourcePosition: TypeAlias = tuple[PartitionOffset, ...]  # One per partition, sorted by it.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
     """The cut of an epoch: ``slices`` lead from the previous position to ``position``.
@@ -130,8 +63,8 @@ class Barrier:
     are more records to read, which exceed the cap of this epoch.  ``waiting`` are the partitions
     with records after the cut, which hold the watermark back.
 
-    For people, and None where the source cannot say: ``unread`` is what lies behind the cut,
-    ``size_bytes`` the bytes of the slices.
+    Two figures for people, None where the source does not know them: ``unread`` counts the records
+    after the cut, ``size_bytes`` the bytes of the slices.
     """
 
     position: SourcePosition
@@ -155,10 +88,8 @@ class Barrier:
 class TextDecoding:
     """The decoding of a column of text by Spark's ``from_json`` or ``from_csv``.
 
-    ``schema`` is that of the decoded columns, in Spark's DDL.
-
-    Beside the decoded columns the rows keep those in ``keeps``.  With ``has_header`` record 0 of
-    each partition is no row.
+    ``schema`` is that of the decoded columns, in Spark's DDL.  The rows also keep the columns in
+    ``keeps``.  With ``has_header`` record 0 of each partition is no row.
     """
 
     format: Literal["json", "csv"]
@@ -170,7 +101,14 @@ class TextDecoding:
 
 
 class Source(Protocol):
-    """A replayable input.  Building one opens nothing and imports nothing heavy."""
+    """A replayable input: it can be cut at a barrier, and any slice of it be read again.
+
+    ``plan`` runs on the coordinator's side and decides the slices of the next epoch; its
+    ``Barrier`` is stored in the checkpoint.  ``read`` runs in a subtask and yields exactly the
+    records of one slice, however often it is called.  Building a source opens nothing and imports
+    nothing heavy.  A source of partitions of numbered records derives from
+    ``offsets.OffsetSource``: it has only to find where each partition begins and ends, and to read.
+    """
 
     @property
     def bounded(self) -> bool:
@@ -200,8 +138,8 @@ class Source(Protocol):
         it does not name are not read (Flink's ExternallyInducedSource).
 
         A slice holds at most about a *parallelism*-th of the epoch, so that subtasks share it.
-        An epoch without records is no error.  A restore also calls it, to learn whether the
-        records after its position still exist.
+        An epoch without records is no error.  A restore calls it, too, to check that the records
+        after its position still exist.
 
         Raises:
             ConfigurationError: the input is missing, or records are gone that were read before, or
@@ -222,13 +160,13 @@ class Source(Protocol):
     def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
         """A few first records of each of *partitions*, of which none is read yet.
 
-        They tell the event time before the partition is read.  Empty where that is expensive:
+        Their event time is needed before the partition is read.  Empty where they are expensive:
         the watermark then waits until the partition is read.
         """
         ...
 
     def hold(self, name: str, position: SourcePosition) -> None:
-        """Hold the records after *position* in the place, if it can, until ``release``.
+        """Have the place, if it can, keep the records after *position* until ``release``.
 
         Called before a checkpoint is pending, with a *name* of its own.  Idempotent.
         """
@@ -273,39 +211,35 @@ class SourceDefaults:
     def release(self, name: str) -> None:
         pass
 
-    def held(self, prefix: str) -> tuple[str, ...]:  # noqa: ARG002 - nothing is
+    def held(self, prefix: str) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
     def notify_complete(self, group: str, position: SourcePosition) -> None:
         pass
 
 
-def check_induced(uid: str, until: Mapping[str, int], known: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse a barrier outside of *known*, the first and last readable offset by partition.
+class SinkSpec(Protocol):
+    """A light, frozen and picklable descriptor of a sink; ``open`` returns the connector."""
 
-    Raises:
-        ConfigurationError: it names an unknown partition, or an offset out of range.
-    """
-    for partition, offset in until.items():
-        if partition not in known:
-            names = ", ".join(sorted(known)) or "none"
-            raise ConfigurationError(
-                f"the barrier names partition {partition!r} of {uid}, which has {names}"
-            )
-        first, last = known[partition]
-        if not first <= offset <= last:
-            raise ConfigurationError(
-                f"the barrier is at offset {offset} of {partition!r} of {uid}; it must be from "
-                f"{first}, where the last one was, to {last}, what can be read"
-            )
+    @property
+    def params(self) -> tuple[Param, ...]: ...
 
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        """The columns of which the newest row of equal values counts; empty: rows are appended.
 
-def offsets_by_partition(position: SourcePosition) -> dict[str, PartitionOffset]:
-    return {offset.partition: offset for offset in position}
+        A row with a true ``_deleted`` deletes the row of its key.
+        """
+        ...
 
+    @property
+    def changelog(self) -> bool:
+        """Whether every change is appended, with its row kind in the column ``kind``."""
+        ...
 
-# True in a row that deletes the row of its key from a table with an upsert key.
-DELETED = "_deleted"
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
+        """*default* is the place under the job's root for a spec that names none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,8 +256,7 @@ class Staged:
 class Unpublished:
     """The staged files at ``root`` that no commit names.
 
-    ``newest_ms`` is the time of the newest write seen there, published or not, by the place's
-    clock.
+    ``newest_ms`` is the time of the newest write there, published or not, by the place's clock.
     """
 
     root: str
@@ -340,15 +273,22 @@ class RollBack(Enum):
 
 
 class Sink(Protocol):
-    """A two-phase output.  Building one imports nothing heavy."""
+    """A two-phase output, of which readers see whole checkpoints or nothing.
+
+    A subtask stages its rows where readers do not look, and puts a ``Committable`` into its ack.
+    When the checkpoint is completed, the coordinator commits the committables of all subtasks at
+    once; when it is aborted, the coordinator has the staged rows deleted.  Any process may repeat
+    either.  Building a sink imports nothing heavy.  A sink for a place that has transactions is a
+    ``staged_sink.Target``; ``StagedSink`` does the staging.
+    """
 
     def stage(
         self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
     ) -> Committable | None:
         """Make rows durable, but invisible to readers; None when there are no rows.
 
-        In a subtask, what is put into a store that was opened at the place given to ``open`` is
-        uploaded in the background, and is durable before the subtask acknowledges.
+        In a subtask, objects put into a store that was opened at the place given to ``open`` are
+        uploaded in the background, and are durable before the subtask acknowledges.
         Rows with a column ``_deleted``, which is then true in all of them, delete the rows of
         their keys, except for keys that the same checkpoint writes.
         *attempt_token* is unique to one attempt of one subtask: letters, digits and hyphens.
@@ -358,8 +298,7 @@ class Sink(Protocol):
     def check(
         self, parent: int | None, schema: pa.Schema, committables: Sequence[Committable]
     ) -> None:
-        """Check that rows of *schema*, staged as *committables*, can be published behind the
-        version *parent*.
+        """Check that rows of *schema*, staged as *committables*, can follow the version *parent*.
 
         The coordinator calls it before a checkpoint is completed, for the place as it is now.
         Deletes have the same columns.  Nothing is published, and rows that were published before
@@ -367,7 +306,7 @@ class Sink(Protocol):
 
         Raises:
             ConfigurationError: they cannot; it names the table, the column and the fix.
-            ProtocolViolation: what was staged is gone, or is damaged.
+            ProtocolViolation: staged files are gone or damaged.
         """
         ...
 
@@ -415,7 +354,7 @@ class Sink(Protocol):
     def rolls_back(self) -> RollBack: ...
 
     def standing(self, life: str, version: int | None) -> TimelineComparison:
-        """The standing of the table against the *version* that a job of *life* would continue."""
+        """A comparison of the table with the *version* that a job of *life* would continue."""
         ...
 
     def is_empty(self) -> bool:
@@ -430,8 +369,8 @@ class Sink(Protocol):
 
         Raises:
             FencedError: a later restore has recovered the table.
-            TableMismatch: the table lacks the version, and that was not accepted; or another life
-                owns it.
+            TableMismatch: the table lacks the version, and no person accepted that; or another
+                life owns it.
             ConfigurationError: the recovery is a roll-back, and the sink cannot do it.
         """
         ...
@@ -460,10 +399,11 @@ class Sink(Protocol):
 
 
 class CheckpointListener:
-    """A source, a sink, or the target of a staged one, that is told of checkpoints.
+    """A base of sources, sinks and targets of staged sinks that need to know how checkpoints end.
 
-    Both are called on the coordinator.  An id may be told twice, and ids are left out: that *n* is
-    complete says that all before it have ended.  What they raise is logged, and changes nothing.
+    Both methods are called on the coordinator.  As with Flink's interface of this name, nothing
+    correct may depend on it: an id may come twice, and ids are left out, so that the completion of
+    *n* means that all before it have ended.  Exceptions are logged, and change nothing.
     """
 
     __slots__ = ()
@@ -472,7 +412,53 @@ class CheckpointListener:
         """The checkpoint is completed, and every sink has published it."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint was aborted, and what was staged for it is gone.
+        """The checkpoint was aborted, and its staged rows are deleted.
 
-        Not told where the coordinator dies in that moment.
+        Not called if the coordinator dies at that moment.
         """
+
+
+def params_of(*values: object) -> tuple[Param, ...]:
+    return tuple(value for value in values if isinstance(value, Param))
+
+
+def whole_number(spec: int | Param | Env, params: Mapping[str, str]) -> int:
+    """Raises ConfigurationError unless it is 0 or more."""
+    text = value_of(spec, params).replace("_", "")
+    if not text.isdecimal():
+        name = spec.name if isinstance(spec, Param | Env) else "value"
+        raise ConfigurationError(f"parameter {name!r} is {text!r}; give a whole number, 0 or more")
+    return int(text)
+
+
+def check_changelog(what: str, spec: SinkSpec) -> None:
+    """Raises ConfigurationError if *spec* asks for every change and for the newest rows alone."""
+    if spec.changelog and spec.upsert_key:
+        raise ConfigurationError(
+            f"{what} keeps the newest row per {', '.join(spec.upsert_key)}, and changelog=True "
+            "every change; write one of the two"
+        )
+
+
+def check_induced(uid: str, until: Mapping[str, int], known: Mapping[str, tuple[int, int]]) -> None:
+    """Check the barrier *until* of the source *uid* against its first and last readable offsets.
+
+    Raises:
+        ConfigurationError: it names a partition that is not *known*, or an offset out of range.
+    """
+    for partition, offset in until.items():
+        if partition not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise ConfigurationError(
+                f"the barrier names partition {partition!r} of {uid}, which has {names}"
+            )
+        first, last = known[partition]
+        if not first <= offset <= last:
+            raise ConfigurationError(
+                f"the barrier is at offset {offset} of {partition!r} of {uid}; it must be from "
+                f"{first}, where the last one was, to {last}, what can be read"
+            )
+
+
+def offsets_by_partition(position: SourcePosition) -> dict[str, PartitionOffset]:
+    return {offset.partition: offset for offset in position}

@@ -1,17 +1,15 @@
-"""The folder of a project's pipelines, and the import of their package.
+"""The pipelines of a project: the package that declares them, and those that become DAGs.
 
-``SLUICE_PIPELINES`` says it, or ``[tool.sluice] pipelines = "..."`` in the nearest pyproject.toml:
-a folder, or else the name of a package that can be imported.  By default it is the package
-``pipelines``.  The parent of a folder becomes part of the import path, so modules beside the folder
-can be imported, too.
+``SLUICE_PIPELINES`` names the package, or ``[tool.sluice] pipelines = "..."`` in the nearest
+pyproject.toml does: a folder, or else a package that can be imported.  By default it is the package
+``pipelines``.  The parent of a folder becomes part of the import path, so that modules beside the
+folder can be imported, too.
 
-Finds declared pipelines: every ``Pipeline`` at module level in the project's package of them.
+A declared pipeline is every ``Pipeline`` at module level in the package.  A module that is broken
+hides no other one: its problem is kept beside the pipelines that could be loaded.
 
-A module that is broken takes no other one away: its problem is kept beside what could be loaded.
-
-The pipelines that become DAGs: all, or those whose uids a project's patterns select.
-
-``dags`` of ``[tool.sluice]`` has the patterns, and ``SLUICE_DAGS`` comes before it:
+All pipelines become DAGs, or those whose uids are selected by the patterns of ``SLUICE_DAGS``, or
+else by ``dags`` of ``[tool.sluice]``:
 
     auctions ssh_*       these alone
     !nexmark_* !draft    all but these
@@ -40,14 +38,18 @@ from typing import Any
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 
+log = logging.getLogger(__name__)
+
 PIPELINES_VARIABLE = "SLUICE_PIPELINES"
+DAGS_VARIABLE = "SLUICE_DAGS"
 DEFAULT_PACKAGE = "pipelines"
+_EXCEPT = "!"  # A pattern of pipelines that do not become DAGs.
 _HOW_TO_DECLARE = (
     f"say where they are with {PIPELINES_VARIABLE}, or in pyproject.toml with [tool.sluice] "
     'pipelines = "FOLDER"; sluice init FOLDER begins a project'
 )
 
-# Of this process: what it imported as a project's pipelines, and where from.
+# The packages that this process imported as a project's pipelines, and their folders.
 _imported: dict[str, Path | None] = {}
 
 
@@ -64,7 +66,7 @@ class PipelinesPackage:
 
     @property
     def said(self) -> str:
-        """As ``SLUICE_PIPELINES`` would say it, whatever the working directory is."""
+        """A value of ``SLUICE_PIPELINES`` that does not depend on the working directory."""
         return self.name if self.folder is None else str(self.folder)
 
     def load(self) -> ModuleType:
@@ -80,8 +82,8 @@ class PipelinesPackage:
                 f"{self.name} is a module, {package.__file__}; pipelines are the modules of a "
                 f"package: {_HOW_TO_DECLARE}"
             )
-        _imported.pop(self.name, None)  # The last one that was loaded is the last one here.
-        _imported[self.name] = self.folder
+        _imported.pop(self.name, None)  # The last key is the package that was loaded last.
+        _imported[self.name] = folder
         return package
 
     def _by_name(self) -> ModuleType:
@@ -95,56 +97,147 @@ class PipelinesPackage:
             ) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declarations:
+    """``pipelines`` by uid, in uid order; ``problems`` by module, in words, if one has any."""
+
+    pipelines: Mapping[str, Pipeline]
+    problems: Mapping[str, str]
+
+
 def find_pipelines(
     *starts: Path, said: str | None = None, env: Mapping[str, str] = os.environ
 ) -> PipelinesPackage:
-    """What *said* names, else the environment, else the nearest pyproject.toml that says it,
-    upwards from each of *starts* and then from the working directory.  A relative folder begins
-    where it is said: at the first start, in the working directory, beside pyproject.toml.
+    """The package that *said* names, or the environment, or the nearest pyproject.toml that names
+    one, upwards from each of *starts* and then from the working directory.
+
+    A relative folder is relative to the first start, to the working directory, or to the
+    pyproject.toml that names it.
 
     Raises:
         ConfigurationError: a folder is not there, or its name cannot be imported.
     """
-    found = _find(starts, said, env)
-    patterns = patterns_in(env)
-    return found if patterns is None else replace(found, dags=patterns)
-
-
-def _find(starts: tuple[Path, ...], said: str | None, env: Mapping[str, str]) -> PipelinesPackage:
     starts = (*starts, Path.cwd())
     if said:
-        return _named(said, starts[0], "")
-    if text := env.get(PIPELINES_VARIABLE, ""):
-        return _named(text, starts[-1], f" (in {PIPELINES_VARIABLE})")
-    nearest = (_package_in_pyproject(start.resolve()) for start in starts)
-    return next(filter(None, nearest), PipelinesPackage(name=DEFAULT_PACKAGE))
+        package = _named(said, starts[0], "")
+    elif text := env.get(PIPELINES_VARIABLE, ""):
+        package = _named(text, starts[-1], f" (in {PIPELINES_VARIABLE})")
+    else:
+        nearest = (_package_in_pyproject(start.resolve()) for start in starts)
+        package = next(filter(None, nearest), PipelinesPackage(name=DEFAULT_PACKAGE))
+    patterns = patterns_in(env)
+    return package if patterns is None else replace(package, dags=patterns)
 
 
 def loaded_package() -> PipelinesPackage | None:
-    """What this process loaded last."""
+    """The package that this process loaded last."""
     last = next(reversed(_imported), None)
     return None if last is None else PipelinesPackage(name=last, folder=_imported[last])
 
 
 def package_of(module: str) -> str | None:
-    """The package of pipelines that *module* is of; None when it is of none."""
+    """The package of pipelines that *module* is in; None if it is in none."""
     owners = (name for name in _imported if f"{module}.".startswith(f"{name}."))
     return next(owners, None)
 
 
-def _named(text: str, base: Path, said_where: str) -> PipelinesPackage:
+def load_declarations(package: PipelinesPackage | None = None) -> Declarations:
+    """The pipelines of *package* and its problems; by default of the project that we are in.
+
+    Of two modules that declare one uid neither counts, as the state could be either's.
+
+    Raises:
+        ConfigurationError: the environment or pyproject.toml names no package of pipelines.
+    """
+    package = package or find_pipelines()
+    problems: dict[str, str] = {}
+    found: dict[str, list[tuple[str, Pipeline]]] = {}
+    for name in _module_names(package, problems):
+        file = _file(package.name, name)
+        for pipeline in _pipelines_of(package.name, name, problems):
+            known = found.setdefault(pipeline.uid, [])
+            if all(pipeline is not other for _, other in known):
+                known.append((file, pipeline))
+    for uid, declared in found.items():
+        if len(declared) > 1:
+            files = [file for file, _ in declared]
+            problem = (
+                f"pipeline {uid!r} is declared in {' and in '.join(files)}; "
+                "give one of them another uid"
+            )
+            for file in dict.fromkeys(files):
+                problems[file] = f"{problems[file]}; {problem}" if file in problems else problem
+    return Declarations(
+        pipelines={uid: found[uid][0][1] for uid in sorted(found) if len(found[uid]) == 1},
+        problems={name: problems[name] for name in sorted(problems)},
+    )
+
+
+def load_pipelines() -> Mapping[str, Pipeline]:
+    """The pipelines that can be loaded, by uid, in uid order; the log has the other problems."""
+    declarations = load_declarations()
+    for name, problem in declarations.problems.items():
+        log.warning("pipelines not loaded module=%s: %s", name, problem)
+    return declarations.pipelines
+
+
+def load_pipeline(uid: str, package: PipelinesPackage | None = None) -> Pipeline:
+    """The pipeline *uid*, even if others are broken.
+
+    Raises:
+        ConfigurationError: there is none; the message lists those that are, and what is broken.
+    """
+    package = package or find_pipelines()
+    declarations = load_declarations(package)
+    if uid in declarations.pipelines:
+        return declarations.pipelines[uid]
+    for name, problem in declarations.problems.items():
+        if name == _file(package.name, uid) or f"pipeline {uid!r}" in problem:
+            raise ConfigurationError(f"pipeline {uid!r} cannot be loaded: {name}, {problem}")
+    broken = "".join(f"; {name}: {problem}" for name, problem in declarations.problems.items())
+    raise ConfigurationError(
+        f"there is no pipeline {uid!r}; declared are "
+        f"{', '.join(declarations.pipelines) or 'none'}{broken}"
+    )
+
+
+def patterns_in(env: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The patterns in the environment; None if it has none."""
+    return tuple(env.get(DAGS_VARIABLE, "").replace(",", " ").split()) or None
+
+
+def is_selected(uid: str, patterns: tuple[str, ...]) -> bool:
+    """Whether the pipeline *uid* becomes DAGs; without patterns each one does."""
+    selected = not patterns or patterns[0].startswith(_EXCEPT)
+    for pattern in patterns:
+        if fnmatchcase(uid, pattern.removeprefix(_EXCEPT)):
+            selected = not pattern.startswith(_EXCEPT)
+    return selected
+
+
+def idle_patterns(patterns: tuple[str, ...], uids: Iterable[str]) -> tuple[str, ...]:
+    """The patterns that fit none of *uids*, such as misspelt ones."""
+    known = tuple(uids)
+    return tuple(
+        pattern
+        for pattern in patterns
+        if not any(fnmatchcase(uid, pattern.removeprefix(_EXCEPT)) for uid in known)
+    )
+
+
+def _named(text: str, base: Path, where: str) -> PipelinesPackage:
     folder = Path(os.path.normpath(base / Path(text).expanduser()))
     if folder.is_dir():
         if not folder.name.isidentifier():
             raise ConfigurationError(
-                f"the folder {folder}{said_where} cannot be imported as a package; give it a name "
+                f"the folder {folder}{where} cannot be imported as a package; give it a name "
                 "of letters, digits and _"
             )
         return PipelinesPackage(name=folder.name, folder=folder)
     if all(part.isidentifier() for part in text.split(".")):
         return PipelinesPackage(name=text)
     raise ConfigurationError(
-        f"there is no folder {folder}{said_where}; name the folder that has the pipelines, or "
+        f"there is no folder {folder}{where}; name the folder that has the pipelines, or "
         "their package"
     )
 
@@ -155,37 +248,38 @@ def _package_in_pyproject(start: Path) -> PipelinesPackage | None:
         if not os.path.isfile(file):  # noqa: PTH113 - Path's raises where a folder is not ours
             continue
         try:
-            known: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+            content: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{file} cannot be read: {error}") from error
-        ours = known.get("tool", {}).get("sluice")
-        if ours is None:
+        section = content.get("tool", {}).get("sluice")
+        if section is None:
             continue
-        if not isinstance(ours, dict) or not isinstance(ours.get("pipelines"), str):
+        if not isinstance(section, dict) or not isinstance(section.get("pipelines"), str):
             raise ConfigurationError(
                 f"[tool.sluice] in {file} says no folder or package; write "
                 'pipelines = "include/pipelines"'
             )
-        if unknown := ours.keys() - {"pipelines", "dags"}:
+        if unknown := section.keys() - {"pipelines", "dags"}:
             raise ConfigurationError(
                 f"[tool.sluice] in {file} has {', '.join(sorted(unknown))}; it knows pipelines and "
                 "dags only"
             )
-        dags = ours.get("dags", [])
+        dags = section.get("dags", [])
         if not isinstance(dags, list) or not all(isinstance(each, str) for each in dags):
             raise ConfigurationError(
                 f"dags of [tool.sluice] in {file} is no list of patterns; write "
                 'dags = ["orders_*", "!orders_draft"]'
             )
-        found = _named(ours["pipelines"], folder, f" (in {file})")
-        return replace(found, dags=tuple(dags))
+        package = _named(section["pipelines"], folder, f" (in {file})")
+        return replace(package, dags=tuple(dags))
     return None
 
 
 def _imported_from(name: str, folder: Path) -> ModuleType:
     known = sys.modules.get(name)
     if known is not None:
-        if not any(Path(path).resolve() == folder.resolve() for path in _paths(known)):
+        paths = getattr(known, "__path__", ())
+        if not any(Path(path).resolve() == folder.resolve() for path in paths):
             raise ConfigurationError(
                 f"the folder {folder} with pipelines has the name of a module that is imported "
                 f"already, {getattr(known, '__file__', None) or name}; rename the folder"
@@ -207,7 +301,7 @@ def _imported_from(name: str, folder: Path) -> ModuleType:
 
 
 def _spec(name: str, folder: Path) -> ModuleSpec:
-    """Of this folder, whatever else of that name there is on the import path."""
+    """A spec of the package in *folder*, even if the import path has another one of that name."""
     file = folder / "__init__.py"
     if file.is_file():
         spec = spec_from_file_location(name, file, submodule_search_locations=[str(folder)])
@@ -216,85 +310,6 @@ def _spec(name: str, folder: Path) -> ModuleSpec:
     spec = ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     return spec
-
-
-def _paths(module: ModuleType) -> list[str]:
-    return [*getattr(module, "__path__", ())]
-
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declarations:
-    """``pipelines`` by uid, in uid order; ``problems`` by module, in words, of those that are not
-    among them.
-    """
-
-    pipelines: Mapping[str, Pipeline]
-    problems: Mapping[str, str]
-
-
-def load_declarations(package: PipelinesPackage | None = None) -> Declarations:
-    """What can be loaded, and what cannot; by default of the project that we are in.
-
-    Of two modules that declare one uid neither counts, as the state could be either's.
-
-    Raises:
-        ConfigurationError: what says where the pipelines are is wrong.
-    """
-    package = package or find_pipelines()
-    problems: dict[str, str] = {}
-    found: dict[str, list[tuple[str, Pipeline]]] = {}
-    for name in _module_names(package, problems):
-        file = _file(package.name, name)
-        for pipeline in _pipelines_of(package.name, name, problems):
-            known = found.setdefault(pipeline.uid, [])
-            if all(pipeline is not other for _, other in known):
-                known.append((file, pipeline))
-    for uid, declared in found.items():
-        if len(declared) > 1:
-            files = [file for file, _ in declared]
-            problem = (
-                f"pipeline {uid!r} is declared in {' and in '.join(files)}; "
-                "give one of them another uid"
-            )
-            for file in dict.fromkeys(files):
-                said = problems.get(file)
-                problems[file] = f"{said}; {problem}" if said else problem
-    healthy = {uid: declared[0][1] for uid, declared in found.items() if len(declared) == 1}
-    return Declarations(
-        pipelines={uid: healthy[uid] for uid in sorted(healthy)},
-        problems={name: problems[name] for name in sorted(problems)},
-    )
-
-
-def load_pipelines() -> Mapping[str, Pipeline]:
-    """The pipelines that can be loaded, by uid, in uid order; of the others the log tells."""
-    declarations = load_declarations()
-    for name, problem in declarations.problems.items():
-        log.warning("pipelines not loaded module=%s: %s", name, problem)
-    return declarations.pipelines
-
-
-def load_pipeline(uid: str, package: PipelinesPackage | None = None) -> Pipeline:
-    """The pipeline *uid*, whatever is wrong with others.
-
-    Raises:
-        ConfigurationError: there is none; the message lists what there is, and what is broken.
-    """
-    package = package or find_pipelines()
-    declarations = load_declarations(package)
-    if uid in declarations.pipelines:
-        return declarations.pipelines[uid]
-    for name, said in declarations.problems.items():
-        if name == _file(package.name, uid) or f"pipeline {uid!r}" in said:
-            raise ConfigurationError(f"pipeline {uid!r} cannot be loaded: {name}, {said}")
-    broken = "".join(f"; {name}: {said}" for name, said in declarations.problems.items())
-    raise ConfigurationError(
-        f"there is no pipeline {uid!r}; declared are "
-        f"{', '.join(declarations.pipelines) or 'none'}{broken}"
-    )
 
 
 def _module_names(package: PipelinesPackage, problems: dict[str, str]) -> list[str]:
@@ -320,7 +335,7 @@ def _file(package: str, name: str) -> str:
 
 
 def _error_line(error: BaseException, package: str) -> str:
-    """One line, with the line of the declaration where it went wrong."""
+    """One line of text, with the line number in the user's *package* where *error* was raised."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
     line = None
@@ -333,31 +348,3 @@ def _error_line(error: BaseException, package: str) -> str:
     where = "" if line is None else f"line {line}: "
     kind = "" if isinstance(error, ConfigurationError) else f"{type(error).__name__}: "
     return f"{where}{kind}{error}"
-
-
-DAGS_VARIABLE = "SLUICE_DAGS"
-_EXCEPT = "!"
-
-
-def patterns_in(env: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Those of the environment; None where it says nothing."""
-    return tuple(env.get(DAGS_VARIABLE, "").replace(",", " ").split()) or None
-
-
-def is_selected(uid: str, patterns: tuple[str, ...]) -> bool:
-    """Whether the pipeline becomes DAGs; without patterns each one does."""
-    verdict = not patterns or patterns[0].startswith(_EXCEPT)
-    for pattern in patterns:
-        if fnmatchcase(uid, pattern.removeprefix(_EXCEPT)):
-            verdict = not pattern.startswith(_EXCEPT)
-    return verdict
-
-
-def idle_patterns(patterns: tuple[str, ...], uids: Iterable[str]) -> tuple[str, ...]:
-    """The patterns that fit none of *uids*, such as misspelt ones."""
-    known = tuple(uids)
-    return tuple(
-        pattern
-        for pattern in patterns
-        if not any(fnmatchcase(uid, pattern.removeprefix(_EXCEPT)) for uid in known)
-    )

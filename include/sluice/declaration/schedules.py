@@ -1,7 +1,6 @@
 """Schedules of checkpoints other than a fixed interval, and where their tasks run in Airflow.
 
-Plain data: what Airflow makes of it is in ``sluice_airflow.dag_factory``.  ``sluice run`` looks at
-none of it.
+Plain data that ``sluice_airflow.dag_factory`` turns into DAGs; ``sluice run`` ignores all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TypeAlias
 from sluice.errors import ConfigurationError
 
 LEAST_TASK_TIMEOUT = timedelta(minutes=1)  # A task process alone takes seconds to start.
-MAX_PRIORITY_WEIGHT = 1_000_000  # Airflow adds those of downstream tasks; a column holds the sum.
+MAX_PRIORITY_WEIGHT = 1_000_000  # Airflow stores the sum of it and those of downstream tasks.
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
@@ -38,7 +37,7 @@ class Cron:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
-    """What makes an outside event an asset event: a ``BaseEventTrigger`` by its class path."""
+    """A ``BaseEventTrigger``, by its class path, that turns outside events into asset events."""
 
     trigger: str
     arguments: Mapping[str, str | int | float | bool] = field(
@@ -55,7 +54,7 @@ class Watcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnAsset:
-    """At each event of an Airflow asset: another DAG's, or what a *watcher* sees.
+    """At each event of an Airflow asset, which another DAG or a *watcher* creates.
 
     An event whose ``extra`` (or a watcher's payload) has ``barriers``, an end offset per source and
     partition, decides the cut of the sources declared with ``induced=True`` (Flink's
@@ -79,7 +78,7 @@ class Submit:
     job in a warm session: for YARN or Kubernetes, and epochs long enough to pay for a start.
 
     *connection* is an Airflow connection of type Spark; *conf* are Spark properties.  A retry finds
-    a running application again, by its name, where the cluster can be asked for it.
+    a running application by its name, on clusters that can be asked for it.
     """
 
     connection: str = "spark_default"
@@ -94,11 +93,11 @@ class Submit:
 class Orchestration:
     """Which slots the tasks of a pipeline take: Airflow's pool, priority weight and queue.
 
-    ``pool`` is that of the snapshot tasks, which is where Spark works; the others are short.
-    ``submit`` None: Spark Connect, where ``SLUICE_SPARK_REMOTE`` says.
+    ``pool`` is that of the snapshot tasks, in which Spark works; the other tasks are short.
+    Without ``submit``, Spark Connect at ``SLUICE_SPARK_REMOTE`` runs the stages.
 
-    ``task_timeout`` is the longest that a try of a task may take that no checkpoint waits for:
-    commit, export, verify, restore, cancel.  The others have the checkpoint's own timeout.
+    ``task_timeout`` limits each try of the tasks for which no checkpoint waits: commit, export,
+    verify, restore, cancel.  The others have the checkpoint's own timeout.
     """
 
     pool: str = "default_pool"
