@@ -5,15 +5,6 @@ segment is never wrong.  Losing the folder costs downloads, nothing else.
 
 Where the root is a folder itself, its own files are mapped into memory.  The cache then only marks
 those that were verified on this machine, with an empty file whose name changes when the file does.
-
-A folder of files named by their content, of bounded size, shared by processes.
-
-Promises: a file appears whole; the least recently used file is deleted first; any process may
-delete any file at any time.  On a disk that is full or read-only nothing is kept, without an error.
-
-Files are not synced, as every epoch would have to wait for the disk.  A loss of power can then
-leave a file of the right name and size with wrong bytes, so files that were written before the
-machine's last start are not trusted.
 """
 
 from __future__ import annotations
@@ -31,7 +22,7 @@ import pyarrow as pa
 from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError, CorruptSegment
 from sluice.protocol.records import checksum
-from sluice.state.segments import decode_segment, open_segment
+from sluice.state.segments import decode_segment, open_segment, verify
 from sluice.store.folder import FileStore
 from sluice.store.object_store import ObjectStore, in_parallel
 from sluice.store.open import PatientStore, StoreLocation, open_store
@@ -40,11 +31,16 @@ FOLDER_VARIABLE = "SLUICE_CACHE_DIR"
 MAX_BYTES_VARIABLE = "SLUICE_CACHE_MAX_BYTES"
 MAX_BYTES = 8 * 1024**3  # Several times the state that fits into one executor's memory.
 
-# Parallel downloads.  S3 gives one request some 100 MB/s, and a machine many times that; each holds
-# a segment in memory.
+# Parallel downloads.  S3 gives one request some 100 MB/s, and a machine many times that.  Each
+# download holds a segment in memory.
 DOWNLOADS = 8
 
+# The unit in which the files of a cache are counted; even an empty file counts as one.
+BLOCK_BYTES = 64 * 1024
+
 _FILE_SCHEME = "file://"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux alone has it.
+_COUNT = "blocks"
 
 
 def default_folder() -> Path:
@@ -99,7 +95,8 @@ class SegmentCache:
         """
         if handle.inline is not None:
             return decode_segment(handle.inline, checksum=handle.checksum, name="inline")
-        table = self._mapped(handle)
+        path = self._root_file(handle)
+        table = self._mapped_copy(handle) if path is None else self._mapped_original(handle, path)
         return self._downloaded(handle) if table is None else table
 
     def open_all(self, handles: Sequence[SegmentHandle]) -> list[pa.Table]:
@@ -128,19 +125,7 @@ class SegmentCache:
             CorruptSegment: there is no such object, or it is not what the ack described.
         """
         body = self._read(handle)
-        actual = checksum(body)
-        if actual != handle.checksum:
-            raise CorruptSegment(
-                f"segment {handle.key} is corrupt: its ack recorded checksum {handle.checksum}, "
-                f"its {len(body)} bytes have {actual}; restore another checkpoint"
-            )
-        return body
-
-    def _read(self, handle: SegmentHandle) -> bytes:
-        store = self._store(handle.root or self._location.root)
-        body = store.get(handle.key)
-        if body is None:
-            raise CorruptSegment(f"segment {handle.key} is missing from {store.root}")
+        verify(body, expected=handle.checksum, name=handle.key)
         return body
 
     def add(self, handle: SegmentHandle, body: bytes) -> None:
@@ -155,9 +140,9 @@ class SegmentCache:
             self.mark(handle)
 
     def mark(self, handle: SegmentHandle) -> None:
-        """Note that the segment's file, which this executor has just written, has its checksum.
+        """Mark the segment's file, which this executor has just written, as verified.
 
-        It does nothing where the root is no folder, or the file is not there yet.
+        Without effect if the root is no folder, or the file is not there yet.
         """
         path = self._root_file(handle)
         if path is not None and (marker := _marker(handle, path)) is not None:
@@ -168,17 +153,13 @@ class SegmentCache:
         name = handle.checksum if path is None else _marker(handle, path)
         return name is not None and self._folder.path(name).exists()
 
-    def _mapped(self, handle: SegmentHandle) -> pa.Table | None:
-        path = self._root_file(handle)
-        return self._mapped_copy(handle) if path is None else self._mapped_original(handle, path)
-
     def _mapped_copy(self, handle: SegmentHandle) -> pa.Table | None:
         """The segment from the cache's own file, if there is one of the right size."""
-        found = self._folder.use(handle.checksum)
-        if found is None:
+        stat = self._folder.use(handle.checksum)
+        if stat is None:
             return None
         try:
-            if found.st_size == handle.size_bytes:
+            if stat.st_size == handle.size_bytes:
                 path = self._folder.path(handle.checksum)
                 return open_segment(path, checksum=None, name=handle.key)
         except OSError:
@@ -189,7 +170,7 @@ class SegmentCache:
         return None
 
     def _mapped_original(self, handle: SegmentHandle, path: Path) -> pa.Table | None:
-        """The segment from the root's own file; None if it is unreadable: the store reports it."""
+        """The segment from the root's own file; None if the store is to report why it is not."""
         marker = _marker(handle, path)
         if marker is None:
             return None
@@ -219,6 +200,13 @@ class SegmentCache:
         mapped = self._mapped_copy(handle)
         return table if mapped is None else mapped  # The mapped file need not stay in memory.
 
+    def _read(self, handle: SegmentHandle) -> bytes:
+        store = self._store(handle.root or self._location.root)
+        body = store.get(handle.key)
+        if body is None:
+            raise CorruptSegment(f"segment {handle.key} is missing from {store.root}")
+        return body
+
     def _store(self, root: str) -> ObjectStore:
         with self._lock:  # Clients are made one at a time: boto3's session is not thread-safe.
             if root not in self._stores:
@@ -226,27 +214,17 @@ class SegmentCache:
             return self._stores[root]
 
 
-def _marker(handle: SegmentHandle, path: Path) -> str | None:
-    """The name of the mark that *path*, as it is now, has this checksum; None if it is gone."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    if found.st_size != handle.size_bytes:
-        return None
-    version = (found.st_dev, found.st_ino, found.st_mtime_ns, handle.checksum)
-    return checksum(repr(version).encode())
-
-
-# The unit of the count, and the least that a file counts, even if it is empty.
-BLOCK_BYTES = 64 * 1024
-
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Of Linux; others do not tell.
-_COUNT = "blocks"
-
-
 class CacheFolder:
-    """A cache in *folder*, which is created with the first file."""
+    """Files named by their content in a *folder* of bounded size, shared by processes.
+
+    Promises: a file appears whole; the least recently used file is deleted first; any process may
+    delete any file at any time.  On a disk that is full or read-only nothing is kept, without an
+    error.  The folder is created with the first file.
+
+    Files are not synced, as every epoch would have to wait for the disk.  A loss of power can then
+    leave a file of the right name and size with wrong bytes, so files that were written before the
+    machine's last start are not trusted: each start has a folder of its own.
+    """
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._folder = folder
@@ -264,10 +242,10 @@ class CacheFolder:
         path = self.path(name)
         try:
             os.utime(path)
-            found = path.stat()
+            stat = path.stat()
         except OSError:
             return None
-        return found if found.st_uid == os.getuid() else None
+        return stat if stat.st_uid == os.getuid() else None
 
     def keep(self, name: str, body: bytes) -> None:
         blocks = _blocks(len(body))
@@ -286,8 +264,8 @@ class CacheFolder:
         """Add *blocks* to the count of all processes, and evict if there are then too many.
 
         The count is the length of a sparse file: one lock and one stat, instead of a stat of every
-        file.  Deleted files count until the next eviction.  Under the lock a look misses one file
-        per process at most: the one that is counted and not yet written.
+        file.  Deleted files count until the next eviction.  An eviction misses at most one file per
+        process, which is counted and not yet written.
         """
         descriptor = os.open(self._folder / _COUNT, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -301,7 +279,7 @@ class CacheFolder:
             os.close(descriptor)
 
     def _evict(self, blocks: int) -> int:
-        """Delete the oldest files if *blocks* more are too many; what is then here, with them."""
+        """Delete the oldest files if *blocks* more are too many; returns the new total."""
         files = sorted(_files(self._folder))
         total = blocks + sum(size for _, size, _ in files)
         if total > self._max_blocks:
@@ -312,6 +290,18 @@ class CacheFolder:
                     path.unlink(missing_ok=True)
                     total -= size
         return total
+
+
+def _marker(handle: SegmentHandle, path: Path) -> str | None:
+    """The name that marks the present version of *path* as verified; None if it is not there."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    if stat.st_size != handle.size_bytes:
+        return None
+    version = (stat.st_dev, stat.st_ino, stat.st_mtime_ns, handle.checksum)
+    return checksum(repr(version).encode())
 
 
 def _write(path: Path, body: bytes) -> None:
@@ -329,8 +319,8 @@ def _files(folder: Path) -> Iterator[tuple[int, int, Path]]:
     """The time of last use, blocks and path of each file, including leftover temporary ones."""
     for path in folder.glob("*/*"):
         with suppress(OSError):  # Another process has deleted it.
-            found = path.stat()
-            yield found.st_mtime_ns, _blocks(found.st_size), path
+            stat = path.stat()
+            yield stat.st_mtime_ns, _blocks(stat.st_size), path
 
 
 def _blocks(size_bytes: int) -> int:

@@ -4,10 +4,10 @@
 
 Promises: exact, also across compactions, rescales and TTLs; sorted by identity, hash first, as
 state is kept; a window is in memory at a time, whatever the size of the states; a segment that both
-sides have is opened only where a key of another one is looked up in it, or its rows may expire.
+sides have is opened only where a key of another one is searched for in it, or its rows may expire.
 Refuses: keys of other columns, or of other types.
 
-Where two states of a table can differ, told by their segments' names without opening one.
+``stretches`` finds where they can differ by the names of segments alone, without opening one:
 
     hashes      MIN .................................................. MAX
     before      [ a            ][ b              ]
@@ -16,7 +16,7 @@ Where two states of a table can differ, told by their segments' names without op
 
 A key's row is that of the newest segment that has it.  So where both sides have the same segments
 none differs, and elsewhere only keys of those segments that are between the oldest and the newest
-ones that both have.  A segment is known by the checksum of its bytes, wherever it lies.
+ones that both have.  A segment is known by the checksum of its bytes, in whichever root it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from sluice.state.segments import HASH, WRITTEN, StateSchema, hash_column, to_fr
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 
-# After a rescale there are as many as subtasks, of a few rows each: a search costs as much for one.
+# After a rescale there is a stretch for each subtask, of a few rows, and a search for the keys of
+# several costs as much as for those of one.
 STRETCHES_AT_ONCE = 32
 
 Open = Callable[[SegmentHandle], pa.Table]
@@ -62,11 +63,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStretch:
-    """Compared identities up to ``last_hash``: those that differ, with both rows of each.
+    """The identities up to ``last_hash`` that differ, with both rows of each.
 
-    ``keys`` are their identities; ``places`` are theirs among the compared ones of an equal hash,
-    from 0 on; ``changed`` has a flag for each column that both sides have.  All are of one height.
-    ``read`` counts the compared identities, and the rows of which it was looked if they expired.
+    ``keys`` are the identities; ``places`` are their numbers, from 0 on, among the compared ones
+    of an equal hash; ``changed`` has a flag for each column that both sides have.  All are of one
+    height.  ``read`` counts the identities that were compared, and the rows whose TTL was checked.
     """
 
     last_hash: int
@@ -79,7 +80,7 @@ class ComparedStretch:
     changed: pl.DataFrame
 
     def where(self, chosen: pl.Series) -> ComparedStretch:
-        """Those that are *chosen*."""
+        """The identities that are *chosen*."""
         return replace(
             self,
             keys=self.keys.filter(chosen),
@@ -91,21 +92,17 @@ class ComparedStretch:
         )
 
 
-def expiry(ttl_ms: int | None, before_ms: int, after_ms: int) -> tuple[int, int] | None:
-    """Rows of writes after the first moment, until the second, are alive at one of two times only.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A range of hashes, both ends included, in which keys of the segments ``own`` may differ.
 
-    None: there are no such writes.
+    ``shared`` are segments that both sides have there, oldest or newest, whose rows may expire.
     """
-    if ttl_ms is None or before_ms == after_ms:
-        return None
-    return min(before_ms, after_ms) - ttl_ms, max(before_ms, after_ms) - ttl_ms
 
-
-def key_change(before: StateSchema, after: StateSchema) -> str | None:
-    """Why keys of the two cannot be compared, in a few words; None if they can."""
-    if _identity(before) == _identity(after):
-        return None
-    return f"its key was {_in_words(before)} and is {_in_words(after)}"
+    first_hash: int
+    last_hash: int
+    own: tuple[SegmentHandle, ...]
+    shared: tuple[StateHandle, ...] = ()
 
 
 class Differences:
@@ -118,18 +115,25 @@ class Differences:
         open_segment: Open,
         prefetch: Prefetch = lambda _: None,
     ) -> None:
-        """*prefetch* is told which segments are opened next."""
+        """*prefetch* gets the segments that are opened next."""
         assert _identity(before.schema) == _identity(after.schema)
         self._open = _once(open_segment)
         self._prefetch = prefetch
-        self._before, self._after = (_state(side, self._open) for side in (before, after))
+        self._before, self._after = (
+            KeyedState(
+                side.schema,
+                [Run.of(handle, self._open) for handle in side.handles],
+                now_ms=side.now_ms,
+            )
+            for side in (before, after)
+        )
         self._expiry = expiry(after.schema.ttl_ms, before.now_ms, after.now_ms)
         self._stretches = stretches(
             before.handles,
             after.handles,
             expires_after_ms=None if self._expiry is None else self._expiry[0],
         )
-        # Nothing is read for the identities but the columns of the key.
+        # To find identities, only the columns of the key are read.
         names = _identity(after.schema)
         self._keys = replace(after.schema, columns=pl.Schema(names), time_column=None, ttl_ms=None)
         self._evolutions = Evolutions(self._keys, owner="")
@@ -137,7 +141,7 @@ class Differences:
 
     def windows(self, first_hash: int, max_rows: int) -> Iterator[ComparedStretch]:
         """From *first_hash* on; each of about *max_rows* stored rows, some without a difference."""
-        ahead = (one for one in self._stretches if one.last_hash >= first_hash)
+        ahead = (stretch for stretch in self._stretches if stretch.last_hash >= first_hash)
         while together := tuple(islice(ahead, STRETCHES_AT_ONCE)):
             self._prefetch([segment for stretch in together for segment in stretch.own])
             found = self._keys.live.to_frame()
@@ -148,7 +152,7 @@ class Differences:
                         yield self._compared(found, int(found[HASH][-1]))
                         found = found.clear()
                     found = pl.concat([found, rows.select(self._keys.identity)])
-                if self._dated >= max_rows:  # They were read, if for nothing.
+                if self._dated >= max_rows:  # Rows that do not expire count as read, too.
                     yield self._compared(found, stretch.last_hash)
                     found = found.clear()
             if found.height or self._dated:
@@ -161,7 +165,7 @@ class Differences:
         changed = _changed(before, after, [n for n in before.columns if n not in keys.columns])
         kinds = _kinds(before[HASH], after[HASH], changed)
         read, self._dated = keys.height + self._dated, 0
-        window = ComparedStretch(
+        compared = ComparedStretch(
             last_hash=last_hash,
             read=read,
             keys=keys,
@@ -171,7 +175,7 @@ class Differences:
             after=after,
             changed=changed,
         )
-        return window.where(kinds.is_not_null())
+        return compared.where(kinds.is_not_null())
 
     def _slices(self, stretch: Stretch, first_hash: int) -> list[RunSlice]:
         tables = [partial(self._open, segment) for segment in stretch.own]
@@ -184,7 +188,7 @@ class Differences:
         return [RunSlice.of(run, self._evolutions) for run in runs]
 
     def _expiring(self, handle: StateHandle, first_hash: int, last_hash: int) -> pa.Table:
-        """The keys of those rows between two hashes that expire between the two sides."""
+        """The keys of the rows between two hashes that expire between the two sides."""
         table = self._open(handle.segment)
         names = [*self._keys.stored]
         if WRITTEN not in table.column_names:  # From before the stage had a TTL.
@@ -201,6 +205,47 @@ class Differences:
         return table.select(names).take(pa.array(places)).combine_chunks()
 
 
+def key_change(before: StateSchema, after: StateSchema) -> str | None:
+    """Why keys of the two cannot be compared, in a few words; None if they can."""
+    if _identity(before) == _identity(after):
+        return None
+    return f"its key was {_in_words(before)} and is {_in_words(after)}"
+
+
+def expiry(ttl_ms: int | None, before_ms: int, after_ms: int) -> tuple[int, int] | None:
+    """The times of writes whose rows are expired at one of two moments and not at the other: after
+    the first, up to the second; None if there are none.
+    """
+    if ttl_ms is None or before_ms == after_ms:
+        return None
+    return min(before_ms, after_ms) - ttl_ms, max(before_ms, after_ms) - ttl_ms
+
+
+def stretches(
+    before: Sequence[StateHandle],
+    after: Sequence[StateHandle],
+    *,
+    expires_after_ms: int | None = None,
+) -> tuple[Stretch, ...]:
+    """The ranges of hashes in which keys may differ, ascending and disjoint.
+
+    *before* and *after* have a subtask's segments from oldest to newest.  A row of a shared segment
+    differs, too, if it is expired on one side only; it has then a write after *expires_after_ms*.
+    None: no row expires between the two.
+    """
+    found: list[Stretch] = []
+    for first, last, old, new in _pieces(before, after):
+        own, shared = _parted(old, new)
+        kept = () if expires_after_ms is None else _expiring(shared, expires_after_ms)
+        if not own and not kept:
+            continue
+        stretch = Stretch(first_hash=first, last_hash=last, own=own, shared=kept)
+        if found and _continues(found[-1], stretch):
+            stretch = replace(stretch, first_hash=found.pop().first_hash)
+        found.append(stretch)
+    return tuple(found)
+
+
 def _identity(schema: StateSchema) -> dict[str, pl.DataType]:
     return {name: schema.columns[name] for name in (*schema.key_columns, *schema.sub_key_columns)}
 
@@ -210,7 +255,7 @@ def _in_words(schema: StateSchema) -> str:
 
 
 def _once(open_segment: Open) -> Open:
-    """Each segment is opened at most once: it is a map of a file, which takes no memory."""
+    """*open_segment*, called at most once for a segment: a mapped file takes no memory."""
     opened: dict[str, pa.Table] = {}
 
     def opening(segment: SegmentHandle) -> pa.Table:
@@ -221,28 +266,17 @@ def _once(open_segment: Open) -> Open:
     return opening
 
 
-def _state(side: Side, open_segment: Open) -> KeyedState:
-    runs = [
-        Run(
-            table=partial(open_segment, handle.segment),
-            first_hash=handle.first_hash,
-            last_hash=handle.last_hash,
-            last_write_ms=handle.last_write_ms,
-        )
-        for handle in side.handles
-    ]
-    return KeyedState(side.schema, runs, now_ms=side.now_ms)
-
-
 def _changed(before: pl.DataFrame, after: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    """Whether the values of each column differ; of columns that both have."""
+    """Whether the values differ, for each column that both sides have."""
     return pl.DataFrame(
         {name: _differ(before[name], after[name]) for name in names if name in after.columns}
     )
 
 
 def _differ(before: pl.Series, after: pl.Series) -> pl.Series:
-    """A value that was widened since is the same; one of a type that nothing leads to is not."""
+    """Whether the values differ; a value that is only widened does not.  Values of types of which
+    neither is the other one widened differ.
+    """
     old, new = before.dtype, after.dtype
     if is_widened(old, new):
         before = pl.select(widened(pl.lit(before), old, new)).to_series()
@@ -254,7 +288,7 @@ def _differ(before: pl.Series, after: pl.Series) -> pl.Series:
 
 
 def _kinds(before: pl.Series, after: pl.Series, changed: pl.DataFrame) -> pl.Series:
-    """Null where the two rows are the same, or there are none."""
+    """The kind of each difference; null where the two rows are the same, or there are none."""
     was, is_there = before.is_not_null(), after.is_not_null()
     differs = reduce(or_, changed.get_columns(), was & False)
     kinds = pl.DataFrame({"was": was, "is": is_there, "differs": differs}).select(
@@ -266,43 +300,6 @@ def _kinds(before: pl.Series, after: pl.Series, changed: pl.DataFrame) -> pl.Ser
         .then(pl.lit(CHANGED))
     )
     return kinds.to_series()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Hashes, both ends included, whose keys may differ where one of ``own`` has them.
-
-    ``shared`` are the segments that both sides read there, and in the same place.
-    """
-
-    first_hash: int
-    last_hash: int
-    own: tuple[SegmentHandle, ...]
-    shared: tuple[StateHandle, ...] = ()
-
-
-def stretches(
-    before: Sequence[StateHandle],
-    after: Sequence[StateHandle],
-    *,
-    expires_after_ms: int | None = None,
-) -> tuple[Stretch, ...]:
-    """Ascending and disjoint; *before* and *after* have a subtask's segments from oldest to newest.
-
-    Rows of shared segments differ, too, where one side is read after their TTL and the other before
-    it: those with a write after *expires_after_ms*.  None: no row expires between the two.
-    """
-    found: list[Stretch] = []
-    for first, last, old, new in _pieces(before, after):
-        own, shared = _parted(old, new)
-        kept = () if expires_after_ms is None else _expiring(shared, expires_after_ms)
-        if not own and not kept:
-            continue
-        one = Stretch(first_hash=first, last_hash=last, own=own, shared=kept)
-        if found and _continues(found[-1], one):
-            one = Stretch(first_hash=found.pop().first_hash, last_hash=last, own=own, shared=kept)
-        found.append(one)
-    return tuple(found)
 
 
 def _pieces(
@@ -334,7 +331,7 @@ def _pieces(
 def _parted(
     old: Sequence[StateHandle], new: Sequence[StateHandle]
 ) -> tuple[tuple[SegmentHandle, ...], tuple[StateHandle, ...]]:
-    """The segments that one side has, each once, and those oldest and newest that both have."""
+    """The segments of one side alone, each once, and the oldest and newest that both have."""
     most = min(len(old), len(new))
     oldest = 0
     while oldest < most and _same(old[oldest], new[oldest]):

@@ -1,13 +1,14 @@
 """State evolution: reading state that an earlier declaration of its stage wrote.
 
-    now absent            ignored             Int8 < Int16 < Int32 < Int64, and unsigned alike
-    now added             null                Float32 < Float64, and integers that a float holds
-    now wider             cast                Decimal of more digits, the same scale
+    column gone           ignored             Int8 < Int16 < Int32 < Int64, and unsigned alike
+    column added          null                Float32 < Float64, and integers that a float holds
+    column wider          cast                Decimal of more digits, the same scale
     lists, structs        by their fields     anything else: refused
     a state's value       by its migration    a state's tuple: only by a migration
 
-Key and sub-key columns stay as they are: rows are sorted by them, and hashed.  A TTL may come (rows
-written before never expire until they are written again) and go (what was stored of it is ignored).
+Key and sub-key columns stay as they are: rows are sorted by them, and hashed.  A TTL may be added
+(rows written before never expire until they are written again) and removed (the stored times of
+writes are ignored).
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ from typing import TypeAlias
 
 import polars as pl
 import pyarrow as pa
-from polars.datatypes import DataTypeClass
 
 from sluice.errors import RestoreError
-from sluice.state.segments import IDENTITY, DeclaredColumn, StateSchema, to_frame
+from sluice.state.segments import IDENTITY, DeclaredColumn, StateSchema, instance_of, to_frame
 
 Migration: TypeAlias = Callable[[object], object]
 _Bits: TypeAlias = dict[type[pl.DataType], int]
@@ -43,10 +43,10 @@ class Evolutions:
         self._known: dict[tuple[pa.Schema, bytes | None], Evolution] = {}
 
     def of(self, table: pa.Table) -> Evolution:
-        kind = (table.schema, _identity_of(table))
-        if kind not in self._known:
-            self._known[kind] = Evolution(self._schema, table, self._owner)
-        return self._known[kind]
+        stored = (table.schema, _identity_of(table))
+        if stored not in self._known:
+            self._known[stored] = Evolution(self._schema, table, self._owner)
+        return self._known[stored]
 
 
 class Evolution:
@@ -141,11 +141,6 @@ def identity_metadata(schema: StateSchema) -> dict[bytes, bytes]:
     return {IDENTITY: json.dumps(identity, separators=(",", ":")).encode()}
 
 
-def _identity_of(table: pa.Table) -> bytes | None:
-    """The identity in a stored run's metadata; None if it has none."""
-    return (table.schema.metadata or {}).get(IDENTITY)
-
-
 def is_widened(before: pl.DataType, now: pl.DataType) -> bool:
     """Whether the type *now* holds every value of the type *before*."""
     if before == now:
@@ -160,15 +155,6 @@ def is_widened(before: pl.DataType, now: pl.DataType) -> bool:
             return all(is_widened(kept.get(n, dtype), dtype) for n, dtype in _fields(now).items())
         case _:
             return _holds_more(before.base_type(), now.base_type())
-
-
-def _holds_more(before: type[pl.DataType], now: type[pl.DataType]) -> bool:
-    if before not in _BITS or now not in _BITS:
-        return False
-    may_be_negative = before not in _UNSIGNED
-    is_kind_kept = now in _FLOAT or before not in _FLOAT
-    is_sign_kept = now not in _UNSIGNED or not may_be_negative
-    return is_kind_kept and is_sign_kept and _BITS[before] <= _BITS[now]
 
 
 def widened(column: pl.Expr, before: pl.DataType, now: pl.DataType) -> pl.Expr:
@@ -191,22 +177,32 @@ def widened(column: pl.Expr, before: pl.DataType, now: pl.DataType) -> pl.Expr:
             return column.cast(now)
 
 
+def _identity_of(table: pa.Table) -> bytes | None:
+    """The identity in a stored run's metadata; None if it has none."""
+    return (table.schema.metadata or {}).get(IDENTITY)
+
+
+def _holds_more(before: type[pl.DataType], now: type[pl.DataType]) -> bool:
+    if before not in _BITS or now not in _BITS:
+        return False
+    may_be_negative = before not in _UNSIGNED
+    is_kind_kept = now in _FLOAT or before not in _FLOAT
+    is_sign_kept = now not in _UNSIGNED or not may_be_negative
+    return is_kind_kept and is_sign_kept and _BITS[before] <= _BITS[now]
+
+
 def _inner(dtype: pl.List) -> pl.DataType:
-    return _instance(dtype.inner)
+    return instance_of(dtype.inner)
 
 
 def _fields(dtype: pl.Struct) -> dict[str, pl.DataType]:
-    return {field.name: _instance(field.dtype) for field in dtype.fields}
-
-
-def _instance(dtype: pl.DataType | DataTypeClass) -> pl.DataType:
-    return dtype if isinstance(dtype, pl.DataType) else pl.Schema({"": dtype})[""]
+    return {field.name: instance_of(field.dtype) for field in dtype.fields}
 
 
 def _python_type(dtype: pl.DataType) -> str:
     """The type as a state declares it."""
     if isinstance(dtype, pl.Struct):
-        return f"tuple[{', '.join(_python_type(one) for one in _fields(dtype).values())}]"
+        return f"tuple[{', '.join(map(_python_type, _fields(dtype).values()))}]"
     return dtype.to_python().__name__
 
 

@@ -82,7 +82,7 @@ def _in_blocks(
     seeds: Hashes,
     values: npt.NDArray[Any],
 ) -> Hashes:
-    """Hash a part of the rows after the other, so that what is in between stays in the caches."""
+    """Hash the rows block by block, so that intermediate arrays stay in the processor's caches."""
     hashes = np.empty(len(seeds), np.uint64)
     for start in range(0, len(seeds), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -125,21 +125,14 @@ def _hash_bytes(words: Words, length: int, seeds: Hashes, places: Places) -> Has
     at = 0
     hashes: Hashes = seeds + _PRIME_5
     if length >= 32:
-        lanes = [
-            seeds + _PRIME_1 + _PRIME_2,
-            seeds + _PRIME_2,
-            seeds.copy(),
-            seeds - _PRIME_1,
-        ]
+        lanes = [seeds + _PRIME_1 + _PRIME_2, seeds + _PRIME_2, seeds.copy(), seeds - _PRIME_1]
         while at + 32 <= length:
             for number in range(4):
-                word = words(places, at + 8 * number, "<u8")
-                lanes[number] = _round(lanes[number], word)
+                lanes[number] = _round(lanes[number], words(places, at + 8 * number, "<u8"))
             at += 32
-        turns = (1, 7, 12, 18)
         hashes = np.zeros(len(places), np.uint64)
-        for lane, turn in zip(lanes, turns, strict=True):
-            hashes = hashes + _rotated(lane, turn)
+        for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True):
+            hashes = hashes + _rotated(lane, bits)
         for lane in lanes:
             hashes = (hashes ^ _round(np.zeros(1, np.uint64), lane)) * _PRIME_1 + _PRIME_4
     hashes = hashes + np.uint64(length)
@@ -163,7 +156,7 @@ def _scattered(data: memoryview, places: Places, at: int, dtype: str) -> Numbers
 
 
 def _adjacent(data: memoryview, length: int, places: Places, at: int, dtype: str) -> Numbers:
-    """The same, where *places* are *length* bytes apart, in a fifth of the time."""
+    """``_scattered`` for *places* that are *length* bytes apart, in a fifth of the time."""
     first = int(places[0]) + at
     return np.ascontiguousarray(
         np.ndarray((len(places),), dtype, data, offset=first, strides=(length,))

@@ -6,8 +6,8 @@ row whose TTL has passed counts as a tombstone.
 
 Promises: different keys with equal hashes are kept apart; null is a key like any other; reading
 costs a search per run and key, never a scan, except for ``scan``, and for ``due`` in runs that have
-due rows; a segment is opened only if a hash in its range is looked for.
-Nothing here writes: ``delta_table`` returns an epoch's changes as a new run, and merging is pure.
+due rows; a segment is opened only if a hash in its range is searched for.  Nothing here writes:
+``delta_table`` returns an epoch's changes as a new run, and merging is pure.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class KeyedState:
         """
         keys = newest_per_identity(keys.select(self.schema.key), self.schema.key)
         hashes = keys[HASH].to_numpy()
-        all_of_them = np.ones(len(hashes), np.bool_)
+        missing = np.ones(len(hashes), np.bool_)  # Of all runs: another row of a key may be older.
         found = [
             rows
             for segments in self._sorted_runs
-            for _, rows in matching(segments, keys, hashes, all_of_them)
+            for _, rows in matching(segments, keys, hashes, missing)
         ]
         merged = merged_rows(self.schema, found)
         if is_dated:
@@ -122,7 +122,7 @@ class KeyedState:
         ]
         due = merged_rows(self.schema, candidates)
         if self.schema.is_written_once and after_ms is not None:
-            return self._live(due)  # What has been deleted was due at *after_ms*.
+            return self._live(due)  # Rows that have been deleted were due at *after_ms*.
         return self.find(due).filter(is_due)
 
     def scan(self) -> pl.DataFrame:
@@ -143,6 +143,18 @@ class KeyedState:
 
     def _live(self, rows: pl.DataFrame) -> pl.DataFrame:
         return rows.filter(~self.schema.dead(self._now_ms)).select(self.schema.live.names())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Changes:
+    """The changes of an epoch to one table of state.
+
+    ``upserts`` has the columns of the table's ``StateSchema.live``, ``deletes`` at least those of
+    its identity.  An identity in both is an upsert.
+    """
+
+    upserts: pl.DataFrame
+    deletes: pl.DataFrame
 
 
 def delta_table(
@@ -179,15 +191,3 @@ def _by_hash(rows: pl.DataFrame) -> tuple[pl.DataFrame, Indices, Indices | None]
     hashes = rows[HASH].to_numpy()
     order = order_of(hashes)
     return (rows, hashes, None) if order is None else (gathered(rows, order), hashes[order], order)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Changes:
-    """The changes of an epoch to one table of state.
-
-    ``upserts`` has the columns of the table's ``StateSchema.live``, ``deletes`` at least those of
-    its identity.  An identity in both is an upsert.
-    """
-
-    upserts: pl.DataFrame
-    deletes: pl.DataFrame

@@ -5,17 +5,16 @@
 Windows are cut between hashes, so each is merged by itself.  Their bounds depend on the runs; the
 bounds of pieces depend on the merged rows alone, and not on how runs were cut into segments.
 
-The compaction policy: how many runs to merge, as a function of their sizes.
-
-Files of state: handles opened as runs, and rows encoded as segments with their handles.
-
-The merge of neighbouring runs of one subtask's table: a compaction, inside a Spark task.
+``runs_to_merge`` is the compaction policy: how many runs to merge, as a function of their sizes.
+``run_merges`` is a compaction inside a Spark task: neighbouring runs of one subtask's table become
+one run, whose rows ``describe_segment`` encodes as segments with their handles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import polars as pl
@@ -41,6 +40,26 @@ from sluice.state.segments import (
 )
 from sluice.store.open import PatientStore, StoreLocation, open_store
 
+# Newest runs are merged while the run before them is less than twice their size: then each settled
+# run is at least twice the next, so there are about log2(rows) of them.
+GROWTH = 2
+
+# Fewer runs are not merged: each merge rewrites rows that the next one rewrites anyway.  Simulated
+# with 100,000 changed rows an epoch, spread over a state of 1, 5 and 50 million rows: a row is
+# rewritten 1.4, 2.7 and 4.6 times for each time it is written, there are 4.0, 5.0 and 6.5 runs on
+# average, never more than 7, 9 and 12, and every seventh epoch has a merge.  With 4 instead of 8 it
+# is rewritten 2.2, 3.2 and 5.5 times, there are 2.5, 3.8 and 4.8 runs, and every third epoch has a
+# merge; measured in turn, such epochs cost a fifth more.
+FAN_IN = 8
+
+# The hard bound on runs per subtask; met only when sizes fall in an odd pattern, or a state of 5
+# billion rows grows from deltas of 100,000.  A run costs a lookup of 100,000 keys 5 to 15 ms.
+MAX_RUNS = 16
+
+MERGE_ROWS = 1_048_576  # Rows of a piece of a merge; about three are in memory at a time.
+
+MERGED_SCHEMA = pa.schema([("merged", pa.binary())])
+
 
 def merge_pieces(
     schema: StateSchema,
@@ -51,23 +70,38 @@ def merge_pieces(
     max_rows: int,
     owner: str = "",
 ) -> Iterator[pa.Table]:
-    """Adjacent *runs* (oldest to newest, cut to their bounds) as the one run that replaces them, in
-    ascending pieces; no hash is in two, and no piece is empty.
+    """The run that replaces the adjacent *runs* (oldest to newest, cut to their bounds).
+
+    It comes in ascending pieces; no hash is in two, and no piece is empty.  A piece has at most
+    *max_rows* rows, unless a single hash has more.  About three times as many are in memory at a
+    time, whatever the size of the runs; runs are opened as they are reached.
 
     Tombstones may be dropped only if no run before *runs* holds any of their hashes; expired rows
-    go with them.  Otherwise an expired row becomes a tombstone, for it may hide an older version.
-    So the result must not be read by an epoch whose processing time is before *now_ms*.
-
-    A piece has at most *max_rows* rows, unless a single hash has more.  About three times as many
-    are in memory at a time, whatever the size of the runs; runs are opened as they are reached.
-    *owner* is for messages: "stage 'totals'".
+    are dropped with them.  Otherwise an expired row becomes a tombstone, for it may hide an older
+    version.  So no epoch whose processing time is before *now_ms* may read the result.  *owner* is
+    for messages: "stage 'totals'".
     """
-    slices = _slices(schema, runs, drop_tombstones=drop_tombstones, now_ms=now_ms, owner=owner)
+    evolutions = Evolutions(schema, owner)
+    slices: Sequence[RunSlice] = [RunSlice.of(run, evolutions) for run in runs]
+    if drop_tombstones:
+        slices = unexpired(schema, slices, now_ms)
     swept = (
         _swept(schema, rows, drop_tombstones=drop_tombstones, now_ms=now_ms)
         for rows in merged_windows(schema, slices, max_rows)
     )
     return (stored_run(schema, piece) for piece in pieces(swept, max_rows))
+
+
+def merged_frames(
+    schema: StateSchema, runs: Sequence[Run], *, drop_tombstones: bool, now_ms: int
+) -> Iterator[pl.DataFrame]:
+    """The pieces of ``merge_pieces`` as frames of at most ``MERGE_ROWS`` rows."""
+    return map(
+        to_frame,
+        merge_pieces(
+            schema, runs, drop_tombstones=drop_tombstones, now_ms=now_ms, max_rows=MERGE_ROWS
+        ),
+    )
 
 
 def merged_rows(schema: StateSchema, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -85,7 +119,7 @@ def merged_windows(
 ) -> Iterator[pl.DataFrame]:
     """The merged rows of *runs*, in windows made of at most *max_rows* stored rows.
 
-    Only a hash with more rows than its share of that makes a window larger.
+    A window is larger only if a single hash has more rows than a run's share of that.
     """
     assert max_rows > 0
     waiting = sorted(enumerate(runs), key=lambda aged: aged[1].first_hash, reverse=True)
@@ -94,7 +128,9 @@ def merged_windows(
     while waiting or reading:
         here = min((cursor.next_hash for cursor in reading), default=MAX_HASH)
         if waiting and (not reading or waiting[-1][1].first_hash <= here):
-            reading += _opened(*waiting.pop())
+            cursor = _Cursor(*waiting.pop())
+            if cursor.unread:
+                reading.append(cursor)
             continue
         bound = waiting[-1][1].first_hash - 1 if waiting else MAX_HASH
         unread = sum(cursor.unread for cursor in reading)
@@ -102,7 +138,8 @@ def merged_windows(
             # Half of the rows are shared by size, half evenly, so that a short run advances, too.
             step = max_rows // 2 // len(reading) + max_rows // 2 * cursor.unread // unread
             bound = min(bound, cursor.hash_of(max(step, 1)))
-        yield merged_rows(schema, [cursor.read_to(bound) for cursor in sorted(reading, key=_age)])
+        reading.sort(key=attrgetter("age"))
+        yield merged_rows(schema, [cursor.read_to(bound) for cursor in reading])
         reading = [cursor for cursor in reading if cursor.unread]
 
 
@@ -128,17 +165,98 @@ def stored_run(schema: StateSchema, rows: pl.DataFrame) -> pa.Table:
     return to_table(rows).replace_schema_metadata(identity_metadata(schema))
 
 
-def _slices(
-    schema: StateSchema,
-    runs: Sequence[Run],
-    *,
-    drop_tombstones: bool,
-    now_ms: int,
-    owner: str = "",
-) -> tuple[RunSlice, ...]:
-    evolutions = Evolutions(schema, owner)
-    slices = tuple(RunSlice.of(run, evolutions) for run in runs)
-    return unexpired(schema, slices, now_ms) if drop_tombstones else slices
+def runs_to_merge(row_counts: Sequence[int]) -> int:
+    """How many of the newest runs to merge into one; *row_counts* go from oldest to newest.
+
+    One means none.  Followed after every epoch, it keeps at most ``MAX_RUNS`` runs.
+    """
+    total = len(row_counts)
+    count = min(1, total)
+    size = sum(row_counts[-count:])
+    while count < total and row_counts[-count - 1] < GROWTH * size:
+        size += row_counts[-count - 1]
+        count += 1
+    if total > MAX_RUNS:
+        return max(count, FAN_IN, total - MAX_RUNS + 1)
+    return count if count >= FAN_IN else min(1, total)
+
+
+def open_runs(cache: SegmentCache, handles: Sequence[StateHandle]) -> list[Run]:
+    """The runs of *handles*, oldest first; a segment is fetched when a row of it is needed."""
+    return [Run.of(handle, cache.open) for handle in handles]
+
+
+def describe_segment(schema: StateSchema, rows: pa.Table) -> tuple[StateHandle, bytes]:
+    """The handle and the bytes of a segment of *rows*, which are sorted and not empty."""
+    body = encode_segment(rows.replace_schema_metadata(identity_metadata(schema)))
+    hashes = hash_column(rows)
+    segment = SegmentHandle(
+        key="", size_bytes=len(body), rows=rows.num_rows, checksum=checksum(body), inline=body
+    )
+    handle = StateHandle(
+        segment=segment,
+        first_hash=int(hashes[0]),
+        last_hash=int(hashes[-1]),
+        min_time_ms=min_time(schema, rows),
+        last_write_ms=last_write(schema, rows),
+    )
+    return handle, body
+
+
+def min_time(schema: StateSchema, table: pa.Table) -> int | None:
+    """The earliest timer of a live row of *table*; None if no row has one."""
+    if schema.time_column is None:
+        return None
+    rows = to_frame(table.select([schema.time_column, DELETED]))
+    earliest = rows.select(pl.col(schema.time_column).filter(~pl.col(DELETED)).min()).item()
+    assert earliest is None or isinstance(earliest, int)
+    return earliest
+
+
+def last_write(schema: StateSchema, table: pa.Table) -> int | None:
+    """The time of the newest write in *table*; None if it is unknown for some row."""
+    if schema.ttl_ms is None or not table.num_rows:
+        return None
+    written = to_frame(table.select([WRITTEN])).to_series()
+    newest = None if written.null_count() else written.max()
+    assert newest is None or isinstance(newest, int)
+    return newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueMerge:
+    """A merge to do: runs of one table of one subtask, oldest first.
+
+    ``is_oldest``: no other run is before them, so their tombstones can be dropped.
+    """
+
+    subtask: int
+    table: str
+    schema: StateSchema
+    runs: tuple[SortedRun, ...]
+    is_oldest: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSpec:
+    """The merges of a compaction; ``now_ms``, a checkpoint's processing time, expires rows."""
+
+    location: StoreLocation
+    pipeline: str
+    stage: str
+    checkpoint_id: int
+    now_ms: int
+    merges: tuple[DueMerge, ...]
+
+
+def run_merges(spec: CompactionSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the merges whose numbers *batches* hold; run in a Spark task."""
+    store = PatientStore(open_store(spec.location))
+    cache = SegmentCache(spec.location, store)
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            merged = encode_merged_runs(_merge(spec, spec.merges[number], store, cache))
+            yield pa.RecordBatch.from_pydict({"merged": [merged]}, schema=MERGED_SCHEMA)
 
 
 def _swept(
@@ -186,148 +304,11 @@ class _Cursor:
         return rows
 
 
-def _age(cursor: _Cursor) -> int:
-    return cursor.age
-
-
-def _opened(age: int, run: RunSlice) -> list[_Cursor]:
-    return [_Cursor(age, run)] if len(run.hashes) else []
-
-
 def _last_cut(hashes: pl.Series, max_rows: int) -> int:
     """The end of a piece of at most *max_rows*; *hashes* must have more than that."""
     next_hash = hashes[max_rows]
     end = int(np.searchsorted(hashes.head(max_rows).to_numpy(), next_hash))
     return end or int(np.searchsorted(hashes.to_numpy(), next_hash, side="right"))
-
-
-# Newest runs are merged while the run before them is less than twice their size: then each settled
-# run is at least twice the next, so there are about log2(rows) of them.
-GROWTH = 2
-
-# Fewer are left alone: merging runs again and again rewrites rows that the next merge rewrites
-# anyway.  Simulated with 100,000 changed rows an epoch, spread over a state of 1, 5 and 50 million
-# rows: a row is rewritten 1.4, 2.7 and 4.6 times for each time it is written, there are 4.0, 5.0
-# and 6.5 runs on average, never more than 7, 9 and 12, and every seventh epoch has a merge.  With
-# 4 of them, 2.2, 3.2 and 5.5 times, 2.5, 3.8 and 4.8 runs, and a merge in every third epoch; of
-# epochs measured in turn, those cost a fifth more.
-FAN_IN = 8
-
-# The hard bound on runs per subtask; met only when sizes fall in an odd pattern, or a state of 5
-# billion rows grows from deltas of 100,000.  A run costs a lookup of 100,000 keys 5 to 15 ms.
-MAX_RUNS = 16
-
-
-def runs_to_merge(row_counts: Sequence[int]) -> int:
-    """How many of the newest runs to merge into one; *row_counts* go from oldest to newest.
-
-    One means none.  Followed after every epoch, it keeps at most ``MAX_RUNS`` runs.
-    """
-    total = len(row_counts)
-    count = min(1, total)
-    size = sum(row_counts[-count:])
-    while count < total and row_counts[-count - 1] < GROWTH * size:
-        size += row_counts[-count - 1]
-        count += 1
-    if total > MAX_RUNS:
-        return max(count, FAN_IN, total - MAX_RUNS + 1)
-    return count if count >= FAN_IN else min(1, total)
-
-
-MERGE_ROWS = 1_048_576  # Rows of a piece of a merge; about three are in memory at a time.
-
-
-def open_runs(cache: SegmentCache, handles: Sequence[StateHandle]) -> list[Run]:
-    """The runs of *handles*, oldest first; a segment is fetched when a row of it is needed."""
-    return [
-        Run(
-            table=_Opener(cache, handle.segment),
-            first_hash=handle.first_hash,
-            last_hash=handle.last_hash,
-            min_time_ms=handle.min_time_ms,
-            last_write_ms=handle.last_write_ms,
-        )
-        for handle in handles
-    ]
-
-
-def merged_frames(
-    schema: StateSchema, runs: Sequence[Run], *, drop_tombstones: bool, now_ms: int
-) -> Iterator[pl.DataFrame]:
-    """The merged rows of *runs*, oldest first."""
-    for piece in merge_pieces(
-        schema,
-        runs,
-        drop_tombstones=drop_tombstones,
-        now_ms=now_ms,
-        max_rows=MERGE_ROWS,
-    ):
-        yield to_frame(piece)
-
-
-def describe_segment(schema: StateSchema, rows: pa.Table) -> tuple[StateHandle, bytes]:
-    """The handle and the bytes of a segment of *rows*, which are sorted and not empty."""
-    body = encode_segment(rows.replace_schema_metadata(identity_metadata(schema)))
-    hashes = hash_column(rows)
-    segment = SegmentHandle(
-        key="", size_bytes=len(body), rows=rows.num_rows, checksum=checksum(body), inline=body
-    )
-    handle = StateHandle(
-        segment=segment,
-        first_hash=int(hashes[0]),
-        last_hash=int(hashes[-1]),
-        min_time_ms=min_time(schema, rows),
-        last_write_ms=last_write(schema, rows),
-    )
-    return handle, body
-
-
-@dataclass(frozen=True, slots=True)
-class _Opener:
-    cache: SegmentCache
-    segment: SegmentHandle
-
-    def __call__(self) -> pa.Table:
-        return self.cache.open(self.segment)
-
-
-MERGED_SCHEMA = pa.schema([("merged", pa.binary())])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DueMerge:
-    """A merge to do: runs of one table of one subtask, oldest first.
-
-    ``is_oldest``: no other run is before them, so their tombstones can be dropped.
-    """
-
-    subtask: int
-    table: str
-    schema: StateSchema
-    runs: tuple[SortedRun, ...]
-    is_oldest: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSpec:
-    """The merges of a compaction; ``now_ms``, a checkpoint's processing time, expires rows."""
-
-    location: StoreLocation
-    pipeline: str
-    stage: str
-    checkpoint_id: int
-    now_ms: int
-    merges: tuple[DueMerge, ...]
-
-
-def run_merges(spec: CompactionSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the merges whose numbers *batches* hold; run in a Spark task."""
-    store = PatientStore(open_store(spec.location))
-    cache = SegmentCache(spec.location, store)
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            merged = encode_merged_runs(_merge(spec, spec.merges[number], store, cache))
-            yield pa.RecordBatch.from_pydict({"merged": [merged]}, schema=MERGED_SCHEMA)
 
 
 def _merge(
@@ -354,23 +335,3 @@ def _merge(
         files.add(frame)
     files.finish()
     return MergedRuns(replaced=tuple(map(replaced_segment, handles)), merged=tuple(written))
-
-
-def min_time(schema: StateSchema, table: pa.Table) -> int | None:
-    """The earliest timer of a live row of *table*; None if no row has one."""
-    if schema.time_column is None:
-        return None
-    rows = to_frame(table.select([schema.time_column, DELETED]))
-    earliest = rows.select(pl.col(schema.time_column).filter(~pl.col(DELETED)).min()).item()
-    assert earliest is None or isinstance(earliest, int)
-    return earliest
-
-
-def last_write(schema: StateSchema, table: pa.Table) -> int | None:
-    """The time of the newest write in *table*; None if it is unknown for some row."""
-    if schema.ttl_ms is None or not table.num_rows:
-        return None
-    written = to_frame(table.select([WRITTEN])).to_series()
-    newest = None if written.null_count() else written.max()
-    assert newest is None or isinstance(newest, int)
-    return newest

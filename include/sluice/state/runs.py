@@ -1,13 +1,9 @@
 """Runs: the sorted tables that keyed state is made of, opened only when they are needed.
 
-The search for hashes in a run: binary search, or interpolation in a long run.
-
-Hashes are evenly distributed, so the place of one can be estimated from its value.
-
-The order of state: by hash, then by the rest of the identity, nulls first; the newest row wins.
-
-Hashes are nearly unique, so rows are sorted by hash alone, and then only rows with equal hashes by
-the other columns.
+State is ordered by hash, then by the rest of the identity, nulls first; the newest row of an
+identity wins.  Hashes are nearly unique, so rows are sorted by hash alone, and then only rows with
+equal hashes by the other columns.  Hashes are evenly distributed, so in a long run the place of one
+is estimated from its value, and a binary search is for short runs.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import and_
 from threading import Lock
 from typing import NamedTuple
@@ -25,13 +21,28 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from sluice.core.handles import MAX_HASH, MIN_HASH
+from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.state.evolution import Evolution, Evolutions
 from sluice.state.segments import HASH, StateSchema, hash_column, to_frame
+
+Indices = npt.NDArray[np.int64]
 
 # Rows of one hash are nearly always of one key.  Below this many rows all are compared; from there
 # on the wanted ones are found by a search.
 BISECT_FROM = 16
+
+# In fewer rows a binary search stays in the processor's caches.  100,000 sorted keys: in 1 million
+# rows 5 ms either way; in 10 million 10 ms by interpolation, 20 ms without; in 50 million 15 ms,
+# 50 ms without.
+_INTERPOLATE_FROM = 2**21
+
+_CHUNK = 2**14  # Keys searched for at a time: the steps below work within a processor's cache.
+_STEPS = 2  # Each step takes the error, in rows, to about its square root: 50 million, 7,000, 80.
+_NEAR = 16  # An estimate this near is made exact by halving; any other key is searched for.
+
+# Timsort merges ascending stretches, 16 runs of state as well as two: 2.5 million rows take 8 ms to
+# 30 ms.  With stretches shorter than this on average, sorting anew (50 ms) is faster.
+_LONG_STRETCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,29 +61,15 @@ class Run:
     min_time_ms: int | None = None
     last_write_ms: int | None = None
 
-
-class _OpenedRun:
-    """A run's rows, which all slices of it share."""
-
-    def __init__(self, run: Run, evolutions: Evolutions) -> None:
-        table = run.table() if callable(run.table) else run.table
-        self.evolution = evolutions.of(table)
-        self.table = table.select(self.evolution.columns)
-        self.hashes = hash_column(self.table)
-
-
-class _LazyRun:
-    def __init__(self, run: Run, evolutions: Evolutions) -> None:
-        self._run = run
-        self._evolutions = evolutions
-        self._opened: _OpenedRun | None = None
-        self._lock = Lock()
-
-    def opened(self) -> _OpenedRun:
-        with self._lock:  # Several threads may read slices of one state.
-            if self._opened is None:
-                self._opened = _OpenedRun(self._run, self._evolutions)
-            return self._opened
+    @classmethod
+    def of(cls, handle: StateHandle, open_segment: Callable[[SegmentHandle], pa.Table]) -> Run:
+        return cls(
+            table=partial(open_segment, handle.segment),
+            first_hash=handle.first_hash,
+            last_hash=handle.last_hash,
+            min_time_ms=handle.min_time_ms,
+            last_write_ms=handle.last_write_ms,
+        )
 
 
 class RunSlice:
@@ -180,6 +177,30 @@ class RunSlice:
         return opened.evolution.evolved(to_frame(taken))
 
 
+class _OpenedRun:
+    """A run's rows, which all slices of it share."""
+
+    def __init__(self, run: Run, evolutions: Evolutions) -> None:
+        table = run.table() if callable(run.table) else run.table
+        self.evolution = evolutions.of(table)
+        self.table = table.select(self.evolution.columns)
+        self.hashes = hash_column(self.table)
+
+
+class _LazyRun:
+    def __init__(self, run: Run, evolutions: Evolutions) -> None:
+        self._run = run
+        self._evolutions = evolutions
+        self._opened: _OpenedRun | None = None
+        self._lock = Lock()
+
+    def opened(self) -> _OpenedRun:
+        with self._lock:  # Several threads may read slices of one state.
+            if self._opened is None:
+                self._opened = _OpenedRun(self._run, self._evolutions)
+            return self._opened
+
+
 class Hits(NamedTuple):
     """Stored rows, not yet evolved, each with the index of the hash that found it."""
 
@@ -194,18 +215,19 @@ def matching(
     hashes: Indices,
     missing: npt.NDArray[np.bool_],
 ) -> list[tuple[Indices, pl.DataFrame]]:
-    """Stored rows, tombstones too, equal to a *missing* row of *wanted* in all its columns.
+    """Stored rows, tombstones too, equal to a *missing* row of *wanted* in all its columns, with
+    the indices of those rows.
 
-    With them come the indices of those rows.  *hashes* are those of *wanted*, and sorted.  *runs*
-    ascend and are disjoint: one sorted run.  So each part is in the order of *wanted*.
+    *hashes* are those of *wanted*, and sorted.  *runs* ascend and are disjoint: one sorted run.  So
+    each part is in the order of *wanted*.
     """
-    hits = (run.hits(wanted, hashes, missing) for run in _reached(runs, hashes))
     by_evolution: dict[Evolution, list[Hits]] = {}
-    for hit in hits:
-        if hit is not None:
-            by_evolution.setdefault(hit.evolution, []).append(hit)
+    for run in _reached(runs, hashes):
+        hits = run.hits(wanted, hashes, missing)
+        if hits is not None:
+            by_evolution.setdefault(hits.evolution, []).append(hits)
     found: list[tuple[Indices, pl.DataFrame]] = []
-    for evolution, alike in by_evolution.items():  # One, but after a change.
+    for evolution, alike in by_evolution.items():  # There is one, unless the declaration changed.
         which = np.concatenate([hit.which for hit in alike])
         stored = evolution.evolved(to_frame(pa.concat_tables([hit.rows for hit in alike])))
         rows = gathered(wanted, which)
@@ -245,17 +267,6 @@ def unexpired(schema: StateSchema, runs: Sequence[RunSlice], now_ms: int) -> tup
         if not run.has_expired(schema, now_ms) or any(run.overlaps(older) for older in kept):
             kept.append(run)
     return tuple(kept)
-
-
-# Below it, a binary search stays in the processor's caches.  100,000 sorted keys: 1 million rows 5
-# ms either way; 10 million 10 ms by interpolation, 20 ms without; 50 million 15 ms, 50 ms without.
-_INTERPOLATE_FROM = 2**21
-
-_CHUNK = (
-    2**14
-)  # Keys that are searched for at a time: the steps below work within a processor's cache.
-_STEPS = 2  # Each step takes the error, in rows, to about its square root: 50 million, 7,000, 80.
-_NEAR = 16  # An estimate this near is made exact by halving; any other key is searched for.
 
 
 class Blocks(NamedTuple):
@@ -319,13 +330,6 @@ def _interpolated(hashes: Indices, wanted: Indices) -> Indices:
     return place
 
 
-Indices = npt.NDArray[np.int64]
-
-# Timsort merges ascending stretches, 16 runs of state as well as two: 2.5 million rows take 8 ms to
-# 30 ms.  With stretches shorter than this on average, sorting anew (50 ms) is faster.
-_LONG_STRETCH = 64
-
-
 def newest_per_identity(rows: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:
     """The first row of each identity in *rows*, sorted by identity (hash first, nulls first)."""
     assert identity[0] == HASH
@@ -357,8 +361,8 @@ def order_of(hashes: Indices) -> Indices | None:
     if descents * _LONG_STRETCH < len(hashes):
         return np.argsort(hashes, kind="stable")
     # Sorting numbers is four times faster than sorting indices: sort the high bits of each hash
-    # with its index in the place of the low ones.  Those bits tell nearly all hashes apart.  Polars
-    # sorts them three times as fast as NumPy.
+    # with its index in the place of the low ones.  The high bits differ for nearly all hashes.
+    # Polars sorts them three times as fast as NumPy.
     indices = (1 << (len(hashes) - 1).bit_length()) - 1
     packed = pl.Series((hashes & ~indices) | np.arange(len(hashes)))
     order: Indices = packed.sort().to_numpy() & indices
@@ -379,26 +383,26 @@ def with_next(rows: Indices, height: int) -> Indices:
     return np.flatnonzero(is_in)
 
 
-def _pairs(
-    rows: pl.DataFrame, twins: Indices, columns: Sequence[str]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Each of *twins*, and the row after it."""
-    return gathered(rows.select(columns), twins), gathered(rows.select(columns), twins + 1)
-
-
 def can_compare(schema: pl.Schema) -> bool:
-    """Whether rows of these columns can be compared; Polars sorts nested ones, and no more."""
+    """Whether rows of these columns can be compared: nested ones Polars can only sort."""
     return not any(dtype.is_nested() for dtype in schema.values())
 
 
 def precedes(left: pl.DataFrame, right: pl.DataFrame, *, or_equals: bool) -> pl.Series:
     """Whether each row of *left* comes before the row of *right* beside it."""
-    fine = pl.repeat(or_equals, left.height, dtype=pl.Boolean, eager=True)
+    is_before = pl.repeat(or_equals, left.height, dtype=pl.Boolean, eager=True)
     for name in reversed(left.columns):
         a, b = left[name], right[name]
-        smaller = (a < b).fill_null(value=False) | (a.is_null() & b.is_not_null())
-        fine = smaller | (a.eq_missing(b) & fine)
-    return fine
+        is_smaller = (a < b).fill_null(value=False) | (a.is_null() & b.is_not_null())
+        is_before = is_smaller | (a.eq_missing(b) & is_before)
+    return is_before
+
+
+def _pairs(
+    rows: pl.DataFrame, twins: Indices, columns: Sequence[str]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Each of *twins*, and the row after it."""
+    return gathered(rows.select(columns), twins), gathered(rows.select(columns), twins + 1)
 
 
 def _ascend(left: pl.DataFrame, right: pl.DataFrame) -> bool:
