@@ -1,20 +1,18 @@
-"""A job's checkpoint statistics, for pages, REST, the command line and metrics alike.
+"""A job's checkpoints and their statistics, for pages, REST, the command line and metrics alike.
 
-An overview of 1,000 checkpoints is two GETs beside the journal's newest entry, and the details of
-one checkpoint are one; what is pending now is read from the acks that are there.
+``overview`` and ``details`` are the model: an overview of 1,000 checkpoints is two GETs beside the
+journal's newest entry, and the details of one checkpoint are one; the figures of a pending
+checkpoint are read from the acks that are there.  ``checkpoint_page`` and what follows it are
+Flink's REST API, ``history`` is a line for each checkpoint.
 
-A job's checkpoints as in Flink's REST API: a page of the history, one, one's subtasks.
-
-The checkpoints a job has taken, a line each (Flink's checkpoint history).
-
-How far the sources of a job are behind, and how fast rows flow, from what the bucket has.
-
-No source's place is asked: what it had was seen when a checkpoint was triggered, and is in the plan
-of a pending checkpoint, and in the statistics of one that has ended.
+``lags`` and ``rates``: how far the sources of a job are behind, and how fast rows flow.  No source
+is asked for it: each checkpoint's trigger measured its sources, and the figures are in the plan of
+a pending checkpoint and in the statistics of one that has ended.
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -30,7 +28,6 @@ from sluice.figures.overview import (
     Details,
     Overview,
     Restored,
-    StageSummary,
     StatsSummary,
     failures_by_reason,
     history_page,
@@ -64,6 +61,77 @@ from sluice.protocol.keys import PipelinePaths
 from sluice.store.checkpoints import StatisticsStore
 
 
+class CheckpointPage(Overview, frozen=True, kw_only=True):
+    """Flink's CheckpointingStatistics.  ``next``: the older page is that *before* this id."""
+
+    next: int | None
+
+
+class CheckpointWithTasks(CheckpointStats, frozen=True, kw_only=True, omit_defaults=True):
+    """Flink's CheckpointStatistics: a checkpoint, with the sums of each stage in ``tasks``, and the
+    figures of each source.
+
+    ``discarded``: it completed, and its files are gone; ``external_path``: where they are;
+    ``exceptions``: the words of subtasks that declined.
+    """
+
+    discarded: bool
+    external_path: str | None
+    sources: dict[str, SourceStats]
+    tasks: dict[str, StageStats]
+    exceptions: tuple[SubtaskException, ...]
+
+
+class CheckpointDurations(msgspec.Struct, frozen=True, kw_only=True):
+    sync: StatsSummary | None
+    async_: StatsSummary | None = msgspec.field(name="async")
+
+
+class SubtaskSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Over the subtasks that have answered."""
+
+    checkpointed_size: StatsSummary | None
+    state_size: StatsSummary | None
+    end_to_end_duration: StatsSummary | None
+    checkpoint_duration: CheckpointDurations
+    start_delay: StatsSummary | None
+    rows_in: StatsSummary | None
+
+
+class StageWithSubtasks(StageStats, frozen=True, kw_only=True, omit_defaults=True):
+    """Flink's TaskCheckpointStatisticsWithSubtaskDetails; ``id`` is the stage's uid here."""
+
+    checkpoint_id: int
+    summary: SubtaskSummary
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the history.  ``status`` is Flink's IN_PROGRESS, COMPLETED or FAILED."""
+
+    id: int
+    type: str
+    status: str
+    triggered_at_ms: int
+    duration_ms: int | None
+    records: int
+    checkpointed_bytes: int | None
+    committed: bool
+    reason: str | None = None
+    message: str | None = None
+
+
+class JobLag(msgspec.Struct, frozen=True, kw_only=True):
+    """The lag of each source, and the rates of each node, as far as they are known.
+
+    ``checkpoint`` is the completed checkpoint that they are of, ``age_ms`` ago.
+    """
+
+    checkpoint: int | None
+    age_ms: int | None
+    sources: tuple[SourceLag, ...]
+    rates: Rates | None
+
+
 def overview(
     job: Job,
     *,
@@ -73,15 +141,14 @@ def overview(
     types: frozenset[str] = frozenset(),
     state: CoordinatorState | None = None,
 ) -> Overview:
-    """Counts, distributions, the latest of each kind, and a page of the history; as of *state*, if
-    that was loaded already.
+    """Counts, distributions, the latest of each kind, and a page of the history, as of *state*.
 
     The page has the newest *limit* checkpoints with an id below *before*, of the *statuses* and, if
-    any are given, *types*.  What is pending costs a LIST each, and a GET for each stage that ended.
+    any are given, *types*.  A pending checkpoint costs a LIST, and a GET for each stage that ended.
     """
     state = state or job.state()
     ended = _history(job, state)
-    pending = [_pending(job, one).checkpoint for one in state.pending]
+    pending = [_pending(job, checkpoint).checkpoint for checkpoint in state.pending]
     known = [*ended.checkpoints, *pending]
     return Overview(
         counts=Counts(
@@ -109,9 +176,10 @@ def details(job: Job, checkpoint_id: CheckpointId) -> Details:
     if pending is not None:
         kept = _pending(job, pending)
     else:
-        found = StatisticsStore(job.store, job.paths).read(checkpoint_id)
-        kept = found or _derived(job, state, checkpoint_id)
+        stored = StatisticsStore(job.store, job.paths).read(checkpoint_id)
+        kept = stored or _derived(job, state, checkpoint_id)
     retained = state.completed_checkpoint(checkpoint_id)
+    path = f"{job.store.root}/{job.paths.checkpoint(checkpoint_id)}"
     line = kept.checkpoint
     is_done = line.status is CheckpointStatus.COMPLETED
     committed = retained.is_committed if retained is not None else line.committed or None
@@ -122,12 +190,127 @@ def details(job: Job, checkpoint_id: CheckpointId) -> Details:
         summaries={stage.id: summary_of_stage(stage.subtasks) for stage in kept.stages},
         exceptions=kept.exceptions,
         discarded=is_done and retained is None,
-        external_path=None if retained is None else _path(job, checkpoint_id),
+        external_path=None if retained is None else path,
     )
 
 
+def checkpoint_page(
+    job: Job,
+    *,
+    limit: int,
+    before: int | None = None,
+    statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
+    types: frozenset[str] = frozenset(),
+) -> CheckpointPage:
+    """The newest *limit* checkpoints with an id below *before*, and the figures of all of them."""
+    whole = overview(job, limit=limit + 1, before=before, statuses=statuses, types=types)
+    has_more = len(whole.history) > limit
+    shown = whole.history[:limit]
+    fields = _fields(whole) | {"history": shown}
+    return CheckpointPage(**fields, next=shown[-1].id if has_more else None)
+
+
+def checkpoint_with_tasks(job: Job, checkpoint_id: CheckpointId) -> CheckpointWithTasks:
+    """Raises ConfigurationError: there is none, or nothing is kept of it any more."""
+    known = details(job, checkpoint_id)
+    return CheckpointWithTasks(
+        **_fields(known.checkpoint),
+        discarded=known.discarded,
+        external_path=known.external_path,
+        sources={source.id: source for source in known.sources},
+        tasks={stage.id: msgspec.structs.replace(stage, subtasks=()) for stage in known.stages},
+        exceptions=known.exceptions,
+    )
+
+
+def stage_with_subtasks(job: Job, checkpoint_id: CheckpointId, stage: str) -> StageWithSubtasks:
+    """Raises ConfigurationError: there is no such checkpoint, or nothing is known of that stage."""
+    known = details(job, checkpoint_id)
+    stages = {figures.id: figures for figures in known.stages}
+    if stage not in stages:
+        raise ConfigurationError(
+            f"of stage {stage!r} nothing is known in checkpoint {checkpoint_id}; it has "
+            f"{', '.join(stages) or 'no figures of stages'}"
+        )
+    flat = known.summaries[stage]
+    return StageWithSubtasks(
+        **_fields(stages[stage]),
+        checkpoint_id=checkpoint_id,
+        summary=SubtaskSummary(
+            checkpointed_size=flat.checkpointed_size,
+            state_size=flat.state_size,
+            end_to_end_duration=flat.end_to_end_duration,
+            checkpoint_duration=CheckpointDurations(sync=flat.sync, async_=flat.async_),
+            start_delay=flat.start_delay,
+            rows_in=flat.rows_in,
+        ),
+    )
+
+
+def history(
+    job: Job,
+    *,
+    limit: int | None = None,
+    statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
+) -> list[CheckpointRecord]:
+    """The newest *limit* checkpoints of the *statuses*, in id order; None is all that are kept."""
+    page = overview(job, limit=limit, statuses=statuses).history
+    return [_record(checkpoint) for checkpoint in reversed(page)]
+
+
+def job_lag(job: Job) -> JobLag:
+    """A LIST and two GETs; one more for each checkpoint that is pending, or failed since."""
+    state = job.state()
+    done, kept = newest_measured(job, state)
+    return JobLag(
+        checkpoint=None if done is None else done.checkpoint_id,
+        age_ms=None if done is None else max(0, job.clock() - done.completed_at_ms),
+        sources=lags(job, state, done, kept),
+        rates=rates(job, kept),
+    )
+
+
+def newest_measured(
+    job: Job, state: CoordinatorState
+) -> tuple[CompletedCheckpoint | None, CheckpointStatistics | None]:
+    """The newest completed checkpoint, or savepoint, and its statistics: a GET."""
+    done = newest_of(state)
+    kept = None if done is None else StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
+    return done, kept
+
+
+def newest_of(state: CoordinatorState) -> CompletedCheckpoint | None:
+    """The newest completed checkpoint, or savepoint."""
+    return max(state.completed, key=attrgetter("checkpoint_id"), default=None)
+
+
+def lags(
+    job: Job,
+    state: CoordinatorState,
+    done: CompletedCheckpoint | None,
+    kept: CheckpointStatistics | None,
+) -> tuple[SourceLag, ...]:
+    """The lag of each source; *done* is the newest completed checkpoint, *kept* its statistics.
+
+    A GET for each pending checkpoint, or for each that failed since.
+    """
+    completed = None
+    if done is not None:
+        completed = SourcesAtTrigger(at_ms=done.triggered_at_ms, sources=_sources(job, done, kept))
+    newest = 0 if done is None else done.checkpoint_id
+    if any(pending.checkpoint_id > newest for pending in state.pending):
+        later = _pending_triggers(job, state, newest)
+    else:
+        later = _failed_triggers(job, state, newest)
+    return lags_of(completed, later)
+
+
+def rates(job: Job, kept: CheckpointStatistics | None) -> Rates | None:
+    return None if kept is None else rates_of(kept.flow, job.clock())
+
+
 def _history(job: Job, state: CoordinatorState) -> History:
-    """Everything that has ended, as far as the bound goes back."""
+    """The checkpoints that have ended, the newest ``history_size`` of them."""
     store, ended = StatisticsStore(job.store, job.paths), ended_checkpoints(state)
     bound = job.pipeline.checkpointing.history_size
     likely = newest_ended(state)
@@ -141,7 +324,7 @@ def _history(job: Job, state: CoordinatorState) -> History:
 
 
 def _pending(job: Job, pending: PendingCheckpoint) -> CheckpointStatistics:
-    """How far a pending checkpoint has got by now; with its plan gone, only that it is pending."""
+    """The figures of a pending checkpoint so far; without its plan, only that it is pending."""
     checkpoint_id = pending.checkpoint_id
     plan = job.plan(checkpoint_id)
     sources = () if plan is None else measured_sources(plan)
@@ -170,7 +353,7 @@ def _pending(job: Job, pending: PendingCheckpoint) -> CheckpointStatistics:
 def _derived(
     job: Job, state: CoordinatorState, checkpoint_id: CheckpointId
 ) -> CheckpointStatistics:
-    """From what else is there: a retained checkpoint's folder, or the line of an ended one."""
+    """Statistics that were not kept, from a retained checkpoint's folder or the history's line."""
     done, failed = state.completed_checkpoint(checkpoint_id), state.failed_checkpoint(checkpoint_id)
     if done is not None:
         stages = _retained_stages(job, checkpoint_id)
@@ -219,222 +402,31 @@ def _restored(job: Job, state: CoordinatorState) -> Restored | None:
     )
 
 
-def _path(job: Job, checkpoint_id: CheckpointId) -> str:
-    return f"{job.store.root}/{job.paths.checkpoint(checkpoint_id)}"
-
-
-class CheckpointPage(Overview, frozen=True, kw_only=True):
-    """Flink's CheckpointingStatistics.  ``next``: the older page is that *before* this id."""
-
-    next: int | None
-
-
-class CheckpointWithTasks(CheckpointStats, frozen=True, kw_only=True, omit_defaults=True):
-    """Flink's CheckpointStatistics: a checkpoint, with the sums of each stage in ``tasks``, and the
-    figures of each source.
-
-    ``discarded``: it completed, and its files are gone; ``external_path``: where they are;
-    ``exceptions``: the words of subtasks that declined.
-    """
-
-    discarded: bool
-    external_path: str | None
-    sources: dict[str, SourceStats]
-    tasks: dict[str, StageStats]
-    exceptions: tuple[SubtaskException, ...]
-
-
-class CheckpointDurations(msgspec.Struct, frozen=True, kw_only=True):
-    sync: StatsSummary | None
-    async_: StatsSummary | None = msgspec.field(name="async")
-
-
-class SubtaskSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Over the subtasks that have answered."""
-
-    checkpointed_size: StatsSummary | None
-    state_size: StatsSummary | None
-    end_to_end_duration: StatsSummary | None
-    checkpoint_duration: CheckpointDurations
-    start_delay: StatsSummary | None
-    rows_in: StatsSummary | None
-
-
-class StageWithSubtasks(StageStats, frozen=True, kw_only=True, omit_defaults=True):
-    """Flink's TaskCheckpointStatisticsWithSubtaskDetails; ``id`` is the stage's uid here."""
-
-    checkpoint_id: int
-    summary: SubtaskSummary
-
-
-def checkpoint_page(
-    job: Job,
-    *,
-    limit: int,
-    before: int | None = None,
-    statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
-    types: frozenset[str] = frozenset(),
-) -> CheckpointPage:
-    """The newest *limit* checkpoints with an id below *before*, and what is true of all of them."""
-    found = overview(job, limit=limit + 1, before=before, statuses=statuses, types=types)
-    shown = found.history[:limit]
-    has_more = len(found.history) > limit
-    return CheckpointPage(
-        counts=found.counts,
-        summary=found.summary,
-        latest=found.latest,
-        failures=found.failures,
-        history=shown,
-        next=shown[-1].id if has_more else None,
-    )
-
-
-def checkpoint_with_tasks(job: Job, checkpoint_id: CheckpointId) -> CheckpointWithTasks:
-    """Raises ConfigurationError: there is none, or nothing is kept of it any more."""
-    found = details(job, checkpoint_id)
-    return CheckpointWithTasks(
-        **_fields(found.checkpoint),
-        discarded=found.discarded,
-        external_path=found.external_path,
-        sources={source.id: source for source in found.sources},
-        tasks={stage.id: msgspec.structs.replace(stage, subtasks=()) for stage in found.stages},
-        exceptions=found.exceptions,
-    )
-
-
-def stage_with_subtasks(job: Job, checkpoint_id: CheckpointId, stage: str) -> StageWithSubtasks:
-    """Raises ConfigurationError: there is no such checkpoint, or nothing is known of that stage."""
-    found = details(job, checkpoint_id)
-    known = {one.id: one for one in found.stages}
-    if stage not in known:
-        raise ConfigurationError(
-            f"of stage {stage!r} nothing is known in checkpoint {checkpoint_id}; it has "
-            f"{', '.join(known) or 'no figures of stages'}"
-        )
-    return StageWithSubtasks(
-        **_fields(known[stage]),
-        checkpoint_id=checkpoint_id,
-        summary=_summary(found.summaries[stage]),
-    )
-
-
 def _fields(record: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-def _summary(flat: StageSummary) -> SubtaskSummary:
-    return SubtaskSummary(
-        checkpointed_size=flat.checkpointed_size,
-        state_size=flat.state_size,
-        end_to_end_duration=flat.end_to_end_duration,
-        checkpoint_duration=CheckpointDurations(sync=flat.sync, async_=flat.async_),
-        start_delay=flat.start_delay,
-        rows_in=flat.rows_in,
-    )
-
-
-class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the history.  ``status`` is Flink's IN_PROGRESS, COMPLETED or FAILED."""
-
-    id: int
-    type: str
-    status: str
-    triggered_at_ms: int
-    duration_ms: int | None
-    records: int
-    checkpointed_bytes: int | None
-    committed: bool
-    reason: str | None = None
-    message: str | None = None
-
-
-def history(
-    job: Job,
-    *,
-    limit: int | None = None,
-    statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
-) -> list[CheckpointRecord]:
-    """The newest *limit* checkpoints of the *statuses*, in id order; all that are kept without."""
-    page = overview(job, limit=limit, statuses=statuses).history
-    return [_record(one) for one in reversed(page)]
-
-
-def _record(one: CheckpointStats) -> CheckpointRecord:
-    ended = one.completed_timestamp or one.failure_timestamp
-    is_done = one.status is CheckpointStatus.COMPLETED
+def _record(stats: CheckpointStats) -> CheckpointRecord:
+    ended = stats.completed_timestamp or stats.failure_timestamp
+    is_done = stats.status is CheckpointStatus.COMPLETED
     return CheckpointRecord(
-        id=one.id,
-        type=one.checkpoint_type,
-        status=one.status.value,
-        triggered_at_ms=one.trigger_timestamp,
-        duration_ms=None if ended is None else ended - one.trigger_timestamp,
-        records=one.records or 0,
-        checkpointed_bytes=one.checkpointed_size if is_done else None,
-        committed=bool(one.committed),
-        reason=one.failure_reason,
-        message=one.failure_message,
+        id=stats.id,
+        type=stats.checkpoint_type,
+        status=stats.status.value,
+        triggered_at_ms=stats.trigger_timestamp,
+        duration_ms=None if ended is None else ended - stats.trigger_timestamp,
+        records=stats.records or 0,
+        checkpointed_bytes=stats.checkpointed_size if is_done else None,
+        committed=bool(stats.committed),
+        reason=stats.failure_reason,
+        message=stats.failure_message,
     )
-
-
-class JobLag(msgspec.Struct, frozen=True, kw_only=True):
-    """The lag of each source, and the rates of each node, as far as they are known.
-
-    ``checkpoint`` is the completed checkpoint that they are of, ``age_ms`` ago.
-    """
-
-    checkpoint: int | None
-    age_ms: int | None
-    sources: tuple[SourceLag, ...]
-    rates: Rates | None
-
-
-def job_lag(job: Job) -> JobLag:
-    """A LIST and two GETs; one more for each checkpoint that is pending, or failed since."""
-    state = job.state()
-    done = newest_of(state)
-    kept = None if done is None else StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
-    return JobLag(
-        checkpoint=None if done is None else done.checkpoint_id,
-        age_ms=None if done is None else max(0, job.clock() - done.completed_at_ms),
-        sources=lags(job, state, done, kept),
-        rates=rates(job, kept),
-    )
-
-
-def newest_of(state: CoordinatorState) -> CompletedCheckpoint | None:
-    """The newest completed checkpoint, or savepoint."""
-    return max(state.completed, key=lambda one: one.checkpoint_id, default=None)
-
-
-def lags(
-    job: Job,
-    state: CoordinatorState,
-    done: CompletedCheckpoint | None,
-    kept: CheckpointStatistics | None,
-) -> tuple[SourceLag, ...]:
-    """Of each source; *done* is the newest completed checkpoint, *kept* its statistics.
-
-    A GET for each pending checkpoint, or for each that failed since.
-    """
-    completed = None
-    if done is not None:
-        completed = SourcesAtTrigger(at_ms=done.triggered_at_ms, sources=_sources(job, done, kept))
-    newest = 0 if done is None else done.checkpoint_id
-    if any(one.checkpoint_id > newest for one in state.pending):
-        later = _pending_triggers(job, state, newest)
-    else:
-        later = _failed(job, state, newest)
-    return lags_of(completed, later)
-
-
-def rates(job: Job, kept: CheckpointStatistics | None) -> Rates | None:
-    return None if kept is None else rates_of(kept.flow, job.clock())
 
 
 def _sources(
     job: Job, done: CompletedCheckpoint, kept: CheckpointStatistics | None
 ) -> tuple[SourceStats, ...]:
-    """Its statistics, or as much as its plan says where there are none."""
+    """The sources in the statistics, or else, with fewer figures, those in the plan."""
     if kept is not None and kept.sources:
         return kept.sources
     plan = job.plan(done.checkpoint_id)
@@ -442,24 +434,26 @@ def _sources(
 
 
 def _pending_triggers(job: Job, state: CoordinatorState, newest: int) -> list[SourcesAtTrigger]:
-    """Each continues the one before it."""
-    plans = [job.plan(one.checkpoint_id) for one in state.pending if one.checkpoint_id > newest]
-    known = sorted((one for one in plans if one is not None), key=lambda one: one.checkpoint_id)
+    """The pending checkpoints after *newest*, each of which continues the one before it."""
+    ids = sorted(one.checkpoint_id for one in state.pending if one.checkpoint_id > newest)
+    plans = [job.plan(checkpoint_id) for checkpoint_id in ids]
     return [
-        SourcesAtTrigger(at_ms=one.triggered_at_ms, sources=measured_sources(one)) for one in known
+        SourcesAtTrigger(at_ms=plan.triggered_at_ms, sources=measured_sources(plan))
+        for plan in plans
+        if plan is not None
     ]
 
 
-def _failed(job: Job, state: CoordinatorState, newest: int) -> list[SourcesAtTrigger]:
-    """The newest one that failed since, and the failed ones that it continued."""
-    found: list[SourcesAtTrigger] = []
-    looked_at = max((one.checkpoint_id for one in state.failed), default=0)
-    while looked_at > newest:
-        kept = StatisticsStore(job.store, job.paths).read(looked_at)
+def _failed_triggers(job: Job, state: CoordinatorState, newest: int) -> list[SourcesAtTrigger]:
+    """The checkpoint that failed last after *newest*, and the failed ones that it continued."""
+    triggers: list[SourcesAtTrigger] = []
+    checkpoint_id = max((failed.checkpoint_id for failed in state.failed), default=0)
+    while checkpoint_id > newest:
+        kept = StatisticsStore(job.store, job.paths).read(checkpoint_id)
         if kept is None:
             break
-        found.insert(
-            0, SourcesAtTrigger(at_ms=kept.checkpoint.trigger_timestamp, sources=kept.sources)
+        triggers.append(
+            SourcesAtTrigger(at_ms=kept.checkpoint.trigger_timestamp, sources=kept.sources)
         )
-        looked_at = min(kept.parent or 0, looked_at - 1)
-    return found
+        checkpoint_id = min(kept.parent or 0, checkpoint_id - 1)
+    return triggers[::-1]

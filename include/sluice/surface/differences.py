@@ -1,34 +1,33 @@
-"""What differs between two snapshots of a job, told by their ``_metadata`` alone.
+"""The differences between two snapshots of a job: by their ``_metadata``, and key by key.
 
-A snapshot is a retained checkpoint or a savepoint, of the job's own root or of another one.  The
-keys that differ in a table of state are in ``state_differences``.
+A snapshot is a retained checkpoint or a savepoint, of the job's own root or of another one.
+``snapshot_difference`` reads the ``_metadata`` alone.  ``table_difference`` has the keys by which a
+table of state differs, a page at a time:
 
-The keys by which a table of state differs in two snapshots, a page at a time.
+    pair = open_pair(job, SnapshotName(named="before"), SnapshotName(named="latest"))
+    older, newer = pair.table("totals", "totals")
+    page = table_difference(older, newer, DifferenceQuery(limit=100))
+    page = table_difference(older, newer, DifferenceQuery(limit=100, after=page.next))
 
-before, after = (stored_table(job, one, "totals", "totals") for one in (older, newer))
-page = table_difference(before, after, Asked(limit=100))
-page = table_difference(before, after, Asked(limit=100, after=page.next))
-
-What is read is bounded by what is asked: only segments that one of the two has, until ``limit``
-differences are found, or ``most_rows`` rows were compared.
+It reads only segments that one of the two has, until ``limit`` differences are found, or
+``most_rows`` rows were compared.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sluice.core.completed import CheckpointMetadata, StageState, moved_to_root
-from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
+from sluice.core.completed import CheckpointMetadata, moved_to_root
+from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle
 from sluice.core.plan import SourceCut
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
-from sluice.job.snapshots import LATEST, retained_checkpoint
 from sluice.surface.snapshots import (
     Facts,
     elsewhere,
@@ -39,7 +38,15 @@ from sluice.surface.snapshots import (
     offsets,
     sinks_of,
 )
-from sluice.surface.state import StateTable, json_value, stored_table, table_names, wanted_keys
+from sluice.surface.state import (
+    StateTable,
+    chosen_name,
+    json_value,
+    snapshot_metadata,
+    stored_table,
+    table_names,
+    wanted_keys,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,6 +55,9 @@ if TYPE_CHECKING:
     from sluice.state.segments import StateSchema
 
 MOST_PARTITIONS = 20  # Of a source, by name; the others are counted.
+WINDOW_ROWS = 65_536  # Compared at a time: some megabytes of keys, and as many rows of each side.
+# The place of a page: a hash, and how many of its identities are before the page.
+PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,190 +128,6 @@ class SnapshotDifference(msgspec.Struct, frozen=True, kw_only=True):
     tables: tuple[TableFiles, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """Two opened snapshots of one job."""
-
-    job: Job
-    before: CheckpointMetadata
-    after: CheckpointMetadata
-    names: tuple[SnapshotName, SnapshotName]
-
-    def tables(self, stage: str) -> tuple[str, ...]:
-        """Those that one of the two has, sorted; none if neither has such a stage."""
-        found = (one.stage(stage) for one in (self.before, self.after))
-        names = {name for one in found if one is not None for name in table_names(one)}
-        return tuple(sorted(names))
-
-    def stages(self) -> tuple[str, ...]:
-        """The stages of which one of the two has keyed state, in the order of the chain."""
-        uids = dict.fromkeys(s.uid for one in (self.after, self.before) for s in one.stages)
-        return tuple(uid for uid in uids if self.tables(uid))
-
-    def table(self, stage: str, name: str) -> tuple[StateTable, StateTable]:
-        older, newer = (
-            stored_table(self.job, one, stage, name) for one in (self.before, self.after)
-        )
-        return older, newer
-
-
-def open_pair(job: Job, before: SnapshotName, after: SnapshotName) -> Pair:
-    """
-    Raises:
-        ConfigurationError: one of them is not retained.
-        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
-    """
-    return Pair(
-        job=job,
-        before=open_snapshot(job, before),
-        after=open_snapshot(job, after),
-        names=(before, after),
-    )
-
-
-def chosen_table(pair: Pair, stage: str, table: str | None) -> str:
-    """The table of that name of *stage*; None: its first.
-
-    Raises:
-        ConfigurationError: neither of the two has it.
-    """
-    names = pair.tables(stage)
-    if not names:
-        raise ConfigurationError(
-            f"stage {stage!r} has keyed state in neither of the two; these have: "
-            f"{', '.join(pair.stages()) or 'none'}"
-        )
-    if table is not None and table not in names:
-        raise ConfigurationError(
-            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
-        )
-    return names[0] if table is None else table
-
-
-def snapshot_difference(pair: Pair) -> SnapshotDifference:
-    """
-    Raises:
-        RestoreError: a file of a source's position is gone.
-    """
-    before, after = (
-        _compared(name, metadata)
-        for name, metadata in zip(pair.names, (pair.before, pair.after), strict=True)
-    )
-    return SnapshotDifference(
-        before=before,
-        after=after,
-        differences=tuple(_differences(pair)),
-        tables=tuple(_files(pair, uid, name) for uid in pair.stages() for name in pair.tables(uid)),
-    )
-
-
-def open_snapshot(job: Job, name: SnapshotName) -> CheckpointMetadata:
-    """The ``_metadata`` of a snapshot, with the files of another root marked as such.
-
-    Raises:
-        ConfigurationError: there is no such checkpoint.
-        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
-    """
-    place = job
-    if name.root is not None:
-        place = elsewhere(job, name.root, name.pipeline or job.pipeline.uid)
-    if name.named != LATEST and not name.named.isdecimal():
-        found = place.savepoint_metadata(name.named)
-    else:
-        found = place.metadata(retained_checkpoint(place, name.named))
-    return found if name.root is None else moved_to_root(found, name.root)
-
-
-def _compared(name: SnapshotName, metadata: CheckpointMetadata) -> ComparedSnapshot:
-    return ComparedSnapshot(
-        name=name.named,
-        id=metadata.checkpoint_id,
-        root=name.root or "",
-        pipeline=metadata.pipeline,
-        type=metadata.type.value,
-        triggered_at_ms=metadata.triggered_at_ms,
-    )
-
-
-def _files(pair: Pair, stage: str, name: str) -> TableFiles:
-    tables = pair.table(stage, name)
-    before, after = ({h.checksum: h for h in _segments(table)} for table in tables)
-    return TableFiles(
-        stage=stage,
-        table=name,
-        before=_stored(before.values()),
-        after=_stored(after.values()),
-        shared=_stored(before[one] for one in before.keys() & after.keys()),
-        may_differ=may_differ(*tables),
-    )
-
-
-def _segments(table: StateTable) -> Iterator[SegmentHandle]:
-    return (handle.segment for handles in table.subtasks for handle in handles)
-
-
-def _stored(segments: Iterable[SegmentHandle]) -> StoredRows:
-    found = [*segments]
-    return StoredRows(
-        segments=len(found),
-        rows=sum(one.rows for one in found),
-        size_bytes=sum(one.size_bytes for one in found),
-    )
-
-
-def _differences(pair: Pair) -> Iterator[Difference]:
-    before, after = pair.before, pair.after
-    uid = pair.job.pipeline.uid
-    facts = (facts_of_checkpoint(one) for one in (before, after))
-    yield from _between(About.CHECKPOINT, uid, *facts)
-    for uid in _uids(before.sources, after.sources):
-        yield from _source(pair.job, uid, before.source(uid), after.source(uid))
-    for uid in _uids(before.stages, after.stages):
-        facts = (facts_of_stage(one.stage(uid)) for one in (before, after))
-        yield from _between(About.STAGE, uid, *facts)
-    for uid in sorted({*sinks_of(before), *sinks_of(after)}):
-        facts = (facts_of_sink(one, uid) for one in (before, after))
-        yield from _between(About.SINK, uid, *facts)
-
-
-def _uids(
-    before: Sequence[SourceCut | StageState], after: Sequence[SourceCut | StageState]
-) -> list[str]:
-    return list(dict.fromkeys(one.uid for one in (*after, *before)))
-
-
-def _between(about: About, name: str, before: Facts, after: Facts) -> Iterator[Difference]:
-    for what in {**after, **before}:
-        old, new = before.get(what), after.get(what)
-        if old != new:
-            yield Difference(about=about, name=name, what=what, before=old, after=new)
-
-
-def _source(
-    job: Job, uid: str, before: SourceCut | None, after: SourceCut | None
-) -> Iterator[Difference]:
-    if before == after:
-        return
-    old, new = (offsets(job, cut) for cut in (before, after))
-    yield from _between(
-        About.SOURCE, uid, facts_of_source(before, old), facts_of_source(after, new)
-    )
-    moved = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    for name in moved[:MOST_PARTITIONS]:
-        moved_to = [side[name][0] if name in side else None for side in (old, new)]
-        yield _moved(uid, f"offset of {name}", *moved_to)
-    if len(moved) > MOST_PARTITIONS:
-        yield _moved(uid, "further partitions that moved", None, len(moved) - MOST_PARTITIONS)
-
-
-def _moved(uid: str, what: str, before: int | None, after: int | None) -> Difference:
-    return Difference(about=About.SOURCE, name=uid, what=what, before=before, after=after)
-
-
-WINDOW_ROWS = 65_536  # Compared at a time: some megabytes of keys, and as many rows of each side.
-PLACE = re.compile(r"(-?[0-9]{1,19})\.([0-9]{1,18})")  # A hash, and the identities of it before.
-
-
 class ChangeKind(StrEnum):
     ADDED = "added"
     REMOVED = "removed"
@@ -317,9 +143,9 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceQuery:
-    """Which differences: of these *kinds*, of a *key* as in ``state_keys``, from a ``next`` on.
+    """Which differences: of these *kinds*, of a *key* as ``wanted_keys`` takes it, *after* a place.
 
-    A *limit* of 0 counts them all and returns none.  *most_rows* None: however many there are.
+    A *limit* of 0 counts them all and returns none.  *most_rows* None compares all rows.
     """
 
     limit: int
@@ -372,6 +198,78 @@ class TableDifference(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two opened snapshots of one job."""
+
+    job: Job
+    before: CheckpointMetadata
+    after: CheckpointMetadata
+    names: tuple[SnapshotName, SnapshotName]
+
+    def tables(self, stage: str) -> tuple[str, ...]:
+        """The tables of state that one of the two has, sorted; none if neither has the stage."""
+        states = (snapshot.stage(stage) for snapshot in (self.before, self.after))
+        return tuple(sorted({name for state in states if state for name in table_names(state)}))
+
+    def stages(self) -> tuple[str, ...]:
+        """The stages of which one of the two has keyed state, in the order of the chain."""
+        uids = dict.fromkeys(stage.uid for stage in (*self.after.stages, *self.before.stages))
+        return tuple(uid for uid in uids if self.tables(uid))
+
+    def table(self, stage: str, name: str) -> tuple[StateTable, StateTable]:
+        return (
+            stored_table(self.job, self.before, stage, name),
+            stored_table(self.job, self.after, stage, name),
+        )
+
+
+def open_pair(job: Job, before: SnapshotName, after: SnapshotName) -> Pair:
+    """
+    Raises:
+        ConfigurationError: one of them is not retained.
+        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
+    """
+    return Pair(
+        job=job,
+        before=open_snapshot(job, before),
+        after=open_snapshot(job, after),
+        names=(before, after),
+    )
+
+
+def chosen_table(pair: Pair, stage: str, table: str | None) -> str:
+    """*table*, or the first table of *stage*.
+
+    Raises:
+        ConfigurationError: neither of the two has it.
+    """
+    names = pair.tables(stage)
+    if not names:
+        raise ConfigurationError(
+            f"stage {stage!r} has keyed state in neither of the two; these have: "
+            f"{', '.join(pair.stages()) or 'none'}"
+        )
+    return chosen_name(names, stage, table)
+
+
+def snapshot_difference(pair: Pair) -> SnapshotDifference:
+    """
+    Raises:
+        RestoreError: a file of a source's position is gone.
+    """
+    before, after = (
+        _compared(name, metadata)
+        for name, metadata in zip(pair.names, (pair.before, pair.after), strict=True)
+    )
+    return SnapshotDifference(
+        before=before,
+        after=after,
+        differences=tuple(_differences(pair)),
+        tables=tuple(_files(pair, uid, name) for uid in pair.stages() for name in pair.tables(uid)),
+    )
+
+
 def table_difference(
     before: StateTable, after: StateTable, asked: DifferenceQuery
 ) -> TableDifference:
@@ -392,7 +290,7 @@ def table_difference(
     if problem is not None:
         return _answer(after, columns, _Found(), problem)
     old, new = (
-        Side(schema=schema, handles=_handles(table), now_ms=table.as_of_ms)
+        Side(schema=schema, handles=table.handles, now_ms=table.as_of_ms)
         for schema, table in zip(schemas, (before, after), strict=True)
     )
     cache = SegmentCache(after.location)
@@ -402,23 +300,112 @@ def table_difference(
 
 
 def may_differ(before: StateTable, after: StateTable) -> bool:
-    """Whether a key can differ, told without opening a segment."""
-    has_ttl = after.ttl_ms is not None and before.as_of_ms != after.as_of_ms
-    from sluice.state.differences import stretches
+    """Whether a key can differ, by the names of segments alone: none is opened."""
+    from sluice.state.differences import expiry, stretches
 
-    expires_after_ms = min(before.as_of_ms, after.as_of_ms) - (after.ttl_ms or 0)
-    return bool(
-        stretches(
-            _handles(before),
-            _handles(after),
-            expires_after_ms=expires_after_ms if has_ttl else None,
-        )
+    expires = expiry(after.ttl_ms, before.as_of_ms, after.as_of_ms)
+    expires_after_ms = None if expires is None else expires[0]
+    return bool(stretches(before.handles, after.handles, expires_after_ms=expires_after_ms))
+
+
+def open_snapshot(job: Job, name: SnapshotName) -> CheckpointMetadata:
+    """The ``_metadata`` of a snapshot, with the files of another root marked as such.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint.
+        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
+    """
+    place = job
+    if name.root is not None:
+        place = elsewhere(job, name.root, name.pipeline or job.pipeline.uid)
+    metadata = snapshot_metadata(place, name.named)
+    return metadata if name.root is None else moved_to_root(metadata, name.root)
+
+
+def _compared(name: SnapshotName, metadata: CheckpointMetadata) -> ComparedSnapshot:
+    return ComparedSnapshot(
+        name=name.named,
+        id=metadata.checkpoint_id,
+        root=name.root or "",
+        pipeline=metadata.pipeline,
+        type=metadata.type.value,
+        triggered_at_ms=metadata.triggered_at_ms,
     )
+
+
+def _files(pair: Pair, stage: str, name: str) -> TableFiles:
+    tables = pair.table(stage, name)
+    before, after = (
+        {handle.segment.checksum: handle.segment for handle in side.handles} for side in tables
+    )
+    return TableFiles(
+        stage=stage,
+        table=name,
+        before=_stored(before.values()),
+        after=_stored(after.values()),
+        shared=_stored([before[checksum] for checksum in before.keys() & after.keys()]),
+        may_differ=may_differ(*tables),
+    )
+
+
+def _stored(segments: Collection[SegmentHandle]) -> StoredRows:
+    return StoredRows(
+        segments=len(segments),
+        rows=sum(segment.rows for segment in segments),
+        size_bytes=sum(segment.size_bytes for segment in segments),
+    )
+
+
+def _differences(pair: Pair) -> Iterator[Difference]:
+    before, after = pair.before, pair.after
+    uid = pair.job.pipeline.uid
+    yield from _between(
+        About.CHECKPOINT, uid, facts_of_checkpoint(before), facts_of_checkpoint(after)
+    )
+    for uid in dict.fromkeys(cut.uid for cut in (*after.sources, *before.sources)):
+        yield from _source(pair.job, uid, before.source(uid), after.source(uid))
+    for uid in dict.fromkeys(stage.uid for stage in (*after.stages, *before.stages)):
+        stages = (before.stage(uid), after.stage(uid))
+        yield from _between(About.STAGE, uid, *map(facts_of_stage, stages))
+    for uid in sorted({*sinks_of(before), *sinks_of(after)}):
+        yield from _between(About.SINK, uid, facts_of_sink(before, uid), facts_of_sink(after, uid))
+
+
+def _between(about: About, name: str, before: Facts, after: Facts) -> Iterator[Difference]:
+    for what in {**after, **before}:
+        old, new = before.get(what), after.get(what)
+        if old != new:
+            yield Difference(about=about, name=name, what=what, before=old, after=new)
+
+
+def _source(
+    job: Job, uid: str, before: SourceCut | None, after: SourceCut | None
+) -> Iterator[Difference]:
+    if before == after:
+        return
+    old, new = offsets(job, before), offsets(job, after)
+    yield from _between(
+        About.SOURCE, uid, facts_of_source(before, old), facts_of_source(after, new)
+    )
+    moved = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    for name in moved[:MOST_PARTITIONS]:
+        was, now = (side[name][0] if name in side else None for side in (old, new))
+        yield Difference(
+            about=About.SOURCE, name=uid, what=f"offset of {name}", before=was, after=now
+        )
+    if len(moved) > MOST_PARTITIONS:
+        yield Difference(
+            about=About.SOURCE,
+            name=uid,
+            what="further partitions that moved",
+            before=None,
+            after=len(moved) - MOST_PARTITIONS,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """What a page has so far."""
+    """The differences that a page has so far."""
 
     changes: list[Change] = field(default_factory=list[Change])
     counts: dict[str, int] = field(default_factory=dict[str, int])
@@ -449,7 +436,7 @@ def _found(
 
 
 def _add(found: _Found, window: ComparedStretch, limit: int) -> None:
-    """Takes what fits into *limit*; 0: counts only."""
+    """Add the differences of *window* that fit into *limit*; 0 counts them only."""
     from sluice.state.segments import HASH
 
     room = limit - len(found.changes) if limit else window.kinds.len()
@@ -468,7 +455,7 @@ def _changes(window: ComparedStretch, most: int) -> list[Change]:
     rows = zip(
         window.kinds.head(most),
         *(side.head(most).to_dicts() for side in sides),
-        _named(window.changed.head(most), most),
+        _flagged(window.changed.head(most), most),
         strict=False,
     )
     return [
@@ -483,8 +470,8 @@ def _changes(window: ComparedStretch, most: int) -> list[Change]:
     ]
 
 
-def _named(flags: pl.DataFrame, most: int) -> list[tuple[str, ...]]:
-    """Of each row the columns with a flag."""
+def _flagged(flags: pl.DataFrame, most: int) -> list[tuple[str, ...]]:
+    """The names of the columns that are true, for each row."""
     if not flags.width:
         return [()] * most
     return [
@@ -512,12 +499,8 @@ def _answer(
     )
 
 
-def _handles(table: StateTable) -> tuple[StateHandle, ...]:
-    return tuple(handle for handles in table.subtasks for handle in handles)
-
-
 def _schemas(before: StateTable, after: StateTable) -> tuple[StateSchema, StateSchema]:
-    """A side without the table has the other's."""
+    """The schemas of both; a side without the table has the other's."""
     if not before.subtasks:
         return after.schema(), after.schema()
     return before.schema(), after.schema() if after.subtasks else before.schema()
@@ -529,15 +512,11 @@ def _columns(before: StateSchema, after: StateSchema) -> tuple[DifferenceColumn,
         DifferenceColumn(
             name=name,
             is_key=name in keys,
-            before=_kind(before.columns.get(name)),
-            after=_kind(after.columns.get(name)),
+            before=str(before.columns[name]) if name in before.columns else None,
+            after=str(after.columns[name]) if name in after.columns else None,
         )
         for name in {**after.columns, **before.columns}
     )
-
-
-def _kind(dtype: pl.DataType | None) -> str | None:
-    return None if dtype is None else str(dtype)
 
 
 def _place(after: str | None) -> tuple[int, int]:

@@ -1,8 +1,7 @@
-"""What a job's coordinator did: the entries of its journal, as people read them.
+"""The entries of a job's journal, and what became of a request, as people read them.
 
-What became of a request that a person made: waiting, pending, completed, failed or dropped.
-
-What became of a request for a savepoint, by the ``cause`` under which it was triggered.
+A request that a person made is waiting, pending, completed, failed or dropped; one for a savepoint
+is also known by the ``cause`` under which it was triggered.
 """
 
 from __future__ import annotations
@@ -38,6 +37,8 @@ from sluice.job.job import Job
 from sluice.protocol.records import JournalEntry
 from sluice.surface.checkpoints import details, overview
 
+MAX_JOURNAL_ENTRIES = 60  # In which a request is searched for: about 15 checkpoints.
+
 
 class JournalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One entry.  ``generation`` and ``status`` are the job's after it; ``at_ms`` is None for an
@@ -62,6 +63,46 @@ class JournalPage(msgspec.Struct, frozen=True, kw_only=True):
     next: int | None
 
 
+class RequestStatus(Enum):
+    WAITING = "WAITING"  # For a host, or behind another request.
+    IN_PROGRESS = "IN_PROGRESS"  # Its checkpoint is pending, or not committed yet.
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"  # Its checkpoint was aborted.
+    REJECTED = "REJECTED"  # It was dropped before there was a checkpoint.
+    UNKNOWN = "UNKNOWN"  # So long ago that the journal does not tell.
+
+
+class RequestProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """``checkpoint`` is the one that it became; ``reason`` says why it failed or was dropped."""
+
+    request: str
+    status: RequestStatus
+    checkpoint: int | None = None
+    savepoint: str | None = None
+    reason: str | None = None
+    message: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status not in (RequestStatus.WAITING, RequestStatus.IN_PROGRESS)
+
+
+class LastHost(msgspec.Struct, frozen=True, kw_only=True):
+    """What drove the job's newest checkpoint: ``airflow:dag/run``, or ``sluice run``."""
+
+    cause: str
+    checkpoint: int
+    triggered_at_ms: int
+
+
+class SavepointOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """``location`` of one that completed, ``failure`` of one that was aborted, else neither."""
+
+    checkpoint_id: int
+    location: str | None = None
+    failure: str | None = None
+
+
 def journal_records(job: Job, last: int) -> list[JournalRecord]:
     """The newest *last* entries, oldest first."""
     return [_record(seq, entry) for seq, entry in job.journal.numbered(last)]
@@ -75,6 +116,53 @@ def journal_page(job: Job, *, limit: int, before: int | None = None) -> JournalP
         entries=tuple(_record(seq, entry) for seq, entry in shown),
         next=shown[-1][0] if len(found) > limit else None,
     )
+
+
+def request_progress(
+    job: Job, request_id: str, *, checkpoint: int | None = None
+) -> RequestProgress:
+    """How far the request is.  *checkpoint* is the one that it became, if that is known already."""
+    state = job.state()
+    queued = _waiting(state, request_id, job.clock())
+    if queued is not None:
+        return queued
+    reason = state.rejection(request_id)
+    if reason is not None:
+        status = RequestStatus.REJECTED
+        return RequestProgress(request=request_id, status=status, reason=reason.value)
+    pending = next((one for one in state.pending if one.request_id == request_id), None)
+    if pending is not None:
+        checkpoint = pending.checkpoint_id
+    elif checkpoint is None:
+        checkpoint = _triggered(job, request_id)
+    if checkpoint is None:
+        return RequestProgress(request=request_id, status=RequestStatus.UNKNOWN)
+    return _of_checkpoint(job, request_id, CheckpointId(checkpoint))
+
+
+def savepoint_outcome(job: Job, cause: str) -> SavepointOutcome | None:
+    """The outcome of the newest checkpoint of that *cause*; None if none is in the history."""
+    newest = next((stats for stats in overview(job).history if stats.cause == cause), None)
+    if newest is None:
+        return None
+    if newest.status is CheckpointStatus.FAILED:
+        failure = ": ".join(filter(None, (newest.failure_reason, newest.failure_message)))
+        return SavepointOutcome(checkpoint_id=newest.id, failure=failure)
+    if newest.status is CheckpointStatus.COMPLETED and newest.savepoint is not None:
+        location = f"{job.store.root}/{job.paths.savepoint(newest.savepoint)}"
+        return SavepointOutcome(checkpoint_id=newest.id, location=location)
+    return SavepointOutcome(checkpoint_id=newest.id)
+
+
+def last_host(state: CoordinatorState) -> LastHost | None:
+    """The host that triggered the newest checkpoint that the state knows."""
+    known = [(one.checkpoint_id, one.triggered_at_ms, one.cause) for one in state.failed]
+    known += [(one.checkpoint_id, one.triggered_at_ms, one.cause) for one in state.completed]
+    known += [(one.checkpoint_id, one.triggered_at_ms, one.cause) for one in state.pending]
+    if not known:
+        return None
+    checkpoint_id, triggered_at_ms, cause = max(known)
+    return LastHost(cause=cause, checkpoint=checkpoint_id, triggered_at_ms=triggered_at_ms)
 
 
 def _record(seq: int, entry: JournalEntry) -> JournalRecord:
@@ -144,72 +232,6 @@ def _message_of(event: Event) -> str | None:
             return None
 
 
-MAX_JOURNAL_ENTRIES = 60  # Journal entries: about 15 checkpoints since it was made.
-
-
-class RequestStatus(Enum):
-    WAITING = "WAITING"  # For a host, or behind another request.
-    IN_PROGRESS = "IN_PROGRESS"  # Its checkpoint is pending, or not committed yet.
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"  # Its checkpoint was aborted.
-    REJECTED = "REJECTED"  # It was dropped before there was a checkpoint.
-    UNKNOWN = "UNKNOWN"  # So long ago that the journal does not tell.
-
-
-class RequestProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """``checkpoint`` is the one that it became; ``reason`` says why it failed or was dropped."""
-
-    request: str
-    status: RequestStatus
-    checkpoint: int | None = None
-    savepoint: str | None = None
-    reason: str | None = None
-    message: str | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status not in (RequestStatus.WAITING, RequestStatus.IN_PROGRESS)
-
-
-class LastHost(msgspec.Struct, frozen=True, kw_only=True):
-    """What drove the job's newest checkpoint: ``airflow:dag/run``, or ``sluice run``."""
-
-    cause: str
-    checkpoint: int
-    triggered_at_ms: int
-
-
-def request_progress(
-    job: Job, request_id: str, *, checkpoint: int | None = None
-) -> RequestProgress:
-    """How far the request is.  *checkpoint* is what it became, where that is known already."""
-    state = job.state()
-    queued = _waiting(state, request_id, job.clock())
-    if queued is not None:
-        return queued
-    reason = state.rejection(request_id)
-    if reason is not None:
-        status = RequestStatus.REJECTED
-        return RequestProgress(request=request_id, status=status, reason=reason.value)
-    pending = next((one for one in state.pending if one.request_id == request_id), None)
-    found = pending.checkpoint_id if pending is not None else checkpoint
-    became = _triggered(job, request_id) if found is None else found
-    if became is None:
-        return RequestProgress(request=request_id, status=RequestStatus.UNKNOWN)
-    return _of_checkpoint(job, request_id, CheckpointId(became))
-
-
-def last_host(state: CoordinatorState) -> LastHost | None:
-    """What drove the newest checkpoint that the state knows."""
-    known = [(one.checkpoint_id, one.triggered_at_ms, one.cause) for one in state.failed]
-    known += [(one.checkpoint_id, one.triggered_at_ms, one.cause) for one in state.completed]
-    known += [(one.checkpoint_id, one.triggered_at_ms, one.cause) for one in state.pending]
-    if not known:
-        return None
-    checkpoint_id, triggered_at_ms, cause = max(known)
-    return LastHost(cause=cause, checkpoint=checkpoint_id, triggered_at_ms=triggered_at_ms)
-
-
 def _waiting(state: CoordinatorState, request_id: str, now_ms: int) -> RequestProgress | None:
     request = next((one for one in state.queue if one.request_id == request_id), None)
     if request is None:
@@ -236,8 +258,8 @@ def _triggered(job: Job, request_id: str) -> int | None:
 
 
 def _of_checkpoint(job: Job, request_id: str, checkpoint_id: CheckpointId) -> RequestProgress:
-    told = details(job, checkpoint_id).checkpoint
-    # Read later: what the statistics take for completed has completed in this state, too.
+    stats = details(job, checkpoint_id).checkpoint
+    # Loaded later than the statistics: a checkpoint that is completed there is so here, too.
     retained = job.state().completed_checkpoint(checkpoint_id)
     is_published = retained is None or retained.is_committed
     status = {
@@ -246,34 +268,12 @@ def _of_checkpoint(job: Job, request_id: str, checkpoint_id: CheckpointId) -> Re
         CheckpointStatus.COMPLETED: (
             RequestStatus.COMPLETED if is_published else RequestStatus.IN_PROGRESS
         ),
-    }[told.status]
+    }[stats.status]
     return RequestProgress(
         request=request_id,
         status=status,
         checkpoint=checkpoint_id,
         savepoint=None if retained is None else retained.savepoint_name,
-        reason=told.failure_reason,
-        message=told.failure_message,
+        reason=stats.failure_reason,
+        message=stats.failure_message,
     )
-
-
-class SavepointOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """``location`` of one that completed, ``failure`` of one that was aborted, else neither."""
-
-    checkpoint_id: int
-    location: str | None = None
-    failure: str | None = None
-
-
-def savepoint_outcome(job: Job, cause: str) -> SavepointOutcome | None:
-    """Of the newest checkpoint of that *cause*; None when it triggered none, or long ago."""
-    mine = next((one for one in overview(job).history if one.cause == cause), None)
-    if mine is None:
-        return None
-    if mine.status is CheckpointStatus.FAILED:
-        said = ": ".join(filter(None, (mine.failure_reason, mine.failure_message)))
-        return SavepointOutcome(checkpoint_id=mine.id, failure=said)
-    if mine.status is CheckpointStatus.COMPLETED and mine.savepoint is not None:
-        place = f"{job.store.root}/{job.paths.savepoint(mine.savepoint)}"
-        return SavepointOutcome(checkpoint_id=mine.id, location=place)
-    return SavepointOutcome(checkpoint_id=mine.id)

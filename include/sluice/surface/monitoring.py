@@ -1,19 +1,19 @@
-"""The metrics of a job, read from its bucket: the journal's state, and two or three GETs.
+"""The metrics of jobs for Prometheus, and the trace of a checkpoint for OpenTelemetry.
 
-Metrics in Prometheus' text format, written by Prometheus' own client library.
+The metrics are read from the bucket: the journal's state, and two or three GETs a job.  Prometheus'
+own client library writes them in its text format.
 
-The trace of a checkpoint, sent to an OpenTelemetry collector.
-
-Off unless OpenTelemetry's own variables name one (``OTEL_EXPORTER_OTLP_ENDPOINT`` or
-``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``).  The spans are made when the checkpoint has ended, with the
-times that were measured; see docs/adr/0017-statistics-lag-and-spans.md.
+Traces are off unless OpenTelemetry's own variables name a collector
+(``OTEL_EXPORTER_OTLP_ENDPOINT`` or ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``).  The spans are made
+when the checkpoint has ended, with the times that were measured; see
+docs/adr/0017-statistics-lag-and-spans.md.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sluice.core.events import CheckpointCommitted
@@ -31,8 +31,6 @@ from sluice.figures.metrics import (
     samples,
     unreadable,
 )
-from sluice.figures.overview import Latest
-from sluice.figures.record import CheckpointStatistics
 from sluice.figures.spans import Origin, Span, Trace, trace_of
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
@@ -44,31 +42,39 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import SpanContext
     from prometheus_client.core import GaugeMetricFamily
-    from prometheus_client.registry import Collector, CollectorRegistry
+    from prometheus_client.registry import CollectorRegistry
 
 log = logging.getLogger(__name__)
 
-# How many files of a job nothing names, and their bytes: it takes a LIST of the whole job.
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+TIMEOUT_S = 2  # For which a task waits for the collector.
+BATCH = 512  # Spans of a request, as OpenTelemetry's own batches have.
+COMMIT_SEARCH_ENTRIES = 8  # Journal entries in which the commit is searched for, right after it.
+
+# Counts the files of a job that nothing names, and their bytes: it takes a LIST of the whole job.
 CountOrphans = Callable[[Job], tuple[int, int]]
 
 
 def metrics(job: Job, count_orphans: CountOrphans | None = None) -> tuple[Sample, ...]:
-    """Every metric of the job that is known; orphans are looked for by *count_orphans*, if at all.
+    """Every metric of the job that is known; without *count_orphans* that is none of orphans.
 
     Raises:
         SluiceError: the job cannot be read.
     """
     state = job.state()
-    seen = overview(job, limit=0, state=state)
-    kept = _newest(job, seen.latest)
+    figures = overview(job, limit=0, state=state)
+    newest = newest_completed(figures.latest)
+    kept = None if newest is None else StatisticsStore(job.store, job.paths).read(newest.id)
     retained = state.latest_completed
     orphans = (None, None) if count_orphans is None else count_orphans(job)
     return samples(
         JobFigures(
             pipeline=job.pipeline.uid,
             state=state,
-            counts=seen.counts,
-            latest=seen.latest,
+            counts=figures.counts,
+            latest=figures.latest,
             stages=() if kept is None else kept.stages,
             lags=lags(job, state, newest_of(state), kept),
             rates=rates(job, kept),
@@ -83,35 +89,15 @@ def metrics(job: Job, count_orphans: CountOrphans | None = None) -> tuple[Sample
 
 
 def metrics_of_each(jobs: Iterable[Job], count_orphans: CountOrphans | None = None) -> list[Sample]:
-    """The metrics of all *jobs*: one that cannot be read says so, and hides none of the others."""
-    found: list[Sample] = []
+    """The metrics of all *jobs*; a job that cannot be read has a sample that says so."""
+    read: list[Sample] = []
     for job in jobs:
         try:
-            found += metrics(job, count_orphans)
+            read += metrics(job, count_orphans)
         except SluiceError as error:
             log.warning("metrics not read pipeline=%s error=%s", job.pipeline.uid, error)
-            found.append(unreadable(job.pipeline.uid))
-    return found
-
-
-def _newest(job: Job, latest: Latest) -> CheckpointStatistics | None:
-    newest = newest_completed(latest)
-    return None if newest is None else StatisticsStore(job.store, job.paths).read(newest.id)
-
-
-def _interval_ms(job: Job, state: CoordinatorState) -> int | None:
-    """None where a schedule decides in its place, or a person, and while they pause it."""
-    declared, changed = job.pipeline.checkpointing, state.timing
-    if changed.is_paused:
-        return None
-    if changed.interval_ms is not None:
-        return changed.interval_ms
-    if declared.schedule is not None or declared.interval is None:
-        return None
-    return milliseconds(declared.interval)
-
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+            read.append(unreadable(job.pipeline.uid))
+    return read
 
 
 def metrics_text(jobs: Iterable[Job], count_orphans: CountOrphans | None = None) -> str:
@@ -124,7 +110,7 @@ def metrics_text(jobs: Iterable[Job], count_orphans: CountOrphans | None = None)
 
 
 def text_of(found: Iterable[Sample]) -> str:
-    """*found* as such a page.  Raises as ``metrics_text``."""
+    """*found* as the page of ``metrics_text``, which raises what that does."""
     registry = registry_of(lambda: found)
     from prometheus_client import generate_latest
 
@@ -132,52 +118,22 @@ def text_of(found: Iterable[Sample]) -> str:
 
 
 def registry_of(read: Callable[[], Iterable[Sample]]) -> CollectorRegistry:
-    """A registry that asks *read* anew at every scrape.  Raises as ``metrics_text``."""
+    """A registry that calls *read* at every scrape; it raises what ``metrics_text`` does."""
     require_installed("prometheus_client", who="the page of metrics")
-    from prometheus_client.registry import CollectorRegistry
+    from prometheus_client.registry import Collector, CollectorRegistry
+
+    class BucketCollector(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily]:
+            return _families(read())
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_collector(read))
+    registry.register(BucketCollector())
     return registry
 
 
 def exposed_name(metric: Metric) -> str:
     """Flink's name behind Sluice's prefix, as ``sluice_job_numRestarts``."""
     return f"sluice_{metric.scope}_{metric.name}"
-
-
-def _collector(read: Callable[[], Iterable[Sample]]) -> Collector:
-    from prometheus_client.registry import Collector
-
-    class BucketCollector(Collector):
-        def collect(self) -> Iterator[GaugeMetricFamily]:
-            return _families(read())
-
-    return BucketCollector()
-
-
-def _families(found: Iterable[Sample]) -> Iterator[GaugeMetricFamily]:
-    """A family for each metric that has a sample, in the order of ``METRICS``."""
-    from prometheus_client.core import GaugeMetricFamily
-
-    by_metric: dict[str, list[Sample]] = {}
-    for sample in found:
-        by_metric.setdefault(sample.metric.key, []).append(sample)
-    for key, metric in METRICS.items():
-        if key in by_metric:
-            family = GaugeMetricFamily(
-                exposed_name(metric), metric.documentation, labels=metric.labels
-            )
-            for sample in by_metric[key]:
-                family.add_metric(sample.labels, sample.value)
-            yield family
-
-
-ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-TIMEOUT_S = 2  # A task waits for the collector: not for long.
-BATCH = 512  # Spans of a request, as OpenTelemetry's own batches have.
-COMMIT_SEARCH_ENTRIES = 8  # Journal entries in which the commit is looked for, right after it.
 
 
 def is_tracing() -> bool:
@@ -208,10 +164,40 @@ def send_trace(job: Job, checkpoint_id: CheckpointId) -> bool:
         return False
 
 
+def _interval_ms(job: Job, state: CoordinatorState) -> int | None:
+    """The interval in force; None by a schedule or by hand only, and while the job is paused."""
+    declared, changed = job.pipeline.checkpointing, state.timing
+    if changed.is_paused:
+        return None
+    if changed.interval_ms is not None:
+        return changed.interval_ms
+    if declared.schedule is not None or declared.interval is None:
+        return None
+    return milliseconds(declared.interval)
+
+
+def _families(found: Iterable[Sample]) -> Iterator[GaugeMetricFamily]:
+    """A family for each metric that has a sample, in the order of ``METRICS``."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    by_metric: dict[str, list[Sample]] = {}
+    for sample in found:
+        by_metric.setdefault(sample.metric.key, []).append(sample)
+    for key, metric in METRICS.items():
+        if key in by_metric:
+            family = GaugeMetricFamily(
+                exposed_name(metric), metric.documentation, labels=metric.labels
+            )
+            for sample in by_metric[key]:
+                family.add_metric(sample.labels, sample.value)
+            yield family
+
+
 def _trace(job: Job, checkpoint_id: CheckpointId) -> Trace | None:
-    told = details(job, checkpoint_id)
+    measured = details(job, checkpoint_id)
     origin = Origin(pipeline=job.pipeline.uid, life=job.state().life)
-    return trace_of(origin, told.checkpoint, told.stages, _committed_at_ms(job, checkpoint_id))
+    committed_at_ms = _committed_at_ms(job, checkpoint_id)
+    return trace_of(origin, measured.checkpoint, measured.stages, committed_at_ms)
 
 
 def _committed_at_ms(job: Job, checkpoint_id: CheckpointId) -> int | None:
@@ -225,17 +211,16 @@ def _committed_at_ms(job: Job, checkpoint_id: CheckpointId) -> int | None:
 def _export(trace: Trace) -> bool:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    exporter = _exporter()
+    spans, exporter = _spans(trace), _exporter()
+    batches = (spans[start : start + BATCH] for start in range(0, len(spans), BATCH))
     try:
-        return all(
-            exporter.export(batch) is SpanExportResult.SUCCESS for batch in _batches(_spans(trace))
-        )
+        return all(exporter.export(batch) is SpanExportResult.SUCCESS for batch in batches)
     finally:
         exporter.shutdown()
 
 
 def _exporter() -> SpanExporter:
-    """The protocol is HTTP unless the environment says ``grpc``."""
+    """By HTTP unless the environment has the protocol ``grpc``."""
     protocol = next((os.environ[name] for name in PROTOCOLS if os.environ.get(name)), "")
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as ByGrpc
@@ -246,10 +231,6 @@ def _exporter() -> SpanExporter:
     return OTLPSpanExporter(timeout=TIMEOUT_S)
 
 
-def _batches(spans: Sequence[ReadableSpan]) -> Iterator[Sequence[ReadableSpan]]:
-    return (spans[start : start + BATCH] for start in range(0, len(spans), BATCH))
-
-
 def _spans(trace: Trace) -> list[ReadableSpan]:
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import ReadableSpan
@@ -257,8 +238,7 @@ def _spans(trace: Trace) -> list[ReadableSpan]:
     from opentelemetry.trace import Link, SpanKind, get_current_span
     from opentelemetry.trace.status import Status, StatusCode
 
-    named = os.environ.get("OTEL_SERVICE_NAME", "sluice")
-    resource = Resource.create({SERVICE_NAME: named})
+    resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "sluice")})
     scope = InstrumentationScope("sluice")
     task = get_current_span().get_span_context()
 

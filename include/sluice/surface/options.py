@@ -1,7 +1,7 @@
-"""The options that a job keeps from one restore to the next, told by the names that they have in a
-declaration.
+"""The options of a job: as declared, in force, and by default, by their names in a declaration.
 
-How a job takes checkpoints: as declared, in force, and by default.
+A submission fixes most options, and a restore takes them from the declaration as it is then; until
+that, what the declaration says and what is in force may differ.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -37,10 +38,25 @@ from sluice.job.job import Job
 from sluice.store.redaction import redacted
 
 Plain: TypeAlias = bool | int | float | str | None
+
+
+class Changeable(NamedTuple):
+    """Where ``Timing`` has a person's value of an option, and its limits."""
+
+    kept_as: str
+    least: int
+    most: int | None = None
+
+
 _MS = timedelta(milliseconds=1)
 _PERIODS = (
-    *("interval", "interval_during_backlog", "timeout", "min_pause"),
-    *("aligned_checkpoint_timeout", "retain_for", "target_epoch"),
+    "interval",
+    "interval_during_backlog",
+    "timeout",
+    "min_pause",
+    "aligned_checkpoint_timeout",
+    "retain_for",
+    "target_epoch",
 )
 
 # The fields of ``Checkpointing`` that a submission or restore fixes, and where it keeps them.
@@ -63,6 +79,14 @@ FIXED = {
     "restart_strategy": "restart",
 }
 
+# The options that a person may change while the job runs.
+_CHANGEABLE = {
+    "interval": Changeable("interval_ms", MINIMAL_CHECKPOINT_TIME // _MS),
+    "timeout": Changeable("timeout_ms", MINIMAL_CHECKPOINT_TIME // _MS),
+    "min_pause": Changeable("min_pause_ms", 0, MAXIMAL_PAUSE // _MS),
+    "tolerable_failed_checkpoints": Changeable("tolerable_failed_checkpoints", 0),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionChange:
@@ -75,104 +99,20 @@ class OptionChange:
     @property
     def awaited(self) -> str:
         """The change in words, while no restore has made it."""
-        before, after = (
-            value_with_unit(self.name, self.before),
-            value_with_unit(self.name, self.after),
-        )
+        before = value_with_unit(self.name, self.before)
+        after = value_with_unit(self.name, self.after)
         return f"{self.label}: declared {after}, in force {before} until a restore"
 
     @property
     def made(self) -> str:
-        """The change in words, as what a restore makes or made."""
-        now = value_with_unit(self.name, self.after)
-        return f"{self.label} {now}, before {value_with_unit(self.name, self.before)}"
+        """The change in words, of a restore that makes or has made it."""
+        before = value_with_unit(self.name, self.before)
+        after = value_with_unit(self.name, self.after)
+        return f"{self.label} {after}, before {before}"
 
     @property
     def label(self) -> str:
         return self.name.removesuffix("_ms")
-
-
-def awaited_changes(pipeline: Pipeline, state: CoordinatorState) -> list[OptionChange]:
-    """What a restore would change of the job's options; none for one that was never submitted."""
-    if state.generation == NO_GENERATION:
-        return []
-    return [*_differences(state, renewed(pipeline.checkpointing, state.configuration))]
-
-
-def options_after(
-    state: CoordinatorState, configuration: JobConfiguration | None
-) -> tuple[OptionChange, ...]:
-    """What a restore with *configuration*, None for none, changes of the job's options."""
-    if configuration is None or state.generation == NO_GENERATION:
-        return ()
-    return tuple(_differences(state, configuration))
-
-
-def _differences(state: CoordinatorState, after: JobConfiguration) -> Iterator[OptionChange]:
-    """What a person changed while the job runs stays in force through a restore."""
-    before = state.configuration
-    for field in fields(Checkpointing):
-        kept_as = FIXED.get(field.name)
-        if kept_as is None or getattr(state.timing, kept_as, None) is not None:
-            continue
-        old, new = (plain_options(field.name, getattr(one, kept_as)) for one in (before, after))
-        for name in new:
-            if old[name] != new[name]:
-                yield OptionChange(name=name, before=old[name], after=new[name])
-
-
-def plain_options(name: str, value: object) -> dict[str, Plain]:
-    """The value under the option's name; of a restart strategy, each of its fields."""
-    if name == "restart_strategy" and is_dataclass(value):
-        return {f"{name}.{one.name}": _one(getattr(value, one.name)) for one in fields(value)}
-    return {name: _one(value)}
-
-
-def value_with_unit(name: str, value: Plain) -> str:
-    """The value as people write it: a period with its unit."""
-    if value is None:
-        return "none"
-    is_period = name in _PERIODS or name.endswith("_ms")
-    return _period_with_unit(int(value)) if is_period and not isinstance(value, str) else str(value)
-
-
-def _period_with_unit(ms: int) -> str:
-    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms and ms % factor == 0:
-            return f"{ms // factor} {unit}"
-    return f"{ms} ms" if ms else "0"
-
-
-def _one(value: object) -> Plain:
-    match value:
-        case None | bool() | int() | float() | str():
-            return value
-        case timedelta():
-            return value // _MS
-        case Enum():
-            return str(value.value)
-        case _:
-            return str(value)
-
-
-_MINIMAL_MS, _MAXIMAL_MS = (one // _MS for one in (MINIMAL_CHECKPOINT_TIME, MAXIMAL_PAUSE))
-
-
-class Changeable(NamedTuple):
-    """Where ``Timing`` has a person's value of an option, and its limits."""
-
-    kept_as: str
-    least: int
-    most: int | None = None
-
-
-# The options that a person may change while the job runs.
-_CHANGEABLE = {
-    "interval": Changeable("interval_ms", _MINIMAL_MS),
-    "timeout": Changeable("timeout_ms", _MINIMAL_MS),
-    "min_pause": Changeable("min_pause_ms", 0, _MAXIMAL_MS),
-    "tolerable_failed_checkpoints": Changeable("tolerable_failed_checkpoints", 0),
-}
 
 
 class Externalization(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,7 +168,7 @@ class CheckpointConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checkpoint_config(job: Job) -> CheckpointConfig:
-    """A LIST and a GET; of a job that was never submitted, what its submission would fix."""
+    """The options of a job, for a LIST and a GET; before a submission, those that it would fix."""
     state = job.state()
     declared = job.pipeline.checkpointing
     is_submitted = state.generation != NO_GENERATION
@@ -241,15 +181,15 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
             min_pause_ms=state.min_pause_ms,
             tolerable_failed_checkpoints=state.tolerable_failed_checkpoints,
         )
-    taken = replace(
+    timed = replace(
         declared,
         interval=declared.interval if timing.interval_ms is None else timing.interval_ms * _MS,
         timeout=timeout_ms(job, state) * _MS,
     )
     return CheckpointConfig(
         mode=fixed.mode.value.lower(),
-        interval=None if taken.interval is None else taken.interval // _MS,
-        timeout=taken.timeout // _MS,
+        interval=None if timed.interval is None else timed.interval // _MS,
+        timeout=timed.timeout // _MS,
         min_pause=fixed.min_pause_ms,
         max_concurrent=fixed.max_concurrent,
         externalization=_externalization(fixed.retention),
@@ -259,7 +199,7 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
         tolerable_failed_checkpoints=fixed.tolerable_failed_checkpoints,
         aligned_checkpoint_timeout=fixed.aligned_timeout_ms,
         checkpoints_after_tasks_finish=fixed.checkpoints_after_tasks_finish,
-        settings=tuple(_settings(declared, taken, fixed, timing, awaiting)),
+        settings=tuple(_settings(declared, timed, fixed, timing, awaiting)),
         params={name: redacted(value) for name, value in fixed.params.items()},
         paused=timing.is_paused,
         changed_by=redacted(timing.changed_by),
@@ -267,36 +207,104 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
     )
 
 
-def _externalization(retention: Retention) -> Externalization:
-    def goes(ended: JobStatus) -> bool:
-        return is_discarded(CheckpointType.CHECKPOINT, retention, ended)
+def awaited_changes(pipeline: Pipeline, state: CoordinatorState) -> list[OptionChange]:
+    """The changes that a restore would make to the job's options; none before a submission."""
+    if state.generation == NO_GENERATION:
+        return []
+    return [*_differences(state, renewed(pipeline.checkpointing, state.configuration))]
 
+
+def options_after(
+    state: CoordinatorState, configuration: JobConfiguration | None
+) -> tuple[OptionChange, ...]:
+    """The changes that a restore with *configuration* makes to the job's options."""
+    if configuration is None or state.generation == NO_GENERATION:
+        return ()
+    return tuple(_differences(state, configuration))
+
+
+def plain_options(name: str, value: object) -> dict[str, Plain]:
+    """The value under the option's name; of a restart strategy, each of its fields."""
+    if name == "restart_strategy" and is_dataclass(value):
+        return {
+            f"{name}.{field.name}": _plain(getattr(value, field.name)) for field in fields(value)
+        }
+    return {name: _plain(value)}
+
+
+def value_with_unit(name: str, value: Plain) -> str:
+    """The value as people write it: a period with its unit."""
+    if value is None:
+        return "none"
+    is_period = name in _PERIODS or name.endswith("_ms")
+    return _period_with_unit(int(value)) if is_period and not isinstance(value, str) else str(value)
+
+
+def _differences(state: CoordinatorState, after: JobConfiguration) -> Iterator[OptionChange]:
+    """The options that differ, but for those that a person changed while the job runs: these stay
+    in force through a restore.
+    """
+    before = state.configuration
+    for field in fields(Checkpointing):
+        kept_as = FIXED.get(field.name)
+        if kept_as is None or getattr(state.timing, kept_as, None) is not None:
+            continue
+        old = plain_options(field.name, getattr(before, kept_as))
+        new = plain_options(field.name, getattr(after, kept_as))
+        for name in new:
+            if old[name] != new[name]:
+                yield OptionChange(name=name, before=old[name], after=new[name])
+
+
+def _period_with_unit(ms: int) -> str:
+    for unit, factor in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if ms and ms % factor == 0:
+            return f"{ms // factor} {unit}"
+    return f"{ms} ms" if ms else "0"
+
+
+def _plain(value: object) -> Plain:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case timedelta():
+            return value // _MS
+        case Enum():
+            return str(value.value)
+        case _:
+            return str(value)
+
+
+def _externalization(retention: Retention) -> Externalization:
+    discarded = partial(is_discarded, CheckpointType.CHECKPOINT, retention)
     return Externalization(
-        enabled=not goes(JobStatus.FAILED), delete_on_cancellation=goes(JobStatus.CANCELED)
+        enabled=not discarded(JobStatus.FAILED),
+        delete_on_cancellation=discarded(JobStatus.CANCELED),
     )
 
 
 def _settings(
     declared: Checkpointing,
-    taken: Checkpointing,
+    timed: Checkpointing,
     fixed: JobConfiguration,
     timing: Timing,
     awaiting: Collection[str],
 ) -> Iterator[Setting]:
-    """*taken* has the times of what the journal does not fix, as they are in force."""
+    """*timed* has, as they are in force, the times that the journal does not fix."""
     default = Checkpointing()
     for field in fields(Checkpointing):
         name = field.name
-        here = getattr(declared, name)
-        in_force = getattr(fixed, FIXED[name]) if name in FIXED else getattr(taken, name)
-        columns = [plain_options(name, one) for one in (here, in_force, getattr(default, name))]
+        effective = getattr(fixed, FIXED[name]) if name in FIXED else getattr(timed, name)
+        by_declaration = plain_options(name, getattr(declared, name))
+        in_force = plain_options(name, effective)
+        by_default = plain_options(name, getattr(default, name))
         changeable = _CHANGEABLE.get(name)
-        for key in columns[0]:
+        for key in by_declaration:
             yield Setting(
                 name=key,
-                declared=columns[0][key],
-                in_force=columns[1][key],
-                default=columns[2][key],
+                declared=by_declaration[key],
+                in_force=in_force[key],
+                default=by_default[key],
                 can_change=changeable is not None,
                 changed=changeable is not None and getattr(timing, changeable.kept_as) is not None,
                 awaits_restore=key in awaiting,

@@ -1,6 +1,6 @@
-"""A pipeline at a glance, and its declared graph with what is known of each node.
+"""A pipeline in a line, and its declared graph with the figures of each node.
 
-A pipeline's declared graph, with what the last completed checkpoint tells of each node.
+The figures are those of the last completed checkpoint.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.state import CoordinatorState
 from sluice.declaration.operations import Lookup
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import SourceSpec
 from sluice.errors import RestoreError
 from sluice.figures.rates import NodeRates, Rates, SourceLag, lag_behind, least_watermark
 from sluice.figures.record import CheckpointStatistics, StageStats
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
-from sluice.surface.checkpoints import lags, newest_of, rates
+from sluice.surface.checkpoints import lags, newest_measured, newest_of, rates
 
 
 class LastCompleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,109 +79,6 @@ class PipelineDetails(PipelineLine, frozen=True, kw_only=True):
     edges: tuple[Edge, ...]
 
 
-def unread_line(pipeline: Pipeline, error: str) -> PipelineLine:
-    """The line of a pipeline whose job cannot be read."""
-    return PipelineLine(**_declared(pipeline), error=error)
-
-
-def pipeline_line(job: Job) -> PipelineLine:
-    """A LIST and two GETs; one more for each checkpoint that is pending, or failed since."""
-    state = job.state()
-    done = newest_of(state)
-    kept = None if done is None else StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
-    watermark = None if done is None else _watermark(job, done, kept)
-    lag = lags(job, state, done, kept)
-    return PipelineLine(**_line(job, state, done, watermark), lag=lag)
-
-
-def pipeline_details(job: Job) -> PipelineDetails:
-    """A LIST and three GETs; more as of a ``pipeline_line``."""
-    state = job.state()
-    done = newest_of(state)
-    known = None if done is None else facts_of_completed(job, state, done)
-    nodes = nodes_of(job, state, known)
-    watermark = _least(node.watermark for node in nodes if node.kind is NodeKind.STAGE)
-    found = None if known is None else known.rates
-    return PipelineDetails(
-        **_line(job, state, done, watermark),
-        lag=lags(job, state, None, None) if known is None else tuple(known.lags.values()),
-        rates_window=None if found is None else found.window,
-        rates_checkpoints=None if found is None else found.checkpoints,
-        nodes=nodes,
-        edges=edges_of(job.pipeline),
-    )
-
-
-def _declared(pipeline: Pipeline) -> dict[str, Any]:
-    return {
-        "uid": pipeline.uid,
-        "description": pipeline.description,
-        "sources": len(pipeline.sources),
-        "stages": len(pipeline.stages),
-        "sinks": len(pipeline.sinks),
-    }
-
-
-def _line(
-    job: Job, state: CoordinatorState, done: CompletedCheckpoint | None, watermark: int | None
-) -> dict[str, Any]:
-    problem = _problem(state, done)
-    return {
-        **_declared(job.pipeline),
-        "status": state.status.value,
-        "generation": state.generation,
-        "failing": problem is not None,
-        "problem": problem,
-        "paused": state.timing.is_paused,
-        "in_progress": len(state.pending),
-        "last_completed": None if done is None else _last_completed(done, job.clock()),
-        "watermark": watermark,
-        "watermark_lag": None if done is None else lag_behind(done.triggered_at_ms, watermark),
-    }
-
-
-def _problem(state: CoordinatorState, done: CompletedCheckpoint | None) -> str | None:
-    """Why the job does not get on; None when it does."""
-    failed = state.failed[-1] if state.failed else None
-    newest = 0 if done is None else done.checkpoint_id
-    is_behind = failed is not None and failed.checkpoint_id > newest
-    is_ill = state.status in (JobStatus.FAILING, JobStatus.RESTARTING, JobStatus.FAILED)
-    if not is_ill and (state.status.is_terminal or not is_behind):
-        return None
-    said = state.stopped_because or (str(failed) if failed is not None and is_behind else "")
-    return said or f"the job is {state.status.value}"
-
-
-def _last_completed(done: CompletedCheckpoint, now_ms: int) -> LastCompleted:
-    return LastCompleted(
-        id=done.checkpoint_id,
-        is_savepoint=done.type.is_savepoint,
-        completed_timestamp=done.completed_at_ms,
-        age_ms=max(0, now_ms - done.completed_at_ms),
-        triggered_timestamp=done.triggered_at_ms,
-        end_to_end_duration=done.completed_at_ms - done.triggered_at_ms,
-        checkpointed_size=done.checkpointed_bytes,
-        state_size=done.full_bytes,
-    )
-
-
-def _watermark(
-    job: Job, done: CompletedCheckpoint, known: CheckpointStatistics | None
-) -> int | None:
-    if known is not None and known.stages:
-        return least_watermark(known.stages)
-    metadata = metadata_of(job, done)
-    kept = metadata.stages if metadata is not None else ()
-    return _least(known_watermark(one.watermark_ms) for one in kept)
-
-
-def _least(watermarks: Iterable[int | None]) -> int | None:
-    """None while that of a stage is not known."""
-    all_of_them = [*watermarks]
-    known = [one for one in all_of_them if one is not None]
-    return min(known, default=None) if len(known) == len(all_of_them) else None
-
-
 class NodeKind(StrEnum):
     SOURCE = "source"
     STAGE = "stage"
@@ -219,7 +117,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompletedFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bucket says of the last completed checkpoint, and of what is not in it."""
+    """The last completed checkpoint with its figures, and the lags and rates of the job."""
 
     done: CompletedCheckpoint
     stages: dict[str, StageStats]
@@ -234,13 +132,45 @@ class CompletedFacts(msgspec.Struct, frozen=True, kw_only=True):
         return epoch is not None and epoch < self.done.checkpoint_id
 
 
+def unread_line(pipeline: Pipeline, error: str) -> PipelineLine:
+    """The line of a pipeline whose job cannot be read."""
+    return PipelineLine(**_declared(pipeline), error=error)
+
+
+def pipeline_line(job: Job) -> PipelineLine:
+    """A LIST and two GETs; one more for each checkpoint that is pending, or failed since."""
+    state = job.state()
+    done, kept = newest_measured(job, state)
+    watermark = None if done is None else _watermark(job, done, kept)
+    lag = lags(job, state, done, kept)
+    return PipelineLine(**_line(job, state, done, watermark), lag=lag)
+
+
+def pipeline_details(job: Job) -> PipelineDetails:
+    """A LIST and three GETs; more as of a ``pipeline_line``."""
+    state = job.state()
+    done = newest_of(state)
+    known = None if done is None else facts_of_completed(job, state, done)
+    nodes = nodes_of(job, state, known)
+    watermark = _least(node.watermark for node in nodes if node.kind is NodeKind.STAGE)
+    measured = None if known is None else known.rates
+    return PipelineDetails(
+        **_line(job, state, done, watermark),
+        lag=lags(job, state, None, None) if known is None else tuple(known.lags.values()),
+        rates_window=None if measured is None else measured.window,
+        rates_checkpoints=None if measured is None else measured.checkpoints,
+        nodes=nodes,
+        edges=edges_of(job.pipeline),
+    )
+
+
 def edges_of(pipeline: Pipeline) -> tuple[Edge, ...]:
-    """Who reads whom, each pair once."""
-    pairs = [
-        (producer, stage.uid)
-        for stage in pipeline.stages.values()
-        for producer in (*stage.producers, *_looked_up(stage.operation))
-    ]
+    """From each producer to each consumer, once."""
+    pairs: list[tuple[str, str]] = []
+    for stage in pipeline.stages.values():
+        pairs += [(producer, stage.uid) for producer in stage.producers]
+        if isinstance(stage.operation, Lookup):
+            pairs.append((stage.operation.table, stage.uid))
     pairs += [(sink.input, sink.uid) for sink in pipeline.sinks.values()]
     return tuple(Edge(producer=one, consumer=other) for one, other in dict.fromkeys(pairs))
 
@@ -256,19 +186,19 @@ def nodes_of(job: Job, state: CoordinatorState, known: CompletedFacts | None) ->
 def facts_of_completed(
     job: Job, state: CoordinatorState, done: CompletedCheckpoint
 ) -> CompletedFacts:
-    """Two GETs, and those of ``lags``."""
+    """The facts of *done*, for two GETs and those of ``lags``."""
     kept = StatisticsStore(job.store, job.paths).read(done.checkpoint_id)
     return CompletedFacts(
         done=done,
         stages={} if kept is None else {stage.id: stage for stage in kept.stages},
         metadata=metadata_of(job, done),
-        lags={one.id: one for one in lags(job, state, done, kept)},
+        lags={lag.id: lag for lag in lags(job, state, done, kept)},
         rates=rates(job, kept),
     )
 
 
 def metadata_of(job: Job, done: CompletedCheckpoint) -> CheckpointMetadata | None:
-    """None when it was subsumed since the journal was read."""
+    """The checkpoint's ``_metadata``; None if it was subsumed since the journal was read."""
     try:
         return job.metadata(done.checkpoint_id)
     except RestoreError:
@@ -280,19 +210,89 @@ def known_watermark(watermark: int | None) -> int | None:
     return None if watermark == MIN_WATERMARK else watermark
 
 
+def _declared(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "uid": pipeline.uid,
+        "description": pipeline.description,
+        "sources": len(pipeline.sources),
+        "stages": len(pipeline.stages),
+        "sinks": len(pipeline.sinks),
+    }
+
+
+def _line(
+    job: Job, state: CoordinatorState, done: CompletedCheckpoint | None, watermark: int | None
+) -> dict[str, Any]:
+    problem = _problem(state, done)
+    return {
+        **_declared(job.pipeline),
+        "status": state.status.value,
+        "generation": state.generation,
+        "failing": problem is not None,
+        "problem": problem,
+        "paused": state.timing.is_paused,
+        "in_progress": len(state.pending),
+        "last_completed": None if done is None else _last_completed(done, job.clock()),
+        "watermark": watermark,
+        "watermark_lag": None if done is None else lag_behind(done.triggered_at_ms, watermark),
+    }
+
+
+def _problem(state: CoordinatorState, done: CompletedCheckpoint | None) -> str | None:
+    """Why the job makes no progress; None if it does."""
+    failed = state.failed[-1] if state.failed else None
+    newest = 0 if done is None else done.checkpoint_id
+    is_behind = failed is not None and failed.checkpoint_id > newest
+    is_failing = state.status in (JobStatus.FAILING, JobStatus.RESTARTING, JobStatus.FAILED)
+    if not is_failing and (state.status.is_terminal or not is_behind):
+        return None
+    reason = state.stopped_because or (str(failed) if failed is not None and is_behind else "")
+    return reason or f"the job is {state.status.value}"
+
+
+def _last_completed(done: CompletedCheckpoint, now_ms: int) -> LastCompleted:
+    return LastCompleted(
+        id=done.checkpoint_id,
+        is_savepoint=done.type.is_savepoint,
+        completed_timestamp=done.completed_at_ms,
+        age_ms=max(0, now_ms - done.completed_at_ms),
+        triggered_timestamp=done.triggered_at_ms,
+        end_to_end_duration=done.completed_at_ms - done.triggered_at_ms,
+        checkpointed_size=done.checkpointed_bytes,
+        state_size=done.full_bytes,
+    )
+
+
+def _watermark(
+    job: Job, done: CompletedCheckpoint, known: CheckpointStatistics | None
+) -> int | None:
+    if known is not None and known.stages:
+        return least_watermark(known.stages)
+    metadata = metadata_of(job, done)
+    stages = metadata.stages if metadata is not None else ()
+    return _least(known_watermark(stage.watermark_ms) for stage in stages)
+
+
+def _least(watermarks: Iterable[int | None]) -> int | None:
+    """The least of *watermarks*; None while one of them is not known."""
+    least: int | None = None
+    for watermark in watermarks:
+        if watermark is None:
+            return None
+        least = watermark if least is None else min(least, watermark)
+    return least
+
+
 def _source_nodes(pipeline: Pipeline, known: CompletedFacts | None) -> tuple[Node, ...]:
-    nodes = (
-        Node(uid=uid, kind=NodeKind.SOURCE, operation=_name(node.spec))
-        for uid, node in pipeline.sources.items()
-    )
-    return tuple(node if known is None else _with_lag(node, known) for node in nodes)
+    return tuple(_source_node(uid, node.spec, known) for uid, node in pipeline.sources.items())
 
 
-def _with_lag(node: Node, known: CompletedFacts) -> Node:
-    node = msgspec.structs.replace(
-        node, epoch=known.done.checkpoint_id, rates=known.rates_of(node.uid)
-    )
-    lag = known.lags.get(node.uid)
+def _source_node(uid: str, spec: SourceSpec, known: CompletedFacts | None) -> Node:
+    node = Node(uid=uid, kind=NodeKind.SOURCE, operation=_name(spec))
+    if known is None:
+        return node
+    node = msgspec.structs.replace(node, epoch=known.done.checkpoint_id, rates=known.rates_of(uid))
+    lag = known.lags.get(uid)
     if lag is None:
         return node
     return msgspec.structs.replace(
@@ -333,10 +333,10 @@ def _stage_node(job: Job, state: CoordinatorState, uid: str, known: CompletedFac
     if known is None:
         return node
     if uid in known.stages:
-        figures, epoch = known.stages[uid], known.done.checkpoint_id
+        figures = known.stages[uid]
         node = msgspec.structs.replace(
             node,
-            epoch=epoch,
+            epoch=known.done.checkpoint_id,
             watermark=known_watermark(figures.watermark),
             state_size=figures.state_size,
             rows_in=figures.rows_in,
@@ -355,7 +355,7 @@ def _stage_node(job: Job, state: CoordinatorState, uid: str, known: CompletedFac
 
 
 def _with_state(node: Node, epoch: int, kept: StageState) -> Node:
-    """A segment that several subtasks share counts once."""
+    """*node* with the stage's state; a segment that several subtasks share counts once."""
     handles = {handle.segment for subtask in kept.subtasks for handle in subtask.state}
     return msgspec.structs.replace(
         node,
@@ -364,10 +364,6 @@ def _with_state(node: Node, epoch: int, kept: StageState) -> Node:
         state_size=sum(handle.size_bytes for handle in handles),
         is_finished=kept.is_finished,
     )
-
-
-def _looked_up(operation: object) -> tuple[str, ...]:
-    return (operation.table,) if isinstance(operation, Lookup) else ()
 
 
 def _name(spec: object) -> str:

@@ -1,13 +1,11 @@
-"""The stored snapshots that a job can be restored from: retained checkpoints and savepoints, of its
-own root and of others.
+"""The snapshots that a job can be restored from: retained checkpoints and savepoints, in any root.
 
 A snapshot that cannot be restored is listed, too, with the reasons in words.  They are those of a
-dry run that reads no file: the files are there with their sizes, the sources can be read on from
-it, the sinks' tables agree.
+dry run that reads no file: the files are there with their sizes, the sources can continue from it,
+the sinks' tables agree.
 
-What a snapshot says of its sources, stages and sinks, in few words: a name and a value each.
-
-The details of one retained checkpoint, read from its ``_metadata``.
+``facts_of_...`` describe a snapshot in few words, a name and a value each; ``checkpoint_details``
+has all details of one retained checkpoint.
 """
 
 from __future__ import annotations
@@ -39,6 +37,9 @@ from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal
 from sluice.store.open import ReadMemory, RememberingStore
 from sluice.surface.state import table_names
+
+Facts: TypeAlias = Mapping[str, int | str]
+Entry: TypeAlias = tuple[int, int, bool]  # An offset, the records before it, whether it is sealed.
 
 _SIZES_ONLY = RestoreOptions(compare_checksums=False)
 
@@ -80,233 +81,6 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         """What people call it, with its root if that is another one."""
         own = f"checkpoint {self.id}" if self.savepoint is None else f"savepoint {self.savepoint!r}"
         return f"{own} of {self.pipeline!r} in {self.root}" if self.root else own
-
-
-def snapshots(
-    job: Job,
-    roots: Sequence[str] = (),
-    *,
-    pipeline: str | None = None,
-    checks: bool = True,
-) -> list[Snapshot]:
-    """The snapshots of the job's own root, then those of each of *roots*, the newest first.
-
-    *pipeline* is the uid in the other roots, if another.  Without *checks* no source and no sink is
-    asked, and ``can_restore`` is None, but for a snapshot that cannot be read.
-    """
-    state = job.state()
-    found = _of_root(job, state, "")
-    for root in dict.fromkeys(roots):
-        place = elsewhere(job, root, pipeline or job.pipeline.uid)
-        if (place.store.root, place.paths) != (job.store.root, job.paths):
-            found += _of_root(place, state, root)
-    if not checks:
-        return found
-    asked = _reading_once(job)
-    return [one if one.problems else _checked(asked, state, one) for one in found]
-
-
-def restore_request(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -> RestoreRequest:
-    """The request to restore *snapshot*."""
-    is_checkpoint = snapshot.kind is SnapshotKind.CHECKPOINT and snapshot.id is not None
-    return RestoreRequest(
-        checkpoint=CheckpointId(snapshot.id or 0) if is_checkpoint else None,
-        savepoint=snapshot.savepoint,
-        root=snapshot.root or None,
-        pipeline=snapshot.pipeline if snapshot.root else None,
-        options=options,
-    )
-
-
-def elsewhere(job: Job, root: str, uid: str) -> Job:
-    """The job *uid* of another root, as *job* is declared."""
-    store, paths = job.store_at(root), PipelinePaths(uid)
-    return replace(
-        job,
-        store=store,
-        paths=paths,
-        journal=Journal(store, paths),
-        answers=AnswerStore(store, paths),
-    )
-
-
-def _reading_once(job: Job) -> Job:
-    """All snapshots are held against the same tables and journal, which have a line for each."""
-    location = replace(job.location, layer=ReadMemory())
-    store = RememberingStore(job.store)
-    return replace(
-        job,
-        location=location,
-        store=store,
-        journal=Journal(store, job.paths),
-        answers=AnswerStore(store, job.paths),
-    )
-
-
-def _of_root(place: Job, state: CoordinatorState, root: str) -> list[Snapshot]:
-    """What lies in one root; *state* is that of the job that would be restored."""
-    known = place.state() if root else state
-    found = [_checkpoint(place, done) for done in known.completed]
-    found += _savepoints(place, known)
-    return [
-        msgspec.structs.replace(
-            one,
-            root=root,
-            pipeline=place.paths.pipeline,
-            is_of_this_life=bool(state.life) and one.life == state.life,
-        )
-        for one in sorted(found, key=lambda one: one.id or 0, reverse=True)
-    ]
-
-
-def _checkpoint(place: Job, done: CompletedCheckpoint) -> Snapshot:
-    listed = Snapshot(
-        kind=SnapshotKind.CHECKPOINT,
-        id=done.checkpoint_id,
-        type=done.type.value,
-        triggered_at_ms=done.triggered_at_ms,
-        completed_at_ms=done.completed_at_ms,
-        generation=done.generation,
-    )
-    return _read(place, listed, place.paths.metadata(done.checkpoint_id))
-
-
-def _savepoints(place: Job, known: CoordinatorState) -> Iterator[Snapshot]:
-    for one in place.store.list(place.paths.savepoints()):
-        name = place.paths.savepoint_of(one.key)
-        if name is None or not is_savepoint_metadata(place, one.key):
-            continue
-        listed = Snapshot(
-            kind=SnapshotKind.SAVEPOINT,
-            id=None,
-            savepoint=name,
-            completed_at_ms=one.modified_ms,
-        )
-        read = _read(place, listed, one.key)
-        yield (
-            _without(read, "it is being deleted") if (name in known.releasing_savepoints) else read
-        )
-
-
-def _read(place: Job, listed: Snapshot, key: str) -> Snapshot:
-    """What the snapshot says of itself; its format also where that is not ours."""
-    try:
-        metadata = (
-            place.savepoint_metadata(listed.savepoint)
-            if listed.savepoint is not None
-            else place.metadata(CheckpointId(listed.id or 0))
-        )
-    except (ConfigurationError, ProtocolViolation, RestoreError) as error:
-        known = msgspec.structs.replace(listed, format_version=_format_of(place, key))
-        return _without(known, str(error))
-    return msgspec.structs.replace(
-        listed,
-        id=metadata.checkpoint_id,
-        type=metadata.type.value,
-        triggered_at_ms=metadata.triggered_at_ms,
-        format_version=FORMAT_VERSION,
-        full_bytes=_state_bytes(metadata),
-        generation=metadata.generation,
-        life=metadata.life,
-        tables=metadata.tables,
-    )
-
-
-def _format_of(place: Job, key: str) -> int | None:
-    """The version of a record that was not read; None if it is gone, or no record."""
-    raw = place.store.get(key)
-    try:
-        return None if raw is None else format_version(raw, key)
-    except ProtocolViolation:
-        return None
-
-
-def _state_bytes(metadata: CheckpointMetadata) -> int:
-    """The size of all state: what the acks of its subtasks added up to."""
-    return sum(
-        handle.segment.size_bytes
-        for stage in metadata.stages
-        for subtask in stage.subtasks
-        for handle in subtask.state
-    )
-
-
-def _without(snapshot: Snapshot, problem: str) -> Snapshot:
-    return msgspec.structs.replace(snapshot, can_restore=False, problems=(problem,))
-
-
-def _checked(job: Job, state: CoordinatorState, snapshot: Snapshot) -> Snapshot:
-    try:
-        resolved = resolve(job, state, restore_request(snapshot))
-        decision = plan(job, state, resolved).decision
-    except SluiceError as error:
-        return _without(snapshot, str(error))
-    if isinstance(decision, Stop):
-        return msgspec.structs.replace(snapshot, can_restore=False, problems=decision.problems)
-    return msgspec.structs.replace(snapshot, can_restore=True, tables_ahead=decision.tables_ahead)
-
-
-Facts: TypeAlias = Mapping[str, int | str]
-Entry: TypeAlias = tuple[int, int, bool]  # An offset, the records before it, whether it is sealed.
-
-
-def facts_of_checkpoint(metadata: CheckpointMetadata) -> Facts:
-    facts: dict[str, int | str] = {
-        "type": metadata.type.value,
-        "generation": metadata.generation,
-        "life": metadata.life,
-    }
-    return facts | {f"hook {name}": text or "" for name, text in metadata.master_states.items()}
-
-
-def offsets(job: Job, cut: SourceCut | None) -> dict[str, Entry]:
-    """How far each partition was read: its offset, the records before it, and whether it ended."""
-    entries = () if cut is None else position_of(job, cut)
-    return {one.partition: (one.offset, one.records, one.sealed) for one in entries}
-
-
-def facts_of_source(cut: SourceCut | None, entries: Mapping[str, Entry]) -> Facts:
-    if cut is None:
-        return {}
-    if cut.table is not None:
-        return {"rows of the table": cut.table.rows, "version of the table": cut.table.checksum}
-    return {
-        "partitions": len(entries),
-        "records": sum(records for _, records, _ in entries.values()),
-        "exhausted": "yes" if cut.exhausted else "no",
-    }
-
-
-def facts_of_stage(stage: StageState | None) -> Facts:
-    if stage is None:
-        return {}
-    return {
-        "parallelism": stage.parallelism,
-        "max parallelism": stage.max_parallelism,
-        "watermark": stage.watermark_ms,
-        "finished": "yes" if stage.is_finished else "no",
-        "unaligned": "yes" if stage.is_overtaken else "no",
-        "rows in flight": sum(one.rows for one in stage.in_flight_segments),
-        "tables of state": ", ".join(table_names(stage)),
-    }
-
-
-def sinks_of(metadata: CheckpointMetadata) -> set[str]:
-    """The sinks of which the checkpoint tells anything."""
-    return {*metadata.tables, *(one.sink for one in metadata.committables)}
-
-
-def facts_of_sink(metadata: CheckpointMetadata, uid: str) -> Facts:
-    """What is ``published`` is of this checkpoint alone."""
-    staged = [one for one in metadata.committables if one.sink == uid]
-    facts: dict[str, int | str] = {}
-    if uid in metadata.tables:
-        facts["version of the table"] = metadata.tables[uid]
-    return facts | {
-        "files published": len(staged),
-        "rows published": sum(one.rows for one in staged),
-        "bytes published": sum(one.size_bytes for one in staged),
-    }
 
 
 class Segments(msgspec.Struct, frozen=True, kw_only=True):
@@ -374,6 +148,115 @@ class CheckpointDetails(msgspec.Struct, frozen=True, kw_only=True):
     files: list[FileDetails]
 
 
+def snapshots(
+    job: Job,
+    roots: Sequence[str] = (),
+    *,
+    pipeline: str | None = None,
+    checks: bool = True,
+) -> list[Snapshot]:
+    """The snapshots of the job's own root, then those of each of *roots*, the newest first.
+
+    *pipeline* is the uid in the other roots, if it is another one.  Without *checks* no source and
+    no sink is asked, and ``can_restore`` is None, but for a snapshot that cannot be read.
+    """
+    state = job.state()
+    found = _of_root(job, state, "")
+    for root in dict.fromkeys(roots):
+        place = elsewhere(job, root, pipeline or job.pipeline.uid)
+        if (place.store.root, place.paths) != (job.store.root, job.paths):
+            found += _of_root(place, state, root)
+    if not checks:
+        return found
+    checking = _reading_once(job)
+    return [
+        snapshot if snapshot.problems else _checked(checking, state, snapshot) for snapshot in found
+    ]
+
+
+def restore_request(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -> RestoreRequest:
+    """The request to restore *snapshot*."""
+    is_checkpoint = snapshot.kind is SnapshotKind.CHECKPOINT and snapshot.id is not None
+    return RestoreRequest(
+        checkpoint=CheckpointId(snapshot.id or 0) if is_checkpoint else None,
+        savepoint=snapshot.savepoint,
+        root=snapshot.root or None,
+        pipeline=snapshot.pipeline if snapshot.root else None,
+        options=options,
+    )
+
+
+def elsewhere(job: Job, root: str, uid: str) -> Job:
+    """The job *uid* of another root, as *job* is declared."""
+    store, paths = job.store_at(root), PipelinePaths(uid)
+    return replace(
+        job,
+        store=store,
+        paths=paths,
+        journal=Journal(store, paths),
+        answers=AnswerStore(store, paths),
+    )
+
+
+def facts_of_checkpoint(metadata: CheckpointMetadata) -> Facts:
+    facts: dict[str, int | str] = {
+        "type": metadata.type.value,
+        "generation": metadata.generation,
+        "life": metadata.life,
+    }
+    return facts | {f"hook {name}": text or "" for name, text in metadata.master_states.items()}
+
+
+def offsets(job: Job, cut: SourceCut | None) -> dict[str, Entry]:
+    """How far each partition was read: its offset, the records before it, and whether it ended."""
+    entries = () if cut is None else position_of(job, cut)
+    return {entry.partition: (entry.offset, entry.records, entry.sealed) for entry in entries}
+
+
+def facts_of_source(cut: SourceCut | None, entries: Mapping[str, Entry]) -> Facts:
+    if cut is None:
+        return {}
+    if cut.table is not None:
+        return {"rows of the table": cut.table.rows, "version of the table": cut.table.checksum}
+    return {
+        "partitions": len(entries),
+        "records": sum(records for _, records, _ in entries.values()),
+        "exhausted": "yes" if cut.exhausted else "no",
+    }
+
+
+def facts_of_stage(stage: StageState | None) -> Facts:
+    if stage is None:
+        return {}
+    return {
+        "parallelism": stage.parallelism,
+        "max parallelism": stage.max_parallelism,
+        "watermark": stage.watermark_ms,
+        "finished": "yes" if stage.is_finished else "no",
+        "unaligned": "yes" if stage.is_overtaken else "no",
+        "rows in flight": sum(segment.rows for segment in stage.in_flight_segments),
+        "tables of state": ", ".join(table_names(stage)),
+    }
+
+
+def sinks_of(metadata: CheckpointMetadata) -> set[str]:
+    """The sinks that have a version of a table or staged files in the checkpoint."""
+    return {*metadata.tables, *(staged.sink for staged in metadata.committables)}
+
+
+def facts_of_sink(metadata: CheckpointMetadata, uid: str) -> Facts:
+    """The facts of a sink; the figures of ``published`` files are of this checkpoint alone."""
+    committables = [staged for staged in metadata.committables if staged.sink == uid]
+    facts: dict[str, int | str] = {}
+    if uid in metadata.tables:
+        facts["version of the table"] = metadata.tables[uid]
+    return facts | {
+        "files published": len(committables),
+        "rows published": sum(staged.rows for staged in committables),
+        "bytes published": sum(staged.size_bytes for staged in committables),
+    }
+
+
 def checkpoint_details(job: Job, checkpoint_id: CheckpointId) -> CheckpointDetails:
     """
     Raises:
@@ -421,6 +304,118 @@ def file_details(job: Job, handles: Iterable[SegmentHandle]) -> list[FileDetails
     ]
 
 
+def _reading_once(job: Job) -> Job:
+    """*job*, which reads each table and record once for the checks of all snapshots."""
+    location = replace(job.location, layer=ReadMemory())
+    store = RememberingStore(job.store)
+    return replace(
+        job,
+        location=location,
+        store=store,
+        journal=Journal(store, job.paths),
+        answers=AnswerStore(store, job.paths),
+    )
+
+
+def _of_root(place: Job, state: CoordinatorState, root: str) -> list[Snapshot]:
+    """The snapshots of one root; *state* is that of the job that would be restored."""
+    known = place.state() if root else state
+    found = [_checkpoint(place, done) for done in known.completed]
+    found += _savepoints(place, known)
+    return [
+        msgspec.structs.replace(
+            snapshot,
+            root=root,
+            pipeline=place.paths.pipeline,
+            is_of_this_life=bool(state.life) and snapshot.life == state.life,
+        )
+        for snapshot in sorted(found, key=lambda snapshot: snapshot.id or 0, reverse=True)
+    ]
+
+
+def _checkpoint(place: Job, done: CompletedCheckpoint) -> Snapshot:
+    listed = Snapshot(
+        kind=SnapshotKind.CHECKPOINT,
+        id=done.checkpoint_id,
+        type=done.type.value,
+        triggered_at_ms=done.triggered_at_ms,
+        completed_at_ms=done.completed_at_ms,
+        generation=done.generation,
+    )
+    return _read(place, listed, place.paths.metadata(done.checkpoint_id))
+
+
+def _savepoints(place: Job, known: CoordinatorState) -> Iterator[Snapshot]:
+    for file in place.store.list(place.paths.savepoints()):
+        name = place.paths.savepoint_of(file.key)
+        if name is None or not is_savepoint_metadata(place, file.key):
+            continue
+        listed = Snapshot(
+            kind=SnapshotKind.SAVEPOINT, id=None, savepoint=name, completed_at_ms=file.modified_ms
+        )
+        read = _read(place, listed, file.key)
+        is_going = name in known.releasing_savepoints
+        yield _unrestorable(read, "it is being deleted") if is_going else read
+
+
+def _read(place: Job, listed: Snapshot, key: str) -> Snapshot:
+    """*listed* with the facts in its ``_metadata``; of another format, with the format alone."""
+    try:
+        metadata = (
+            place.savepoint_metadata(listed.savepoint)
+            if listed.savepoint is not None
+            else place.metadata(CheckpointId(listed.id or 0))
+        )
+    except (ConfigurationError, ProtocolViolation, RestoreError) as error:
+        known = msgspec.structs.replace(listed, format_version=_format_of(place, key))
+        return _unrestorable(known, str(error))
+    return msgspec.structs.replace(
+        listed,
+        id=metadata.checkpoint_id,
+        type=metadata.type.value,
+        triggered_at_ms=metadata.triggered_at_ms,
+        format_version=FORMAT_VERSION,
+        full_bytes=_state_bytes(metadata),
+        generation=metadata.generation,
+        life=metadata.life,
+        tables=metadata.tables,
+    )
+
+
+def _format_of(place: Job, key: str) -> int | None:
+    """The version of a record of an unknown format; None if it is gone, or no record."""
+    raw = place.store.get(key)
+    try:
+        return None if raw is None else format_version(raw, key)
+    except ProtocolViolation:
+        return None
+
+
+def _state_bytes(metadata: CheckpointMetadata) -> int:
+    """The size of all state, as the sum over the acks of the subtasks."""
+    return sum(
+        handle.segment.size_bytes
+        for stage in metadata.stages
+        for subtask in stage.subtasks
+        for handle in subtask.state
+    )
+
+
+def _unrestorable(snapshot: Snapshot, problem: str) -> Snapshot:
+    return msgspec.structs.replace(snapshot, can_restore=False, problems=(problem,))
+
+
+def _checked(job: Job, state: CoordinatorState, snapshot: Snapshot) -> Snapshot:
+    try:
+        resolved = resolve(job, state, restore_request(snapshot))
+        decision = plan(job, state, resolved).decision
+    except SluiceError as error:
+        return _unrestorable(snapshot, str(error))
+    if isinstance(decision, Stop):
+        return msgspec.structs.replace(snapshot, can_restore=False, problems=decision.problems)
+    return msgspec.structs.replace(snapshot, can_restore=True, tables_ahead=decision.tables_ahead)
+
+
 def _published(job: Job, state: CoordinatorState, metadata: CheckpointMetadata) -> dict[str, str]:
     sinks = open_sinks(job, state.configuration.params)
     return {
@@ -459,8 +454,8 @@ def _source(job: Job, cut: SourceCut) -> SourceDetails:
     return SourceDetails(
         uid=cut.uid,
         partitions=[
-            PartitionDetails(partition=one.partition, offset=one.offset, records=one.records)
-            for one in position_of(job, cut)
+            PartitionDetails(partition=entry.partition, offset=entry.offset, records=entry.records)
+            for entry in position_of(job, cut)
         ],
         exhausted=cut.exhausted,
     )

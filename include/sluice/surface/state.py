@@ -1,13 +1,10 @@
 """The keyed state of a stage in a checkpoint, for people and other programs.
 
-state = open_state(job, "latest", "window_rule")
-state.frame()                         # Polars; see sluice.spark.frames for a Spark DataFrame
+    state = open_state(job, "latest", "window_rule")
+    state.frame()                         # Polars; see sluice.spark.frames for a Spark DataFrame
 
-A page of a stage's keyed state, as JSON can say it.
-
-Keys of state as a person names them: ``column=value``, the value as JSON shows it.
-
-``column`` alone means null; of a key with several columns one is enough.
+``state_page`` is a page of it as JSON.  People name keys as ``column=value``, the value as JSON
+shows it; ``column`` alone means null, and of a key with several columns one is enough.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from sluice.state.segments import StateSchema
 
 PIECE_ROWS = 1_048_576
-PAGE_PIECE_ROWS = 65_536  # Held in memory by who looks at a page: a few megabytes.
+PAGE_PIECE_ROWS = 65_536  # In memory for a page: a few megabytes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +44,8 @@ class StateTable:
     """One table of a stage's state.
 
     Its rows are spread over ``subtasks``, each with segments from oldest to newest; ``as_of_ms``
-    is the time at which rows have expired or not.  ``migrating`` is the stage as it is declared, if
-    its states migrate rows of older segments.
+    is the time by which rows are expired.  ``migrating`` is the stage as it is declared, if its
+    states migrate rows of older segments.
     """
 
     location: StoreLocation
@@ -58,6 +55,11 @@ class StateTable:
     ttl_ms: int | None
     as_of_ms: int
     migrating: StageNode | None = None
+
+    @property
+    def handles(self) -> tuple[StateHandle, ...]:
+        """The segments of all subtasks."""
+        return tuple(handle for handles in self.subtasks for handle in handles)
 
     def frame(self, max_rows: int | None = None) -> pl.DataFrame:
         """The live rows, at most *max_rows* of them."""
@@ -111,8 +113,7 @@ class StateTable:
         from sluice.state.cache import SegmentCache
         from sluice.state.segments import DELETED, HASH, IDENTITY, WRITTEN, StateSchema, to_frame
 
-        handles = [handle for handles in self.subtasks for handle in handles]
-        newest = max(handles, key=lambda handle: handle.run)
+        newest = max(self.handles, key=lambda handle: handle.run)
         table = SegmentCache(self.location).open(newest.segment)
         keys, sub_keys = json.loads((table.schema.metadata or {})[IDENTITY])
         columns = to_frame(table.slice(0, 0)).drop(HASH, DELETED, WRITTEN, strict=False).schema
@@ -123,78 +124,6 @@ class StateTable:
             ttl_ms=self.ttl_ms,
             declared={} if self.migrating is None else declared_columns(self.migrating, self.name),
         )
-
-
-def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) -> StateTable:
-    """The table *table* of *stage* in a checkpoint: its id, ``latest``, or a savepoint's name.
-
-    A stage with one table needs no name for it.
-
-    Raises:
-        ConfigurationError: there is no such checkpoint, stage or table; it lists the existing ones.
-        RestoreError: its ``_metadata`` is gone.
-    """
-    metadata = _metadata(job, checkpoint)
-    names = _tables_of(metadata, stage)
-    if table is None and len(names) > 1:
-        raise ConfigurationError(
-            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
-        )
-    if table is not None and table not in names:
-        raise ConfigurationError(
-            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
-        )
-    return stored_table(job, metadata, stage, names[0] if table is None else table)
-
-
-def stored_table(job: Job, metadata: CheckpointMetadata, stage: str, table: str) -> StateTable:
-    """The table as *metadata* has it; without subtasks if it has none."""
-    declared = job.pipeline.stages.get(stage)
-    found = metadata.stage(stage)
-    return StateTable(
-        location=job.location,
-        stage=stage,
-        name=table,
-        subtasks=tuple(
-            tuple(handle for handle in one.state if handle.table == table)
-            for one in (found.subtasks if found is not None else ())
-            if any(handle.table == table for handle in one.state)
-        ),
-        ttl_ms=ttl_of_table(declared, table) if declared is not None else None,
-        as_of_ms=metadata.triggered_at_ms,
-        migrating=declared if declared is not None and migrates(declared, table) else None,
-    )
-
-
-def state_table_names(job: Job, checkpoint: str, stage: str) -> tuple[str, ...]:
-    """The names of the tables of *stage*; see ``open_state``."""
-    return _tables_of(_metadata(job, checkpoint), stage)
-
-
-def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[str, ...]:
-    found = metadata.stage(stage)
-    if found is None:
-        known = ", ".join(one.uid for one in metadata.stages)
-        raise ConfigurationError(
-            f"checkpoint {metadata.checkpoint_id} has no stage {stage!r}; it has {known}"
-        )
-    names = table_names(found)
-    if not names:
-        raise ConfigurationError(
-            f"stage {stage!r} has no keyed state in checkpoint {metadata.checkpoint_id}"
-        )
-    return names
-
-
-def table_names(stage: StageState) -> tuple[str, ...]:
-    """The tables of which the stage has segments, sorted."""
-    return tuple(sorted({handle.table for one in stage.subtasks for handle in one.state}))
-
-
-def _metadata(job: Job, checkpoint: str) -> CheckpointMetadata:
-    if checkpoint != LATEST and not checkpoint.isdecimal():
-        return job.savepoint_metadata(checkpoint)
-    return job.metadata(retained_checkpoint(job, checkpoint))
 
 
 class StateColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +153,37 @@ class StatePage(msgspec.Struct, frozen=True, kw_only=True):
     stored_rows: int
 
 
+def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) -> StateTable:
+    """The table *table* of *stage* in a checkpoint: its id, ``latest``, or a savepoint's name.
+
+    A stage with one table needs no name for it.
+
+    Raises:
+        ConfigurationError: there is no such checkpoint, stage or table; it lists the existing ones.
+        RestoreError: its ``_metadata`` is gone.
+    """
+    metadata = snapshot_metadata(job, checkpoint)
+    names = _tables_of(metadata, stage)
+    if table is None and len(names) > 1:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
+        )
+    return stored_table(job, metadata, stage, chosen_name(names, stage, table))
+
+
+def chosen_name(names: tuple[str, ...], stage: str, table: str | None) -> str:
+    """*table*, or the first of the *names* of the tables of *stage*.
+
+    Raises:
+        ConfigurationError: there is no such table.
+    """
+    if table is not None and table not in names:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
+        )
+    return names[0] if table is None else table
+
+
 def state_page(
     job: Job, checkpoint: str, stage: str, *, table: str | None, offset: int, limit: int
 ) -> StatePage:
@@ -239,7 +199,7 @@ def state_page(
     tables = state_table_names(job, str(named), stage)
     state = open_state(job, str(named), stage, table or tables[0])
     schema = state.schema()
-    found = state.page(offset, limit + 1)
+    page = state.page(offset, limit + 1)
     keys = {*schema.key_columns, *schema.sub_key_columns}
     return StatePage(
         checkpoint=named,
@@ -248,26 +208,58 @@ def state_page(
         tables=tables,
         columns=tuple(
             StateColumn(name=name, type=str(kind), is_key=name in keys)
-            for name, kind in found.schema.items()
+            for name, kind in page.schema.items()
         ),
         offset=offset,
-        rows=tuple(json_value(row) for row in found.head(limit).to_dicts()),
-        next=offset + limit if found.height > limit else None,
-        stored_rows=_stored(state),
+        rows=tuple(json_value(row) for row in page.head(limit).to_dicts()),
+        next=offset + limit if page.height > limit else None,
+        stored_rows=sum(handle.segment.rows for handle in state.handles),
     )
 
 
-def _stored(state: StateTable) -> int:
-    return sum(handle.segment.rows for handles in state.subtasks for handle in handles)
+def stored_table(job: Job, metadata: CheckpointMetadata, stage: str, table: str) -> StateTable:
+    """The table as *metadata* has it; without subtasks if it has none."""
+    declared = job.pipeline.stages.get(stage)
+    found = metadata.stage(stage)
+    return StateTable(
+        location=job.location,
+        stage=stage,
+        name=table,
+        subtasks=tuple(
+            tuple(handle for handle in subtask.state if handle.table == table)
+            for subtask in (found.subtasks if found is not None else ())
+            if any(handle.table == table for handle in subtask.state)
+        ),
+        ttl_ms=ttl_of_table(declared, table) if declared is not None else None,
+        as_of_ms=metadata.triggered_at_ms,
+        migrating=declared if declared is not None and migrates(declared, table) else None,
+    )
+
+
+def snapshot_metadata(job: Job, checkpoint: str) -> CheckpointMetadata:
+    """The ``_metadata`` of a checkpoint by its id, of the ``latest`` one, or of a savepoint."""
+    if checkpoint != LATEST and not checkpoint.isdecimal():
+        return job.savepoint_metadata(checkpoint)
+    return job.metadata(retained_checkpoint(job, checkpoint))
+
+
+def state_table_names(job: Job, checkpoint: str, stage: str) -> tuple[str, ...]:
+    """The names of the tables of *stage*; see ``open_state``."""
+    return _tables_of(snapshot_metadata(job, checkpoint), stage)
+
+
+def table_names(stage: StageState) -> tuple[str, ...]:
+    """The tables of which the stage has segments, sorted."""
+    return tuple(sorted({handle.table for subtask in stage.subtasks for handle in subtask.state}))
 
 
 def json_value(value: Any) -> Any:  # noqa: ANN401 - whatever a column holds
-    """*value* as JSON can say it; see ``StatePage``."""
+    """*value* as JSON has it; see ``StatePage``."""
     match value:
         case Mapping():
-            return {str(name): json_value(one) for name, one in value.items()}
+            return {str(name): json_value(field) for name, field in value.items()}
         case list() | tuple():
-            return [json_value(one) for one in value]
+            return [json_value(item) for item in value]
         case bytes():
             return base64.b64encode(value).decode()
         case timedelta():
@@ -298,8 +290,23 @@ def wanted_keys(key: tuple[str, ...], schema: StateSchema) -> pl.Expr:
     return wanted
 
 
+def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[str, ...]:
+    found = metadata.stage(stage)
+    if found is None:
+        known = ", ".join(state.uid for state in metadata.stages)
+        raise ConfigurationError(
+            f"checkpoint {metadata.checkpoint_id} has no stage {stage!r}; it has {known}"
+        )
+    names = table_names(found)
+    if not names:
+        raise ConfigurationError(
+            f"stage {stage!r} has no keyed state in checkpoint {metadata.checkpoint_id}"
+        )
+    return names
+
+
 def _value(name: str, text: str, kind: pl.DataType) -> Any:  # noqa: ANN401 - whatever a key holds
-    """What *text* means in a column of this type, written as JSON shows it."""
+    """The value of a column of this type that JSON shows as *text*."""
     import polars as pl
 
     try:
