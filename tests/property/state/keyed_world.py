@@ -92,16 +92,12 @@ histories = st.lists(
 
 
 @dataclass
-class World:
+class Written:
+    """The dictionary that a state stands for: the newest value of each row, and its write."""
+
     schema: StateSchema
     now_ms: int = 100
-    sorted_runs: list[list[Run]] = field(default_factory=list)  # Of each, its segments.
     written: dict[Identity, tuple[Value, int]] = field(default_factory=dict)
-    opened: Counter[int] = field(default_factory=Counter)
-
-    @property
-    def runs(self) -> list[Run]:
-        return [run for segments in self.sorted_runs for run in segments]
 
     @property
     def live(self) -> dict[Identity, Value]:
@@ -112,13 +108,26 @@ class World:
             if ttl_ms is None or written_ms + ttl_ms > self.now_ms
         }
 
-    def play(self, epoch: Epoch) -> None:
+    def write(self, epoch: Epoch) -> pa.Table:
+        """The changes of *epoch*, as a run."""
         self.now_ms += epoch.pause_ms
         for identity in epoch.deletes:
             self.written.pop(identity, None)
         self.written |= {i: (value, self.now_ms) for i, value in epoch.upserts.items()}
-        delta = a_delta(epoch, self.schema, self.now_ms)
-        self.sorted_runs.append(self.segments(delta, epoch.cuts))
+        return a_delta(epoch, self.schema, self.now_ms)
+
+
+@dataclass
+class World(Written):
+    sorted_runs: list[list[Run]] = field(default_factory=list)  # Of each, its segments.
+    opened: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for segments in self.sorted_runs for run in segments]
+
+    def play(self, epoch: Epoch) -> None:
+        self.sorted_runs.append(self.segments(self.write(epoch), epoch.cuts))
         newest = self.sorted_runs[-epoch.merged :]
         merge: dict[str, Any] = {
             "drop_tombstones": len(newest) == len(self.sorted_runs),

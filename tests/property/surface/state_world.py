@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from sluice.core.handles import MAX_HASH, MIN_HASH, StateHandle
 from sluice.state.cache import SegmentCache
 from sluice.state.merging import describe_segment, merge_pieces, open_runs
-from sluice.state.segments import HASH, StateSchema
+from sluice.state.segments import HASH
 from sluice.store.open import StoreLocation
 from sluice.surface.state import StateTable
 from tests.property.state.keyed_world import (
     Epoch,
     Identity,
     Value,
-    a_delta,
+    Written,
     bounds,
     identities,
     values,
@@ -62,25 +62,19 @@ steps = st.builds(
 
 
 @dataclass
-class World:
-    schema: StateSchema
-    now_ms: int = 100
+class World(Written):
     starts: tuple[int, ...] = (MIN_HASH,)
     subtasks: list[list[StateHandle]] = field(default_factory=lambda: [[]])
-    written: dict[Identity, tuple[Value, int]] = field(default_factory=dict)
 
     def play(self, step: Step) -> Snapshot:
         epoch = step.epoch
-        self.now_ms += epoch.pause_ms
-        for identity in epoch.deletes:
-            self.written.pop(identity, None)
-        self.written |= {i: (value, self.now_ms) for i, value in epoch.upserts.items()}
-        delta = a_delta(epoch, self.schema, self.now_ms)
+        delta = self.write(epoch)
         for index, start in enumerate(self.starts):
-            mine = self.subtasks[index]
-            mine += self.segment(_between(delta, start, self.last(index)))
-            merged = mine[-epoch.merged :]
-            mine[-epoch.merged :] = self.merged(merged, epoch, is_all=len(merged) == len(mine))
+            handles = self.subtasks[index]
+            handles += self.segment(_between(delta, start, self.last(index)))
+            newest = handles[-epoch.merged :]
+            is_all = len(newest) == len(handles)
+            handles[-epoch.merged :] = self.merged(newest, epoch, is_all=is_all)
         if step.rescaled is not None:
             self.rescale((MIN_HASH, *sorted(step.rescaled)))
         return self.snapshot()
@@ -119,21 +113,15 @@ class World:
             )
 
     def snapshot(self) -> Snapshot:
-        ttl_ms = self.schema.ttl_ms
         table = StateTable(
             location=LOCATION,
             stage="totals",
             name="totals",
             subtasks=tuple(tuple(handles) for handles in self.subtasks if handles),
-            ttl_ms=ttl_ms,
+            ttl_ms=self.schema.ttl_ms,
             as_of_ms=self.now_ms,
         )
-        live = {
-            identity: value
-            for identity, (value, written_ms) in self.written.items()
-            if ttl_ms is None or written_ms + ttl_ms > self.now_ms
-        }
-        return Snapshot(table, live)
+        return Snapshot(table, self.live)
 
 
 def _between(table: pa.Table, first: int, last: int) -> pa.Table:

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.handles import MAX_HASH, MIN_HASH, StateHandle
+from sluice.core.handles import MAX_HASH, MIN_HASH
 from sluice.state.differences import stretches
 from sluice.state.segments import StateSchema
 from sluice.surface.differences import (
@@ -37,9 +37,11 @@ def test_it_equals_the_comparison_of_the_two_whole_states(
 
     pages = every_page(before, after, DifferenceQuery(limit=limit, most_rows=most_rows))
 
-    changes = [one for page in pages for one in page.changes]
-    assert {identity_of(one): told(one) for one in changes} == compared(before.live, after.live)
-    assert [identity_of(one) for one in changes] == sorted(map(identity_of, changes), key=order)
+    changes = [change for page in pages for change in page.changes]
+    found = {identity_of(change): row_of(change) for change in changes}
+    assert found == compared(before.live, after.live)
+    assert [*found] == sorted(found, key=order)
+    assert len(found) == len(changes)
     assert all(len(page.changes) <= limit for page in pages)
     assert all((page.cut is None) is (page.next is None) for page in pages)
 
@@ -59,13 +61,13 @@ def test_counts_and_filters_are_of_the_same_difference(
 
     whole = compared(before.live, after.live)
     assert msgspec.structs.asdict(counted.counts) == {
-        one.value: sum(told[0] == one for told in whole.values()) for one in ChangeKind
+        kind.value: sum(row[0] == kind for row in whole.values()) for kind in ChangeKind
     }
     assert counted.changes == ()
-    assert {identity_of(one) for page in chosen for one in page.changes} == {
+    assert {identity_of(change) for page in chosen for change in page.changes} == {
         identity
-        for identity, told in whole.items()
-        if told[0] == kind and identity[2] == name and identity[3] == 1
+        for identity, row in whole.items()
+        if row[0] == kind and identity[2] == name and identity[3] == 1
     }
 
 
@@ -77,22 +79,22 @@ def test_no_key_differs_outside_of_the_stretches(
     expires_after_ms = min(before.table.as_of_ms, after.table.as_of_ms) - (schema.ttl_ms or 0)
 
     found = stretches(
-        handles_of(before),
-        handles_of(after),
+        before.table.handles,
+        after.table.handles,
         expires_after_ms=None if schema.ttl_ms is None else expires_after_ms,
     )
 
-    bounds = [bound for one in found for bound in (one.first_hash, one.last_hash)]
+    bounds = [bound for s in found for bound in (s.first_hash, s.last_hash)]
     assert bounds == sorted(bounds)
     assert all(MIN_HASH <= bound <= MAX_HASH for bound in bounds)
     for identity in compared(before.live, after.live):
-        assert any(one.first_hash <= identity[0] <= one.last_hash for one in found)
+        assert any(s.first_hash <= identity[0] <= s.last_hash for s in found)
 
 
 def two_of(
     history: Sequence[Step], schema: StateSchema, data: st.DataObject
 ) -> tuple[Snapshot, Snapshot]:
-    """Two snapshots of one history; the older may be asked for as the newer."""
+    """Two snapshots of one history, in any order."""
     world = World(schema)
     snapshots = [world.snapshot(), *(world.play(step) for step in history)]
     numbers = st.permutations(range(len(snapshots)))
@@ -111,7 +113,7 @@ def every_page(before: Snapshot, after: Snapshot, asked: DifferenceQuery) -> lis
 def compared(
     before: dict[Identity, Value], after: dict[Identity, Value]
 ) -> dict[Identity, tuple[str, Value | None, Value | None, tuple[str, ...]]]:
-    """What differs, as two dictionaries tell it."""
+    """The differences of two dictionaries."""
     found: dict[Identity, tuple[str, Value | None, Value | None, tuple[str, ...]]] = {}
     for identity in before.keys() | after.keys():
         old, new = before.get(identity), after.get(identity)
@@ -130,7 +132,7 @@ def identity_of(change: Change) -> Identity:
     return (a_hash(key["id"], key["name"]), key["id"], key["name"], key["start"])
 
 
-def told(change: Change) -> tuple[str, Value | None, Value | None, tuple[str, ...]]:
+def row_of(change: Change) -> tuple[str, Value | None, Value | None, tuple[str, ...]]:
     sides = (
         None if side is None else (side["at"], side["value"])
         for side in (change.before, change.after)
@@ -142,7 +144,3 @@ def order(identity: Identity) -> tuple[object, ...]:
     """Hash first, nulls first."""
     hash_, key_id, name, start = identity
     return (hash_, (key_id is not None, key_id or 0), (name is not None, name or ""), start)
-
-
-def handles_of(snapshot: Snapshot) -> list[StateHandle]:
-    return [handle for handles in snapshot.table.subtasks for handle in handles]

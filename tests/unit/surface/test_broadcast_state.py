@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 import pytest
 
-from harness.jobs import a_running_job, trigger_one
-from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import finalize
-from sluice.coordinator.publication import commit
+from harness.jobs import a_running_job
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.keyed_functions import (
@@ -32,21 +28,14 @@ from sluice.job.analysis import analyse, check_state
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.spark.stage import run_stage
 from sluice.surface.state import open_state, state_table_names
+from tests.unit.surface.epochs import play
 
 STAGE = "flagged"
 
 
-@pytest.fixture(autouse=True)
-def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
-
-
 class Flagged(KeyedBroadcastProcessFunction):
-    """Keeps, for each remainder, the newest price that was broadcast; a bid tells all of them."""
+    """Keeps, for each remainder, the newest price that was broadcast; a bid yields all of them."""
 
     prices = BroadcastState(int, tuple[int, int])
     seen = ValueState(int)
@@ -64,10 +53,10 @@ class Flagged(KeyedBroadcastProcessFunction):
 
     def process(self, row: Row, context: Context) -> Iterable[Row]:
         self.seen.set(self.seen.get(0) + 1)
-        told = [(key, *value) for key, value in self.prices.items()]
-        self.log.append(("bid", context.key["bid_auction"], (self.seen.get(), told)))
-        assert self.prices.get(told[0][0]) == told[0][1:]
-        yield {"auction": context.key["bid_auction"], "seen": self.seen.get(), "told": str(told)}
+        prices = [(key, *value) for key, value in self.prices.items()]
+        self.log.append(("bid", context.key["bid_auction"], (self.seen.get(), prices)))
+        assert self.prices.get(prices[0][0]) == prices[0][1:]
+        yield {"auction": context.key["bid_auction"], "seen": self.seen.get(), "told": str(prices)}
 
 
 def a_pipeline(function: Any, parallelism: int = 2) -> Pipeline:
@@ -85,25 +74,15 @@ def a_pipeline(function: Any, parallelism: int = 2) -> Pipeline:
     return pipeline
 
 
-def play(job: Job, epochs: int) -> None:
-    for _ in range(epochs):
-        plan = trigger_one(job)
-        for stage in [task.uid for task in plan.tasks]:  # Not those that have finished.
-            run_stage(job, None, plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
-        finalize(job, plan.checkpoint_id)
-        commit(job, plan.checkpoint_id)
-
-
 def rows_of(job: Job, table: str) -> list[tuple[Any, ...]]:
     return open_state(job, "latest", STAGE, table).frame().sort(pl.first()).rows()
 
 
 def test_every_subtask_sees_all_broadcast_rows_before_those_of_its_keys() -> None:
-    told: dict[int, list[dict[Any, list[Any]]]] = {}
+    bids: dict[int, list[dict[Any, list[Any]]]] = {}
     for parallelism in (1, 3):
-        function = Flagged()
-        job = a_running_job(a_pipeline(function, parallelism))
-        told[parallelism] = []
+        job = a_running_job(a_pipeline(Flagged(), parallelism))
+        bids[parallelism] = []
         for _ in range(2):
             Flagged.log.clear()
             play(job, 1)
@@ -112,9 +91,9 @@ def test_every_subtask_sees_all_broadcast_rows_before_those_of_its_keys() -> Non
             assert calls.count("rule") == rules * parallelism > 0
             assert calls[:rules] == ["rule"] * rules
             assert "bid" in calls
-            told[parallelism].append(by_auction(Flagged.log))
+            bids[parallelism].append(by_auction(Flagged.log))
 
-    assert told[1] == told[3]
+    assert bids[1] == bids[3]
 
 
 def by_auction(log: Sequence[tuple[Any, ...]]) -> dict[Any, list[Any]]:
@@ -151,7 +130,7 @@ def wrote(prices: dict[int, tuple[int, int]], price: int) -> None:
 
 
 class Misused(Flagged):
-    """Does what a test says in place of what it should."""
+    """Calls the functions of a test in place of its own."""
 
     def __init__(self, on_rule: Callable[[Any], Any], on_bid: Callable[[Any], Any]) -> None:
         self.on_rule, self.on_bid = on_rule, on_bid
@@ -165,7 +144,7 @@ class Misused(Flagged):
 
 
 @pytest.mark.parametrize(
-    ("on_rule", "on_bid", "error", "said"),
+    ("on_rule", "on_bid", "error", "message"),
     [
         (
             lambda f: f.prices.put(1, (2, 3)),
@@ -202,12 +181,12 @@ class Misused(Flagged):
     ],
     ids=["put", "remove", "clear", "state of a key", "type", "yields", "raises"],
 )
-def test_a_function_that_misuses_its_state_is_told_so(
-    on_rule: Any, on_bid: Any, error: type[Exception], said: str
+def test_a_function_that_misuses_its_state_is_refused(
+    on_rule: Any, on_bid: Any, error: type[Exception], message: str
 ) -> None:
     job = a_running_job(a_pipeline(Misused(on_rule, on_bid), 1))
 
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         play(job, 1)
 
 
@@ -242,7 +221,7 @@ def test_broadcast_state_is_migrated_like_any_other() -> None:
 
     expected = [(key, str((value["f0"], value["f1"]))) for key, value in before]
     assert seen
-    assert all(one == expected for one in seen)
+    assert seen == [expected] * len(seen)
     with pytest.raises(ConfigurationError, match=r"state 'prices' was Struct.* is now Str"):
         check_state(refused, analyse(refused.pipeline, {}, None))
 
@@ -288,6 +267,6 @@ def test_keys_go_on_with_what_was_broadcast_when_the_stream_has_ended() -> None:
 
     play(job, 1)
 
-    told = [value[1] for kind, _, value in Flagged.log if kind == "bid"]
-    assert len(told) == len(Flagged.log) == 150
-    assert all(one == [(key, value["f0"], value["f1"]) for key, value in last] for one in told)
+    prices = [value[1] for kind, _, value in Flagged.log if kind == "bid"]
+    assert len(prices) == len(Flagged.log) == 150
+    assert prices == [[(key, value["f0"], value["f1"]) for key, value in last]] * 150

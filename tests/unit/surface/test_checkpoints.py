@@ -29,8 +29,8 @@ def a_job_of(events: int, clock: ManualClock | None = None) -> Job:
 
 
 def lag_of(job: Job) -> SourceLag:
-    (found,) = job_lag(job).sources
-    return found
+    (lag,) = job_lag(job).sources
+    return lag
 
 
 def test_a_job_without_a_checkpoint_has_no_lag_that_is_known() -> None:
@@ -42,13 +42,10 @@ def test_a_job_without_a_checkpoint_has_no_lag_that_is_known() -> None:
 def test_the_lag_falls_with_each_completed_checkpoint() -> None:
     job = a_job_of(25)
 
-    seen = []
-    for _ in range(2):
+    for pending_records in (15, 5):
         take_checkpoint(job)
         lag = lag_of(job)
-        seen.append((lag.pending_records, lag.is_behind, lag.exhausted))
-
-    assert seen == [(15, True, False), (5, True, False)]
+        assert (lag.pending_records, lag.is_behind, lag.exhausted) == (pending_records, True, False)
 
 
 def test_a_pending_epoch_is_behind_and_so_is_one_that_failed() -> None:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from harness.jobs import a_running_job, trigger_one
-from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import finalize
-from sluice.coordinator.publication import commit
 from sluice.core.configuration import CheckpointType
-from sluice.declaration import aggregates as agg
-from sluice.declaration.checkpointing import Checkpointing
-from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
-from sluice.sinks import FilesTable
-from sluice.sources import Nexmark
-from sluice.spark.stage import run_stage
 from sluice.state.cache import SegmentCache
 from sluice.surface.differences import (
     About,
@@ -37,22 +25,7 @@ from sluice.surface.differences import (
     table_difference,
 )
 from tests.begun import begun
-
-STAGE = "per_auction"
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
-
-
-def take(job: Job, **given: object) -> None:
-    plan = trigger_one(job, **given)
-    run_stage(job, None, plan.checkpoint_id, STAGE, attempt=1)  # type: ignore[arg-type]
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
+from tests.unit.surface.epochs import COUNTING, a_counting_job, play, take
 
 
 @pytest.fixture(name="job")
@@ -62,16 +35,9 @@ def _job() -> Job:
 
 @begun
 def two_epochs() -> Job:
-    """Checkpoints 1 and 2, of a hundred events each."""
-    pipeline = Pipeline(
-        "bids", Checkpointing(max_records_per_epoch=100, num_retained=9), parallelism=2
-    )
-    bids = pipeline.source("events", Nexmark(300, columns=("bid_auction",)))
-    counted = bids.key_by("bid_auction").aggregate(STAGE, bids=agg.count())
-    counted.sink("counts", FilesTable(upsert_key=("bid_auction",)))
-    job = a_running_job(pipeline)
-    take(job)
-    take(job)
+    """Checkpoints 1 and 2."""
+    job = a_counting_job()
+    play(job, 2)
     return job
 
 
@@ -80,7 +46,7 @@ def a_pair(job: Job, before: str, after: str) -> Pair:
 
 
 def rows_of(pair: Pair, **given: Any) -> TableDifference:
-    tables = pair.table(STAGE, pair.tables(STAGE)[0])
+    tables = pair.table(COUNTING, pair.tables(COUNTING)[0])
     return table_difference(*tables, DifferenceQuery(**{"limit": 1_000, **given}))
 
 
@@ -88,7 +54,7 @@ def test_every_key_that_differs_is_on_one_page_with_both_values(job: Job) -> Non
     pair = a_pair(job, "1", "latest")
     before, after = (
         {row["bid_auction"]: row["bids"] for row in table.frame().to_dicts()}
-        for table in pair.table(STAGE, pair.tables(STAGE)[0])
+        for table in pair.table(COUNTING, pair.tables(COUNTING)[0])
     )
 
     whole = rows_of(pair)
@@ -98,16 +64,16 @@ def test_every_key_that_differs_is_on_one_page_with_both_values(job: Job) -> Non
         pages.append(rows_of(pair, limit=3, after=pages[-1].next))
 
     assert whole.cut is None
-    assert [one for page in pages for one in page.changes] == [*whole.changes]
-    assert {one.kind for one in whole.changes} == {ChangeKind.ADDED, ChangeKind.CHANGED}
-    assert {one.key["bid_auction"]: (one.before or {}).get("bids") for one in whole.changes} == {
+    assert [change for page in pages for change in page.changes] == [*whole.changes]
+    assert {change.kind for change in whole.changes} == {ChangeKind.ADDED, ChangeKind.CHANGED}
+    assert {c.key["bid_auction"]: (c.before or {}).get("bids") for c in whole.changes} == {
         auction: before.get(auction)
         for auction, bids in after.items()
         if before.get(auction) != bids
     }
-    changed = next(one for one in whole.changes if one.kind is ChangeKind.CHANGED)
+    changed = next(change for change in whole.changes if change.kind is ChangeKind.CHANGED)
     assert "bids" in changed.changed
-    assert {one.name: one.is_key for one in whole.columns}["bid_auction"]
+    assert {column.name: column.is_key for column in whole.columns}["bid_auction"]
     assert msgspec.json.decode(msgspec.json.encode(whole))["changes"]
 
 
@@ -165,21 +131,21 @@ def test_a_savepoint_that_copied_the_files_differs_in_no_key_and_no_file_is_open
     found, summary = rows_of(pair), snapshot_difference(pair)
 
     assert (found.changes, found.cut, found.rows_compared) == ((), None, 0)
-    assert [one.may_differ for one in summary.tables] == [False]
+    assert [table.may_differ for table in summary.tables] == [False]
     assert summary.tables[0].shared == summary.tables[0].after
 
 
 def test_the_summary_names_what_differs_but_rows(job: Job) -> None:
     summary = snapshot_difference(a_pair(job, "1", "2"))
 
-    told = {(one.about, one.name, one.what): (one.before, one.after) for one in summary.differences}
-    assert told[About.SOURCE, "events", "records"] == (100, 200)
-    assert told[About.SINK, "counts", "version of the table"] == (1, 2)
+    facts = {(d.about, d.name, d.what): (d.before, d.after) for d in summary.differences}
+    assert facts[About.SOURCE, "events", "records"] == (100, 200)
+    assert facts[About.SINK, "counts", "version of the table"] == (1, 2)
     (files,) = summary.tables
     assert files.may_differ
     assert files.after.rows > files.before.rows
     assert (summary.before.id, summary.after.id) == (1, 2)
-    assert not {what for _, _, what in told} & {"parallelism", "max parallelism", "life"}
+    assert not {what for _, _, what in facts} & {"parallelism", "max parallelism", "life"}
     assert snapshot_difference(a_pair(job, "2", "2")).differences == ()
 
 
@@ -198,5 +164,5 @@ def test_a_side_without_the_stage_has_only_keys_to_add(job: Job) -> None:
 
     found = rows_of(without)
 
-    assert {one.kind for one in found.changes} == {ChangeKind.ADDED}
-    assert len(found.changes) == pair.table(STAGE, pair.tables(STAGE)[0])[1].frame().height
+    assert {change.kind for change in found.changes} == {ChangeKind.ADDED}
+    assert len(found.changes) == pair.table(COUNTING, pair.tables(COUNTING)[0])[1].frame().height

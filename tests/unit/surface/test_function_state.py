@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
-from harness.jobs import a_running_job, trigger_one
-from harness.no_spark import stages_without_spark
-from sluice.coordinator.completion import finalize
-from sluice.coordinator.publication import commit
+from harness.jobs import a_running_job
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import (
@@ -30,21 +26,14 @@ from sluice.job.analysis import analyse, check_state
 from sluice.job.job import Job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.spark.stage import run_stage
 from sluice.surface.state import open_state, state_page, state_table_names
+from tests.unit.surface.epochs import play
 
 STAGE = "prices"
 ONCE_MORE = StateTtlConfig(
     timedelta(days=1),
     state_visibility=StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp,
 )
-
-
-@pytest.fixture(autouse=True)
-def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
 
 
 class Mean(AggregateFunction[int, tuple[int, int], float]):
@@ -91,14 +80,6 @@ def a_pipeline(
     )
     told.sink("out", FilesTable())
     return pipeline
-
-
-def play(job: Job, epochs: int) -> None:
-    for _ in range(epochs):
-        plan = trigger_one(job)
-        run_stage(job, None, plan.checkpoint_id, STAGE, attempt=1)  # type: ignore[arg-type]
-        finalize(job, plan.checkpoint_id)
-        commit(job, plan.checkpoint_id)
 
 
 def rows_of(job: Job, table: str) -> list[dict[str, object]]:
