@@ -51,14 +51,14 @@ def running(location: StoreLocation, **checkpointing: Any) -> Job:
     return job
 
 
-def test_a_checkpoint_is_told_to_the_subtask_also_after_it_was_subsumed(job: Job) -> None:
+def test_a_checkpoint_has_figures_of_each_subtask_also_after_it_was_subsumed(job: Job) -> None:
     take_checkpoint(job)
     take_checkpoint(job)
     assert not keys_of(job, job.paths.checkpoint(ONE))
 
-    told = details(job, ONE)
+    measured = details(job, ONE)
 
-    assert told.checkpoint == CheckpointStats(
+    assert measured.checkpoint == CheckpointStats(
         id=1,
         status=CheckpointStatus.COMPLETED,
         checkpoint_type="CHECKPOINT",
@@ -78,12 +78,12 @@ def test_a_checkpoint_is_told_to_the_subtask_also_after_it_was_subsumed(job: Job
         late_rows=0,
         malformed_rows=0,
     )
-    assert [(stage.id, stage.num_acknowledged_subtasks) for stage in told.stages] == [
+    assert [(stage.id, stage.num_acknowledged_subtasks) for stage in measured.stages] == [
         (STAGES[0], 2),
         (STAGES[1], 2),
     ]
-    assert told.stages[1].alignment == CheckpointAlignment(duration=0, persisted=0)
-    assert told.stages[0].subtasks[1] == SubtaskStats(
+    assert measured.stages[1].alignment == CheckpointAlignment(duration=0, persisted=0)
+    assert measured.stages[0].subtasks[1] == SubtaskStats(
         index=1,
         attempt=1,
         checkpoint=CheckpointDuration(sync=0, async_=0),
@@ -96,7 +96,7 @@ def test_a_checkpoint_is_told_to_the_subtask_also_after_it_was_subsumed(job: Job
         malformed_rows=0,
         requests=StoreRequests(),
     )
-    assert (told.discarded, told.external_path) == (True, None)
+    assert (measured.discarded, measured.external_path) == (True, None)
     assert details(job, TWO).external_path == f"{job.store.root}/{job.paths.checkpoint(TWO)}"
     assert details(job, TWO).checkpoint.committed
 
@@ -109,32 +109,32 @@ def test_an_aborted_checkpoint_keeps_its_reason_who_answered_and_the_exceptions(
     fail_checkpoint(job, ONE, EXPIRED, "too slow")
     assert not keys_of(job, job.paths.checkpoint(ONE))
 
-    told = details(job, ONE)
+    measured = details(job, ONE)
 
-    line = told.checkpoint
+    line = measured.checkpoint
     assert (line.status, line.failure_reason) == (CheckpointStatus.FAILED, "CHECKPOINT_DECLINED")
     assert line.failure_message == f"{STAGES[1]}/1: the input is odd"
     assert line.failure_timestamp == 1_000_000
     assert (line.num_acknowledged_subtasks, line.num_subtasks) == (3, 4)
-    assert [one.status for one in told.stages[1].subtasks] == [
+    assert [one.status for one in measured.stages[1].subtasks] == [
         SubtaskStatus.COMPLETED,
         SubtaskStatus.PENDING_OR_FAILED,
     ]
-    assert told.stages[1].subtasks[0].state_size is None  # Its ack was seen, and not read.
-    assert told.exceptions == (
+    assert measured.stages[1].subtasks[0].state_size is None  # Its ack was seen, and not read.
+    assert measured.exceptions == (
         SubtaskException(stage=STAGES[1], index=1, attempt=1, message="the input is odd"),
     )
     assert overview(job).failures == {"CHECKPOINT_DECLINED": 1}
 
 
-def test_a_pending_checkpoint_is_told_live(job: Job) -> None:
+def test_a_pending_checkpoint_has_the_figures_so_far(job: Job) -> None:
     plan = trigger_one(job)
     acknowledge(job, plan, STAGES[0], only=[1])
 
-    told = details(job, ONE)
+    measured = details(job, ONE)
 
-    assert told.checkpoint.status is CheckpointStatus.IN_PROGRESS
-    assert [[(one.index, one.status.value) for one in stage.subtasks] for stage in told.stages] == [
+    assert measured.checkpoint.status is CheckpointStatus.IN_PROGRESS
+    assert [[(s.index, s.status.value) for s in stage.subtasks] for stage in measured.stages] == [
         [(0, "pending_or_failed"), (1, "completed")],
         [(0, "pending_or_failed"), (1, "pending_or_failed")],
     ]
@@ -152,19 +152,13 @@ def test_an_overview_counts_everything_and_names_the_latest_of_each_kind(job: Jo
     shown = overview(job)
 
     assert shown.counts == Counts(restored=1, total=5, in_progress=1, completed=3, failed=1)
-    assert [(one.id, one.status.value) for one in shown.history] == [
-        (5, "IN_PROGRESS"),
-        (4, "COMPLETED"),
-        (3, "FAILED"),
-        (2, "COMPLETED"),
-        (1, "COMPLETED"),
-    ]
+    pending, completed, failed, savepoint, first = shown.history
+    assert [checkpoint.id for checkpoint in shown.history] == [5, 4, 3, 2, 1]
+    assert pending.status is CheckpointStatus.IN_PROGRESS
+    assert failed.status is CheckpointStatus.FAILED
+    assert completed.status is savepoint.status is first.status is CheckpointStatus.COMPLETED
     latest = shown.latest
-    assert (latest.completed, latest.savepoint, latest.failed) == (
-        shown.history[1],
-        shown.history[3],
-        shown.history[2],
-    )
+    assert (latest.completed, latest.savepoint, latest.failed) == (completed, savepoint, failed)
     assert latest.savepoint is not None
     assert latest.savepoint.savepoint == "mine"
     assert latest.restored == Restored(
@@ -176,7 +170,9 @@ def test_an_overview_counts_everything_and_names_the_latest_of_each_kind(job: Jo
     assert shown.summary.records is not None
     assert (shown.summary.records.min, shown.summary.records.max) == (10, 10)
     assert shown.summary.end_to_end_duration is None  # These subtasks have no clock.
-    assert all(one.committed for one in shown.history if one.status is CheckpointStatus.COMPLETED)
+    assert completed.committed
+    assert savepoint.committed
+    assert first.committed
 
 
 def test_a_page_is_filtered_and_continues_below_an_id(job: Job) -> None:
@@ -202,10 +198,10 @@ def test_two_coordinators_that_finalize_at_once_keep_one_object(job: Job) -> Non
     assert kept is not None
     finalize(job, ONE)
     store = StatisticsStore(job.store, job.paths)
-    mine = store.read(ONE)
-    assert mine is not None
-    theirs = msgspec.structs.replace(mine.checkpoint, cause="another coordinator's")
-    store.write(msgspec.structs.replace(mine, checkpoint=theirs))
+    statistics = store.read(ONE)
+    assert statistics is not None
+    other = msgspec.structs.replace(statistics.checkpoint, cause="another coordinator's")
+    store.write(msgspec.structs.replace(statistics, checkpoint=other))
 
     assert job.store.get(job.paths.statistics(ONE)) == kept
 

@@ -125,8 +125,8 @@ def find_pipelines(
     else:
         nearest = (_package_in_pyproject(start.resolve()) for start in starts)
         package = next(filter(None, nearest), PipelinesPackage(name=DEFAULT_PACKAGE))
-    patterns = patterns_in(env)
-    return package if patterns is None else replace(package, dags=patterns)
+    patterns = tuple(env.get(DAGS_VARIABLE, "").replace(",", " ").split())
+    return replace(package, dags=patterns) if patterns else package
 
 
 def loaded_package() -> PipelinesPackage | None:
@@ -199,11 +199,6 @@ def load_pipeline(uid: str, package: PipelinesPackage | None = None) -> Pipeline
         f"there is no pipeline {uid!r}; declared are "
         f"{', '.join(declarations.pipelines) or 'none'}{broken}"
     )
-
-
-def patterns_in(env: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The patterns in the environment; None if it has none."""
-    return tuple(env.get(DAGS_VARIABLE, "").replace(",", " ").split()) or None
 
 
 def is_selected(uid: str, patterns: tuple[str, ...]) -> bool:

@@ -49,15 +49,7 @@ class Changeable(NamedTuple):
 
 
 _MS = timedelta(milliseconds=1)
-_PERIODS = (
-    "interval",
-    "interval_during_backlog",
-    "timeout",
-    "min_pause",
-    "aligned_checkpoint_timeout",
-    "retain_for",
-    "target_epoch",
-)
+_PERIODS = {field.name for field in fields(Checkpointing) if "timedelta" in str(field.type)}
 
 # The fields of ``Checkpointing`` that a submission or restore fixes, and where it keeps them.
 FIXED = {

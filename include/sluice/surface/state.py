@@ -63,30 +63,24 @@ class StateTable:
 
     def frame(self, max_rows: int | None = None) -> pl.DataFrame:
         """The live rows, at most *max_rows* of them."""
-        import polars as pl
-
-        frames: list[pl.DataFrame] = []
-        missing = max_rows
-        for index in range(len(self.subtasks)):
-            for piece in self.pieces(index):
-                frames.append(piece if missing is None else piece.head(missing))
-                if missing is not None:
-                    missing -= frames[-1].height
-                    if missing <= 0:
-                        return pl.concat(frames)
-        return pl.concat(frames) if frames else self.schema().columns.to_frame()
+        return self._rows(0, max_rows, PIECE_ROWS)
 
     def page(self, offset: int, limit: int) -> pl.DataFrame:
         """At most *limit* live rows, behind the first *offset*; in the order of their hashes."""
+        return self._rows(offset, limit, PAGE_PIECE_ROWS)
+
+    def _rows(self, offset: int, limit: int | None, piece_rows: int) -> pl.DataFrame:
         import polars as pl
 
         found: list[pl.DataFrame] = []
         for index in range(len(self.subtasks)):
-            for piece in self.pieces(index, rows=PAGE_PIECE_ROWS):
+            for piece in self.pieces(index, rows=piece_rows):
                 found.append(piece.slice(offset, limit))
-                offset, limit = max(0, offset - piece.height), limit - found[-1].height
-                if limit <= 0:
-                    return pl.concat(found)
+                offset = max(0, offset - piece.height)
+                if limit is not None:
+                    limit -= found[-1].height
+                    if limit <= 0:
+                        return pl.concat(found)
         return pl.concat(found) if found else self.schema().columns.to_frame()
 
     def pieces(self, subtask: int, *, rows: int = PIECE_ROWS) -> Iterator[pl.DataFrame]:

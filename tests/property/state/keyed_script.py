@@ -1,4 +1,4 @@
-"""A keyed function that plays the acts of its rows, then tells all that their key holds."""
+"""A keyed function that plays the acts of its rows, and yields all that their key holds."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ from sluice.declaration.keyed_states import (
 from tests.property.operators.played import EPOCH
 
 MS = timedelta(milliseconds=1)
-RESULT = {
-    "id": int,
-    "name": str,
-    "what": str,
-    "at": datetime,
-    "watermark": datetime,
-    "holds": str,
-}
+RESULT = {"id": int, "name": str, "what": str, "at": datetime, "watermark": datetime, "holds": str}
 
 
 class Spread(AggregateFunction[int, tuple[int, float], float]):
@@ -48,8 +41,6 @@ class Spread(AggregateFunction[int, tuple[int, float], float]):
 
 
 class Script(KeyedProcessFunction):
-    """Plays the acts of a row, then tells all that the key holds."""
-
     last = ValueState(int)
     stamp = ValueState(datetime)
     numbers = ListState(int)
@@ -60,7 +51,7 @@ class Script(KeyedProcessFunction):
     def process(self, row: Row, context: Context) -> Iterable[Row]:
         for act in row["acts"]:
             self._play(act["act"], act["n"], context)
-        yield self._told("row", context)
+        yield self._held("row", context)
 
     def on_timer(self, timestamp: datetime, context: OnTimerContext) -> Iterable[Row]:
         assert timestamp == context.timestamp
@@ -70,7 +61,7 @@ class Script(KeyedProcessFunction):
             if left > 0:
                 context.timers.register_event_time(timestamp + 2 * MS)
                 context.timers.register_processing_time(timestamp + 2 * MS)
-        return [self._told(context.time_domain, context)]
+        return [self._held(context.time_domain, context)]
 
     def _play(self, act: str, n: int, context: Context) -> None:
         match act:
@@ -93,12 +84,11 @@ class Script(KeyedProcessFunction):
                 self.counts.clear()
             case "chain":
                 self.counts.put("chain", 3)
-            case "reduce" | "irreducible" | "aggregate" | "forget":
-                self._accumulate(act, n)
             case _:
-                self._time(act, EPOCH + n * MS, context.timers)
+                self._play_other(act, n, context.timers)
 
-    def _accumulate(self, act: str, n: int) -> None:
+    def _play_other(self, act: str, n: int, timers: Timers) -> None:
+        instant = EPOCH + n * MS
         match act:
             case "reduce":
                 self.reduced.add(n)
@@ -106,12 +96,8 @@ class Script(KeyedProcessFunction):
                 self.reduced.clear()
             case "aggregate":
                 self.spread.add(n)
-            case _:
-                assert act == "forget"
+            case "forget":
                 self.spread.clear()
-
-    def _time(self, act: str, instant: datetime, timers: Timers) -> None:
-        match act:
             case "event":
                 timers.register_event_time(instant + MS / 2)
             case "clock":
@@ -122,7 +108,7 @@ class Script(KeyedProcessFunction):
                 assert act == "no clock"
                 timers.delete_processing_time(instant)
 
-    def _told(self, what: str, context: Context) -> Row:
+    def _held(self, what: str, context: Context) -> Row:
         holds = (
             *(self.last.get(), self.stamp.get(), self.numbers.get(), self.counts.items()),
             *(self.reduced.get(), self.spread.get()),

@@ -26,16 +26,9 @@ from sluice.state.segments import HASH, StateSchema, decode_segment, encode_segm
 from tests.merged_runs import merge_runs
 
 TTL_MS = 10
+NUMBERS = dict.fromkeys(("start", "at", "value"), pl.Int64())
 SCHEMA = StateSchema(
-    columns=pl.Schema(
-        {
-            "id": pl.Int64(),
-            "name": pl.String(),
-            "start": pl.Int64(),
-            "at": pl.Int64(),
-            "value": pl.Int64(),
-        }
-    ),
+    columns=pl.Schema({"id": pl.Int64(), "name": pl.String(), **NUMBERS}),
     key_columns=("id", "name"),
     sub_key_columns=("start",),
     time_column="at",
@@ -145,13 +138,8 @@ class World(Written):
         """*table* as segments of one sorted run: each of the hashes from one cut to the next."""
         starts = sorted({MIN_HASH, *cuts})
         ends = [start - 1 for start in starts[1:]] + [MAX_HASH]
-        frame = pl.from_arrow(table)
-        assert isinstance(frame, pl.DataFrame)
-        kept = [frame[HASH].is_between(start, end) for start, end in zip(starts, ends, strict=True)]
-        return [
-            self.segment(table.filter(pa.array(mask.to_list(), pa.bool_())), start, end)
-            for mask, start, end in zip(kept, starts, ends, strict=True)
-        ]
+        bounds = zip(starts, ends, strict=True)
+        return [self.segment(between(table, *bound), *bound) for bound in bounds]
 
     def segment(self, table: pa.Table, first_hash: int, last_hash: int | None = None) -> Run:
         number = len(self.opened)
@@ -170,6 +158,11 @@ def played(history: Sequence[Epoch], schema: StateSchema = SCHEMA) -> World:
     for epoch in history:
         world.play(epoch)
     return world
+
+
+def between(table: pa.Table, first_hash: int, last_hash: int) -> pa.Table:
+    hashes = pl.DataFrame(table)[HASH]
+    return table.filter(hashes.is_between(first_hash, last_hash).to_arrow())
 
 
 def a_delta(epoch: Epoch, schema: StateSchema = SCHEMA, now_ms: int = 0) -> pa.Table:

@@ -1,6 +1,6 @@
 """Keyed state against a dictionary, whatever is merged, cut, sliced, deleted, or shares a hash.
 
-Method: see ``keyed_world``; after the last epoch everything that can be read is compared.
+See ``keyed_world``; after the last epoch everything that can be read is compared.
 """
 
 from __future__ import annotations
@@ -353,9 +353,11 @@ def test_a_row_lives_until_its_ttl_has_passed_since_its_last_write(
 
 def test_an_expired_run_is_not_opened() -> None:
     world = World(MORTAL)
-    old = world.segment(a_delta(Epoch({(7, 1, "b", 0): (1, 1)}), MORTAL, 100), 7)
-    new = world.segment(a_delta(Epoch({(7, 1, "b", 1): (1, 2)}), MORTAL, 101), 7)
-    state = KeyedState(MORTAL, [old, new], now_ms=100 + TTL_MS)
+    runs = [
+        world.segment(a_delta(Epoch({(7, 1, "b", n): (1, 1 + n)}), MORTAL, 100 + n), 7)
+        for n in (0, 1)
+    ]
+    state = KeyedState(MORTAL, runs, now_ms=100 + TTL_MS)
 
     assert state.scan().rows() == [(7, 1, "b", 1, 1, 2)]
     assert state.due(1).height == 1
@@ -397,25 +399,16 @@ sub_keys = st.tuples(
 def test_one_of_many_rows_of_a_key_is_found_by_bisection(
     stored: set[SubKey], others: set[SubKey], parts: int
 ) -> None:
+    columns = {"s": pl.String(), "f": pl.Float64(), "b": pl.Boolean()}
     schema = StateSchema(
-        columns=pl.Schema(
-            {
-                "id": pl.Int64(),
-                "s": pl.String(),
-                "f": pl.Float64(),
-                "b": pl.Boolean(),
-                "v": pl.Int64(),
-            }
-        ),
+        columns=pl.Schema({"id": pl.Int64(), **columns, "v": pl.Int64()}),
         key_columns=("id",),
-        sub_key_columns=("s", "f", "b"),
+        sub_key_columns=tuple(columns),
     )
     rows = [(7, 1, *sub_key, number) for number, sub_key in enumerate(stored)]
     frame = pl.DataFrame(rows, schema=schema.live, orient="row").unique(schema.identity)
-    tables = [
-        Run(table=delta_table(schema, frame[part::parts], frame.clear())) for part in range(parts)
-    ]
-    state = KeyedState(schema, tables)
+    deltas = (delta_table(schema, frame[part::parts], frame.clear()) for part in range(parts))
+    state = KeyedState(schema, [Run(table=delta) for delta in deltas])
     wanted = pl.DataFrame(
         [(7, 1, *sub_key) for sub_key in stored | others],
         schema={name: schema.live[name] for name in schema.identity},
@@ -426,6 +419,5 @@ def test_one_of_many_rows_of_a_key_is_found_by_bisection(
 
     beside = wanted.join(frame, on=schema.identity, how="left", nulls_equal=True)
     assert found["v"].to_list() == beside["v"].to_list()
-    assert state.lookup(wanted.select(schema.key).unique()).height == frame.height * bool(
-        len(wanted)
-    )
+    looked_up = state.lookup(wanted.select(schema.key).unique())
+    assert looked_up.height == (frame.height if wanted.height else 0)

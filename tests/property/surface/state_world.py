@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import polars as pl
 import pyarrow as pa
 from hypothesis import strategies as st
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, StateHandle
 from sluice.state.cache import SegmentCache
 from sluice.state.merging import describe_segment, merge_pieces, open_runs
-from sluice.state.segments import HASH
 from sluice.store.open import StoreLocation
 from sluice.surface.state import StateTable
 from tests.property.state.keyed_world import (
@@ -25,6 +23,7 @@ from tests.property.state.keyed_world import (
     Identity,
     Value,
     Written,
+    between,
     bounds,
     identities,
     values,
@@ -71,7 +70,7 @@ class World(Written):
         delta = self.write(epoch)
         for index, start in enumerate(self.starts):
             handles = self.subtasks[index]
-            handles += self.segment(_between(delta, start, self.last(index)))
+            handles += self.segment(between(delta, start, self.last(index)).combine_chunks())
             newest = handles[-epoch.merged :]
             is_all = len(newest) == len(handles)
             handles[-epoch.merged :] = self.merged(newest, epoch, is_all=is_all)
@@ -122,9 +121,3 @@ class World(Written):
             as_of_ms=self.now_ms,
         )
         return Snapshot(table, self.live)
-
-
-def _between(table: pa.Table, first: int, last: int) -> pa.Table:
-    frame = pl.DataFrame(pl.from_arrow(table))
-    mask = frame[HASH].is_between(first, last)
-    return table.filter(pa.array(mask.to_list(), pa.bool_())).combine_chunks()

@@ -1,9 +1,4 @@
-"""The words of a SQL text that are columns, and not Spark's keywords.
-
-The columns that a source's steps read: never fewer than they name.
-
-A schema as Spark writes it, read without Spark.
-"""
+"""The texts of SQL in a declaration: their columns, the columns that steps read, and schemas."""
 
 from __future__ import annotations
 
@@ -103,8 +98,8 @@ def test_a_misspelt_column_is_found(sql: str, name: str) -> None:
     assert unknown_column(sql, NAMES) == name
 
 
-NAMES_OF_STEPS = ["id", "price", "name", "größe", "of`f"]
-ALWAYS = ["größe", "of`f"]  # Names that SQL may spell in more than one way.
+COLUMNS = ["id", "price", "name", "größe", "of`f"]
+ALWAYS = ["größe", "of`f"]  # Names that SQL can spell in more than one way are always read.
 
 
 @pytest.mark.parametrize(
@@ -125,13 +120,13 @@ ALWAYS = ["größe", "of`f"]  # Names that SQL may spell in more than one way.
 def test_a_select_without_a_star_says_which_columns_are_read(
     steps: list[Step], read: list[str] | None
 ) -> None:
-    assert columns_read(steps, NAMES_OF_STEPS) == read
+    assert columns_read(steps, COLUMNS) == read
 
 
 def test_what_is_looked_at_behind_the_steps_is_read_with_what_they_name() -> None:
     steps = [Filter("id > 1")]
 
-    assert columns_read(steps, NAMES_OF_STEPS, ["price"]) == ["id", "price", *ALWAYS]
+    assert columns_read(steps, COLUMNS, ["price"]) == ["id", "price", *ALWAYS]
 
 
 def test_every_form_of_a_type_is_read() -> None:

@@ -1,4 +1,4 @@
-"""What a stage is to call is looked at when it is declared, not by the worker that calls it."""
+"""The function of a stage is checked when it is declared, not by the worker that calls it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ def a_keyed_stream() -> KeyedStream:
     ("function", "sentence"),
     [
         (Visits, r"process_keyed\(\) is given the class Visits; give it an instance, Visits\(\)$"),
-        (
-            rows_and_state,
-            r"rows_and_state, which is no KeyedProcessFunction; .*process\(\)",
-        ),
+        (rows_and_state, r"rows_and_state, which is no KeyedProcessFunction; .*process\(\)"),
         (Lookalike, r"is given Lookalike, which is no KeyedProcessFunction"),
         (Lookalike(), r"is given <.*Lookalike object at .*>, which is no KeyedProcessFunction"),
         (None, r"is given None, which is no KeyedProcessFunction"),
@@ -49,15 +46,9 @@ def test_what_is_no_instance_of_a_keyed_function_is_refused(function: Any, sente
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (
-            Visits(),
-            r"a KeyedProcessFunction, Visits, .*process_keyed\(..., Visits\(\), ...\)",
-        ),
+        (Visits(), r"a KeyedProcessFunction, Visits, .*process_keyed\(..., Visits\(\), ...\)"),
         (Visits, r"a KeyedProcessFunction, Visits, .*process_keyed\(..., Visits\(\), ...\)"),
-        (
-            "rows_and_state",
-            r"'rows_and_state', which cannot be called; .*two Polars frames",
-        ),
+        ("rows_and_state", r"'rows_and_state', which cannot be called; .*two Polars frames"),
     ],
 )
 def test_what_is_no_function_of_frames_is_refused(function: Any, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Parameters: what a person gave, else the environment's, else the default; resolved once."""
+"""Parameters: the given value, else the environment's, else the default; resolved once."""
 
 from __future__ import annotations
 
@@ -53,13 +53,12 @@ def test_a_path_is_made_absolute_and_a_uri_is_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert resolve_params([INPUT], {"input": "a/../b.log"}, "logs") == {
-        "input": f"{tmp_path}/b.log"
-    }
-    assert resolve_params([INPUT], {"input": "~/b"}, "logs") == {
-        "input": str(Path("~/b").expanduser())
-    }
-    assert resolve_params([INPUT], {"input": "s3://bucket/b"}, "logs") == {"input": "s3://bucket/b"}
+    for path, resolved in (
+        ("a/../b.log", f"{tmp_path}/b.log"),
+        ("~/b", str(Path("~/b").expanduser())),
+        ("s3://bucket/b", "s3://bucket/b"),
+    ):
+        assert resolve_params([INPUT], {"input": path}, "logs") == {"input": resolved}
 
 
 def test_a_value_is_text_whatever_it_was_declared_as() -> None:

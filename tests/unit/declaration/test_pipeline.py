@@ -41,7 +41,7 @@ def a_stage() -> Stream:
     return a_stream().transform("parse", same)
 
 
-# What somebody declares with who runs no type checker.
+# For declarations by a person who runs no type checker.
 AnyPipeline: Any = Pipeline
 any_pipeline: Callable[[], Any] = partial(Pipeline, "a")
 any_stream: Callable[[], Any] = a_stream
@@ -52,10 +52,6 @@ def declared_again(uid: str) -> None:
     stream = a_stage()
     stream.sink("results", FilesTable())
     stream.key_by("a").aggregate(uid, n=agg.count())
-
-
-def an_updated_stream() -> Stream:
-    return a_stage().key_by("a").aggregate("counts", n=agg.count())
 
 
 def looked_up(**how: object) -> Stream:
@@ -69,21 +65,10 @@ def a_table_is_streamed() -> None:
     names.transform("read", same)
 
 
-def where_after_a_consumer() -> None:
+def where_after(consume: Callable[[Stream], object]) -> None:
     stream = a_stage()
-    stream.transform("next_one", same)
+    consume(stream)
     stream.where("a > 1")
-
-
-def where_after_a_sink() -> None:
-    stream = a_stage()
-    stream.sink("results", FilesTable())
-    stream.where("a > 1")
-
-
-def a_sink_of_another_uid_twice() -> None:
-    stream = a_stage()
-    stream.sink("parse", FilesTable())
 
 
 def a_sink_twice() -> None:
@@ -123,7 +108,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: a_stage().pipeline.source("parse", Nexmark()), "uid 'parse' is declared twice"
     ),
     "sink twice": (a_sink_twice, "uid 'results' is declared twice"),
-    "sink as stage": (a_sink_of_another_uid_twice, "uid 'parse' is declared twice"),
+    "sink as stage": (
+        lambda: a_stage().sink("parse", FilesTable()), "uid 'parse' is declared twice"
+    ),
     "window without event time": (
         lambda: a_stream(None).transform("parse", same).key_by("a").window(
             "sums", MINUTE, n=agg.count()
@@ -234,9 +221,13 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "lookup 'join' needs a table source; declare 'events' with table=True",
     ),
     "where after a consumer": (
-        where_after_a_consumer, "before its consumers; 'parse' is already consumed"
+        lambda: where_after(lambda stream: stream.transform("next_one", same)),
+        "before its consumers; 'parse' is already consumed",
     ),
-    "where after a sink": (where_after_a_sink, "before its consumers; 'parse' is already consumed"),
+    "where after a sink": (
+        lambda: where_after(lambda stream: stream.sink("results", FilesTable())),
+        "before its consumers; 'parse' is already consumed",
+    ),
     "empty key": (lambda: a_stage().key_by(), r"key_by\(\) needs at least one column"),
     "top 0": (
         lambda: a_stage().key_by("a").top_n("best", 0, by="n", unique="a"),
@@ -315,7 +306,7 @@ FORGOTTEN: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGOTTEN)
-def test_who_forgets_a_uid_is_told_what_to_write(name: str) -> None:
+def test_a_forgotten_uid_is_refused_with_what_to_write(name: str) -> None:
     declare, written = FORGOTTEN[name]
 
     with pytest.raises(ConfigurationError) as caught:
@@ -400,7 +391,7 @@ def test_chaining_is_disabled_of_a_stage_alone() -> None:
         source.disable_chaining()
 
 
-def test_what_a_source_is_filtered_by_costs_no_stage() -> None:
+def test_filters_and_projections_of_a_source_cost_no_stage() -> None:
     events = a_stream()
     bids = events.where("price > 0").where("a < 9").select("a", "bid.price AS price", "x.at")
     bids.key_by("a").aggregate("sums", total=agg.sum("price"))

@@ -1,4 +1,4 @@
-"""The pipelines of a project are found, and their functions reach Spark's workers."""
+"""The pipelines of a project are found and loaded, and its patterns select which become DAGs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from sluice.declaration.project import (
     PipelinesPackage,
     find_pipelines,
+    idle_patterns,
+    is_selected,
     load_declarations,
     load_pipeline,
     loaded_package,
@@ -27,6 +29,7 @@ pipeline = Pipeline("{uid}")
 events = pipeline.source("events", Nexmark(10)).transform("parse", filtered)
 events.sink("results", FilesTable())
 """
+UIDS = ("auctions", "nexmark_q4", "orders", "orders_v1")
 HELPERS = """
 def filtered(rows):
     return rows.where("auction > 0")
@@ -53,9 +56,9 @@ def declare(folder: Path, uid: str = "demo") -> Path:
     return folder
 
 
-def a_project(folder: Path, said: str) -> Path:
+def a_project(folder: Path, settings: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text(f"[tool.sluice]\n{said}\n")
+    (folder / "pyproject.toml").write_text(f"[tool.sluice]\n{settings}\n")
     return folder
 
 
@@ -137,7 +140,9 @@ def test_dags_are_those_of_the_table_that_names_the_pipelines_or_of_the_environm
 
     assert find_pipelines(env={}) == in_the_table
     assert find_pipelines(env={"SLUICE_PIPELINES": "acme"}) == PipelinesPackage(name="acme")
-    assert find_pipelines(env={"SLUICE_DAGS": "orders, bids"}).dags == ("orders", "bids")
+    patterns = find_pipelines(env={"SLUICE_DAGS": "orders, !bids  !draft_*"}).dags
+    assert patterns == ("orders", "!bids", "!draft_*")  # By spaces or commas.
+    assert find_pipelines(env={"SLUICE_DAGS": " "}) == in_the_table
 
 
 MISTAKES: dict[str, tuple[str, str]] = {
@@ -161,9 +166,9 @@ MISTAKES: dict[str, tuple[str, str]] = {
 def test_a_mistake_names_the_file(
     mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, expected = MISTAKES[mistake]
+    settings, expected = MISTAKES[mistake]
     (tmp_path / "my-flows").mkdir()
-    monkeypatch.chdir(a_project(tmp_path, said))
+    monkeypatch.chdir(a_project(tmp_path, settings))
 
     with pytest.raises(ConfigurationError) as error:
         find_pipelines()
@@ -191,8 +196,8 @@ def test_a_folder_of_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
 
     problems = load_declarations(PipelinesPackage(name="json", folder=folder)).problems
 
-    (said,) = problems.values()
-    assert said.startswith(f"the folder {folder} with pipelines has the name of a module that is")
+    (problem,) = problems.values()
+    assert problem.startswith(f"the folder {folder} with pipelines has the name of a module that")
 
 
 def test_a_folder_is_found_before_a_package_of_its_name(
@@ -213,3 +218,23 @@ def test_a_package_that_is_loaded_again_is_the_last_one(tmp_path: Path) -> None:
         find_pipelines(said=str(folder)).load()
 
     assert loaded_package() == PipelinesPackage(name="flows", folder=flows)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "selected"),
+    [
+        ("", UIDS),
+        ("auctions orders", ("auctions", "orders")),
+        ("!nexmark_*", ("auctions", "orders", "orders_v1")),
+        ("orders* !orders_v1", ("orders",)),
+        ("!orders* orders_v1", ("auctions", "nexmark_q4", "orders_v1")),
+        ("* !*", ()),
+        ("Orders", ()),
+    ],
+)
+def test_the_last_pattern_that_fits_decides(patterns: str, selected: tuple[str, ...]) -> None:
+    assert tuple(uid for uid in UIDS if is_selected(uid, tuple(patterns.split()))) == selected
+
+
+def test_patterns_that_fit_nothing_are_found() -> None:
+    assert idle_patterns(("orders*", "!nexmrk_*", "bids"), UIDS) == ("!nexmrk_*", "bids")

@@ -1,6 +1,6 @@
 """The cache holds what is right or nothing; whatever happens to its folder costs downloads only.
 
-The cache's folder stays within its bound, and forgets what was used least recently.
+Its folder stays within its bound, and loses the files that were used least recently.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from sluice.core.handles import SegmentHandle
 from sluice.errors import ConfigurationError, CorruptSegment
 from sluice.protocol.records import checksum
 from sluice.state import cache
-from sluice.state import cache as cache_module
-from sluice.state import cache as state_cache
 from sluice.state.cache import (
     BLOCK_BYTES,
     DOWNLOADS,
@@ -41,6 +39,7 @@ from sluice.store.open import StoreLocation
 from tests.patching import replace_in
 
 MEMORY = StoreLocation("memory://cache-tests")
+NewCache = Callable[..., SegmentCache]
 
 
 def a_body(number: int = 0, rows: int = 10) -> bytes:
@@ -70,7 +69,7 @@ def store() -> CountingStore:
 
 
 @pytest.fixture
-def a_cache(store: CountingStore, tmp_path: Path) -> Callable[..., SegmentCache]:
+def a_cache(store: CountingStore, tmp_path: Path) -> NewCache:
     """One per call, as every worker process has its own; all of one folder."""
     return lambda **given: SegmentCache(
         MEMORY, store, **{"folder": tmp_path / "cache", "max_bytes": 2**30, **given}
@@ -83,7 +82,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def test_a_segment_is_downloaded_once_for_all_workers(
-    store: CountingStore, a_cache: Callable[..., SegmentCache]
+    store: CountingStore, a_cache: NewCache
 ) -> None:
     handle = stored(store, a_body())
 
@@ -93,9 +92,7 @@ def test_a_segment_is_downloaded_once_for_all_workers(
     assert store.requests["get"] == 1
 
 
-def test_what_was_uploaded_is_not_downloaded(
-    store: CountingStore, a_cache: Callable[..., SegmentCache]
-) -> None:
+def test_what_was_uploaded_is_not_downloaded(store: CountingStore, a_cache: NewCache) -> None:
     body = a_body()
     handle = stored(store, body)
 
@@ -106,22 +103,22 @@ def test_what_was_uploaded_is_not_downloaded(
 
 
 def test_what_travels_in_the_ack_is_neither_downloaded_nor_kept(
-    store: CountingStore, a_cache: Callable[..., SegmentCache], tmp_path: Path
+    store: CountingStore, a_cache: NewCache, tmp_path: Path
 ) -> None:
     body = a_body()
     handle = replace(handle_of(body), key="", inline=body)
 
-    cache = a_cache()
-    cache.prefetch([handle])
+    opened = a_cache()
+    opened.prefetch([handle])
 
-    assert rows_of(cache.open(handle)) == [*range(10)]
-    assert [rows_of(table) for table in cache.open_all([handle, handle])] == [[*range(10)]] * 2
+    assert rows_of(opened.open(handle)) == [*range(10)]
+    assert [rows_of(table) for table in opened.open_all([handle, handle])] == [[*range(10)]] * 2
     assert store.requests.total() == 0
     assert files_below(tmp_path) == []
 
 
 def test_wrong_bytes_in_the_bucket_are_refused_and_not_kept(
-    store: CountingStore, a_cache: Callable[..., SegmentCache], tmp_path: Path
+    store: CountingStore, a_cache: NewCache, tmp_path: Path
 ) -> None:
     handle = handle_of(a_body(1))
     store.put(handle.key, a_body(2))
@@ -133,15 +130,17 @@ def test_wrong_bytes_in_the_bucket_are_refused_and_not_kept(
     assert files_below(tmp_path) == []
 
 
-def test_a_missing_segment_is_named(a_cache: Callable[..., SegmentCache]) -> None:
+def test_a_missing_segment_is_named(a_cache: NewCache) -> None:
+    handle = handle_of(a_body(), key="shared/x")
+
     with pytest.raises(CorruptSegment, match="segment shared/x is missing from memory://"):
-        a_cache().open(handle_of(a_body(), key="shared/x"))
+        a_cache().open(handle)
     with pytest.raises(CorruptSegment, match="segment shared/x is missing from memory://"):
-        a_cache().open_all([handle_of(a_body(), key="shared/x")])
+        a_cache().open_all([handle])
 
 
 def test_a_segment_of_another_root_comes_from_there(
-    store: CountingStore, a_cache: Callable[..., SegmentCache]
+    store: CountingStore, a_cache: NewCache
 ) -> None:
     body = a_body()
     named_store("elsewhere").put("savepoints/s", body)
@@ -165,7 +164,7 @@ def test_a_segment_of_another_root_comes_from_there(
 )
 def test_a_damaged_file_is_downloaded_again(
     store: CountingStore,
-    a_cache: Callable[..., SegmentCache],
+    a_cache: NewCache,
     tmp_path: Path,
     damage: Callable[[Path], object],
 ) -> None:
@@ -182,7 +181,7 @@ def test_a_damaged_file_is_downloaded_again(
 
 def test_what_was_written_before_the_machine_started_is_not_trusted(
     store: CountingStore,
-    a_cache: Callable[..., SegmentCache],
+    a_cache: NewCache,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,7 +189,7 @@ def test_what_was_written_before_the_machine_started_is_not_trusted(
     handle = stored(store, a_body())
     for boot in ("first", "second", "second"):
         (tmp_path / "boot_id").write_text(f"{boot}\n")
-        monkeypatch.setattr(state_cache, "_BOOT_ID", tmp_path / "boot_id")
+        monkeypatch.setattr(cache, "_BOOT_ID", tmp_path / "boot_id")
 
         assert rows_of(a_cache().open(handle)) == [*range(10)]
 
@@ -198,20 +197,20 @@ def test_what_was_written_before_the_machine_started_is_not_trusted(
 
 
 def test_a_file_of_another_user_is_not_trusted(
-    store: CountingStore, a_cache: Callable[..., SegmentCache], monkeypatch: pytest.MonkeyPatch
+    store: CountingStore, a_cache: NewCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = stored(store, a_body())
-    cache = a_cache()
-    cache.open(handle)
+    opened = a_cache()
+    opened.open(handle)
 
     replace_in(monkeypatch, "sluice.state.cache", "os", getuid=lambda: -1)
 
-    assert rows_of(cache.open(handle)) == [*range(10)]
+    assert rows_of(opened.open(handle)) == [*range(10)]
     assert store.requests["get"] == 2
 
 
 def test_a_folder_that_cannot_be_written_costs_downloads_and_nothing_else(
-    store: CountingStore, a_cache: Callable[..., SegmentCache], tmp_path: Path
+    store: CountingStore, a_cache: NewCache, tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("a file is in the way")
     body = a_body()
@@ -225,7 +224,7 @@ def test_a_folder_that_cannot_be_written_costs_downloads_and_nothing_else(
 
 
 def test_a_mapped_table_outlives_its_file(
-    store: CountingStore, a_cache: Callable[..., SegmentCache], tmp_path: Path
+    store: CountingStore, a_cache: NewCache, tmp_path: Path
 ) -> None:
     table = a_cache().open(stored(store, a_body()))
 
@@ -247,16 +246,15 @@ def test_many_are_downloaded_side_by_side_and_each_once(
 
     meeting = Meeting(store)
     handles = [stored(store, a_body(number)) for number in range(2 * DOWNLOADS)]
-    cache = SegmentCache(MEMORY, meeting, folder=tmp_path)
 
-    tables = cache.open_all([*handles, *handles])
+    tables = SegmentCache(MEMORY, meeting, folder=tmp_path).open_all([*handles, *handles])
 
     assert [rows_of(table)[0] for table in tables] == [*range(2 * DOWNLOADS)] * 2
     assert meeting.requests["get"] == len(handles)
 
 
 def test_prefetching_downloads_only_what_is_not_here(
-    store: CountingStore, a_cache: Callable[..., SegmentCache]
+    store: CountingStore, a_cache: NewCache
 ) -> None:
     handles = [stored(store, a_body(number)) for number in range(4)]
     a_cache().open(handles[1])
@@ -269,16 +267,13 @@ def test_prefetching_downloads_only_what_is_not_here(
     assert store.requests["get"] == 4
 
 
-# A root that is a folder itself.
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> FileStore:
     return FileStore(tmp_path / "root")
 
 
 @pytest.fixture
-def a_file_cache(root: FileStore, tmp_path: Path) -> Callable[..., SegmentCache]:
+def a_file_cache(root: FileStore, tmp_path: Path) -> NewCache:
     return lambda: SegmentCache(
         StoreLocation(root.root), root, folder=tmp_path / "cache", max_bytes=2**30
     )
@@ -294,12 +289,12 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             keys.append(name)
         return open_segment(path, checksum=checksum, name=name)
 
-    monkeypatch.setattr(cache_module, "open_segment", watched)
+    monkeypatch.setattr(cache, "open_segment", watched)
     return keys
 
 
 def test_a_file_of_the_root_is_mapped_where_it_is_and_verified_once(
-    root: FileStore, a_file_cache: Callable[..., SegmentCache], verified: list[str], tmp_path: Path
+    root: FileStore, a_file_cache: NewCache, verified: list[str], tmp_path: Path
 ) -> None:
     handle = stored(root, a_body())
 
@@ -311,7 +306,7 @@ def test_a_file_of_the_root_is_mapped_where_it_is_and_verified_once(
 
 
 def test_what_this_machine_uploaded_to_a_folder_is_not_verified_again(
-    root: FileStore, a_file_cache: Callable[..., SegmentCache], verified: list[str]
+    root: FileStore, a_file_cache: NewCache, verified: list[str]
 ) -> None:
     body = a_body()
     handle = stored(root, body)
@@ -323,7 +318,7 @@ def test_what_this_machine_uploaded_to_a_folder_is_not_verified_again(
 
 
 def test_files_of_the_root_are_verified_side_by_side_before_they_are_needed(
-    root: FileStore, a_file_cache: Callable[..., SegmentCache], verified: list[str]
+    root: FileStore, a_file_cache: NewCache, verified: list[str]
 ) -> None:
     handles = [stored(root, a_body(number)) for number in range(3)]
 
@@ -334,20 +329,20 @@ def test_files_of_the_root_are_verified_side_by_side_before_they_are_needed(
 
 
 def test_equal_bytes_in_another_file_are_verified_too(
-    root: FileStore, a_file_cache: Callable[..., SegmentCache], verified: list[str]
+    root: FileStore, a_file_cache: NewCache, verified: list[str]
 ) -> None:
     handle = stored(root, a_body())
     copy = replace(handle, key="copy")
     root.put("copy", a_body())
 
-    for one in (handle, copy, handle, copy):
-        a_file_cache().open(one)
+    for each in (handle, copy, handle, copy):
+        a_file_cache().open(each)
 
     assert verified == [handle.key, "copy"]
 
 
 def test_a_file_of_the_root_that_changed_after_it_was_verified_is_refused(
-    root: FileStore, a_file_cache: Callable[..., SegmentCache]
+    root: FileStore, a_file_cache: NewCache
 ) -> None:
     handle = stored(root, a_body(rows=1_000))
     a_file_cache().open(handle)
@@ -364,7 +359,7 @@ def test_a_file_of_the_root_that_changed_after_it_was_verified_is_refused(
 
 @pytest.mark.parametrize("length", [0, 9, -8])
 def test_a_truncated_file_of_the_root_is_refused(
-    root: FileStore, a_file_cache: Callable[..., SegmentCache], length: int
+    root: FileStore, a_file_cache: NewCache, length: int
 ) -> None:
     handle = stored(root, a_body())
     path = root.path_of(handle.key)
@@ -375,9 +370,7 @@ def test_a_truncated_file_of_the_root_is_refused(
         a_file_cache().open(handle)
 
 
-def test_a_missing_file_of_the_root_is_named(
-    root: FileStore, a_file_cache: Callable[..., SegmentCache]
-) -> None:
+def test_a_missing_file_of_the_root_is_named(root: FileStore, a_file_cache: NewCache) -> None:
     handle = stored(root, a_body())
     a_file_cache().open(handle)
 
@@ -389,7 +382,7 @@ def test_a_missing_file_of_the_root_is_named(
 
 def test_another_root_may_be_a_folder(
     store: CountingStore,
-    a_cache: Callable[..., SegmentCache],
+    a_cache: NewCache,
     root: FileStore,
     verified: list[str],
     tmp_path: Path,
@@ -401,9 +394,6 @@ def test_another_root_may_be_a_folder(
 
     assert verified == [handle.key]
     assert store.requests.total() == 0
-
-
-# The environment.
 
 
 def test_the_environment_names_the_folder_and_its_bound(
@@ -421,9 +411,9 @@ def test_a_bound_of_nothing_keeps_nothing(
 ) -> None:
     monkeypatch.setenv("SLUICE_CACHE_MAX_BYTES", "0")
     handle = stored(store, a_body())
-    cache = SegmentCache(MEMORY, store, folder=tmp_path)
+    bounded = SegmentCache(MEMORY, store, folder=tmp_path)
 
-    assert rows_of(cache.open(handle)) == rows_of(cache.open(handle)) == [*range(10)]
+    assert rows_of(bounded.open(handle)) == rows_of(bounded.open(handle)) == [*range(10)]
     assert store.requests["get"] == 2
     assert files_below(tmp_path) == []
 
@@ -448,23 +438,12 @@ def a_file(folder: CacheFolder, name: str, *, used_at: int, blocks: int = 1) -> 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     folder = CacheFolder(tmp_path, 8 * BLOCK_BYTES)
     files = [a_file(folder, f"f{n}", used_at=1_000 + n) for n in range(8)]
-    os.utime(files[0], (2_000, 2_000))
 
+    folder.use("f0")  # It is the most recent now.
     folder.keep("new", b"x" * BLOCK_BYTES)
 
     assert [path.name for path in files if path.exists()] == ["f0", "f3", "f4", "f5", "f6", "f7"]
     assert folder.path("new").exists()
-
-
-def test_using_a_file_makes_it_recent(tmp_path: Path) -> None:
-    folder = CacheFolder(tmp_path, 8 * BLOCK_BYTES)
-    files = [a_file(folder, f"f{n}", used_at=1_000 + n) for n in range(8)]
-
-    folder.use("f0")
-    folder.keep("new", b"x")
-
-    assert files[0].exists()
-    assert not files[1].exists()
 
 
 def test_files_of_older_boots_and_temporary_ones_of_the_dead_go_as_well(tmp_path: Path) -> None:

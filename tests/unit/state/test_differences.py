@@ -1,4 +1,4 @@
-"""What a difference of two states reads, and how it compares rows of changed columns."""
+"""What the difference of two states reads, and how it compares rows of changed columns."""
 
 from __future__ import annotations
 
@@ -26,9 +26,12 @@ def a_segment(
 ) -> StateHandle:
     """Of each hash the user of that number."""
     rows = pl.DataFrame({HASH: [*hashes], "user": [*hashes], "bids": [bids] * len(hashes)})
-    rows = rows.cast(dict(schema.live))  # type: ignore[arg-type]
-    deletes = schema.live.to_frame().select(schema.identity)
-    return describe_segment(schema, delta_table(schema, rows, deletes, now_ms=now_ms))[0]
+    return stored(schema, rows.cast(dict(schema.live)), now_ms)  # type: ignore[arg-type]
+
+
+def stored(schema: StateSchema, rows: pl.DataFrame, now_ms: int = 0) -> StateHandle:
+    table = delta_table(schema, rows, schema.live.to_frame(), now_ms=now_ms)
+    return describe_segment(schema, table)[0]
 
 
 def a_side(*handles: StateHandle, schema: StateSchema = SCHEMA, now_ms: int = 0) -> Side:
@@ -123,17 +126,17 @@ def test_a_window_takes_no_more_rows_than_it_was_told_and_the_next_is_not_read()
 def test_many_stretches_of_few_rows_are_looked_up_together() -> None:
     before = a_side(a_segment(range(200), 1))
     pieces = [a_segment([n], 2) for n in range(100)]
-    told: list[str] = []
+    prefetched: list[str] = []
 
     def prefetch(segments: Sequence[SegmentHandle]) -> None:
-        told.extend(segment.checksum for segment in segments)
+        prefetched.extend(segment.checksum for segment in segments)
 
     differences = Differences(before, a_side(*before.handles, *pieces), Opened(), prefetch)
     windows = [window.keys["user"].to_list() for window in differences.windows(-(2**63), ROWS)]
 
     assert [user for window in windows for user in window] == [*range(100)]
     assert len(windows) == -(-100 // STRETCHES_AT_ONCE)
-    assert told == [piece.segment.checksum for piece in pieces]
+    assert prefetched == [piece.segment.checksum for piece in pieces]
 
 
 def test_rows_that_may_have_expired_count_before_the_next_stretch_is_read() -> None:
@@ -170,9 +173,8 @@ def test_a_column_of_one_side_does_not_make_a_row_differ_and_a_wider_type_neithe
     )
     old = a_segment([1, 2], 5, narrow)
     rows = pl.DataFrame({HASH: [1, 2], "user": [1, 2], "bids": [5, 6], "most": [9, 9]})
-    deletes = wider.live.to_frame().select(wider.identity)
-    new = describe_segment(wider, delta_table(wider, rows, deletes))[0]
-    before, after = a_side(old, schema=narrow), a_side(old, new, schema=wider)
+    before = a_side(old, schema=narrow)
+    after = a_side(old, stored(wider, rows), schema=wider)
 
     (window, *_) = Differences(before, after, Opened()).windows(-(2**63), ROWS)
 
@@ -198,15 +200,14 @@ def test_values_of_any_type_are_compared(type_: pl.DataType, was: object, is_now
         rows = pl.DataFrame(
             {HASH: [1, 2], "user": [1, 2], "kept": [kept, was]}, schema=dict(schema.live)
         )
-        deletes = schema.live.to_frame().select(schema.identity)
-        return describe_segment(schema, delta_table(schema, rows, deletes))[0]
+        return stored(schema, rows)
 
     before, after = a_side(segment(was), schema=schema), a_side(segment(is_now), schema=schema)
 
     assert differences_of(before, after, Opened()) == [("changed", 1)]
 
 
-def test_keys_of_other_columns_are_told_apart_in_words() -> None:
+def test_keys_of_other_columns_are_refused_in_words() -> None:
     other = StateSchema(
         columns=pl.Schema({"user": pl.String(), "bids": pl.Int64()}), key_columns=("user",)
     )

@@ -36,10 +36,7 @@ FLOATS = (pl.Float32, pl.Float64)
 
 
 def a_schema(**columns: Any) -> StateSchema:
-    return StateSchema(
-        columns=pl.Schema({"id": pl.Int64(), **columns}),
-        key_columns=("id",),
-    )
+    return StateSchema(columns=pl.Schema({"id": pl.Int64(), **columns}), key_columns=("id",))
 
 
 def a_run(schema: StateSchema, *rows: tuple[Any, ...], now_ms: int = 0) -> Run:
@@ -146,10 +143,7 @@ def test_a_new_column_is_null_in_old_rows_and_a_dropped_one_is_ignored() -> None
 
     rows = read(schema, old, a_run(schema, (2, 201, ["x"])))
 
-    assert rows == [
-        {"id": 1, "kept": 100, "new": None},
-        {"id": 2, "kept": 201, "new": ["x"]},
-    ]
+    assert rows == [{"id": 1, "kept": 100, "new": None}, {"id": 2, "kept": 201, "new": ["x"]}]
 
 
 def test_a_time_column_that_is_new_makes_no_old_row_due() -> None:
@@ -208,22 +202,22 @@ def test_without_its_ttl_state_lives_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "change"),
     [
         (pl.Int32(), "key column 'id' was Int64 and is now Int32, but the columns of a key"),
         (pl.String(), "key column 'id' was Int64 and is now String"),
     ],
 )
-def test_the_type_of_a_key_may_not_change_at_all(now: pl.DataType, said: str) -> None:
+def test_the_type_of_a_key_may_not_change_at_all(now: pl.DataType, change: str) -> None:
     run = a_run(a_schema(), (1,))
     schema = StateSchema(columns=pl.Schema({"id": now}), key_columns=("id",))
 
-    with pytest.raises(RestoreError, match=f"stage 'totals' cannot read its state: {said}"):
+    with pytest.raises(RestoreError, match=f"stage 'totals' cannot read its state: {change}"):
         KeyedState(schema, [run], owner="stage 'totals'").scan()
 
 
 @pytest.mark.parametrize(
-    ("keys", "sub_keys", "said"),
+    ("keys", "sub_keys", "change"),
     [
         (("a",), (), "its key was a, b and is now a;"),
         (("b", "a"), (), "its key was a, b and is now b, a;"),
@@ -232,16 +226,16 @@ def test_the_type_of_a_key_may_not_change_at_all(now: pl.DataType, said: str) ->
     ],
 )
 def test_the_columns_of_a_key_and_their_order_may_not_change(
-    keys: tuple[str, ...], sub_keys: tuple[str, ...], said: str
+    keys: tuple[str, ...], sub_keys: tuple[str, ...], change: str
 ) -> None:
     columns = pl.Schema({"a": pl.Int64(), "b": pl.Int64(), "c": pl.Int64()})
     before = StateSchema(columns=columns, key_columns=("a", "b"))
     now = StateSchema(columns=columns, key_columns=keys, sub_key_columns=sub_keys)
     run = a_run(before, (1, 2, 3))
 
-    with pytest.raises(RestoreError, match=f"a stage cannot read its state: {said} restore with"):
+    with pytest.raises(RestoreError, match=f"a stage cannot read its state: {change} restore with"):
         KeyedState(now, [run]).scan()
-    with pytest.raises(RestoreError, match=said):
+    with pytest.raises(RestoreError, match=change):
         merge_runs(now, [run], drop_tombstones=True)
 
 

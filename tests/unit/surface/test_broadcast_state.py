@@ -54,21 +54,20 @@ class Flagged(KeyedBroadcastProcessFunction):
     def process(self, row: Row, context: Context) -> Iterable[Row]:
         self.seen.set(self.seen.get(0) + 1)
         prices = [(key, *value) for key, value in self.prices.items()]
-        self.log.append(("bid", context.key["bid_auction"], (self.seen.get(), prices)))
+        auction, seen = context.key["bid_auction"], self.seen.get()
+        self.log.append(("bid", auction, (seen, prices)))
         assert self.prices.get(prices[0][0]) == prices[0][1:]
-        yield {"auction": context.key["bid_auction"], "seen": self.seen.get(), "told": str(prices)}
+        yield {"auction": auction, "seen": seen, "prices": str(prices)}
 
 
 def a_pipeline(function: Any, parallelism: int = 2) -> Pipeline:
     pipeline = Pipeline("bids", Checkpointing(max_records_per_epoch=150), parallelism=parallelism)
     bids = pipeline.source("bids", Nexmark(600, columns=("bid_auction", "price")))
-    told = pipeline.source("told", Nexmark(450, columns=("bid_auction", "price")))
-    rules = told.transform("rules", lambda rows: rows)
+    broadcast = pipeline.source("broadcast", Nexmark(450, columns=("bid_auction", "price")))
+    rules = broadcast.transform("rules", lambda rows: rows)
+    result = {"auction": int, "seen": int, "prices": str}
     flagged = bids.key_by("bid_auction").process_keyed(
-        STAGE,
-        function,
-        result={"auction": int, "seen": int, "told": str},
-        broadcast=rules,
+        STAGE, function, result=result, broadcast=rules
     )
     flagged.sink("out", FilesTable())
     return pipeline
@@ -143,49 +142,43 @@ class Misused(Flagged):
         return ()
 
 
-@pytest.mark.parametrize(
-    ("on_rule", "on_bid", "error", "message"),
-    [
-        (
-            lambda f: f.prices.put(1, (2, 3)),
-            lambda f: f.prices.put(1, (2, 3)),
-            ConfigurationError,
-            "'prices' is read-only for rows of keys; write it in process_broadcast",
-        ),
-        (lambda _: None, lambda f: f.prices.remove(1), ConfigurationError, "'prices' is read-only"),
-        (lambda _: None, lambda f: f.prices.clear(), ConfigurationError, "'prices' is read-only"),
-        (
-            lambda f: f.seen.set(1),
-            lambda _: None,
-            ConfigurationError,
-            "'flagged', broadcast row: state 'seen' is that of a key; use it inside process",
-        ),
-        (
-            lambda f: f.prices.put(1, 2),
-            lambda _: None,
-            ConfigurationError,
-            r"broadcast row: state 'prices' holds tuple\[int, int\], not 2 of type int",
-        ),
-        (
-            lambda _: iter(()),
-            lambda _: None,
-            ConfigurationError,
-            r"process_broadcast\(\) yields rows, but every subtask calls it",
-        ),
-        (
-            lambda _: 1 / 0,
-            lambda _: None,
-            StageFailed,
-            r"process_broadcast\(\) raised ZeroDivisionError",
-        ),
-    ],
-    ids=["put", "remove", "clear", "state of a key", "type", "yields", "raises"],
-)
-def test_a_function_that_misuses_its_state_is_refused(
-    on_rule: Any, on_bid: Any, error: type[Exception], message: str
-) -> None:
+def nothing(_: Any) -> None: ...
+
+
+def put(function: Any) -> None:
+    function.prices.put(1, (2, 3))
+
+
+# What the function does with a broadcast row, and with a bid; the message.
+MISUSES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], str]] = {
+    "put": (put, put, "'prices' is read-only for rows of keys; write it in process_broadcast"),
+    "remove": (nothing, lambda f: f.prices.remove(1), "'prices' is read-only"),
+    "clear": (nothing, lambda f: f.prices.clear(), "'prices' is read-only"),
+    "state of a key": (
+        lambda f: f.seen.set(1),
+        nothing,
+        "'flagged', broadcast row: state 'seen' is that of a key; use it inside process",
+    ),
+    "type": (
+        lambda f: f.prices.put(1, 2),
+        nothing,
+        r"broadcast row: state 'prices' holds tuple\[int, int\], not 2 of type int",
+    ),
+    "yields": (
+        lambda _: iter(()),
+        nothing,
+        r"process_broadcast\(\) yields rows, but every subtask calls it",
+    ),
+    "raises": (lambda _: 1 / 0, nothing, r"process_broadcast\(\) raised ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_function_that_misuses_its_state_is_refused(misuse: str) -> None:
+    on_rule, on_bid, message = MISUSES[misuse]
     job = a_running_job(a_pipeline(Misused(on_rule, on_bid), 1))
 
+    error = StageFailed if misuse == "raises" else ConfigurationError
     with pytest.raises(error, match=message):
         play(job, 1)
 
@@ -193,7 +186,7 @@ def test_a_function_that_misuses_its_state_is_refused(
 def test_broadcast_state_that_is_cleared_is_gone() -> None:
     job = a_running_job(a_pipeline(Flagged(), 2))
     play(job, 1)
-    cleared = Misused(lambda f: f.prices.clear(), lambda _: None)
+    cleared = Misused(lambda f: f.prices.clear(), nothing)
 
     play(replace(job, pipeline=a_pipeline(cleared, 2)), 1)
 
@@ -214,8 +207,8 @@ def test_broadcast_state_is_migrated_like_any_other() -> None:
     play(job, 1)
     before = rows_of(job, "broadcast:prices")
     seen: list[Any] = []
-    renamed = a_pipeline(Renamed(lambda _: None, lambda f: seen.append(f.prices.items())), 2)
-    refused = replace(job, pipeline=a_pipeline(Refused(print, print), 2))
+    renamed = a_pipeline(Renamed(nothing, lambda f: seen.append(f.prices.items())), 2)
+    refused = replace(job, pipeline=a_pipeline(Refused(nothing, nothing), 2))
 
     play(replace(job, pipeline=renamed), 1)
 
@@ -239,24 +232,19 @@ def test_a_stream_and_a_function_that_do_not_fit_are_refused_where_they_are_decl
     bids = pipeline.source("bids", Nexmark(600, columns=("bid_auction", "price")))
     rules = bids.transform("rules", lambda rows: rows)
     other = Pipeline("other").source("bids", Nexmark(1)).transform("rules", lambda rows: rows)
-    result = {"auction": int}
-
-    def declare(function: KeyedProcessFunction, broadcast: Stream | None) -> None:
+    counted = bids.key_by("price").aggregate("counted", n=agg.count())
+    mistakes: list[tuple[KeyedProcessFunction, Stream | None, str]] = [
+        (Keyed(), rules, "'rules', but Keyed has no process_broadcast"),
+        (Stray(), None, "Stray declares broadcast state 'rules', which nothing writes"),
+        (Flagged(), None, "say which stream it sees whole: process_keyed"),
+        (Flagged(), bids, "broadcasts the source 'bids' itself; put a stage"),
+        (Flagged(), other, "streams of two pipelines, 'bids' and 'other'"),
+        (Flagged(), counted, "'counted', whose rows replace earlier ones"),
+    ]
+    for function, broadcast, message in mistakes:
         keyed = bids.key_by("bid_auction")
-        keyed.process_keyed(STAGE, function, result=result, broadcast=broadcast)
-
-    with pytest.raises(ConfigurationError, match="'rules', but Keyed has no process_broadcast"):
-        declare(Keyed(), rules)
-    with pytest.raises(ConfigurationError, match="Stray declares broadcast state 'rules', which n"):
-        declare(Stray(), None)
-    with pytest.raises(ConfigurationError, match="say which stream it sees whole: process_keyed"):
-        declare(Flagged(), None)
-    with pytest.raises(ConfigurationError, match="broadcasts the source 'bids' itself; put a stag"):
-        declare(Flagged(), bids)
-    with pytest.raises(ConfigurationError, match="streams of two pipelines, 'bids' and 'other'"):
-        declare(Flagged(), other)
-    with pytest.raises(ConfigurationError, match="'counted', whose rows replace earlier ones"):
-        declare(Flagged(), bids.key_by("price").aggregate("counted", n=agg.count()))
+        with pytest.raises(ConfigurationError, match=message):
+            keyed.process_keyed(STAGE, function, result={"auction": int}, broadcast=broadcast)
 
 
 def test_keys_go_on_with_what_was_broadcast_when_the_stream_has_ended() -> None:
