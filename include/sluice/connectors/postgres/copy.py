@@ -1,17 +1,13 @@
-"""The columns that are selected from a table, and the Arrow types of PostgreSQL's types.
+"""Rows by COPY, from and to a table: CSV that Arrow parses and writes, a column at once.
 
-smallint, int, bigint, real, double precision, boolean, date and bytea keep their types; numeric of
-a precision up to 38 becomes decimal128; timestamp and timestamptz microseconds, the latter in UTC.
-text, varchar, char, uuid, json, jsonb and enums become text, and arrays JSON's text.
+No Python object is made per value, but for nested ones, which are written as JSON.  In COPY's CSV a
+null is nothing and the empty string is two quotes, which Arrow distinguishes when it reads; when it
+writes, it quotes every text and leaves nulls empty.
 
-Reads rows with COPY as CSV, parsed by Arrow without a Python object per value.
-
-In COPY's CSV a null is nothing and the empty string is two quotes, which Arrow distinguishes.
-
-Writes rows with COPY from CSV, made by Arrow without a Python object per value.
-
-Arrow quotes every text and leaves nulls empty, by which COPY distinguishes them.  Only nested
-values, which are written as JSON, become Python objects.
+Types that are read: smallint, int, bigint, real, double precision, boolean, date and bytea keep
+theirs; numeric of a precision up to 38 becomes decimal128; timestamp and timestamptz microseconds,
+the latter in UTC; text, varchar, char, uuid, json, jsonb and enums become text, and arrays JSON's
+text.
 """
 
 from __future__ import annotations
@@ -36,6 +32,9 @@ if TYPE_CHECKING:
 MOST_DIGITS = 38  # The digits of decimal128, and of Spark's decimals.
 CAST = re.compile(r"(?P<name>[^:]+)::(?P<type>[A-Za-z][A-Za-z0-9_ ]*(\([0-9, ]+\))?)")
 TEXT_TYPES = ("text", "varchar", "bpchar", "name", "citext", "uuid", "json", "jsonb")
+# CSV of a batch: large enough to keep Arrow's parser busy, and small beside a worker's memory.
+BATCH_BYTES = 8 << 20
+SLICE_ROWS = 1 << 16  # CSV at a time: the server parses one block while the next is written.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +88,7 @@ class Selected:
                 f"column {self.name!r} is numeric without a precision, and sluice has to know how "
                 f"many digits follow the point; {cast}"
             )
-        # See numeric_typmod_precision and _scale in PostgreSQL's numeric.c.
-        precision = ((self.typmod - 4) >> 16) & 0xFFFF
-        scale = (((self.typmod - 4) & 0x7FF) ^ 1024) - 1024
+        precision, scale = numeric_digits(self.typmod)
         digits = max(precision, scale) if scale >= 0 else precision - scale
         if digits > MOST_DIGITS:
             raise ConfigurationError(
@@ -99,6 +96,11 @@ class Selected:
                 f"digits is the most that Arrow and Spark hold; {cast}"
             )
         return pa.decimal128(digits, max(scale, 0))
+
+
+def numeric_digits(typmod: int) -> tuple[int, int]:
+    """Precision and scale in a numeric's modifier: numeric_typmod_precision in numeric.c."""
+    return ((typmod - 4) >> 16) & 0xFFFF, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Selection:
     def schema(self) -> pa.Schema:
         import pyarrow as pa
 
-        fields = [pa.field(one.name, one.arrow()) for one in self.columns]
+        fields = [pa.field(column.name, column.arrow()) for column in self.columns]
         return pa.schema([*fields, pa.field(RECORD, pa.int64())])
 
     def sql(self, where: str, start: int, end: int) -> Composed:
@@ -128,7 +130,7 @@ class Selection:
             "SELECT {columns} FROM {table} WHERE {offset} >= {start} AND {offset} < {end}"
             "{where} ORDER BY {offset}"
         ).format(
-            columns=SQL(", ").join([offset, *(self._expression(one) for one in self.columns)]),
+            columns=SQL(", ").join([offset, *map(self._expression, self.columns)]),
             offset=offset,
             table=self.table.sql,
             start=Literal(start),
@@ -164,11 +166,11 @@ def select(
 
     casts: dict[str, str] = {}
     names: list[str] = []
-    for one in columns:
-        match = CAST.fullmatch(one)
+    for column in columns:
+        match = CAST.fullmatch(column)
         if match is not None:
             casts[match["name"]] = match["type"]
-        names.append(match["name"] if match is not None else one)
+        names.append(match["name"] if match is not None else column)
     wanted = SQL(", ").join(
         [SQL("{} AS {}").format(_value(name, casts), Identifier(name)) for name in names]
     )
@@ -178,10 +180,8 @@ def select(
             f"column {twice!r} of {table} is twice in `columns`, and a row has one column of a "
             "name; name it once"
         )
-    asked = connection.execute(
-        SQL("SELECT {} FROM {} LIMIT 0").format(wanted if names else SQL("*"), table.sql)
-    )
-    result = asked.pgresult
+    no_rows = SQL("SELECT {} FROM {} LIMIT 0").format(wanted if names else SQL("*"), table.sql)
+    result = connection.execute(no_rows).pgresult
     assert result is not None
     types = {
         oid: rest
@@ -197,7 +197,7 @@ def select(
         name = result.fname(number)
         assert name is not None
         selected.append(Selected(name.decode(), type_, shown, kind, result.fmod(number), is_array))
-    check_names([one.name for one in selected], f"table {table}")
+    check_names([column.name for column in selected], f"table {table}")
     return Selection(table, offset_column, tuple(selected), casts)
 
 
@@ -209,10 +209,6 @@ def _value(name: str, casts: dict[str, str]) -> Composed:
         return SQL("{}").format(column)
     type_ = SQL(casts[name])  # CAST accepts the type's name with a modifier.
     return SQL("{}::{}").format(column, type_)
-
-
-# CSV of a batch: large enough to keep Arrow's parser busy, and small beside a worker's memory.
-BATCH_BYTES = 8 << 20
 
 
 def copy_out(connection: Connection, query: Composed, batch_bytes: int) -> Iterator[bytes]:
@@ -262,7 +258,7 @@ def parsed(csv: bytes, selection: Selection, schema: pa.Schema) -> pa.RecordBatc
 
     # By number, as names need not be unique; the offset is the first.
     names = [str(number) for number in range(len(schema))]
-    hexes = [number for number, one in enumerate(selection.columns, 1) if one.is_hex]
+    hexes = [number for number, column in enumerate(selection.columns, 1) if column.is_hex]
     kinds = [schema.types[-1], *schema.types[:-1]]
     types = {
         name: pa.string() if number in hexes else kinds[number] for number, name in enumerate(names)
@@ -313,9 +309,6 @@ def unhexed(text: pa.Array) -> pa.Array:
     )
 
 
-SLICE_ROWS = 1 << 16  # CSV at a time: the server parses one block while the next is written.
-
-
 def copy_in(connection: Connection, into: Identifier, tables: Iterable[pa.Table]) -> int:
     """Append rows, with one COPY for neighbouring tables of one schema; return their number."""
     from psycopg.sql import SQL, Identifier
@@ -338,9 +331,8 @@ def check_values(rows: pa.Table) -> None:
     import pyarrow as pa
 
     types = pa.types
-    for name, given in zip(rows.column_names, rows.columns, strict=True):
-        is_coded = types.is_dictionary(given.type)
-        column = given.cast(given.type.value_type) if is_coded else given
+    for name, raw in zip(rows.column_names, rows.columns, strict=True):
+        column = raw.cast(raw.type.value_type) if types.is_dictionary(raw.type) else raw
         check_years(column, name, "")
         if types.is_nested(column.type):
             if any(text is not None and _holds_nul(text) for text in _texts(column)):
@@ -391,17 +383,20 @@ def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Ar
                 f"column {name!r} has nanoseconds, and PostgreSQL keeps microseconds: {error}; "
                 "truncate it before it is written"
             ) from error
-    if (
-        pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-        or pa.types.is_fixed_size_binary(type_)
-    ):
+    if is_binary(type_):
         return pa.chunked_array([_hex(chunk) for chunk in column.chunks], pa.string())
     return column
 
 
+def is_binary(type_: pa.DataType) -> bool:
+    from pyarrow import types
+
+    is_varying = types.is_binary(type_) or types.is_large_binary(type_)
+    return bool(is_varying or types.is_fixed_size_binary(type_))
+
+
 def _texts(column: pa.ChunkedArray) -> Iterator[str | None]:
-    return (None if one is None else _json(one) for one in column.to_pylist())
+    return (None if value is None else _json(value) for value in column.to_pylist())
 
 
 def _json(value: object) -> str:
@@ -409,21 +404,21 @@ def _json(value: object) -> str:
     try:
         return json.dumps(value, default=_in_json, allow_nan=False)
     except ValueError:
-        return json.dumps(_numbers_alone(value), default=_in_json)
+        return json.dumps(_finite(value), default=_in_json)
 
 
 def _in_json(value: object) -> str:
     return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
-def _numbers_alone(value: object) -> object:
+def _finite(value: object) -> object:
     match value:
         case float() if not math.isfinite(value):
             return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
         case dict():
-            return {name: _numbers_alone(one) for name, one in value.items()}
+            return {name: _finite(inner) for name, inner in value.items()}
         case list() | tuple():
-            return [_numbers_alone(one) for one in value]
+            return [_finite(inner) for inner in value]
         case _:
             return value
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.places import check_changelog
+from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ class PostgresTable:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        given = (self.dsn, self.table, self.ledger_name)
-        return tuple(value for value in given if isinstance(value, Param))
+        return params_of(self.dsn, self.table, self.ledger_name)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         from sluice.connectors.postgres.ledger import Ledger

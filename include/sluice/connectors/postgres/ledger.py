@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS {ledger} (
     published_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (sink, checkpoint_id))
 """
-FOUND = "SELECT to_regclass(%(ledger)s) IS NOT NULL AND to_regclass(%(sinks)s) IS NOT NULL"
+FOUND = "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL"
 # The server groups neighbouring ids to spans, as there is a row per id, for years.
 SPANS = """
 SELECT min(checkpoint_id), max(checkpoint_id) FROM (
@@ -72,22 +72,16 @@ class Ledger:
     lock_wait_s: float = LOCK_WAIT_S
 
     def exists(self, connection: Connection) -> bool:
-        names = {"ledger": LEDGER, "sinks": SINKS}
-        places = {key: self.table.beside(name).sql.as_string(None) for key, name in names.items()}
-        found = connection.execute(FOUND, places).fetchone()
-        assert found is not None, "the statement has a row whatever there is"
-        return bool(found[0])
+        names = [self.table.beside(name).sql.as_string(None) for name in (LEDGER, SINKS)]
+        return bool(one_row(connection, FOUND, *names)[0])
 
     def create(self, connection: Connection) -> None:
         """Create the tables, under a lock: concurrent CREATE ... IF NOT EXISTS would fail."""
         from psycopg.sql import SQL
 
-        one_at_a_time(connection, f"create {self.table.beside(LEDGER)}")
-        connection.execute(
-            SQL(CREATE).format(
-                ledger=self.table.beside(LEDGER).sql, sinks=self.table.beside(SINKS).sql
-            )
-        )
+        ledger, sinks = self.table.beside(LEDGER), self.table.beside(SINKS)
+        one_at_a_time(connection, f"create {ledger}")
+        connection.execute(SQL(CREATE).format(ledger=ledger.sql, sinks=sinks.sql))
 
     def lock(self, connection: Connection) -> None:
         """Take the sink's lock, until the transaction ends.
@@ -98,8 +92,8 @@ class Ledger:
         from psycopg.sql import SQL
 
         key = _lock_key(f"{self.table.schema} {self.sink}")
-        since = seen_at = time.monotonic()
-        seen: tuple[object, ...] | None = None
+        since = changed_at = time.monotonic()
+        last_holder: tuple[object, ...] | None = None
         while not one_row(connection, "SELECT pg_try_advisory_xact_lock(%s)", key)[0]:
             now = time.monotonic()
             if now - since > self.lock_wait_s:
@@ -108,9 +102,9 @@ class Ledger:
                     f"{self.lock_wait_s:.0f} s"
                 )
             holder = connection.execute(HOLDER, [key]).fetchone()
-            if holder != seen:
-                seen, seen_at = holder, now
-            elif holder is not None and holder[2] and now - seen_at > self.hung_after_s:
+            if holder != last_holder:
+                last_holder, changed_at = holder, now
+            elif holder is not None and holder[2] and now - changed_at > self.hung_after_s:
                 _disconnect(connection, holder[0], holder[1])
             time.sleep(POLL_S)
         connection.execute(
@@ -121,7 +115,7 @@ class Ledger:
         )
 
     def timeline(self, connection: Connection, since: int = 0) -> Timeline:
-        """The time line; ids before both *since* and the newest are not told apart."""
+        """The time line; of ids before *since*, only the newest is read."""
         from psycopg.sql import SQL
 
         ledger, sinks = self.table.beside(LEDGER).sql, self.table.beside(SINKS).sql
@@ -137,9 +131,9 @@ class Ledger:
         if found is None:
             return Timeline()
         *_, oldest, newest = found
-        first = min(since, newest or 0)
+        start = min(since, newest or 0)
         spans = connection.execute(
-            SQL(SPANS).format(ledger=ledger), {"sink": self.sink, "since": first}
+            SQL(SPANS).format(ledger=ledger), {"sink": self.sink, "since": start}
         )
         return Timeline(
             life=found[0],
@@ -148,8 +142,8 @@ class Ledger:
             through=int(found[3]),
             continues=found[4],
             past=tuple((life, generation) for life, generation in found[5]),
-            published=tuple((int(one), int(last)) for one, last in spans),
-            is_cut=oldest is not None and oldest < first,
+            published=tuple((int(first), int(last)) for first, last in spans),
+            is_cut=oldest is not None and oldest < start,
         )
 
     def note(
@@ -160,17 +154,17 @@ class Ledger:
         from psycopg.types.json import Jsonb
 
         ledger = self.table.beside(LEDGER).sql
-        there, wanted = _ids(before.published), _ids(after.published)
+        old, new = _ids(before.published), _ids(after.published)
         connection.execute(
             SQL("DELETE FROM {} WHERE sink = %s AND checkpoint_id = ANY(%s)").format(ledger),
-            [self.sink, [*there - wanted]],
+            [self.sink, [*old - new]],
         )
         connection.execute(
             SQL(
                 "INSERT INTO {} (sink, checkpoint_id, rows, life, generation)"
                 " SELECT %s, unnest(%s::bigint[]), %s, %s, %s"
             ).format(ledger),
-            [self.sink, [*wanted - there], rows, after.life, after.generation],
+            [self.sink, [*new - old], rows, after.life, after.generation],
         )
         connection.execute(
             SQL(
@@ -200,13 +194,11 @@ class Ledger:
         """The other sinks that write the table."""
         from psycopg.sql import SQL
 
-        found = connection.execute(
-            SQL("SELECT sink FROM {} WHERE table_name = %s AND sink <> %s ORDER BY sink").format(
-                self.table.beside(SINKS).sql
-            ),
-            [str(self.table), self.sink],
-        )
-        return tuple(one for (one,) in found)
+        statement = SQL(
+            "SELECT sink FROM {} WHERE table_name = %s AND sink <> %s ORDER BY sink"
+        ).format(self.table.beside(SINKS).sql)
+        found = connection.execute(statement, [str(self.table), self.sink])
+        return tuple(sink for (sink,) in found)
 
 
 def one_at_a_time(connection: Connection, what: str) -> None:
@@ -215,7 +207,7 @@ def one_at_a_time(connection: Connection, what: str) -> None:
 
 
 def _ids(spans: tuple[CheckpointRange, ...]) -> set[int]:
-    return {one for first, last in spans for one in range(first, last + 1)}
+    return {id_ for first, last in spans for id_ in range(first, last + 1)}
 
 
 def _disconnect(connection: Connection, pid: int, backend_start: object) -> None:

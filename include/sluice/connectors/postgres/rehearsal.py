@@ -1,17 +1,13 @@
 """The rehearsal of a commit: whether a table takes the values of rows that are staged.
 
 The rows go into a temporary table that has the types and constraints of the real one, in a
-transaction that is rolled back: what the server says of them there, it would say at the commit,
-when the checkpoint could not be aborted any more.  What lies between rows, unique indexes, foreign
-keys and partitions, is asked of the temporary table and the real ones.  The real table is only
-read.
+transaction that is rolled back: what the server refuses there, it would refuse at the commit, when
+the checkpoint could not be aborted any more.  What holds between rows (unique indexes, foreign keys
+and partitions) is compared by queries of the temporary table and the real ones.  The real table is
+only read.
 
 Not tried: what triggers do, exclusion constraints, foreign keys of other tables to this one, and
 the unique indexes of a table that is upserted into.
-
-What a table demands of values: its constraints, and the types that refuse some texts.
-
-All of it is asked in one query.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from sluice.errors import ConfigurationError
 if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
-    from psycopg.sql import SQL, Composable, Composed, Identifier
+    from psycopg.sql import SQL, Composed, Identifier
 
 TEMPORARY = "sluice_rehearsal"
 _COLUMN = re.compile(r"COPY .+?, line \d+, column (?P<name>.+?)(?::|$)", re.DOTALL)
@@ -38,7 +34,7 @@ _OF_VALUES = ("22", "23")  # SQLSTATE's data exceptions, and integrity constrain
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Of the rows of *checkpoint_id*, which have *columns*, for *table*, which demands *rules*."""
+    """The rows of *checkpoint_id*, which have *columns*, tried for *table*, which has *rules*."""
 
     table: TableName
     rules: TableRules
@@ -55,12 +51,12 @@ class Rehearsal:
 
         self._make(connection)
         try:
-            copy_in(connection, self._there, tables)
+            copy_in(connection, self._temporary, tables)
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith(_OF_VALUES):
                 raise
-            raise self._refused(*self._told(error.diag)) from None
-        connection.execute(_sql("ANALYZE {}").format(self._there))
+            raise self._refused(*self._reason_and_fix(error.diag)) from None
+        connection.execute(_sql("ANALYZE {}").format(self._temporary))
         self._try_partitions(connection)
         for rule in self.rules.of("unique"):
             self._try_unique(connection, rule)
@@ -68,70 +64,63 @@ class Rehearsal:
             self._try_foreign(connection, rule)
 
     @property
-    def _there(self) -> Identifier:
+    def _temporary(self) -> Identifier:
         from psycopg.sql import Identifier
 
         return Identifier("pg_temp", TEMPORARY)
 
     def _make(self, connection: Connection) -> None:
-        """It takes no number of a sequence for columns that the rows do not have."""
+        """Make the temporary table; its rows take no number of a sequence of the real one."""
         from psycopg.sql import Identifier
 
         connection.execute(
             _sql(
                 "CREATE TEMP TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING"
                 " GENERATED) ON COMMIT DROP"
-            ).format(self._there, self.table.sql)
+            ).format(self._temporary, self.table.sql)
         )
         for name in {*self.rules.names("numbered")} - {*self.columns}:
             free = _sql("ALTER TABLE {0} ALTER {1} DROP DEFAULT, ALTER {1} DROP NOT NULL")
-            connection.execute(free.format(self._there, Identifier(name)))
+            connection.execute(free.format(self._temporary, Identifier(name)))
 
     def _try_partitions(self, connection: Connection) -> None:
         partitions = self.rules.of("partition")
         if not partitions:
             return
-        fits = _sql(" OR ").join([_sql("({})").format(_sql(one.said)) for one in partitions])
-        count = self._count(
-            connection, _sql("SELECT FROM {} WHERE NOT coalesce({}, false)"), self._there, fits
-        )
+        fits = _sql(" OR ").join([_sql("({})").format(_sql(rule.sql)) for rule in partitions])
+        homeless = _sql("SELECT FROM {} WHERE NOT coalesce({}, false)")
+        count = _count(connection, homeless.format(self._temporary, fits))
         if count:
             raise self._refused(
                 f"rows ({count}) would be in none of its partitions", "create one for them"
             )
 
     def _try_unique(self, connection: Connection, rule: Rule) -> None:
-        """Against each other, and against the rows that are there."""
+        """Compare the keys with each other, and with those of the real table."""
         keys = [_sql("k{}").format(_sql(str(number))) for number in range(len(rule.parts))]
         has_key = _sql(" AND ").join([_sql("{} IS NOT NULL").format(key) for key in keys])
-        own = self._keys(rule, self._there)
-        twice = self._count(
-            connection,
-            _sql("SELECT FROM ({}) o WHERE {} GROUP BY {} HAVING count(*) > 1"),
-            own,
-            _sql("true") if rule.is_strict else has_key,
-            _sql(", ").join(keys),
+        own = self._keys(rule, self._temporary)
+        repeated = _sql("SELECT FROM ({}) o WHERE {} GROUP BY {} HAVING count(*) > 1").format(
+            own, _sql("true") if rule.is_strict else has_key, _sql(", ").join(keys)
         )
         shown = f"unique index {rule.name!r} ({', '.join(rule.parts)})"
         fix = "leave doubles out in the stage, declare upsert_key, or drop the index"
-        if twice:
-            raise self._refused(f"keys of {shown} come more than once in them ({twice} do)", fix)
+        if count := _count(connection, repeated):
+            raise self._refused(f"keys of {shown} come more than once in them ({count} do)", fix)
         equal = "o.{0} IS NOT DISTINCT FROM t.{0}" if rule.is_strict else "o.{0} = t.{0}"
-        count = self._count(
-            connection,
-            _sql("SELECT FROM ({}) o WHERE EXISTS (SELECT FROM ({}) t WHERE {})"),
+        present = _sql("SELECT FROM ({}) o WHERE EXISTS (SELECT FROM ({}) t WHERE {})").format(
             own,
             self._keys(rule, self.table.sql),
             _sql(" AND ").join([_sql(equal).format(key) for key in keys]),
         )
-        if count:
+        if count := _count(connection, present):
             raise self._refused(f"keys of {shown} are there already ({count} are)", fix)
 
-    def _keys(self, rule: Rule, of: Identifier) -> Composed:
-        """What the index *rule* has of the rows of a table: its own columns or expressions."""
+    def _keys(self, rule: Rule, table: Identifier) -> Composed:
+        """The keys that the index *rule* has of the rows of *table*: columns or expressions."""
         keys = [_sql(f"{{}} AS k{number}").format(_sql(p)) for number, p in enumerate(rule.parts)]
         return _sql("SELECT {} FROM {} WHERE {}").format(
-            _sql(", ").join(keys), of, _sql(rule.said or "true")
+            _sql(", ").join(keys), table, _sql(rule.sql or "true")
         )
 
     def _try_foreign(self, connection: Connection, rule: Rule) -> None:
@@ -139,39 +128,29 @@ class Rehearsal:
         from psycopg.sql import Identifier
 
         pairs = [*zip(map(Identifier, rule.parts), map(Identifier, rule.others), strict=True)]
-        same = _sql(" AND ").join([_sql("r.{} = o.{}").format(other, one) for one, other in pairs])
-        is_here = _sql("EXISTS (SELECT FROM {} r WHERE {})")
-        known = is_here.format(_sql(rule.said) if rule.said else self.table.sql, same)
-        if not rule.said:
-            known += _sql(" OR ") + is_here.format(self._there, same)
-        nulls = [_sql("o.{} IS NULL").format(one) for one, _ in pairs]
-        excused = _sql(" AND " if rule.is_strict else " OR ").join(nulls)
-        count = self._count(
-            connection,
-            _sql("SELECT FROM {} o WHERE NOT ({}) AND NOT ({})"),
-            self._there,
-            excused,
-            known,
-        )
-        if count:
+        same = _sql(" AND ").join([_sql("r.{} = o.{}").format(other, own) for own, other in pairs])
+        exists = _sql("EXISTS (SELECT FROM {} r WHERE {})")
+        known = exists.format(_sql(rule.sql) if rule.sql else self.table.sql, same)
+        if not rule.sql:
+            known += _sql(" OR ") + exists.format(self._temporary, same)
+        nulls = [_sql("o.{} IS NULL").format(own) for own, _ in pairs]
+        is_null = _sql(" AND " if rule.is_strict else " OR ").join(nulls)
+        unknown = _sql("SELECT FROM {} o WHERE NOT ({}) AND NOT ({})")
+        if count := _count(connection, unknown.format(self._temporary, is_null, known)):
             raise self._refused(
-                f"rows ({count}) refer to no row of {rule.said or self.table} by "
+                f"rows ({count}) refer to no row of {rule.sql or self.table} by "
                 f"({', '.join(rule.parts)}), which foreign key {rule.name!r} demands",
                 "have those rows there first, or drop the constraint",
             )
 
-    def _count(self, connection: Connection, statement: SQL, *parts: Composable) -> int:
-        found = _sql("SELECT count(*) FROM ({}) f").format(statement.format(*parts))
-        return int(one_row(connection, found)[0])
-
-    def _told(self, diag: psycopg.errors.Diagnostic) -> tuple[str, str]:
+    def _reason_and_fix(self, diag: psycopg.errors.Diagnostic) -> tuple[str, str]:
         """What the server refused in the temporary table, and what to do."""
-        said = _VALUE.sub("", diag.message_primary or "")
+        message = _VALUE.sub("", diag.message_primary or "")
         column = diag.column_name or ""
         if not column and (found := _COLUMN.search(diag.context or "")) is not None:
             column = found["name"].strip('"')
-        types = {rule.name: rule.said for rule in self.rules.of("type")}
-        checks = {rule.name: rule.said for rule in self.rules.of("check")}
+        types = {rule.name: rule.sql for rule in self.rules.of("type")}
+        checks = {rule.name: rule.sql for rule in self.rules.of("check")}
         constraint = diag.constraint_name or ""
         if constraint in checks:
             return (
@@ -185,7 +164,7 @@ class Rehearsal:
             )
         shown = f" ({types[column]})" if column in types else ""
         return (
-            f"one has a value in column {column!r}{shown} that it does not take: {said}",
+            f"one has a value in column {column!r}{shown} that it does not take: {message}",
             "mend it in the stage, or alter the column",
         )
 
@@ -194,6 +173,11 @@ class Rehearsal:
             f"table {self.table} would refuse the rows of checkpoint {self.checkpoint_id}: {what}; "
             f"{fix}"
         )
+
+
+def _count(connection: Connection, query: Composed) -> int:
+    (count,) = one_row(connection, _sql("SELECT count(*) FROM ({}) f").format(query))
+    return int(count)
 
 
 def _sql(text: str) -> SQL:
@@ -213,7 +197,7 @@ class Rule:
     """One thing that a table demands.
 
     ==========  ===============================  =====================  =======================
-    kind        name                             said                   parts; others
+    kind        name                             sql                    parts; others
     ==========  ===============================  =====================  =======================
     check       of the constraint                its definition
     type        of the column                    its type               "domain", if it is one
@@ -231,7 +215,7 @@ class Rule:
 
     kind: RuleKind
     name: str
-    said: str
+    sql: str
     parts: tuple[str, ...]
     others: tuple[str, ...]
     is_strict: bool
@@ -248,8 +232,40 @@ class Rule:
         return is_domain or not pa.types.is_nested(schema.field(self.name).type)
 
 
-# Constraints that are NOT ENFORCED (PostgreSQL 18) and indexes whose nulls are equal (15) are told
-# by columns of the catalog that older servers lack, so rows of it are looked at as JSON.
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """All that a table demands; empty where there is no table."""
+
+    rules: tuple[Rule, ...]
+
+    def of(self, kind: RuleKind) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self.rules if rule.kind == kind)
+
+    def names(self, kind: RuleKind) -> tuple[str, ...]:
+        return tuple(rule.name for rule in self.of(kind))
+
+    def applicable(self, *, upserts: bool, columns: Sequence[str]) -> TableRules:
+        """The rules that can be tried for rows with *columns*.
+
+        None with a trigger, which may mend a row before anything is checked.  No unique index where
+        rows are upserted, as a row then takes the place of another; nor one over numbers that the
+        table gives itself.
+        """
+        if self.of("trigger"):
+            return TableRules(())
+        own_numbers = {*self.names("numbered")} - {*columns}
+        return TableRules(
+            tuple(
+                rule
+                for rule in self.rules
+                if not (rule.kind == "unique" and (upserts or own_numbers & {*rule.others}))
+                and not (rule.kind == "required" and rule.name not in columns)
+            )
+        )
+
+
+# Constraints that are NOT ENFORCED (PostgreSQL 18) and indexes whose nulls are equal (15) have
+# columns in the catalog that older servers lack, so these are read from the rows as JSON.
 _RULES = """
 WITH place AS (
     SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -311,42 +327,12 @@ SELECT 'partition', '', 'false', '{}', '{}', false FROM place WHERE relkind = 'p
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TableRules:
-    """All that a table demands; empty where there is no table."""
-
-    rules: tuple[Rule, ...]
-
-    def of(self, kind: RuleKind) -> tuple[Rule, ...]:
-        return tuple(one for one in self.rules if one.kind == kind)
-
-    def names(self, kind: RuleKind) -> tuple[str, ...]:
-        return tuple(one.name for one in self.of(kind))
-
-    def given(self, *, upserts: bool, columns: Sequence[str]) -> TableRules:
-        """Those that can be tried for rows with *columns*.
-
-        A trigger may mend a row before anything is checked.  An upsert takes the place of a row, so
-        no index of it is tried; nor one over numbers that the table gives itself.
-        """
-        if self.of("trigger"):
-            return TableRules(())
-        given_by_table = {*self.names("numbered")} - {*columns}
-        return TableRules(
-            tuple(
-                one
-                for one in self.rules
-                if not (one.kind == "unique" and (upserts or given_by_table & {*one.others}))
-                and not (one.kind == "required" and one.name not in columns)
-            )
-        )
-
-
 def rules_of(connection: Connection, table: TableName) -> TableRules:
+    """All rules of *table*, by one query."""
     found = connection.execute(_RULES, {"schema": table.schema, "name": table.name})
     return TableRules(
         tuple(
-            Rule(kind, name, said, tuple(parts), tuple(others), is_strict)
-            for kind, name, said, parts, others, is_strict in found
+            Rule(kind, name, sql, tuple(parts), tuple(others), is_strict)
+            for kind, name, sql, parts, others, is_strict in found
         )
     )

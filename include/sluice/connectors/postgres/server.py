@@ -1,16 +1,11 @@
-"""``Server``: sessions of one transaction on a PostgreSQL server, and its translated errors.
+"""A PostgreSQL server: sessions of one transaction, and what its catalog knows of a table.
 
 A session's settings are for its transaction only, so that it works behind a pooler that assigns a
-connection per transaction.  No message shows the address's password.
+connection per transaction.  Errors of the server become those of sluice, and no message shows the
+address's password.
 
-The identity of a table beside its name, by which a replaced table is noticed.
-
-DROP and CREATE make another table.  TRUNCATE gives the table, or each of its partitions, another
-file and, with RESTART IDENTITY, its sequence, too.  VACUUM FULL rewrites only the table's file and
-ALTER SEQUENCE only the sequence's, and neither changes rows.  Identities of different databases
-cannot be compared: a table that was moved with its numbers counts as the same.
-
-``Sequence``: the sequence that numbers a table's rows, if its numbers are taken in order.
+Of the catalog: a table's name and oid, its identity, by which a replaced table is noticed, and the
+sequence that numbers its rows.
 """
 
 from __future__ import annotations
@@ -91,14 +86,13 @@ class Server:
         import psycopg
 
         with self.errors():
-            given = self._parsed()
-            timeout = given.get("connect_timeout", CONNECT_TIMEOUT_S)
+            options = self._parsed()
             with psycopg.connect(
                 self.dsn,
                 prepare_threshold=None,
-                connect_timeout=timeout,
+                connect_timeout=options.get("connect_timeout", CONNECT_TIMEOUT_S),
                 client_encoding="UTF8",
-                application_name=given.get("application_name", "sluice"),
+                application_name=options.get("application_name", "sluice"),
             ) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 connection.read_only = read_only
@@ -122,17 +116,17 @@ class Server:
     def _translated(self, error: psycopg.Error) -> SluiceError:
         import psycopg
 
-        said = self._without_password(str(error).strip())
+        text = self._without_password(str(error).strip())
         code = error.sqlstate
         if code is None:
-            is_refused = any(refusal in said for refusal in _REFUSALS)
+            is_refused = any(refusal in text for refusal in _REFUSALS)
             if isinstance(error, psycopg.OperationalError) and not is_refused:
-                return StoreUnavailable(f"{self.who}: PostgreSQL did not answer: {said}")
-            return ConfigurationError(f"{self.who}: PostgreSQL refuses: {said}")
+                return StoreUnavailable(f"{self.who}: PostgreSQL did not answer: {text}")
+            return ConfigurationError(f"{self.who}: PostgreSQL refuses: {text}")
         if code.startswith(_TRANSIENT_CLASSES) or code in _TRANSIENT_CODES:
-            return StoreUnavailable(f"{self.who}: PostgreSQL could not ({code}): {said}")
+            return StoreUnavailable(f"{self.who}: PostgreSQL could not ({code}): {text}")
         hint = "; GRANT what is missing to its role" if code == "42501" else ""
-        return ConfigurationError(f"{self.who}: PostgreSQL refuses ({code}): {said}{hint}")
+        return ConfigurationError(f"{self.who}: PostgreSQL refuses ({code}): {text}{hint}")
 
     def _without_password(self, text: str) -> str:
         password = str(self._parsed().get("password") or "")
@@ -168,20 +162,34 @@ def check_encoding(connection: Connection, who: str) -> None:
         )
 
 
-FIND_IDENTITY = """
-SELECT (SELECT system_identifier FROM pg_control_system()),
-    (SELECT oid FROM pg_database WHERE datname = current_database()),
-    coalesce(
-        (SELECT min(pg_relation_filenode(relid)) FROM pg_partition_tree(%(table)s::oid::regclass)
-            WHERE isleaf),
-        pg_relation_filenode(%(table)s::oid::regclass), 0)::bigint,
-    coalesce(pg_relation_filenode(%(sequence)s::oid::regclass), 0)::bigint
-"""
+def table_oid(connection: Connection, table: TableName) -> int:
+    """The table's oid; ConfigurationError unless it is a table, partitioned or not."""
+    found = connection.execute(
+        "SELECT c.oid, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid ="
+        " c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+        [table.schema, table.name],
+    ).fetchone()
+    if found is None:
+        raise ConfigurationError(
+            f"there is no table {table} in database {connection.info.dbname!r}; names are matched "
+            "exactly, upper and lower case included"
+        )
+    if found[1] not in ("r", "p"):
+        raise ConfigurationError(
+            f"{table} is no table but a view, an index or a foreign table; name the table itself"
+        )
+    return int(found[0])
 
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """The identity of a table, made of its files.
+    """The identity of a table beside its name: the database, its oid, and its files.
+
+    DROP and CREATE make another table.  TRUNCATE gives the table, or each of its partitions,
+    another file and, with RESTART IDENTITY, its sequence, too.  VACUUM FULL rewrites only the
+    table's file and ALTER SEQUENCE only the sequence's, and neither changes rows.  Identities of
+    different databases cannot be compared: a table that was moved with its numbers counts as the
+    same.
 
     ``file`` is the table's, or that of its oldest partition; ``sequence_file`` is 0 if no sequence
     numbers the rows.
@@ -205,11 +213,24 @@ class TableIdentity:
         return f"{self.database}/{self.table}/{self.file}/{self.sequence_file}"
 
 
-def identity_of(connection: Connection, table: int, sequence: int | None) -> TableIdentity:
-    """The identity of the table and the sequence with these oids."""
-    row = connection.execute(FIND_IDENTITY, {"table": table, "sequence": sequence}).fetchone()
-    assert row is not None, "the statement has a row whatever there is"
-    return TableIdentity(f"{row[0]}/{row[1]}", table, row[2], row[3])
+_FIND_IDENTITY = """
+SELECT (SELECT system_identifier FROM pg_control_system()),
+    (SELECT oid FROM pg_database WHERE datname = current_database()),
+    coalesce(
+        (SELECT min(pg_relation_filenode(relid)) FROM pg_partition_tree(%s::oid::regclass)
+            WHERE isleaf),
+        pg_relation_filenode(%s::oid::regclass), 0)::bigint,
+    coalesce(pg_relation_filenode(%s::oid::regclass), 0)::bigint
+"""
+
+
+def identity_of(connection: Connection, table: TableName, column: str) -> TableIdentity:
+    """The identity of *table*, whose rows *column* numbers."""
+    oid = table_oid(connection, table)
+    found = _sequence_row(connection, oid, column)
+    sequence = None if found is None else found[0]
+    system, database, *files = one_row(connection, _FIND_IDENTITY, oid, oid, sequence)
+    return TableIdentity(f"{system}/{database}", oid, *files)
 
 
 def parsed_identity(text: str) -> TableIdentity:
@@ -221,52 +242,21 @@ def parsed_identity(text: str) -> TableIdentity:
         raise ProtocolViolation(f"{text!r} is no table's identity") from None
 
 
-INSTEAD = "or declare late_commits=timedelta(...) with a lag_column"
-
-# The sequence that the column owns (serial, identity), or that its default names.
-FIND_SEQUENCE = """
-SELECT s.seqrelid::oid, s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle, s.seqmin
-FROM pg_attribute a JOIN pg_sequence s ON s.seqrelid = coalesce(
-    pg_get_serial_sequence(%(table)s::oid::regclass::text, a.attname)::regclass,
-    (SELECT d.refobjid FROM pg_attrdef f
-        JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
-        JOIN pg_class c ON d.refclassid = 'pg_class'::regclass AND c.oid = d.refobjid
-        WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum AND c.relkind = 'S' LIMIT 1))
-WHERE a.attrelid = %(table)s AND a.attname = %(column)s
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """The sequence *oid* behind the numbers of the table *table_oid*."""
+    """The sequence *oid* that numbers the rows of the table *table_oid*."""
 
     oid: int
     table_oid: int
     least: int
 
     def last_value(self, connection: Connection) -> int:
-        """The largest number that was taken; one less than the least if none was."""
+        """The largest number that was taken; one less than the smallest if none was."""
         last = one_row(connection, "SELECT pg_sequence_last_value(%s::oid::regclass)", self.oid)[0]
         return self.least - 1 if last is None else int(last)
 
 
-def table_oid(connection: Connection, table: TableName) -> int:
-    """The table's oid; ConfigurationError unless it is a table, partitioned or not."""
-    found = connection.execute(
-        "SELECT c.oid, c.relkind::text FROM pg_class c JOIN pg_namespace n ON n.oid ="
-        " c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
-        [table.schema, table.name],
-    ).fetchone()
-    if found is None:
-        raise ConfigurationError(
-            f"there is no table {table} in database {connection.info.dbname!r}; names are matched "
-            "exactly, upper and lower case included"
-        )
-    if found[1] not in ("r", "p"):
-        raise ConfigurationError(
-            f"{table} is no table but a view, an index or a foreign table; name the table itself"
-        )
-    return int(found[0])
+_OR_LAG = "or declare late_commits=timedelta(...) with a lag_column"
 
 
 def sequence_of(connection: Connection, table: TableName, column: str) -> Sequence:
@@ -274,30 +264,29 @@ def sequence_of(connection: Connection, table: TableName, column: str) -> Sequen
     if one_row(connection, "SELECT pg_is_in_recovery()")[0]:
         raise ConfigurationError(
             f"the address of {table} leads to a standby, which does not know the primary's running "
-            f"transactions; give the primary's address, {INSTEAD}"
+            f"transactions; give the primary's address, {_OR_LAG}"
         )
     oid = table_oid(connection, table)
-    found = _found(connection, oid, column)
+    found = _sequence_row(connection, oid, column)
     where = f"offset column {column!r} of {table}"
     if found is None:
         raise ConfigurationError(
             f"{where} has no sequence, so it is not known which numbers are yet to come; make it "
-            f"GENERATED ALWAYS AS IDENTITY, {INSTEAD}"
+            f"GENERATED ALWAYS AS IDENTITY, {_OR_LAG}"
         )
     sequence, name, cache, increment, cycles, least = found
     if cache > 1:
         raise ConfigurationError(
             f"sequence {name} of {where} has CACHE {cache}, so sessions take numbers long before "
             f"they write rows; ALTER SEQUENCE {name} CACHE 1 and have all sessions connect anew, "
-            f"{INSTEAD}"
+            f"{_OR_LAG}"
         )
     if increment < 0 or cycles or least < 0:
         raise ConfigurationError(
             f"sequence {name} of {where} has numbers that fall, come again or are below 0; it has "
             "to grow from 0 or more, without CYCLE"
         )
-    may_look = one_row(connection, "SELECT has_sequence_privilege(%s::oid, 'SELECT')", sequence)[0]
-    if not may_look:
+    if not one_row(connection, "SELECT has_sequence_privilege(%s::oid, 'SELECT')", sequence)[0]:
         raise ConfigurationError(
             f"the role may not look at sequence {name} of {where}; GRANT SELECT ON SEQUENCE {name}"
         )
@@ -324,11 +313,18 @@ def check_numbered(connection: Connection, table: TableName, column: str) -> Non
         )
 
 
-def sequence_oid(connection: Connection, table: int, column: str) -> int | None:
-    """The oid of the sequence that numbers *column*, if there is one; *table* is an oid."""
-    found = _found(connection, table, column)
-    return None if found is None else int(found[0])
+# The sequence that the column owns (serial, identity), or that its default names.
+_FIND_SEQUENCE = """
+SELECT s.seqrelid::oid, s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle, s.seqmin
+FROM pg_attribute a JOIN pg_sequence s ON s.seqrelid = coalesce(
+    pg_get_serial_sequence(%(table)s::oid::regclass::text, a.attname)::regclass,
+    (SELECT d.refobjid FROM pg_attrdef f
+        JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
+        JOIN pg_class c ON d.refclassid = 'pg_class'::regclass AND c.oid = d.refobjid
+        WHERE f.adrelid = a.attrelid AND f.adnum = a.attnum AND c.relkind = 'S' LIMIT 1))
+WHERE a.attrelid = %(table)s AND a.attname = %(column)s
+"""
 
 
-def _found(connection: Connection, table: int, column: str) -> tuple[Any, ...] | None:
-    return connection.execute(FIND_SEQUENCE, {"table": table, "column": column}).fetchone()
+def _sequence_row(connection: Connection, table: int, column: str) -> tuple[Any, ...] | None:
+    return connection.execute(_FIND_SEQUENCE, {"table": table, "column": column}).fetchone()

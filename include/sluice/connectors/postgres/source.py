@@ -3,10 +3,9 @@
 The table is one partition.  A row is read once; later updates and deletes are not noticed.  Numbers
 may have gaps; an epoch begins at the next row that exists.
 
-The end up to which a growing table can be read: no row before it will be committed later.
-
-A sequence's number is taken when a row is written, and the row is seen when its transaction
-commits; so a smaller number may appear after a larger one.  There are two answers.
+An epoch must end where no row before its end will be committed later.  But a row takes its number
+of the sequence when it is inserted, and is visible when its transaction commits; so a smaller
+number may appear after a larger one.  There are two answers.
 
 ``Wait``, which is sound: an INSERT locks the table that it names (ROW EXCLUSIVE, PostgreSQL's
 table-level locks) before it takes a number, and holds the lock until its transaction has ended and
@@ -18,7 +17,7 @@ running transaction with a number up to the sequence's present one holds the loc
     2. writers = the transactions that hold the lock, or wait for it, read after 1
     3. when all of them have ended, every row up to ``through`` is visible, or never will be
 
-This is a ``Fence``.  It is kept in the position, so that transactions that always overlap delay
+This is a ``ReadFence``.  It is kept in the position, so that transactions that always overlap delay
 reading without stopping it.  It needs numbers that are taken in order, by the INSERT itself: a
 sequence without CACHE, and no application that fetches numbers beforehand.
 
@@ -57,7 +56,6 @@ from sluice.connectors.postgres.server import (
     one_row,
     parsed_identity,
     sequence_of,
-    sequence_oid,
     table_oid,
 )
 from sluice.core.plan import PartitionOffset, Slice
@@ -67,9 +65,10 @@ from sluice.errors import ConfigurationError, ProtocolViolation
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# The time that a trigger waits for writers; most transactions are much shorter.
-PATIENCE_S = 2.0
+PATIENCE_S = 2.0  # The time that a trigger waits for writers; most transactions are much shorter.
+POLL_S = 0.01
 WHOLE_NUMBERS = ("int2", "int4", "int8")
+PREPARED = "-1/"  # The prefix of a prepared transaction that outlived a server's restart.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,12 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class TableCut:
-    """The readable part of the table, and its ``Fence``.
+    """The readable part of the table, and the ``ReadFence`` as text.
 
     A bounded source has not ended before the cut is settled.
     """
 
-    there: Readable
+    readable: Readable
     fence: str = ""
     is_settled: bool = True
 
@@ -143,7 +142,7 @@ class PostgresTableSource(OffsetSource):
 
     def readable(self) -> Mapping[str, Readable]:
         cut = self._cut(ReadPosition()) if self.cut is None else self.cut
-        return {str(self.table): cut.there}
+        return {str(self.table): cut.readable}
 
     def plan(
         self,
@@ -155,18 +154,15 @@ class PostgresTableSource(OffsetSource):
     ) -> Barrier:
         """See ``Source.plan``.  A cap counts numbers; there are never more rows than numbers."""
         before = offsets_by_partition(position).get(str(self.table))
-        seen = ReadPosition.at(before)
-        cut = self._cut(seen)
-        # The identity of the table is compared in ``_check_same``.
-        position = tuple(
-            replace(one, version=cut.there.version) if one is before else one for one in position
-        )
-        if before is not None and until is None and cut.there.first > seen.offset:
-            # No row has these numbers, and none will.
-            position = tuple(
-                replace(one, offset=cut.there.first) if one.partition == before.partition else one
-                for one in position
-            )
+        read = ReadPosition.at(before)
+        cut = self._cut(read)
+        if before is not None:
+            # The identity of the table is compared in ``_check_same``.
+            now = replace(before, version=cut.readable.version)
+            if until is None and cut.readable.first > read.offset:
+                # No row has the numbers in between, and none will.
+                now = replace(now, offset=cut.readable.first)
+            position = tuple(now if entry is before else entry for entry in position)
         barrier = OffsetSource.plan(
             replace(self, cut=cut),
             position,
@@ -174,10 +170,9 @@ class PostgresTableSource(OffsetSource):
             parallelism=parallelism,
             until=until,
         )
-        self._check_same(
-            seen.table, parsed_identity(cut.there.version), f"was read to {seen.offset}"
-        )
-        version = f"{cut.there.version} {cut.fence}"
+        identity = parsed_identity(cut.readable.version)
+        self._check_same(read.table, identity, f"was read to {read.offset}")
+        version = f"{cut.readable.version} {cut.fence}"
         return replace(
             barrier,
             position=tuple(replace(one, version=version) for one in barrier.position),
@@ -189,8 +184,8 @@ class PostgresTableSource(OffsetSource):
             # From here on the table is locked against ALTER and TRUNCATE.
             selection = self._selection(connection)
             if piece.version:
-                planned = parsed_identity(piece.version)
-                self._check_same(planned, self._identity(connection), "was planned")
+                identity = identity_of(connection, self.table, self.offset_column)
+                self._check_same(parsed_identity(piece.version), identity, "was planned")
             schema = selection.schema()
             query = selection.sql(self.where, piece.start, piece.end)
             for csv in copy_out(connection, query, self.batch_bytes):
@@ -199,17 +194,14 @@ class PostgresTableSource(OffsetSource):
     def _selection(self, connection: Connection) -> Selection:
         table_oid(connection, self.table)
         check_encoding(connection, self.server.who)
-        offset = select(connection, self.table, self.offset_column, (self.offset_column,))
-        if offset.columns[0].type not in WHOLE_NUMBERS:
+        selected = select(connection, self.table, self.offset_column, (self.offset_column,))
+        (offset,) = selected.columns
+        if offset.type not in WHOLE_NUMBERS:
             raise ConfigurationError(
                 f"offset column {self.offset_column!r} of {self.table} is of type "
-                f"{offset.columns[0].shown}; it has to be a bigint, integer or smallint"
+                f"{offset.shown}; it has to be a bigint, integer or smallint"
             )
         return select(connection, self.table, self.offset_column, self.columns)
-
-    def _identity(self, connection: Connection) -> TableIdentity:
-        oid = table_oid(connection, self.table)
-        return identity_of(connection, oid, sequence_oid(connection, oid, self.offset_column))
 
     def _check_same(self, before: TableIdentity | None, now: TableIdentity, when: str) -> None:
         if before is not None and now.is_other_than(before):
@@ -218,60 +210,67 @@ class PostgresTableSource(OffsetSource):
                 "may mean other rows; begin anew, too"
             )
 
-    def _cut(self, seen: ReadPosition) -> TableCut:
+    def _cut(self, read: ReadPosition) -> TableCut:
         with self.server.session(read_only=True) as connection:
             self._selection(connection)
             check_numbered(connection, self.table, self.offset_column)
-            offset = seen.offset
             match self.late_commits:
                 case Wait(patience_s):
-                    cut = self._waited(connection, seen, patience_s)
+                    cut = self._waited(connection, read, patience_s)
                 case Lag(column, lag):
-                    cut = self._lagging(connection, offset, column, lag)
+                    cut = self._lagging(connection, read.offset, column, lag)
                 case _:
                     assert_never(self.late_commits)
-            there = cut.there
-            if there.end > offset:
-                there = self._from_next_row(connection, offset, there.end)
-            version = str(self._identity(connection))
-            return replace(cut, there=replace(there, version=version))
+            readable = cut.readable
+            if readable.end > read.offset:
+                readable = self._from_next_row(connection, read.offset, readable.end)
+            version = str(identity_of(connection, self.table, self.offset_column))
+            return replace(cut, readable=replace(readable, version=version))
 
-    def _waited(self, connection: Connection, seen: ReadPosition, patience_s: float) -> TableCut:
-        offset = seen.offset
+    def _waited(self, connection: Connection, read: ReadPosition, patience_s: float) -> TableCut:
         sequence = sequence_of(connection, self.table, self.offset_column)
         behind_all = sequence.last_value(connection) + 1
         fence = wait_for_writers(
             connection,
             sequence,
-            parsed_fence(seen.fence),
+            parsed_fence(read.fence),
             is_pinned=self.is_bounded,
             patience_s=patience_s,
         )
-        end = max(offset, fence.verified)
-        if behind_all < end:  # Numbers began anew: raise an error, or read the ones that exist.
-            end = min(end, behind_all)
-        return TableCut(Readable(min(offset, end), end), str(fence), fence.is_settled)
+        # A sequence that began anew ends before the fence: ``plan`` fails, or reads what exists.
+        end = min(max(read.offset, fence.verified), behind_all)
+        return TableCut(Readable(min(read.offset, end), end), str(fence), fence.is_settled)
 
     def _lagging(
-        self, connection: Connection, offset: int, column: str, lag: timedelta
+        self, connection: Connection, offset: int, lag_column: str, lag: timedelta
     ) -> TableCut:
-        old, newest = lagging_end(connection, self.table, self.offset_column, column, lag)
-        # A table whose rows were all deleted cannot be told from one that began anew.
-        end = newest if 0 < newest < offset else max(old, offset)
-        return TableCut(Readable(min(offset, end), end), is_settled=newest <= end)
+        from psycopg.sql import SQL, Identifier, Literal
+
+        # Without parameters, as a name may contain "%".
+        column, at = Identifier(self.offset_column), Identifier(lag_column)
+        old = connection.execute(
+            SQL(
+                "SELECT {0} FROM {1} WHERE {2} <= clock_timestamp() - {3} ORDER BY {0} DESC LIMIT 1"
+            ).format(column, self.table.sql, at, Literal(2 * lag))
+        ).fetchone()
+        newest = SQL("SELECT coalesce(max({}) + 1, 0) FROM {}").format(column, self.table.sql)
+        (newest_end,) = one_row(connection, newest)
+        old_end = old[0] + 1 if old is not None else 0
+        # A table whose rows were all deleted cannot be distinguished from one that began anew.
+        end = newest_end if 0 < newest_end < offset else max(old_end, offset)
+        return TableCut(Readable(min(offset, end), end), is_settled=newest_end <= end)
 
     def _from_next_row(self, connection: Connection, offset: int, end: int) -> Readable:
         from psycopg.sql import SQL, Identifier, Literal
 
         column = Identifier(self.offset_column)
         if offset == 0:
-            least = one_row(
-                connection, SQL("SELECT min({}) FROM {}").format(column, self.table.sql)
-            )[0]
-            if least is not None and least < 0:
+            minimum = SQL("SELECT min({}) FROM {}").format(column, self.table.sql)
+            (smallest,) = one_row(connection, minimum)
+            if smallest is not None and smallest < 0:
                 raise ConfigurationError(
-                    f"table {self.table} has rows with an {self.offset_column} below 0, as {least};"
-                    " offsets are 0 or more"
+                    f"table {self.table} has rows with an {self.offset_column} below 0, as "
+                    f"{smallest}; offsets are 0 or more"
                 )
         # Without parameters, as the condition may contain "%".
         found = connection.execute(
@@ -280,31 +279,6 @@ class PostgresTableSource(OffsetSource):
             ).format(column, self.table.sql, Literal(offset), Literal(end), filter_sql(self.where))
         ).fetchone()
         return Readable(end if found is None else found[0], end)
-
-
-POLL_S = 0.01
-PREPARED = "-1/"  # The prefix of a prepared transaction that outlived a server's restart.
-
-# An INSERT may name the table, any other that takes its numbers from the sequence by a default or
-# as its owner, and whatever they inherit from or are inherited by.  No snapshot is involved.
-WRITERS = """
-WITH RECURSIVE tree AS (
-    SELECT relation FROM (
-        SELECT %(table)s::oid AS relation
-        UNION SELECT refobjid FROM pg_depend WHERE classid = 'pg_class'::regclass
-            AND objid = %(sequence)s AND refclassid = 'pg_class'::regclass
-            AND deptype IN ('a', 'i')
-        UNION SELECT f.adrelid FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
-            WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass
-            AND d.refobjid = %(sequence)s) takers
-    UNION SELECT near.relation FROM tree, LATERAL (
-        SELECT inhparent FROM pg_inherits WHERE inhrelid = tree.relation
-        UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = tree.relation
-    ) near(relation))
-SELECT DISTINCT virtualtransaction FROM pg_locks JOIN tree USING (relation)
-WHERE locktype = 'relation' AND mode = 'RowExclusiveLock'
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,28 +345,31 @@ def wait_for_writers(
         time.sleep(POLL_S)
 
 
-def lagging_end(
-    connection: Connection, table: TableName, offset_column: str, lag_column: str, lag: timedelta
-) -> tuple[int, int]:
-    """The end of the offsets that are old enough, and that of all; 0 without rows."""
-    from psycopg.sql import SQL, Identifier, Literal
-
-    offset, at = Identifier(offset_column), Identifier(lag_column)
-    # Without parameters, as a name may contain "%".
-    old = connection.execute(
-        SQL(
-            "SELECT {0} FROM {1} WHERE {2} <= clock_timestamp() - {3} ORDER BY {0} DESC LIMIT 1"
-        ).format(offset, table.sql, at, Literal(2 * lag))
-    ).fetchone()
-    newest = one_row(
-        connection, SQL("SELECT coalesce(max({}) + 1, 0) FROM {}").format(offset, table.sql)
-    )[0]
-    return (old[0] + 1 if old is not None else 0), newest
+# An INSERT may name the table, any other that takes its numbers from the sequence by a default or
+# as its owner, and whatever they inherit from or are inherited by.  No snapshot is involved.
+_WRITERS = """
+WITH RECURSIVE tree AS (
+    SELECT relation FROM (
+        SELECT %(table)s::oid AS relation
+        UNION SELECT refobjid FROM pg_depend WHERE classid = 'pg_class'::regclass
+            AND objid = %(sequence)s AND refclassid = 'pg_class'::regclass
+            AND deptype IN ('a', 'i')
+        UNION SELECT f.adrelid FROM pg_depend d JOIN pg_attrdef f ON f.oid = d.objid
+            WHERE d.classid = 'pg_attrdef'::regclass AND d.refclassid = 'pg_class'::regclass
+            AND d.refobjid = %(sequence)s) takers
+    UNION SELECT near.relation FROM tree, LATERAL (
+        SELECT inhparent FROM pg_inherits WHERE inhrelid = tree.relation
+        UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = tree.relation
+    ) near(relation))
+SELECT DISTINCT virtualtransaction FROM pg_locks JOIN tree USING (relation)
+WHERE locktype = 'relation' AND mode = 'RowExclusiveLock'
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 
 def _writers(connection: Connection, sequence: Sequence) -> frozenset[str]:
-    given = {"table": sequence.table_oid, "sequence": sequence.oid}
-    return frozenset(name for (name,) in connection.execute(WRITERS, given))
+    oids = {"table": sequence.table_oid, "sequence": sequence.oid}
+    return frozenset(name for (name,) in connection.execute(_WRITERS, oids))
 
 
 def remaining(waited_for: Iterable[str], now: frozenset[str]) -> frozenset[str]:

@@ -3,13 +3,9 @@
 Appended rows are copied straight into the table; rows with a key are copied into a temporary table,
 from which one statement deletes and one upserts.
 
-``TargetTable``: the table that a sink writes, and the check that rows fit it.
-
-It is checked before a checkpoint completes, and again in the transaction that writes.
-
-The columns of the table that a sink writes, and the check that Arrow's types fit them.
-
-A type fits if all of its values do: a bigint does not fit an integer.
+Rows of which the table would refuse one are refused before their checkpoint completes: columns and
+types are compared, where a type fits if all of its values do, and values are rehearsed.  Columns
+and types are compared again in the transaction that writes, as the table may have changed.
 """
 
 from __future__ import annotations
@@ -20,7 +16,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sluice.connectors.postgres.copy import check_values, copy_in
+from sluice.connectors.postgres.copy import (
+    TEXT_TYPES,
+    check_values,
+    copy_in,
+    is_binary,
+    numeric_digits,
+)
 from sluice.connectors.postgres.ledger import LEDGER, Ledger, one_at_a_time
 from sluice.connectors.postgres.rehearsal import Rehearsal, rules_of
 from sluice.connectors.postgres.server import Connection, Server, TableName, check_encoding
@@ -31,7 +33,7 @@ from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from psycopg.sql import Composed
+    from psycopg.sql import Composed, Identifier
 
     from sluice.connectors.staged_sink import EpochRows
 
@@ -61,15 +63,16 @@ class PostgresTarget:
         with self.server.session(read_only=True) as connection:
             check_encoding(connection, self.server.who)
             self._check_not_gone(connection)
-            self._place.check(connection, schema)
+            stamped = self._stamped_schema(schema)
+            if columns := self._columns(connection):
+                check_column_types(self.table, columns, stamped)
             rules = rules_of(connection, self.table)
-        given = self._place.stamped(schema)
-        rules = rules.given(upserts=bool(self.upsert_key), columns=given.names)
+        rules = rules.applicable(upserts=bool(self.upsert_key), columns=stamped.names)
         required = [name for name in rules.names("required") if name in schema.names]
-        if not (any(rule.can_refuse(given) for rule in rules.rules) or rows.has_nulls(required)):
+        if not (any(rule.can_refuse(stamped) for rule in rules.rules) or rows.has_nulls(required)):
             return
         checkpoint_id = rows.checkpoint_id or 0
-        rehearsal = Rehearsal(self.table, rules, checkpoint_id, tuple(given.names))
+        rehearsal = Rehearsal(self.table, rules, checkpoint_id, tuple(stamped.names))
         with self.server.session() as connection:
             self._prepare(connection)
             rehearsal.play(connection, self._stamped(rows.upserts(), checkpoint_id))
@@ -87,7 +90,7 @@ class PostgresTarget:
                 after = before.publishing(writer, checkpoint_id, parent)
             if after is None:
                 return
-            self._make(connection, rows)
+            self._create(connection, rows)
             self._delete(connection, rows.deletes())
             self._write(connection, rows.upserts(), checkpoint_id)
             self.ledger.note(connection, before, after, rows.row_count)
@@ -116,10 +119,6 @@ class PostgresTarget:
 
     def describe(self, version: int) -> str:
         return f"row ({self.ledger.sink!r}, {version}) of {self.table.beside(LEDGER)}"
-
-    @property
-    def _place(self) -> TargetTable:
-        return TargetTable(self.table, self.upsert_key, self.checkpoint_column, self.creates)
 
     @property
     def _name(self) -> str:
@@ -176,14 +175,27 @@ class PostgresTarget:
             [[*ahead]],
         )
 
-    def _make(self, connection: Connection, rows: EpochRows) -> None:
+    def _create(self, connection: Connection, rows: EpochRows) -> None:
         """Create the table with the columns of *rows*, if declared, unless it exists."""
+        from psycopg.sql import SQL, Identifier
+
         if not self.creates or columns_of_table(connection, self.table):
             return
         schema = rows.schema()
-        if schema is not None:
-            self._check_not_gone(connection)
-            self._place.make(connection, schema)
+        if schema is None:
+            return
+        self._check_not_gone(connection)
+        # Under a lock, as concurrent CREATE ... IF NOT EXISTS would fail.
+        one_at_a_time(connection, f"create {self.table}")
+        parts = [
+            SQL("{} {}").format(Identifier(field.name), SQL(postgres_type(field.type)))
+            for field in self._stamped_schema(schema)
+        ]
+        if self.upsert_key:
+            key = SQL(", ").join([Identifier(name) for name in self.upsert_key])
+            parts.append(SQL("PRIMARY KEY ({})").format(key))
+        statement = SQL("CREATE TABLE IF NOT EXISTS {} ({})")
+        connection.execute(statement.format(self.table.sql, SQL(", ").join(parts)))
 
     def _check_not_gone(self, connection: Connection) -> None:
         """Raises ConfigurationError when a missing table had rows before."""
@@ -194,6 +206,66 @@ class PostgresTarget:
                 f"table {self.table} is gone, and {count} rows of earlier checkpoints with it; put "
                 "it back, or create an empty one to go on without them"
             )
+
+    def _columns(self, connection: Connection) -> dict[str, Column]:
+        """The table's columns; empty if it is still to be created.
+
+        Raises:
+            ConfigurationError: the table, or its key or checkpoint column, is missing or unfit.
+        """
+        columns = columns_of_table(connection, self.table)
+        if not columns:
+            if self.creates:
+                return {}
+            raise ConfigurationError(
+                f"there is no table {self.table} in database {connection.info.dbname!r}; make it, "
+                "or declare create=True"
+            )
+        if self.upsert_key:
+            self._check_key(connection, columns)
+        stamp = columns.get(self.checkpoint_column or "")
+        if self.checkpoint_column is not None and (stamp is None or stamp.type != "int8"):
+            raise ConfigurationError(
+                f"table {self.table} has no bigint column {self.checkpoint_column!r}, which is "
+                f"declared as checkpoint_column; ALTER TABLE {self.table} ADD COLUMN it"
+            )
+        return columns
+
+    def _check_key(self, connection: Connection, columns: Mapping[str, Column]) -> None:
+        key = ", ".join(self.upsert_key)
+        if missing := [name for name in self.upsert_key if name not in columns]:
+            raise ConfigurationError(
+                f"table {self.table} has no column {missing[0]!r}, by which the sink upserts; it "
+                f"has {', '.join(columns)}; give it its name back, or declare another upsert_key"
+            )
+        if not has_unique_index(connection, self.table, self.upsert_key):
+            raise ConfigurationError(
+                f"table {self.table} has no unique index on exactly ({key}), by which the sink "
+                f"upserts; CREATE UNIQUE INDEX ON {self.table} ({key}), without a condition"
+            )
+        if nullable := [name for name in self.upsert_key if columns[name].is_nullable]:
+            raise ConfigurationError(
+                f"column {nullable[0]!r} of table {self.table} is part of the upsert key and may "
+                f"be null, and nulls are never equal; ALTER TABLE {self.table} ALTER COLUMN "
+                f"{nullable[0]} SET NOT NULL"
+            )
+
+    def _stamped_schema(self, schema: pa.Schema) -> pa.Schema:
+        """*schema* with the checkpoint column, if one is declared.
+
+        Raises:
+            ConfigurationError: the rows have a column of that name themselves.
+        """
+        import pyarrow as pa
+
+        if self.checkpoint_column is None:
+            return schema
+        if self.checkpoint_column in schema.names:
+            raise ConfigurationError(
+                f"the rows for table {self.table} have a column {self.checkpoint_column!r} "
+                "already, which is declared as checkpoint_column; name one that they have not"
+            )
+        return schema.append(pa.field(self.checkpoint_column, pa.int64()))
 
     def _stamped(self, tables: Iterable[pa.Table], checkpoint_id: int) -> Iterator[pa.Table]:
         import pyarrow as pa
@@ -212,8 +284,8 @@ class PostgresTarget:
         if not self.upsert_key:
             copy_in(connection, self.table.sql, checked)
             return
-        for names, part in self._in_temporary(connection, checked):
-            connection.execute(self._upsert(names, part))
+        for names, temporary in self._in_temporary(connection, checked):
+            connection.execute(self._upsert(names, temporary))
 
     def _delete(self, connection: Connection, tables: Iterable[pa.Table]) -> None:
         """Delete rows by their keys."""
@@ -221,19 +293,17 @@ class PostgresTarget:
 
         keys = (table.select(list(self.upsert_key)) for table in tables)
         checked = self._checked(connection, keys, only_keys=True)
-
-        for _, part in self._in_temporary(connection, checked):
-            same = SQL(" AND ").join(
-                [SQL("t.{0} = d.{0}").format(Identifier(name)) for name in self.upsert_key]
-            )
-            connection.execute(
-                SQL("DELETE FROM {} t USING {} d WHERE {}").format(self.table.sql, part, same)
-            )
+        same = SQL(" AND ").join(
+            [SQL("t.{0} = d.{0}").format(Identifier(name)) for name in self.upsert_key]
+        )
+        delete = SQL("DELETE FROM {} t USING {} d WHERE {}")
+        for _, temporary in self._in_temporary(connection, checked):
+            connection.execute(delete.format(self.table.sql, temporary, same))
 
     def _in_temporary(
         self, connection: Connection, tables: Iterable[pa.Table]
-    ) -> Iterator[tuple[list[str], Composed]]:
-        """The rows in temporary tables, one for all neighbours of one schema."""
+    ) -> Iterator[tuple[list[str], Identifier]]:
+        """The rows in temporary tables, one for all neighbours of one schema, with its columns."""
         from psycopg.sql import SQL, Identifier
 
         temporary = Identifier("pg_temp", "sluice_rows")
@@ -246,10 +316,10 @@ class PostgresTarget:
             )
             copy_in(connection, temporary, alike)
             connection.execute(SQL("ANALYZE {}").format(temporary))
-            yield schema.names, SQL("{}").format(temporary)
+            yield schema.names, temporary
             connection.execute(SQL("DROP TABLE {}").format(temporary))
 
-    def _upsert(self, names: list[str], part: Composed) -> Composed:
+    def _upsert(self, names: list[str], temporary: Identifier) -> Composed:
         from psycopg.sql import SQL, Identifier
 
         changes = [
@@ -259,7 +329,7 @@ class PostgresTarget:
         ]
         return SQL("INSERT INTO {} ({names}) SELECT {names} FROM {} ON CONFLICT ({}) DO {}").format(
             self.table.sql,
-            part,
+            temporary,
             SQL(", ").join([Identifier(name) for name in self.upsert_key]),
             SQL("UPDATE SET {}").format(SQL(", ").join(changes)) if changes else SQL("NOTHING"),
             names=SQL(", ").join([Identifier(name) for name in names]),
@@ -269,125 +339,19 @@ class PostgresTarget:
         self, connection: Connection, tables: Iterable[pa.Table], *, only_keys: bool = False
     ) -> Iterator[pa.Table]:
         """*tables*, each compared with the target's columns before it is yielded."""
-        place = self._place
-        there: dict[str, Column] = {}
-        seen: list[pa.Schema] = []
+        columns: dict[str, Column] = {}
+        compared: list[pa.Schema] = []
         for table in tables:
-            there = there or place.columns(connection)
-            if table.schema not in seen:
-                (place.check_keys if only_keys else place.check_rows)(there, table.schema)
-                seen.append(table.schema)
+            columns = columns or self._columns(connection)
+            schema = table.schema
+            if schema not in compared:
+                if only_keys:
+                    key = {name: columns[name] for name in self.upsert_key}
+                    check_column_types(self.table, key, schema)
+                else:
+                    check_column_types(self.table, columns, self._stamped_schema(schema))
+                compared.append(schema)
             yield table
-
-
-@dataclass(frozen=True, slots=True)
-class TargetTable:
-    """*table* with the options of its sink; see ``PostgresTarget``."""
-
-    table: TableName
-    upsert_key: tuple[str, ...] = ()
-    checkpoint_column: str | None = None
-    creates: bool = False
-
-    def check(self, connection: Connection, schema: pa.Schema) -> None:
-        """Check that rows of *schema* can be written; a table that does not exist yet accepts all.
-
-        Raises:
-            ConfigurationError: they cannot; it names the column and the fix.
-        """
-        self.stamped(schema)
-        there = self.columns(connection)
-        if there:
-            self.check_rows(there, schema)
-
-    def columns(self, connection: Connection) -> dict[str, Column]:
-        """The table's columns; empty if it is still to be created.
-
-        Raises:
-            ConfigurationError: the table, or its key or checkpoint column, is missing or unfit.
-        """
-        there = columns_of_table(connection, self.table)
-        if not there:
-            if self.creates:
-                return {}
-            raise ConfigurationError(
-                f"there is no table {self.table} in database {connection.info.dbname!r}; make it, "
-                "or declare create=True"
-            )
-        if self.upsert_key:
-            self._check_key(connection, there)
-        stamp = there.get(self.checkpoint_column or "")
-        if self.checkpoint_column is not None and (stamp is None or stamp.type != "int8"):
-            raise ConfigurationError(
-                f"table {self.table} has no bigint column {self.checkpoint_column!r}, which is "
-                f"declared as checkpoint_column; ALTER TABLE {self.table} ADD COLUMN it"
-            )
-        return there
-
-    def check_rows(self, there: Mapping[str, Column], schema: pa.Schema) -> None:
-        """Check that a table of these columns accepts rows of *schema*, before they are stamped."""
-        check_column_types(self.table, there, self.stamped(schema))
-
-    def check_keys(self, there: Mapping[str, Column], schema: pa.Schema) -> None:
-        """Check that a table of these columns accepts deletes, which have only the key."""
-        check_column_types(self.table, {name: there[name] for name in self.upsert_key}, schema)
-
-    def stamped(self, schema: pa.Schema) -> pa.Schema:
-        """*schema* with the checkpoint column, if one is declared.
-
-        Raises:
-            ConfigurationError: the rows have a column of that name themselves.
-        """
-        import pyarrow as pa
-
-        if self.checkpoint_column is None:
-            return schema
-        if self.checkpoint_column in schema.names:
-            raise ConfigurationError(
-                f"the rows for table {self.table} have a column {self.checkpoint_column!r} "
-                "already, which is declared as checkpoint_column; name one that they have not"
-            )
-        return schema.append(pa.field(self.checkpoint_column, pa.int64()))
-
-    def make(self, connection: Connection, schema: pa.Schema) -> None:
-        """Create the table for rows of *schema*, unless it exists."""
-        # Under a lock, as concurrent CREATE ... IF NOT EXISTS would fail.
-        one_at_a_time(connection, f"create {self.table}")
-        connection.execute(self._create(self.stamped(schema)))
-
-    def _check_key(self, connection: Connection, there: Mapping[str, Column]) -> None:
-        named = ", ".join(self.upsert_key)
-        if missing := [name for name in self.upsert_key if name not in there]:
-            raise ConfigurationError(
-                f"table {self.table} has no column {missing[0]!r}, by which the sink upserts; it "
-                f"has {', '.join(there)}; give it its name back, or declare another upsert_key"
-            )
-        if not has_unique_index(connection, self.table, self.upsert_key):
-            raise ConfigurationError(
-                f"table {self.table} has no unique index on exactly ({named}), by which the sink "
-                f"upserts; CREATE UNIQUE INDEX ON {self.table} ({named}), without a condition"
-            )
-        if nullable := [name for name in self.upsert_key if there[name].is_nullable]:
-            raise ConfigurationError(
-                f"column {nullable[0]!r} of table {self.table} is part of the upsert key and may "
-                f"be null, and nulls are never equal; ALTER TABLE {self.table} ALTER COLUMN "
-                f"{nullable[0]} SET NOT NULL"
-            )
-
-    def _create(self, schema: pa.Schema) -> Composed:
-        from psycopg.sql import SQL, Identifier
-
-        types = {field.name: postgres_type(field.type) for field in schema}
-        parts = [SQL("{} {}").format(Identifier(name), SQL(type_)) for name, type_ in types.items()]
-        if self.upsert_key:
-            key = SQL(", ").join([Identifier(name) for name in self.upsert_key])
-            parts.append(SQL("PRIMARY KEY ({})").format(key))
-        return SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
-            self.table.sql, SQL(", ").join(parts)
-        )
-
-
-TEXT = ("text", "varchar", "bpchar", "citext", "name", "json", "jsonb", "uuid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,14 +406,14 @@ def has_unique_index(connection: Connection, table: TableName, key: Sequence[str
     )
 
 
-def check_column_types(table: TableName, there: Mapping[str, Column], given: pa.Schema) -> None:
+def check_column_types(table: TableName, columns: Mapping[str, Column], rows: pa.Schema) -> None:
     """Raises ConfigurationError, which names column and types, unless all rows can be stored."""
-    for field in given:
-        column = there.get(field.name)
+    for field in rows:
+        column = columns.get(field.name)
         if column is None:
             raise ConfigurationError(
                 f"table {table} has no column {field.name!r}, and the rows do; it has "
-                f"{', '.join(there)}; add it ({postgres_type(field.type)}) or select without it"
+                f"{', '.join(columns)}; add it ({postgres_type(field.type)}) or select without it"
             )
         if column.is_generated:
             raise ConfigurationError(
@@ -462,13 +426,13 @@ def check_column_types(table: TableName, there: Mapping[str, Column], given: pa.
                 f"{field.type}, which goes into {postgres_type(field.type)}; cast one of them"
             )
     if missing := [
-        f"{one.name!r} ({one.shown})"
-        for one in there.values()
-        if one.is_required and one.name not in given.names
+        f"{column.name!r} ({column.shown})"
+        for column in columns.values()
+        if column.is_required and column.name not in rows.names
     ]:
         raise ConfigurationError(
             f"column {missing[0]} of table {table} is NOT NULL without a default, and the rows "
-            f"have only {', '.join(given.names)}; give it a default, or write it"
+            f"have only {', '.join(rows.names)}; give it a default, or write it"
         )
 
 
@@ -488,11 +452,11 @@ def postgres_type(type_: pa.DataType) -> str:
         (pa.types.is_float16(type_) or pa.types.is_float32(type_), "real"),
         (pa.types.is_float64(type_), "double precision"),
         (pa.types.is_date(type_), "date"),
-        (_is_binary(type_), "bytea"),
+        (is_binary(type_), "bytea"),
         (pa.types.is_nested(type_), "jsonb"),
     )
-    for is_it, name in plain:
-        if is_it:
+    for is_of_kind, name in plain:
+        if is_of_kind:
             return name
     if pa.types.is_decimal(type_):
         return f"numeric({type_.precision}, {type_.scale})"
@@ -511,13 +475,16 @@ def _fits(type_: pa.DataType, column: Column) -> bool:
     if pa.types.is_nested(type_):
         return column.type in ("json", "jsonb")
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return column.type in TEXT or column.kind == "e"
-    if pa.types.is_integer(type_):
-        return _digits_fit(_integer_digits(type_), 0, column) or column.type in _integers(type_)
+        return column.type in TEXT_TYPES or column.kind == "e"
+    if pa.types.is_integer(type_) and column.type == "numeric":
+        digits = len(str(1 << (type_.bit_width - pa.types.is_signed_integer(type_))))
+        return _digits_fit(digits, 0, column)
     if pa.types.is_decimal(type_):
         return _digits_fit(type_.precision - type_.scale, type_.scale, column)
-    name = postgres_type(type_)
-    wider = {
+    wide_enough = {
+        "smallint": ("int2", "int4", "int8"),
+        "integer": ("int4", "int8"),
+        "bigint": ("int8",),
         "boolean": ("bool",),
         "real": ("float4", "float8"),
         "double precision": ("float8",),
@@ -526,18 +493,7 @@ def _fits(type_: pa.DataType, column: Column) -> bool:
         "timestamp": ("timestamp",),
         "timestamptz": ("timestamptz",),
     }
-    return column.type in wider.get(name, ())
-
-
-def _integers(type_: pa.DataType) -> tuple[str, ...]:
-    sizes = {"smallint": ("int2", "int4", "int8"), "integer": ("int4", "int8"), "bigint": ("int8",)}
-    return sizes.get(postgres_type(type_), ())
-
-
-def _integer_digits(type_: pa.DataType) -> int:
-    import pyarrow as pa
-
-    return len(str(1 << (type_.bit_width - pa.types.is_signed_integer(type_))))
+    return column.type in wide_enough.get(postgres_type(type_), ())
 
 
 def _digits_fit(before: int, after: int, column: Column) -> bool:
@@ -546,16 +502,5 @@ def _digits_fit(before: int, after: int, column: Column) -> bool:
         return False
     if column.typmod < 0:
         return True
-    precision = ((column.typmod - 4) >> 16) & 0xFFFF
-    scale = (((column.typmod - 4) & 0x7FF) ^ 1024) - 1024
+    precision, scale = numeric_digits(column.typmod)
     return scale >= after and precision - scale >= before
-
-
-def _is_binary(type_: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    return bool(
-        pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-        or pa.types.is_fixed_size_binary(type_)
-    )
