@@ -79,14 +79,13 @@ class Cluster:
         Raises:
             ConfigurationError: the property is no number.
         """
-        given = value_of(
-            dict(self.config).get(MAX_MESSAGE_BYTES, str(DEFAULT_MAX_MESSAGE_BYTES)), {}
-        )
-        if not given.isdecimal():
+        declared = dict(self.config).get(MAX_MESSAGE_BYTES, str(DEFAULT_MAX_MESSAGE_BYTES))
+        text = value_of(declared, {})
+        if not text.isdecimal():
             raise ConfigurationError(
-                f"the Kafka property {MAX_MESSAGE_BYTES!r} is {given!r}; make it a number of bytes"
+                f"the Kafka property {MAX_MESSAGE_BYTES!r} is {text!r}; make it a number of bytes"
             )
-        return int(given)
+        return int(text)
 
     @contextmanager
     def consumer(self, **ours: str | int | bool) -> Iterator[Consumer]:
@@ -104,6 +103,23 @@ class Cluster:
         finally:
             consumer.close()
 
+    def partitions(self, consumer: Consumer, topic: str, fix: str) -> list[int]:
+        """The numbers of the topic's partitions.
+
+        Raises:
+            ConfigurationError: there is no such topic; the message ends with *fix*.
+        """
+        from confluent_kafka import KafkaError
+
+        doing = f"to describe topic {topic!r}"
+        with self.explained(doing):
+            found = consumer.list_topics(topic, timeout=self.timeout_s).topics[topic]
+        if found.error is None:
+            return sorted(found.partitions)
+        if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ConfigurationError(f"Kafka at {self.servers} has no topic {topic!r}; {fix}")
+        raise self.explain(found.error, doing)
+
     def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
         """The id of each topic (KIP-516), which changes when it is deleted and created again.
 
@@ -117,10 +133,10 @@ class Cluster:
 
         with self.explained(f"to describe {', '.join(topics)}"):
             admin = AdminClient(self.properties({}), logger=log)
-            asked = admin.describe_topics(
+            answers = admin.describe_topics(
                 TopicCollection([*topics]), request_timeout=self.timeout_s
             )
-            found = {name: answer.result().topic_id for name, answer in asked.items()}
+            found = {name: answer.result().topic_id for name, answer in answers.items()}
         return {
             name: str(id_) if id_ is not None and id_.get_most_significant_bits() else ""
             for name, id_ in found.items()
@@ -172,28 +188,26 @@ class Cluster:
         self, defaults: Mapping[str, Any], ours: Mapping[str, str | int | bool] | None = None
     ) -> dict[str, Any]:
         """The properties of a client: declared ones take precedence over *defaults*."""
-        given = {name: value_of(value, {}) for name, value in self.config}
-        fixed = {name.replace("_", "."): value for name, value in (ours or {}).items()}
         return {
             "log_level": 2,  # Other messages also arrive as errors, and again with each attempt.
-            "error_cb": self._noter(),
+            "error_cb": self._error_callback(),
             **defaults,
-            **given,
-            **fixed,
+            **{name: value_of(value, {}) for name, value in self.config},
+            **{name.replace("_", "."): value for name, value in (ours or {}).items()},
             "bootstrap.servers": self.servers,
         }
 
-    def _noter(self) -> Callable[[KafkaError], None]:
+    def _error_callback(self) -> Callable[[KafkaError], None]:
         """A callback for a client's background errors, which logs each kind once."""
-        noted: set[str] = set()
+        logged: set[str] = set()
 
-        def note(error: KafkaError) -> None:
-            if error.name() not in noted:
-                noted.add(error.name())
+        def log_once(error: KafkaError) -> None:
+            if error.name() not in logged:
+                logged.add(error.name())
                 text = self._without_secrets(str(error.str()))
                 log.warning("kafka error=%s text=%s", error.name(), text)
 
-        return note
+        return log_once
 
     def _without_secrets(self, text: str) -> str:
         for name, value in self.config:

@@ -1,7 +1,4 @@
-"""``Kafka``: the declared source of Kafka topics, and the formats of their values.
-
-A Kafka topic, to which each checkpoint is appended in one transaction.
-"""
+"""``Kafka`` and ``KafkaTopic``: the declared source and sink, and the formats of their values."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from sluice.connectors.kafka.cluster import Cluster
     from sluice.connectors.kafka.formats import Registry
     from sluice.connectors.kafka.messages import Value
     from sluice.connectors.kafka.source import KafkaSource, Start
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 Text: TypeAlias = str | Param | Env
+
+ID_HEX_DIGITS = 16  # 64 bits of the root's hash: ids of two jobs do not collide by chance.
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +124,15 @@ class Kafka:
     def params(self) -> tuple[Param, ...]:
         registry = self.value.registry if isinstance(self.value, Avro) else None
         of_registry = (registry.url, registry.user, registry.password) if registry else ()
-        given = (self.bootstrap_servers, self.topics, *self.config.values(), *of_registry)
-        return tuple(dict.fromkeys(params_of(*given)))
+        options = (self.bootstrap_servers, self.topics, *self.config.values(), *of_registry)
+        return tuple(dict.fromkeys(params_of(*options)))
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - not S3
-        from sluice.connectors.kafka.cluster import Cluster
         from sluice.connectors.kafka.source import KafkaSource
         from sluice.connectors.kafka.values import MetadataColumns
 
         source = KafkaSource(
-            cluster=Cluster(
-                resolved_text(self.bootstrap_servers, params),
-                tuple((name, resolved_text(value, params)) for name, value in self.config.items()),
-                self.timeout_s,
-            ),
+            cluster=_cluster(self, params),
             topics=self._topics(params),
             values=_values(self.value, params),
             columns=MetadataColumns(self.columns, self.key),
@@ -156,7 +151,7 @@ class Kafka:
         if isinstance(self.topics, tuple):
             names = self.topics
         else:
-            names = tuple(one.strip() for one in value_of(self.topics, params).split(","))
+            names = tuple(name.strip() for name in value_of(self.topics, params).split(","))
         if not names or not all(names) or len(set(names)) < len(names):
             raise ConfigurationError(f"topics={names!r} of Kafka; name each topic once")
         return names
@@ -167,9 +162,95 @@ class Kafka:
         return self.start
 
 
-def resolved_text(value: Text, params: Mapping[str, str]) -> str | Env:
-    """*value* with parameters resolved; a secret stays a name until it is used."""
-    return value if isinstance(value, Env) else value_of(value, params)
+@dataclass(frozen=True, slots=True)
+class AvroValue:
+    """An Avro record of *schema*, as JSON, whose fields are the columns of their names.
+
+    With *schema_id*, its id in a Schema Registry, values have the header of its serializers.
+    """
+
+    schema: str
+    schema_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """Rows as messages of *topic*, which exists.
+
+    ``value``      ``"json"``, an object of all columns; a column of text or bytes; or ``AvroValue``
+    ``key``        a column of text, bytes or whole numbers; messages of one key keep their order
+    ``headers``    columns that become headers of their names, and are left out of JSON and Avro
+    ``upsert``     for a compacted topic: a deleted row becomes a tombstone of its key
+    ``changelog``  every change is a message; ``kind`` tells inserts, updates and deletes apart
+
+    ``transactional``: readers with ``isolation.level=read_committed`` see each checkpoint whole and
+    once.  Otherwise rows that a coordinator sent before it died are sent again.  Either way a
+    message has the header ``sluice-checkpoint-id``.  *transactional_id* names the sink to the
+    broker, fences its zombies, and is the group that notes published checkpoints: do not change
+    it, and give no other job the same.  By default it is made of the sink's uid and the job's root.
+
+    Raises:
+        ConfigurationError: *upsert* without a *key*, or with a changelog.
+    """
+
+    bootstrap_servers: Text
+    topic: str | Param
+    value: str | AvroValue = "json"
+    key: str | None = None
+    headers: tuple[str, ...] = ()
+    upsert: bool = False
+    transactional: bool = True
+    transactional_id: str | Param = ""
+    config: Mapping[str, Text] = field(default_factory=dict[str, Text], repr=False)
+    changelog: bool = False
+    timeout_s: float = 30.0  # The time that a cluster has to answer.
+
+    def __post_init__(self) -> None:
+        check_changelog(f"KafkaTopic {self.topic!r}", self)
+        if self.upsert and self.key is None:
+            raise ConfigurationError(
+                "KafkaTopic(upsert=True) needs key=, the column whose newest message counts"
+            )
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        texts = (self.bootstrap_servers, self.topic, self.transactional_id, *self.config.values())
+        return tuple(dict.fromkeys(params_of(*texts)))
+
+    @property
+    def upsert_key(self) -> tuple[str, ...]:
+        return (self.key,) if self.upsert and self.key is not None else ()
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
+        """See ``SinkSpec``; rows are staged at *default*."""
+        from sluice.connectors.kafka.messages import MessageFormat
+        from sluice.connectors.kafka.sink import KafkaTarget, NotedTopic
+        from sluice.connectors.staged_files import StagedFiles
+        from sluice.connectors.staged_sink import StagedSink
+        from sluice.store.open import open_store
+
+        cluster = _cluster(self, params)
+        group = value_of(self.transactional_id, params) or _default_id(uid, default)
+        topic = value_of(self.topic, params)
+        if not topic:
+            raise ConfigurationError(f"topic= of the Kafka sink {uid!r} is empty")
+        target = KafkaTarget(
+            NotedTopic(cluster, topic, group),
+            MessageFormat(self._value(), self.key, self.headers),
+            self.transactional,
+        )
+        return StagedSink(StagedFiles(uid, open_store(default), self.upsert_key), target)
+
+    def _value(self) -> Value:
+        from sluice.connectors.kafka.messages import AvroRow, ColumnBytes, JsonRow
+
+        match self.value:
+            case AvroValue(schema=schema, schema_id=schema_id):
+                return AvroRow(schema, schema_id)
+            case "json":
+                return JsonRow()
+            case column:
+                return ColumnBytes(column)
 
 
 def _check_start(source: KafkaSource) -> None:
@@ -207,15 +288,15 @@ def _values(value: Raw | Json | Avro | Protobuf, params: Mapping[str, str]) -> V
             return ProtobufValues(message, _content(descriptors), framed)
 
 
-def _registry(given: SchemaRegistry | None, params: Mapping[str, str]) -> Registry | None:
+def _registry(declared: SchemaRegistry | None, params: Mapping[str, str]) -> Registry | None:
     from sluice.connectors.kafka.formats import Registry
 
-    if given is None:
+    if declared is None:
         return None
     return Registry(
-        url=resolved_text(given.url, params),
-        user=resolved_text(given.user, params),
-        password=resolved_text(given.password, params),
+        url=_resolved(declared.url, params),
+        user=_resolved(declared.user, params),
+        password=_resolved(declared.password, params),
     )
 
 
@@ -230,114 +311,19 @@ def _content(descriptors: str) -> bytes:
         ) from error
 
 
-JSON = "json"
-ID_HEX_DIGITS = 16  # 64 bits of the root's hash: ids of two jobs do not collide by chance.
-
-
-@dataclass(frozen=True, slots=True)
-class AvroValue:
-    """An Avro record of *schema*, as JSON, whose fields are the columns of their names.
-
-    With *schema_id*, its id in a Schema Registry, values have the header of its serializers.
-    """
-
-    schema: str
-    schema_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaTopic:
-    """Rows as messages of *topic*, which exists.
-
-    ``value``      ``"json"``, an object of all columns; a column of text or bytes; or ``AvroValue``
-    ``key``        a column of text, bytes or whole numbers; messages of one key keep their order
-    ``headers``    columns that become headers of their names, and are left out of JSON and Avro
-    ``upsert``     for a compacted topic: a deleted row becomes a tombstone of its key
-    ``changelog``  every change is a message; ``kind`` tells inserts, updates and deletes apart
-
-    ``transactional``: readers with ``isolation.level=read_committed`` see each checkpoint whole and
-    once.  Otherwise rows that a coordinator sent before it died are sent again.  Either way a
-    message has the header ``sluice-checkpoint-id``.  *transactional_id* names the sink to the
-    broker, fences its zombies, and is the group that notes published checkpoints: do not change
-    it, and give no other job the same.  By default it is made of the sink's uid and the job's root.
-
-    Raises:
-        ConfigurationError: *upsert* without a *key*, or with a changelog.
-    """
-
-    bootstrap_servers: Text
-    topic: str | Param
-    value: str | AvroValue = JSON
-    key: str | None = None
-    headers: tuple[str, ...] = ()
-    upsert: bool = False
-    transactional: bool = True
-    transactional_id: str | Param = ""
-    config: Mapping[str, Text] = field(default_factory=dict[str, Text], repr=False)
-    changelog: bool = False
-    timeout_s: float = 30.0  # The time that a cluster has to answer.
-
-    def __post_init__(self) -> None:
-        check_changelog(f"KafkaTopic {self.topic!r}", self)
-        if self.upsert and self.key is None:
-            raise ConfigurationError(
-                "KafkaTopic(upsert=True) needs key=, the column whose newest message counts"
-            )
-
-    @property
-    def params(self) -> tuple[Param, ...]:
-        given = (
-            self.bootstrap_servers,
-            self.topic,
-            self.transactional_id,
-            *self.config.values(),
-        )
-        return tuple(dict.fromkeys(one for one in given if isinstance(one, Param)))
-
-    @property
-    def upsert_key(self) -> tuple[str, ...]:
-        return (self.key,) if self.upsert and self.key is not None else ()
-
-    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
-        """See ``SinkSpec``; rows are staged at *default*."""
-        from sluice.connectors.kafka.cluster import Cluster
-        from sluice.connectors.kafka.messages import MessageFormat
-        from sluice.connectors.kafka.sink import KafkaTarget, NotedTopic
-        from sluice.connectors.staged_files import StagedFiles
-        from sluice.connectors.staged_sink import StagedSink
-        from sluice.store.open import open_store
-
-        cluster = Cluster(
-            _resolved(self.bootstrap_servers, params),
-            tuple((name, _resolved(value, params)) for name, value in self.config.items()),
-            self.timeout_s,
-        )
-        name = value_of(self.transactional_id, params) or _default_id(uid, default)
-        topic = value_of(self.topic, params)
-        if not topic:
-            raise ConfigurationError(f"topic= of the Kafka sink {uid!r} is empty")
-        target = KafkaTarget(
-            NotedTopic(cluster, topic, name),
-            MessageFormat(self._value(), self.key, self.headers),
-            self.transactional,
-        )
-        return StagedSink(StagedFiles(uid, open_store(default), self.upsert_key), target)
-
-    def _value(self) -> Value:
-        from sluice.connectors.kafka.messages import AvroRow, ColumnBytes, JsonRow
-
-        match self.value:
-            case AvroValue(schema=schema, schema_id=schema_id):
-                return AvroRow(schema, schema_id)
-            case "json":
-                return JsonRow()
-            case column:
-                return ColumnBytes(column)
-
-
 def _default_id(uid: str, location: StoreLocation) -> str:
     digest = hashlib.sha256(location.root.encode()).hexdigest()
     return f"sluice-{uid}-{digest[:ID_HEX_DIGITS]}"
+
+
+def _cluster(declared: Kafka | KafkaTopic, params: Mapping[str, str]) -> Cluster:
+    from sluice.connectors.kafka.cluster import Cluster
+
+    return Cluster(
+        _resolved(declared.bootstrap_servers, params),
+        tuple((name, _resolved(value, params)) for name, value in declared.config.items()),
+        declared.timeout_s,
+    )
 
 
 def _resolved(value: Text, params: Mapping[str, str]) -> str | Env:

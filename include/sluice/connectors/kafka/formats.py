@@ -1,15 +1,7 @@
-"""Decoding of Avro values: the fields of a record become columns.
+"""Decoding of Avro and Protobuf values, whose fields become columns, and the Schema Registry.
 
-The Schema Registry's wire format: a zero byte, the schema's id in four bytes, the value.
-
+The registry's wire format: a zero byte, the schema's id in four bytes, the value.  See
 https://docs.confluent.io/platform/current/schema-registry/fundamentals/serdes-develop/index.html
-
-Decoding of Protobuf values: the fields of a message become columns.
-
-A field without presence has its default where a message does not set it; a field with presence, a
-message or an ``optional`` one, is null.
-
-The columns of Protobuf's types, and the conversion of a message's field to a cell.
 """
 
 from __future__ import annotations
@@ -24,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.connectors.avro import AvroColumn, AvroSchema, as_numbers, map_schema
-from sluice.connectors.kafka.values import Decoded, held, tombstone_fields, tombstones
+from sluice.connectors.kafka.values import Decoded, arrays_of, tombstone_fields, tombstones
 from sluice.declaration.params import Env, value_of
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.extras import require_installed
@@ -32,6 +24,23 @@ from sluice.extras import require_installed
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka.schema_registry import SchemaRegistryClient
+
+# Of Protobuf, for which no type stubs are installed.
+MessageClass: TypeAlias = Any
+MessageDescriptor: TypeAlias = Any
+Field: TypeAlias = Any  # A FieldDescriptor.
+
+MAGIC = 0
+HEADER_BYTES = 5
+HTTP_NOT_FOUND = 404
+HTTP_SERVER_ERROR = 500
+HTTP_TOO_MANY = 429
+TIMEOUT_S = 10
+TIMESTAMP = "google.protobuf.Timestamp"
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +77,7 @@ class AvroValues:
             except bad_bytes as error:
                 records.append(None)
                 malformed[row] = f"not Avro of the schema: {error or type(error).__name__}"
-        columns = held(records, partial(_columns, mapped), malformed)
+        columns = arrays_of(records, partial(_columns, mapped), malformed)
         return Decoded([tombstones(raw), *columns], malformed)
 
     def _mapped(self) -> AvroColumn:
@@ -94,7 +103,7 @@ def _columns(mapped: AvroColumn, records: Sequence[Mapping[str, object] | None])
 
 
 class _Reader:
-    """A decoder that caches the writers' schemas."""
+    """A decoder that caches the writers' schemas by their ids; None is one that does not exist."""
 
     def __init__(self, schema: AvroSchema, registry: Registry | None) -> None:
         require_installed("fastavro", who="Avro")
@@ -130,9 +139,10 @@ class _Reader:
                 if text is None
                 else parse_schema(as_numbers(json.loads(text)), named_schemas={})
             )
-        if self._writers[schema_id] is None:
+        writer = self._writers[schema_id]
+        if writer is None:
             raise NotFramed(f"the Schema Registry has no schema {schema_id}")
-        return self._writers[schema_id]
+        return writer
 
 
 def _bad_bytes() -> tuple[type[Exception], ...]:
@@ -158,14 +168,6 @@ def parsed_json(schema: str) -> AvroSchema:
         raise ConfigurationError(f"the Avro schema is no JSON: {error}") from error
 
 
-MAGIC = 0
-HEADER_BYTES = 5
-HTTP_NOT_FOUND = 404
-HTTP_SERVER_ERROR = 500
-HTTP_TOO_MANY = 429
-TIMEOUT_S = 10
-
-
 class NotFramed(ValueError):
     """A value without the header of the registry's serializers."""
 
@@ -181,11 +183,11 @@ class Registry:
     def client(self) -> SchemaRegistryClient:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
-        configured: dict[str, object] = {"url": self.place, "timeout": TIMEOUT_S, "max.retries": 2}
+        properties: dict[str, object] = {"url": self.place, "timeout": TIMEOUT_S, "max.retries": 2}
         if user := value_of(self.user, {}):
-            configured["basic.auth.user.info"] = f"{user}:{value_of(self.password, {})}"
+            properties["basic.auth.user.info"] = f"{user}:{value_of(self.password, {})}"
         try:
-            return SchemaRegistryClient(configured)
+            return SchemaRegistryClient(properties)
         except ValueError as error:
             raise ConfigurationError(
                 f"the Schema Registry {self.place!r} cannot be used: {error}"
@@ -232,42 +234,12 @@ def framed(schema_id: int, body: bytes) -> bytes:
     return struct.pack(">bI", MAGIC, schema_id) + body
 
 
-def without_message_indexes(raw: bytes) -> tuple[tuple[int, ...], bytes]:
-    """The message indexes of a Protobuf value, and the value behind them.
-
-    They name the message by its place in the file, as zigzag varints; a single zero byte is the
-    first message.
-    """
-    count, at = _varint(raw, 0)
-    if count == 0:
-        return (0,), raw[at:]
-    indexes: list[int] = []
-    for _ in range(count):
-        index, at = _varint(raw, at)
-        indexes.append(index)
-    return tuple(indexes), raw[at:]
-
-
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        if at >= len(raw) or shift > 28:
-            raise NotFramed("the value's message indexes are cut off")
-        byte = raw[at]
-        at += 1
-        result |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), at
-
-
-MessageClass: TypeAlias = Any  # No type stubs of Protobuf are installed.
-MessageDescriptor: TypeAlias = Any
-
-
 @dataclass(frozen=True, slots=True)
 class ProtobufValues:
     """A Protobuf message as the value.
+
+    A field without presence has its default where a message does not set it; a field with presence,
+    a message or an ``optional`` one, is null.
 
     *message* is ``package.module:Class`` of a generated class, or a message's full name in
     *descriptors*, the file that ``protoc --include_imports --descriptor_set_out`` writes.
@@ -319,7 +291,7 @@ class ProtobufValues:
                 for read, type_ in readers
             ]
 
-        return Decoded([tombstones(raw), *held(messages, columns, malformed)], malformed)
+        return Decoded([tombstones(raw), *arrays_of(messages, columns, malformed)], malformed)
 
     def message_class(self) -> MessageClass:
         if self.descriptors:
@@ -375,13 +347,33 @@ def _body(value: bytes, index: tuple[int, ...]) -> bytes:
     return body
 
 
-Field: TypeAlias = Any  # A FieldDescriptor; no type stubs are installed.
+def without_message_indexes(raw: bytes) -> tuple[tuple[int, ...], bytes]:
+    """The message indexes of a Protobuf value, and the value behind them.
 
-TIMESTAMP = "google.protobuf.Timestamp"
-WRAPPERS = frozenset(
-    f"google.protobuf.{name}Value"
-    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
-)
+    They name the message by its place in the file, as zigzag varints; a single zero byte is the
+    first message.
+    """
+    count, at = _varint(raw, 0)
+    if count == 0:
+        return (0,), raw[at:]
+    indexes: list[int] = []
+    for _ in range(count):
+        index, at = _varint(raw, at)
+        indexes.append(index)
+    return tuple(indexes), raw[at:]
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        if at >= len(raw) or shift > 28:
+            raise NotFramed("the value's message indexes are cut off")
+        byte = raw[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at
 
 
 def protobuf_column_type(field: Field, inside: tuple[str, ...], place: str) -> pa.DataType:
@@ -395,7 +387,7 @@ def protobuf_column_type(field: Field, inside: tuple[str, ...], place: str) -> p
             protobuf_column_type(of_key, inside, place), _type_of_one(of_value, inside, place)
         )
     one = _type_of_one(field, inside, place)
-    return pa.list_(one) if _is_repeated(field) else one
+    return pa.list_(one) if field.is_repeated else one
 
 
 def reader_of(field: Field) -> Callable[[Any], Any]:
@@ -407,7 +399,7 @@ def reader_of(field: Field) -> Callable[[Any], Any]:
         if value_cell is None:
             return lambda message: list(getattr(message, name).items())
         return lambda message: [(k, value_cell(v)) for k, v in getattr(message, name).items()]
-    if _is_repeated(field):
+    if field.is_repeated:
         if to_cell is None:
             return lambda message: list(getattr(message, name))
         return lambda message: [to_cell(one) for one in getattr(message, name)]
@@ -489,7 +481,3 @@ def _cell_of_one(field: Field) -> Callable[[Any], Any] | None:
 
 def _is_map(field: Field) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
-
-
-def _is_repeated(field: Field) -> bool:
-    return bool(field.is_repeated)

@@ -1,10 +1,7 @@
-"""The encoding of rows as messages: keys and values, for a whole table at once.
+"""The encoding of rows as messages: keys, values and headers, for a whole table at once.
 
-The size of a message as librdkafka counts it, so that none is found too large at the commit.
-
-librdkafka refuses a message above ``message.max.bytes`` when it is given one
-(``rd_kafka_msg_max_wire_size`` in rdkafka_msg.h); the broker's own limit, ``max.message.bytes`` of
-the topic, is larger unless one of the two was changed.
+Rows are refused before they are staged if no message can be made of them, so that none fails at the
+commit.  That includes messages that are too large: their size is counted as librdkafka counts it.
 """
 
 from __future__ import annotations
@@ -26,6 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Texts: TypeAlias = Sequence[bytes | str | None]
+Header: TypeAlias = tuple[str, str | bytes | None]
+
+OVERHEAD_BYTES = 36  # RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD, in rdkafka_proto.h.
+ESCAPED_BYTES = 6  # A control character of one byte is \u00XX in JSON.
+SCALAR_BYTES = 100  # A number, a time or a decimal of 76 digits, as text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +63,15 @@ class MessageFormat:
 
     def check(self, schema: pa.Schema) -> None:
         """Raises ConfigurationError when a column is missing, or its type fits no message."""
-        named = [*self.headers, *([self.key] if self.key is not None else [])]
+        columns = [*self.headers, *([self.key] if self.key is not None else [])]
         match self.value:
             case ColumnBytes(column=column):
-                named.append(column)
+                columns.append(column)
             case AvroRow() as avro:
                 _check_fields(avro, [name for name in schema.names if name not in self.headers])
             case JsonRow():
                 pass
-        for name in named:
+        for name in columns:
             _checked_type(schema, name)
 
     def check_years(self, table: pa.Table) -> None:
@@ -92,7 +94,7 @@ class MessageFormat:
             case AvroRow() as avro:
                 return _avro_rows(avro, _rows(_with_nanoseconds(avro, table), self.headers))
 
-    def header_rows(self, table: pa.Table) -> list[list[tuple[str, str | bytes | None]]]:
+    def header_rows(self, table: pa.Table) -> list[list[Header]]:
         """The headers of each message; empty without columns of headers."""
         if not self.headers:
             return []
@@ -147,15 +149,16 @@ def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:
 
 
 def _with_nanoseconds(avro: AvroRow, table: pa.Table) -> pa.Table:
-    """*table* with the columns that Avro has in nanoseconds as numbers: no time of Python's, nor a
-    column of rows that were read, is as fine.
+    """*table* with the columns that Avro has in nanoseconds as numbers.
+
+    Neither Python's times nor columns that a source yields are as fine.
     """
     import pyarrow as pa
 
     try:
         mapped = map_schema(parsed_json(avro.schema), "the Avro schema of a Kafka sink")
     except ConfigurationError:
-        return table  # Rows that fit may be written, even if none like them could be read.
+        return table  # Rows may be written by a schema that the source could not read.
     for exact, column in zip(mapped.exact, mapped.column, strict=True):
         name = exact.name
         is_written = name in table.column_names and table.schema.field(name).type == column.type
@@ -192,13 +195,18 @@ def _checked_type(schema: pa.Schema, name: str) -> pa.DataType:
             f"a Kafka sink takes the column {name!r}, but its rows have {', '.join(schema.names)}"
         )
     type_, types = schema.field(name).type, pa.types
-    is_bytes = types.is_binary(type_) or types.is_large_binary(type_)
-    is_text = types.is_string(type_) or types.is_large_string(type_)
-    if not (is_bytes or is_text or types.is_integer(type_) or types.is_boolean(type_)):
+    if not (_is_text_or_bytes(type_) or types.is_integer(type_) or types.is_boolean(type_)):
         raise ConfigurationError(
             f"the column {name!r} of a Kafka sink is {type_}; make it text or bytes before"
         )
     return type_
+
+
+def _is_text_or_bytes(type_: pa.DataType) -> bool:
+    from pyarrow import types
+
+    is_text = types.is_string(type_) or types.is_large_string(type_)
+    return bool(is_text or types.is_binary(type_) or types.is_large_binary(type_))
 
 
 def _check_fields(avro: AvroRow, columns: Sequence[str]) -> None:
@@ -223,31 +231,23 @@ def _needs_arrow(type_: pa.DataType) -> bool:
     return any(_needs_arrow(type_.field(index).type) for index in range(type_.num_fields))
 
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from sluice.connectors.kafka.messages import MessageFormat
-
-    Header = tuple[str, str | bytes | None]
-
-OVERHEAD_BYTES = 36  # RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD, in rdkafka_proto.h.
-ESCAPED_BYTES = 6  # A control character of one byte is \u00XX in JSON.
-SCALAR_BYTES = 100  # A number, a time or a decimal of 76 digits, as text.
-
-
-def check_sizes(made: MessageFormat, rows: pa.Table, most: int, mark: Header) -> None:
+def check_sizes(format_: MessageFormat, rows: pa.Table, most: int, mark: Header) -> None:
     """Check that each row's message, with the header *mark*, has *most* bytes or fewer.
+
+    librdkafka refuses a message above ``message.max.bytes`` when it is given one
+    (``rd_kafka_msg_max_wire_size`` in rdkafka_msg.h); the broker's own limit, ``max.message.bytes``
+    of the topic, is larger unless one of the two was changed.
 
     Rows are encoded for it where their columns do not show it, and always as Avro.
 
     Raises:
         ConfigurationError: one is larger, or cannot be encoded.
     """
-    if not isinstance(made.value, AvroRow) and _bound(rows, mark) <= most:
+    if not isinstance(format_.value, AvroRow) and _bound(rows, mark) <= most:
         return
-    of_rows: Iterable[Sequence[Header]] = made.header_rows(rows) or repeat([])
+    header_rows: Iterable[Sequence[Header]] = format_.header_rows(rows) or repeat([])
     for number, (key, value, headers) in enumerate(
-        zip(made.keys(rows), made.values(rows), of_rows, strict=False)
+        zip(format_.keys(rows), format_.values(rows), header_rows, strict=False)
     ):
         size = OVERHEAD_BYTES + _length(key) + _length(value)
         size += sum(map(_header_length, chain(headers, [mark])))
@@ -261,7 +261,7 @@ def check_sizes(made: MessageFormat, rows: pa.Table, most: int, mark: Header) ->
 
 
 def _bound(rows: pa.Table, mark: Header) -> float:
-    """No message of the rows is larger: cheap, and mostly far below the limit."""
+    """A size that no message of the rows exceeds: cheap, and mostly far below the limit."""
     columns = sum(
         _column_bound(column) + ESCAPED_BYTES * _length(name)
         for name, column in zip(rows.column_names, rows.columns, strict=True)
@@ -273,24 +273,13 @@ def _column_bound(column: pa.ChunkedArray) -> float:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    types = pa.types
-    if types.is_nested(column.type) or types.is_dictionary(column.type):
+    type_, types = column.type, pa.types
+    if types.is_nested(type_) or types.is_dictionary(type_):
         return float("inf")
-    if types.is_string(column.type) or types.is_large_string(column.type) or _is_binary(column):
+    if _is_text_or_bytes(type_) or types.is_fixed_size_binary(type_):
         longest = pc.max(pc.binary_length(column)).as_py() or 0
         return float(ESCAPED_BYTES * longest + SCALAR_BYTES)
     return SCALAR_BYTES
-
-
-def _is_binary(column: pa.ChunkedArray) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    return bool(
-        types.is_binary(column.type)
-        or types.is_large_binary(column.type)
-        or types.is_fixed_size_binary(column.type)
-    )
 
 
 def _length(text: bytes | str | None) -> int:

@@ -1,16 +1,14 @@
-"""A Kafka topic to which checkpoints are appended.
+"""A Kafka topic to which checkpoints are appended, and the note of those that were published.
+
+The note is kept in the broker, as the offset of a consumer group with the name of the transactional
+id.  The group commits one offset, for partition 0 of the topic: the newest checkpoint; its metadata
+is the sink's time line (``staged_sink.encoded_timeline``).
 
 With transactions, the rows and the note of a checkpoint are one transaction, so that readers with
-``isolation.level=read_committed`` see all of it or nothing, once.  Without, the rows are sent and
-then noted: if the coordinator dies in between, they are sent again.
-
-Published records cannot be rolled back.
-
-``NotedTopic``: a producer's transaction, with the note that is committed in it.
-
-``init_transactions`` fences every older producer of the same id, and returns only when the broker
-has ended its open transaction.  So the note that is read after it is final: a zombie's transaction
-is in it, or never will be.
+``isolation.level=read_committed`` see all of it or nothing, once.  ``init_transactions`` fences
+every older producer of the same id, and returns only when the broker has ended its open
+transaction.  So the note that is read after it is final: a zombie's transaction is in it, or never
+will be.
 
     init_transactions -> read the note -> begin -> rows and note -> commit
     (zombies fenced)     (published? stop)         (both or none)
@@ -19,11 +17,8 @@ Brokers before 4.0 may end a transaction a moment before its note is visible (KA
 note is read with stable offsets, which brokers since 2.5 return only when no note of an ended
 transaction is outstanding.
 
-The note of published checkpoints, kept in the broker as a consumer group's offset.
-
-The group has the name of the transactional id, and commits one offset, for partition 0 of the
-target topic: the newest checkpoint.  Its metadata is the topic's time line (``timeline_note.py``).
-It is sent in the transaction of the rows, and so is committed with them.
+Without transactions, the rows are sent and then noted: if the coordinator dies in between, they are
+sent again.  Published records cannot be rolled back.
 """
 
 from __future__ import annotations
@@ -37,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors import staged_sink
 from sluice.connectors.kafka.cluster import Cluster
-from sluice.connectors.kafka.messages import MessageFormat, Texts, check_sizes
+from sluice.connectors.kafka.messages import Header, MessageFormat, Texts, check_sizes
 from sluice.connectors.staged_sink import named
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.places import DELETED, RollBack
@@ -49,15 +44,31 @@ if TYPE_CHECKING:
 
     from sluice.connectors.staged_sink import EpochRows
 
+    Send = Callable[[Producer], None]
+    # The new note, and the function that sends its rows; None if there is nothing to write.
+    Write = tuple[Timeline, Send] | None
+
 CHECKPOINT_HEADER = "sluice-checkpoint-id"
 LONGEST_MARK = (CHECKPOINT_HEADER, str(2**63 - 1).encode())
+# A broker takes 4,096 bytes (offset.metadata.max.bytes): these leave room for 300 spans of ids of 5
+# digits, and each aborted checkpoint begins another.
+MAX_BYTES = 3_900
+FIX = (
+    "give the sink a transactional_id of its own, or delete the group's offset "
+    "(kafka-consumer-groups.sh --delete-offsets) and restore the job with --accept-tables"
+)
 # A fenced producer lets the other one finish.  The pauses double, so that of two that fence each
 # other one has enough time: 5 + 10 + 20 + 40 seconds, and then Airflow retries the task.
 PATIENCE_S = 5.0
 ATTEMPTS = 5
 TRANSACTION_POLL_S = 0.05
 BUFFER_WAIT_S = 0.05
+FLUSH_TIMEOUT_S = 300.0
 MESSAGES_PER_POLL = 10_000
+
+
+class FencedByAnother(Exception):
+    """A newer producer of the same id has begun, and this transaction was aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +95,7 @@ class KafkaTarget:
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:
-        """See ``Target``."""
-
-        def todo(before: Timeline) -> Todo:
+        def write(before: Timeline) -> Write:
             with named(self._name):
                 after = before.publishing(writer, checkpoint_id, parent)
             return None if after is None else (after, send)
@@ -94,11 +103,10 @@ class KafkaTarget:
         def send(producer: Producer) -> None:
             self._send(producer, checkpoint_id, rows)
 
-        self.topic.check_exists()
-        self._do(todo)
+        self._write(write)
 
     def timeline(self) -> Timeline:
-        """See ``Target``; of very many spans the oldest are dropped (``note.py``)."""
+        """See ``Target``; of very many spans the oldest are dropped (``MAX_BYTES``)."""
         return self.topic.note()
 
     def is_empty(self) -> bool:
@@ -106,7 +114,7 @@ class KafkaTarget:
         return self.topic.is_empty()
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
-        def todo(before: Timeline) -> Todo:
+        def write(before: Timeline) -> Write:
             with named(self._name):
                 after = before.recovered(writer, recovery)
             if after is None:
@@ -122,8 +130,7 @@ class KafkaTarget:
                 )
             return after, lambda _: None
 
-        self.topic.check_exists()
-        self._do(todo)
+        self._write(write)
 
     def describe(self, version: int) -> str:
         return f"records of topic {self.topic.name} with header {CHECKPOINT_HEADER}={version}"
@@ -132,24 +139,26 @@ class KafkaTarget:
     def _name(self) -> str:
         return f"Kafka topic {self.topic.name!r}"
 
-    def _do(self, todo: Callable[[Timeline], Todo]) -> None:
-        if self.transactional:
-            self._insist(todo)
-        elif (found := todo(self.topic.note())) is not None:
-            self.topic.at_least_once(*found)
+    def _write(self, write: Callable[[Timeline], Write]) -> None:
+        """Write what *write* returns for the present note, unless another process has done it.
 
-    def _insist(self, todo: Callable[[Timeline], Todo]) -> None:
-        """Do *todo*, or find that another process has done it; when fenced, wait for it first."""
+        Who is fenced while it writes waits for the other process first.
+        """
+        self.topic.check_exists()
+        if not self.transactional:
+            if (found := write(self.topic.note())) is not None:
+                self.topic.at_least_once(*found)
+            return
         for attempt in range(ATTEMPTS):
             try:
-                self.topic.in_transaction(todo)
+                self.topic.in_transaction(write)
             except FencedByAnother:
                 patience_s = PATIENCE_S * 2**attempt * random.uniform(0.7, 1.3)  # noqa: S311
                 until = time.monotonic() + patience_s
                 while attempt + 1 < ATTEMPTS and time.monotonic() < until:
                     # Raises if the time line refuses it.
                     with suppress(TableMismatch):
-                        if todo(self.topic.note()) is None:
+                        if write(self.topic.note()) is None:
                             return
                     time.sleep(TRANSACTION_POLL_S)
             else:
@@ -178,9 +187,6 @@ class KafkaTarget:
         return ([*row, mark] for row in of_rows) if of_rows else _same(mark)
 
 
-Header = tuple[str, str | bytes | None]
-
-
 def _same(mark: Header) -> Iterator[list[Header]]:
     headers: list[Header] = [mark]
     while True:
@@ -200,20 +206,6 @@ def _produce(
                 producer.poll(BUFFER_WAIT_S)  # The producer's queue is full: let it send.
         if number % MESSAGES_PER_POLL == 0:
             producer.poll(0)
-
-
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-
-    Send = Callable[[Producer], None]
-    # The new note, and the function that sends the rows; None if there is nothing to do.
-    Todo = tuple[Timeline, Send] | None
-
-FLUSH_TIMEOUT_S = 300.0
-
-
-class FencedByAnother(Exception):
-    """A newer producer of the same id has begun, and this transaction was aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,32 +230,34 @@ class NotedTopic:
         """Whether no partition has a record, or anything else at an offset."""
         from confluent_kafka import TopicPartition
 
-        self.check_exists()
+        timeout_s = self.cluster.timeout_s
         with self._consumer() as consumer, self.cluster.explained(f"to look into {self.name!r}"):
-            timeout_s = self.cluster.timeout_s
-            found = consumer.list_topics(self.name, timeout=timeout_s).topics[self.name]
             ends = (
-                consumer.get_watermark_offsets(TopicPartition(self.name, one), timeout=timeout_s)
-                for one in found.partitions
+                consumer.get_watermark_offsets(TopicPartition(self.name, number), timeout=timeout_s)
+                for number in self._partitions(consumer)
             )
             return all(low == high for low, high in ends)
 
-    def in_transaction(self, todo: Callable[[Timeline], Todo]) -> None:
-        """Fence older producers, and carry out what *todo* returns for the note read after that.
+    def in_transaction(self, write: Callable[[Timeline], Write]) -> None:
+        """Fence older producers, and write what *write* returns for the note read after that.
 
         Raises:
-            FencedByAnother: it was not done, as another process is at work.
-            StoreUnavailable: it is not known whether it was done; the note will show it.
+            FencedByAnother: nothing was written, as another process is at work.
+            StoreUnavailable: whether it was written is not known; the note will show it.
         """
         with self._consumer(stable=True) as consumer, self._translated():
             producer = self.cluster.producer(transactional_id=self.group)
             producer.init_transactions(self.cluster.timeout_s)
-            found = todo(self._read(consumer))
+            found = write(self._read(consumer))
             if found is None:
                 return
+            note, send = found
             producer.begin_transaction()
             try:
-                self._fill(producer, consumer, *found)
+                send(producer)
+                producer.send_offsets_to_transaction(
+                    [self._offset(note)], consumer.consumer_group_metadata(), self.cluster.timeout_s
+                )
                 producer.commit_transaction()
             except BaseException:
                 # Otherwise readers wait until the transaction times out.
@@ -274,45 +268,37 @@ class NotedTopic:
 
     def at_least_once(self, note: Timeline, send: Send) -> None:
         """Send rows, and then commit the note; after a crash in between they are sent again."""
+        from confluent_kafka import KafkaError
+
         failed: list[KafkaError] = []
         with self._consumer() as consumer, self.cluster.explained(f"to write {self.name!r}"):
             producer = self.cluster.producer(lambda error, _: failed.append(error))
             send(producer)
             left = producer.flush(FLUSH_TIMEOUT_S)
             if failed or left:
-                raise self.cluster.explain(failed[0] if failed else _timed_out(), "the rows")
+                error = failed[0] if failed else KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
+                raise self.cluster.explain(error, "the rows")
             consumer.commit(offsets=[self._offset(note)], asynchronous=False)
 
     def check_exists(self) -> None:
         """Raises ConfigurationError when there is no such topic, so that a typo creates none."""
-        from confluent_kafka import KafkaError
+        with self._consumer() as consumer:
+            self._partitions(consumer)
 
-        what = f"to describe topic {self.name!r}"
-        with self._consumer() as consumer, self.cluster.explained(what):
-            found = consumer.list_topics(self.name, timeout=self.cluster.timeout_s)
-        error = found.topics[self.name].error
-        if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise ConfigurationError(
-                f"Kafka at {self.cluster.servers} has no topic {self.name!r}; create it, with as "
-                "many partitions as its readers need, or correct topic="
-            )
-        if error is not None:
-            raise self.cluster.explain(error, what)
-
-    def _fill(self, producer: Producer, consumer: Consumer, note: Timeline, send: Send) -> None:
-        send(producer)
-        group = consumer.consumer_group_metadata()
-        producer.send_offsets_to_transaction([self._offset(note)], group, self.cluster.timeout_s)
+    def _partitions(self, consumer: Consumer) -> list[int]:
+        fix = "create it, with as many partitions as its readers need, or correct topic="
+        return self.cluster.partitions(consumer, self.name, fix)
 
     def _read(self, consumer: Consumer) -> Timeline:
         from confluent_kafka import TopicPartition
 
-        with self.cluster.explained(f"to read the note of group {self.group!r}"):
-            found = consumer.committed(
+        doing = f"to read the note of group {self.group!r}"
+        with self.cluster.explained(doing):
+            (found,) = consumer.committed(
                 [TopicPartition(self.name, 0)], timeout=self.cluster.timeout_s
-            )[0]
+            )
         if found.error is not None:
-            raise self.cluster.explain(found.error, f"to read the note of group {self.group!r}")
+            raise self.cluster.explain(found.error, doing)
         if found.offset < 0:
             return Timeline()
         place = f"the offset of group {self.group!r} for topic {self.name!r}"
@@ -359,21 +345,6 @@ def _is_fenced(error: KafkaError) -> bool:
         KafkaError.PRODUCER_FENCED,
         KafkaError.TRANSACTION_COORDINATOR_FENCED,
     }
-
-
-def _timed_out() -> KafkaError:
-    from confluent_kafka import KafkaError
-
-    return KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
-
-
-# A broker takes 4,096 bytes (offset.metadata.max.bytes): these leave room for 300 spans of ids of 5
-# digits, and each aborted checkpoint begins another.
-MAX_BYTES = 3_900
-FIX = (
-    "give the sink a transactional_id of its own, or delete the group's offset "
-    "(kafka-consumer-groups.sh --delete-offsets) and restore the job with --accept-tables"
-)
 
 
 def encoded_offset(timeline: Timeline) -> tuple[int, str]:

@@ -4,8 +4,6 @@ Epochs end at the last stable offset, so that no epoch has records of an open tr
 have gaps where a transaction ended or was aborted, and where a topic was compacted, so a slice may
 have fewer records than offsets.  A new partition is read from its beginning, wherever the first
 ones began (Flink's rule for discovered partitions).
-
-The reader of a slice's messages, in batches, until the slice's end is passed.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import Consumer, KafkaError, Message
+    from confluent_kafka import Consumer, Message
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +34,15 @@ Start: TypeAlias = Literal["earliest", "latest"] | int | tuple[tuple[str, int], 
 
 QUERY_THREADS = 8  # Each thread queries one partition at a time, and a topic may have hundreds.
 NOTIFY_TIMEOUT_S = 5.0  # Short, as it is for monitoring only.
+BATCH_MESSAGES = 10_000  # Makes the cost per batch negligible; 10 MB with messages of 1 KB.
+# The client gives a batch that is not full after this time, and a slice with gaps never fills its
+# last one.  A shorter wait makes smaller batches where the network is slow.
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource(OffsetSource):
-    """See ``Source`` and ``sources.kafka.Kafka``."""
+    """See ``Source``, and ``declared.Kafka`` for the options."""
 
     cluster: Cluster
     topics: tuple[str, ...]
@@ -84,12 +86,12 @@ class KafkaSource(OffsetSource):
         """
         with self.cluster.consumer(isolation_level="read_committed") as consumer:
             names = [name for topic in self.topics for name in self._partitions(consumer, topic)]
-            # Before the offsets: a topic created anew in between must not get its id.
+            # Before the offsets: those of a topic must not get the id of one created after it.
             ids = self.cluster.topic_ids(self.topics)
             found = in_parallel(lambda name: self._readable(consumer, name), names, QUERY_THREADS)
         return {
-            name: replace(there, version=ids[parsed_partition(name)[0]])
-            for name, there in zip(names, found, strict=True)
+            name: replace(readable, version=ids[parsed_partition(name)[0]])
+            for name, readable in zip(names, found, strict=True)
         }
 
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:
@@ -132,7 +134,7 @@ class KafkaSource(OffsetSource):
             start = self._start(consumer, piece)
             for messages in consume(self.cluster, consumer, piece, start):
                 yield self.columns.batch(messages, topic, self.values)
-        # Checked after the rows, which count only after this; ids are never used again.
+        # Checked after the rows, which count only when the slice has ended; no id is used twice.
         if piece.version and self.cluster.topic_ids([topic])[topic] != piece.version:
             raise ConfigurationError(
                 f"topic {topic!r} of {self.name} was made anew after this epoch was planned, so "
@@ -164,20 +166,10 @@ class KafkaSource(OffsetSource):
             log.warning("offsets are not shown group=%s reason=%s", group, reason)
 
     def _partitions(self, consumer: Consumer, topic: str) -> list[str]:
-        from confluent_kafka import KafkaError
-
-        with self.cluster.explained(f"to describe topic {topic!r}"):
-            found = consumer.list_topics(topic, timeout=self.cluster.timeout_s).topics[topic]
-        if found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise ConfigurationError(
-                f"Kafka at {self.cluster.servers} has no topic {topic!r}; create it, or correct "
-                "topics="
-            )
-        if found.error is not None:
-            raise self.cluster.explain(found.error, f"to describe topic {topic!r}")
-        if not found.partitions:
+        numbers = self.cluster.partitions(consumer, topic, "create it, or correct topics=")
+        if not numbers:
             raise StoreUnavailable(f"topic {topic!r} has no partitions yet")
-        return [f"{topic}/{number}" for number in sorted(found.partitions)]
+        return [f"{topic}/{number}" for number in numbers]
 
     def _readable(self, consumer: Consumer, name: str) -> Readable:
         from confluent_kafka import TopicPartition
@@ -193,33 +185,35 @@ class KafkaSource(OffsetSource):
         from confluent_kafka import TopicPartition
 
         wanted = TopicPartition(*parsed_partition(partition), timestamp_ms)
+        doing = f"to find a time in {partition!r}"
         with (
             self.cluster.consumer(isolation_level="read_committed") as consumer,
-            self.cluster.explained(f"to find a time in {partition!r}"),
+            self.cluster.explained(doing),
         ):
             found = consumer.offsets_for_times([wanted], timeout=self.cluster.timeout_s)[0]
         if found.error is not None:
-            raise self.cluster.explain(found.error, f"to find a time in {partition!r}")
+            raise self.cluster.explain(found.error, doing)
         return found.offset if now.first <= found.offset <= now.end else now.end
 
     def _start(self, consumer: Consumer, piece: Slice) -> int:
         """The offset to read the slice from: its start, or the first that has not expired."""
-        there = self._readable(consumer, piece.partition)
-        if there.first <= piece.start and piece.end <= there.end:
+        now = self._readable(consumer, piece.partition)
+        if now.first <= piece.start and piece.end <= now.end:
             return piece.start
-        if there.end < piece.end:
+        if now.end < piece.end:
             raise ConfigurationError(
                 f"partition {piece.partition!r} of {self.name} was planned to offset {piece.end} "
-                f"and ends at {there.end} now: it was truncated or made anew; begin anew, too"
+                f"and ends at {now.end} now: it was truncated or made anew; begin anew, too"
             )
-        lost = f"offsets {piece.start} to {min(there.first, piece.end) - 1} of {piece.partition!r}"
+        start = min(now.first, piece.end)
+        lost = f"offsets {piece.start} to {start - 1} of {piece.partition!r}"
         if not self.skips_expired:
             raise ConfigurationError(
                 f"{lost} of {self.name} have expired after they were planned and before they "
                 'were read; raise the topic\'s retention, and restore, or use on_expired="skip"'
             )
         log.error("RECORDS ARE LOST: %s of %s have expired", lost, self.name)
-        return min(there.first, piece.end)
+        return start
 
 
 def parsed_partition(name: str) -> tuple[str, int]:
@@ -227,18 +221,12 @@ def parsed_partition(name: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-BATCH_MESSAGES = 10_000  # Makes the cost per batch negligible; 10 MB with messages of 1 KB.
-# The client gives a batch that is not full after this time, and a slice with gaps never fills its
-# last one.  A shorter wait makes smaller batches where the network is slow.
-POLL_S = 0.05
-
-
 def consume(
     cluster: Cluster, consumer: Consumer, piece: Slice, start: int
 ) -> Iterator[list[Message]]:
     """Yield the messages from *start* to the end of *piece*, in batches that are not empty.
 
-    The end is passed when a message from behind it arrives, or when the partition ends there: as
+    It ends when a message at or after the slice's end arrives, or when the partition ends there: as
     offsets have gaps, there may be no message with the last offset.
 
     Raises:
@@ -249,14 +237,14 @@ def consume(
 
     if start >= piece.end:
         return
-    topic, _, number = piece.partition.rpartition("/")
-    with cluster.explained(f"to read {piece.partition!r}"):
-        consumer.assign([TopicPartition(topic, int(number), start)])
+    doing = f"to read {piece.partition!r}"
+    with cluster.explained(doing):
+        consumer.assign([TopicPartition(*parsed_partition(piece.partition), start)])
     waited_since = time.monotonic()
     while True:
-        with cluster.explained(f"to read {piece.partition!r}"):
+        with cluster.explained(doing):
             polled = consumer.consume(min(BATCH_MESSAGES, piece.end - start), timeout=POLL_S)
-        events = [one for one in polled if one.error() is not None]
+        events = [message for message in polled if message.error() is not None]
         messages = [one for one in polled if one.error() is None] if events else polled
         if messages:
             last = _offset(messages[-1])
@@ -286,19 +274,15 @@ def _ends(cluster: Cluster, event: Message, piece: Slice) -> bool:
             # A partition that ends before the slice is a replica that is behind: poll again.
             return _offset(event) >= piece.end
         case KafkaError._AUTO_OFFSET_RESET | KafkaError.OFFSET_OUT_OF_RANGE:  # noqa: SLF001
-            raise _gone(cluster, piece, error)
+            raise ConfigurationError(
+                f"offsets {piece.start} to {piece.end - 1} of partition {piece.partition!r} of "
+                f"Kafka at {cluster.servers} were planned, and some have expired or were truncated "
+                f"while they were read ({error.str()}); raise the topic's retention, and restore"
+            )
         case _ if error.retriable():
             return False
         case _:
             raise cluster.explain(error, f"to read {piece.partition!r}")
-
-
-def _gone(cluster: Cluster, piece: Slice, error: KafkaError) -> ConfigurationError:
-    return ConfigurationError(
-        f"offsets {piece.start} to {piece.end - 1} of partition {piece.partition!r} of Kafka at "
-        f"{cluster.servers} were planned, and some have expired or were truncated while they were "
-        f"read ({error.str()}); raise the topic's retention, and restore"
-    )
 
 
 def _offset(message: Message) -> int:

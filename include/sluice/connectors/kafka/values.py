@@ -1,9 +1,8 @@
-"""The columns of a record's value.  A value that cannot be decoded is a malformed row.
+"""The columns of a record: of its value, and of its metadata.
 
-A null value is a tombstone, which deletes its key from a compacted topic.  Its row has nulls in all
-columns and, if values are decoded, true in the column ``tombstone``.
-
-The columns of a record's metadata: its topic, partition, offset, timestamp, key and headers.
+A value that cannot be decoded, or metadata that no column can hold, makes a malformed row and does
+not stop the job.  A null value is a tombstone, which deletes its key from a compacted topic.  Its
+row has nulls in all columns and, if values are decoded, true in the column ``tombstone``.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 TOMBSTONE = "tombstone"
+LAST_MS = (2**63 - 1) // 1_000  # The range of microseconds that a timestamp column holds.
+KINDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers")
 T = TypeVar("T")
 
 
@@ -109,12 +110,29 @@ class JsonValues:
         return Decoded([tombstones(raw), texts], {})
 
 
-def held(
+def texts_of(raw: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
+    """*raw* as strings, and the numbers of the rows that are not UTF-8, which are null."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(raw, pa.binary()).cast(pa.string()), []
+    except pa.ArrowInvalid:
+        texts, bad = [], []
+        for row, one in enumerate(raw):
+            try:
+                texts.append(None if one is None else one.decode())
+            except UnicodeDecodeError:
+                texts.append(None)
+                bad.append(row)
+        return pa.array(texts, pa.string()), bad
+
+
+def arrays_of(
     records: Sequence[T | None],
     columns: Callable[[Sequence[T | None]], list[pa.Array]],
     malformed: dict[int, str],
 ) -> list[pa.Array]:
-    """The *columns* of the records.
+    """The *columns* of the records, decoded values of Kafka's records.
 
     A record with a value that its column cannot hold, such as a sentinel for "never" that is no
     valid time, is null in all columns, and gets its reason in *malformed*.
@@ -148,10 +166,6 @@ def tombstones(raw: Sequence[bytes | None]) -> pa.Array:
     import pyarrow as pa
 
     return pa.array([one is None for one in raw], pa.bool_())
-
-
-LAST_MS = (2**63 - 1) // 1_000  # The range of microseconds that a timestamp column holds.
-KINDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,23 +265,6 @@ class MetadataColumns:
         for one in self.wanted:
             kind, _, name = one.partition(" as ")
             yield kind.strip(), name.strip() or kind.strip()
-
-
-def texts_of(raw: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
-    """*raw* as strings, and the numbers of the rows that are not UTF-8, which are null."""
-    import pyarrow as pa
-
-    try:
-        return pa.array(raw, pa.binary()).cast(pa.string()), []
-    except pa.ArrowInvalid:
-        texts, bad = [], []
-        for row, one in enumerate(raw):
-            try:
-                texts.append(None if one is None else one.decode())
-            except UnicodeDecodeError:
-                texts.append(None)
-                bad.append(row)
-        return pa.array(texts, pa.string()), bad
 
 
 def _column(kind: str, messages: Sequence[Message], topic: str) -> pa.Array:
