@@ -1,9 +1,7 @@
-"""A table of an Iceberg catalog, and the translation of its errors.
+"""A table of an Iceberg catalog, its tags, and the translation of its errors.
 
 Catalogs are opened once per process.  Tables are not cached: each call loads the newest metadata,
 as other processes change it.
-
-Tags that protect snapshots from expiry: ``{name}``, and ``{name}.next`` for a second one.
 """
 
 from __future__ import annotations
@@ -34,6 +32,8 @@ NO_RETRIES = {"commit.retry.num-retries": "0"}
 COMMIT_ATTEMPTS = 20
 PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
+
+NEXT = ".next"
 
 _SECRET = re.compile(r"password|secret|token|credential|access-key|signer|sas|auth", re.IGNORECASE)
 
@@ -142,19 +142,19 @@ class CatalogTable:
         )
 
 
-def pauses() -> Iterator[int]:
+def pauses() -> Iterator[None]:
     """The attempts of a commit, with growing, random pauses in between."""
     for attempt in range(COMMIT_ATTEMPTS):
-        yield attempt
+        yield
         longest = min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
         time.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
 
 
 def catalog_properties(
-    given: Mapping[str, str], endpoint_url: str | None
+    declared: Mapping[str, str], endpoint_url: str | None
 ) -> tuple[tuple[str, str], ...]:
-    """*given*, with defaults for the S3 server at *endpoint_url*, that of the job."""
-    properties = {"py-io-impl": FILE_IO, **{key: value for key, value in given.items() if value}}
+    """*declared*, with defaults for the S3 server at *endpoint_url*, that of the job."""
+    properties = {"py-io-impl": FILE_IO, **{key: value for key, value in declared.items() if value}}
     if endpoint_url is not None:
         properties.setdefault("s3.endpoint", endpoint_url)
     if properties["py-io-impl"] != FILE_IO:
@@ -180,10 +180,10 @@ def without(text: str, properties: tuple[tuple[str, str], ...]) -> str:
 def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
     from pyiceberg.catalog import load_catalog
 
-    named = dict(properties)
-    name = named.pop("name", "default")
+    others = dict(properties)
+    name = others.pop("name", "default")
     try:
-        return load_catalog(name, **named)
+        return load_catalog(name, **others)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"the Iceberg catalog {name!r} cannot be opened: {without(str(error), properties)}; "
@@ -191,12 +191,12 @@ def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
         ) from None
 
 
-NEXT = ".next"
-
-
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The tags of the table at *place*."""
+    """Tags of the table at *place* that protect snapshots from expiry.
+
+    ``{name}``, and ``{name}.next`` for a second snapshot.
+    """
 
     place: CatalogTable
 
@@ -207,20 +207,20 @@ class Tags:
         def change(table: Table) -> ManageSnapshots | None:
             refs = table.metadata.refs
             missing = {
-                tag: one
-                for tag, one in wanted.items()
-                if tag not in refs or refs[tag].snapshot_id != one
+                tag: snapshot_id
+                for tag, snapshot_id in wanted.items()
+                if tag not in refs or refs[tag].snapshot_id != snapshot_id
             }
             if not missing:
                 return None
             update = table.manage_snapshots()
-            for tag, one in missing.items():
-                if table.snapshot_by_id(one) is None:
+            for tag, snapshot_id in missing.items():
+                if table.snapshot_by_id(snapshot_id) is None:
                     raise ConfigurationError(
-                        f"snapshot {one} of the Iceberg table {self.place.name} has expired before "
-                        "it could be kept; keep snapshots for longer"
+                        f"snapshot {snapshot_id} of the Iceberg table {self.place.name} has "
+                        "expired before it could be kept; keep snapshots for longer"
                     )
-                update.create_tag(one, tag)
+                update.create_tag(snapshot_id, tag)
             return update
 
         self._change(name, change)

@@ -1,9 +1,4 @@
-"""Data files of an Iceberg table: rows are cast to its schema, and written with its field ids.
-
-A file with field ids is read correctly when columns are renamed or dropped later.  Files for
-``Table.add_files`` have none and depend on names, so that is not used.
-
-Staged files of an Iceberg sink, in the table's own location, which no snapshot names yet.
+"""Data files of an Iceberg table, staged in its own location before a snapshot names them.
 
 {data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}.parquet          rows, as they stay
 {data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}-deletes.parquet  keys of deleted rows
@@ -11,28 +6,15 @@ Staged files of an Iceberg sink, in the table's own location, which no snapshot 
                                                                                 of an older file
 Readers of a table open what its snapshots name, so publishing writes no row a second time.
 
-``FieldMapping``: from the columns of a staged file to those that its table has at the commit.
-
-A staged file has the ids of its fields and of its table, so that a commit can map its columns:
-
-    renamed, moved, widened     by the field's id
-    dropped                     left out, as readers leave it out
-    dropped and created again   by its name: the stage writes to the column of this name
-    added                       null, or its initial default; refused where it is required
-    table created again         by name, as its ids have changed
-
-A file that needs no change is published as it is.
-
-Projection of rows from one schema to another, by field ids.
-
-It uses pyiceberg's own visitor and mends its result: that turns null lists and maps of structs
-into empty ones.
+Rows are cast to the table's schema, and written with its field ids, so that a file is read
+correctly when columns are renamed or dropped later.  Files for ``Table.add_files`` have no ids and
+depend on names, so that is not used.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,10 +32,15 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import Record
 
 NEWEST_WRITTEN = 2  # The newest format version that pyiceberg 0.12 writes.
+DELETES = "-deletes.parquet"
+REWRITE = "99999-rewrite-"
+STAGED_FILE = re.compile(r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
+THREADS = 16  # A footer or manifest is a request or two, mostly latency.
+PIECE_BYTES = 4 << 20  # Of a file that is compared, by each of the threads.
+TABLE_ID = b"sluice.table"  # A key of a staged file's metadata.
 
 
 def fitted(rows: pa.Table, schema: Schema, name: str) -> pa.Table:
@@ -88,6 +75,20 @@ def fitted(rows: pa.Table, schema: Schema, name: str) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=wanted)
 
 
+def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ConfigurationError(
+            f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
+            f"{name}: {error}; cast it in the stage"
+        ) from error
+
+
 def check_writable(table: Table) -> None:
     """Check, before a checkpoint is committed, that pyiceberg can write the table.
 
@@ -114,22 +115,6 @@ def check_required(table: Table, columns: Sequence[str], name: str) -> None:
                 f"column {field.name!r} of the Iceberg table {name} is required, and the rows have "
                 f"only {', '.join(columns)}; write it in the stage, or make the column optional"
             )
-
-
-def write_data_file(table: Table, location: str, rows: pa.Table) -> Written:
-    """Write *rows* to *location*; what is returned knows the file's size and checksum.
-
-    The table's own settings count as they do for pyiceberg.
-    """
-    import pyarrow.parquet as pq
-    from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
-
-    settings = _get_parquet_writer_kwargs(table.metadata.properties)
-    output = table.io.new_output(location)
-    with output.create(overwrite=True) as stream:
-        written = Written(stream)
-        pq.write_table(rows, written, **settings)
-    return written
 
 
 def footer(io: FileIO, location: str) -> pq.FileMetaData:
@@ -176,27 +161,6 @@ def described(
     )
 
 
-def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArray:
-    import pyarrow as pa
-
-    if column.type == field.type:
-        return column
-    try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ConfigurationError(
-            f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
-            f"{name}: {error}; cast it in the stage"
-        ) from error
-
-
-DELETES = "-deletes.parquet"
-REWRITE = "99999-rewrite-"
-STAGED_FILE = re.compile(r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
-THREADS = 16  # A footer or manifest is a request or two, mostly latency.
-PIECE_BYTES = 4 << 20  # Of a file that is compared, by each of the threads.
-
-
 @dataclass(frozen=True, slots=True)
 class Staging:
     """The staged files of the sink *identity* in *table*."""
@@ -225,7 +189,18 @@ class Staging:
         )
 
     def write(self, file: str, rows: pa.Table) -> Written:
-        return write_data_file(self.table, self.location(file), rows)
+        """Write *rows*; the result knows the file's size and checksum.
+
+        The table's own settings count as they do for pyiceberg.
+        """
+        import pyarrow.parquet as pq
+        from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
+
+        settings = _get_parquet_writer_kwargs(self.table.metadata.properties)
+        with self.table.io.new_output(self.location(file)).create(overwrite=True) as stream:
+            written = Written(stream)
+            pq.write_table(rows, written, **settings)
+        return written
 
     def read(self, staged: Committable, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a staged file, or only their *columns*.
@@ -243,18 +218,18 @@ class Staging:
         return in_parallel(self._checked, staged, THREADS)
 
     def damage_of(self, staged: Iterable[Committable]) -> list[str]:
-        """What is not there any more as it was staged, a sentence each; every file is read."""
-        return [one for one in in_parallel(self._damage, staged, THREADS) if one]
+        """A sentence for each file that is missing or changed; every file is read."""
+        return [damage for damage in in_parallel(self._damage, staged, THREADS) if damage]
 
     def _damage(self, staged: Committable) -> str:
         place = self.location(staged.file)
         what = f"{place}, staged for sink {staged.sink!r}, is "
         try:
             with self.table.io.new_input(place).open() as stream:
-                found = checksum_of(iter(lambda: stream.read(PIECE_BYTES), b""))
+                checksum = checksum_of(iter(lambda: stream.read(PIECE_BYTES), b""))
         except FileNotFoundError:
             return what + "missing"
-        return what + "damaged" if found != staged.checksum else ""
+        return what + "damaged" if checksum != staged.checksum else ""
 
     def listed(self) -> list[Staged]:
         from pyarrow import fs
@@ -284,13 +259,11 @@ class Staging:
 
         Reads each manifest of the table's history once.
         """
-        lists = in_parallel(self._manifests, self.table.metadata.snapshots, THREADS)
-        manifests = {one.manifest_path: one for found in lists for one in found}
+        io, snapshots = self.table.io, self.table.metadata.snapshots
+        lists = in_parallel(lambda snapshot: snapshot.manifests(io), snapshots, THREADS)
+        manifests = {one.manifest_path: one for listed in lists for one in listed}
         names = in_parallel(self._names, manifests.values(), THREADS)
         return {name for found in names for name in found}
-
-    def _manifests(self, snapshot: Snapshot) -> list[Any]:
-        return snapshot.manifests(self.table.io)
 
     def _names(self, manifest: Any) -> list[str]:  # noqa: ANN401 - pyiceberg's ManifestFile
         below = f"{self.folder}/"
@@ -340,16 +313,20 @@ def checkpoint_of_file(file: str) -> int:
     return int(found[1])
 
 
-def of_checkpoint(listed: Iterable[Staged], checkpoint_id: int) -> Iterator[str]:
-    return (one.file for one in listed if one.checkpoint_id == checkpoint_id)
-
-
-TABLE_ID = b"sluice.table"  # A key of a staged file's metadata.
-
-
 @dataclass(frozen=True, slots=True)
 class FieldMapping:
-    """The mapping of a file with the Arrow schema *staged*, including field ids, to *table*."""
+    """The mapping of a staged file's columns to those that *table* has at the commit.
+
+    *staged* is the file's Arrow schema, with the ids of its fields and of its table:
+
+        renamed, moved, widened     by the field's id
+        dropped                     left out, as readers leave it out
+        dropped and created again   by its name: the stage writes to the column of this name
+        added                       null, or its initial default; refused where it is required
+        table created again         by name, as its ids have changed
+
+    A file that needs no change is published as it is.
+    """
 
     table: Table
     staged: pa.Schema
@@ -367,9 +344,9 @@ class FieldMapping:
         now = {field.field_id: field for field in self.table.schema().fields}
         then = {field.field_id: field for field in self._schema().fields}
         return now.keys() == then.keys() and all(
-            (one.name, one.field_type) == (then[id_].name, then[id_].field_type)
-            and (not one.required or then[id_].required)
-            for id_, one in now.items()
+            (field.name, field.field_type) == (then[id_].name, then[id_].field_type)
+            and (not field.required or then[id_].required)
+            for id_, field in now.items()
         )
 
     def mapped(self, rows: pa.Table) -> pa.Table:
@@ -378,10 +355,8 @@ class FieldMapping:
         Raises:
             ConfigurationError: a column is required and has no value, or does not fit.
         """
-        name = ".".join(self.table.name())
-        if not self.is_of_table:
-            return fitted(_plain(rows), self.table.schema(), name)
-        return fitted(self._by_id(rows), self.table.schema(), name)
+        mapped = self._by_id(rows) if self.is_of_table else _plain(rows)
+        return fitted(mapped, self.table.schema(), ".".join(self.table.name()))
 
     def names_now(self, columns: Sequence[str]) -> list[str]:
         """The names of the file's *columns* in the table.
@@ -392,8 +367,9 @@ class FieldMapping:
         found = []
         schema = self.table.schema()
         for column in columns:
-            id_ = self._schema().find_field(column).field_id if self.is_of_table else None
-            now = None if id_ is None else schema.find_column_name(id_)
+            now = None
+            if self.is_of_table:
+                now = schema.find_column_name(self._schema().find_field(column).field_id)
             now = now or (column if column in schema.column_names else None)
             if now is None:
                 raise ConfigurationError(
@@ -446,9 +422,10 @@ def _plain(rows: pa.Table) -> pa.Table:
 
 
 def projected_batch(batch: pa.RecordBatch, there: Schema, wanted: Schema) -> pa.RecordBatch:
-    """The rows of *batch*, of schema *there*, in the columns of *wanted*.
+    """The rows of *batch*, of schema *there*, in the columns of *wanted*, matched by field ids.
 
-    Missing columns are null, or have their initial default.
+    Missing columns are null, or have their initial default.  pyiceberg's own visitor does it; it
+    turns null lists and maps of structs into empty ones, so these are made null again.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -456,10 +433,10 @@ def projected_batch(batch: pa.RecordBatch, there: Schema, wanted: Schema) -> pa.
     from pyiceberg.schema import visit_with_partner
     from pyiceberg.types import ListType, MapType
 
-    def with_nulls_of(given: pa.Array | None, made: pa.Array | None) -> pa.Array | None:
-        if given is None or made is None or made.null_count == given.null_count:
+    def with_nulls_of(original: pa.Array | None, made: pa.Array | None) -> pa.Array | None:
+        if original is None or made is None or made.null_count == original.null_count:
             return made
-        return pc.if_else(given.is_valid(), made, pa.scalar(None, made.type))
+        return pc.if_else(original.is_valid(), made, pa.scalar(None, made.type))
 
     class Visitor(ArrowProjectionVisitor):
         def list(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.places import check_changelog
+from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -47,15 +47,14 @@ class IcebergTable:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        values = (self.table, self.identity, *self.catalog.values())
-        return tuple(value for value in values if isinstance(value, Param))
+        return params_of(self.table, self.identity, *self.catalog.values())
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> IcebergSink:
         """Raises ConfigurationError: a parameter is missing or wrong."""
         from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties
         from sluice.connectors.iceberg.sink import IcebergSink
 
-        given = {key: value_of(value, params) for key, value in self.catalog.items()}
+        catalog = {key: value_of(value, params) for key, value in self.catalog.items()}
         identity = value_of(self.identity, params) or _derived(uid, default.root)
         if not _NAME.fullmatch(identity):
             raise ConfigurationError(
@@ -65,7 +64,7 @@ class IcebergTable:
         return IcebergSink(
             uid=uid,
             place=CatalogTable(
-                value_of(self.table, params), catalog_properties(given, default.endpoint_url)
+                value_of(self.table, params), catalog_properties(catalog, default.endpoint_url)
             ),
             identity=identity,
             upsert_key=self.upsert_key,
@@ -76,6 +75,6 @@ class IcebergTable:
 
 def _derived(uid: str, root: str) -> str:
     """An identity of the sink's uid and a digest of its root, so that jobs do not share one."""
-    named = _OF_A_PIPELINE.search(root)
+    match = _OF_A_PIPELINE.search(root)
     digest = hashlib.sha256(root.encode()).hexdigest()[:8]
-    return f"{named[1]}.{uid}-{digest}" if named is not None else f"{uid}-{digest}"
+    return f"{match[1]}.{uid}-{digest}" if match is not None else f"{uid}-{digest}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.places import params_of
 
 if TYPE_CHECKING:
     from sluice.declaration.places import Source
@@ -33,18 +34,17 @@ class IcebergTable:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        values = (self.table, self.start, *self.catalog.values())
-        return tuple(value for value in values if isinstance(value, Param))
+        return params_of(self.table, self.start, *self.catalog.values())
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         """Raises ConfigurationError: a parameter is missing or wrong."""
         from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties
         from sluice.connectors.iceberg.source import IcebergSource
 
-        given = {key: value_of(value, params) for key, value in self.catalog.items()}
+        catalog = {key: value_of(value, params) for key, value in self.catalog.items()}
         return IcebergSource(
             place=CatalogTable(
-                value_of(self.table, params), catalog_properties(given, endpoint_url)
+                value_of(self.table, params), catalog_properties(catalog, endpoint_url)
             ),
             start=value_of(self.start, params) or "earliest",
             columns=self.columns,

@@ -1,41 +1,21 @@
 """An Iceberg table as a sink: each checkpoint is published in one commit of the catalog.
 
 Subtasks write data files into the table's own location; a commit makes a snapshot that names them,
-and changes the note (``note.py``) in the same step.  Every commit, also one without rows and that
-of a restore, makes a snapshot: the catalog compares the branch's head with the expected one, so a
-commit that was overtaken is refused, loads the table again, and finds the other's note.
+and changes the note of published checkpoints in the same step.  The note is the table's property
+``sluice.{identity}``, which outlives the snapshots, and holds the sink's time line
+(``staged_sink.encoded_timeline``).
+
+Every commit, also one without rows and that of a restore, makes a snapshot: the catalog compares
+the branch's head with the expected one, so a commit that was overtaken is refused, loads the table
+again, and finds the other's note.
 
 With an upsert key, older rows of the keys are deleted from their files in the same commit.
-
-The transactions of an Iceberg sink, which publish or roll back rows, and change the note.
-
-Deletion of rows by their keys: copy on write, one data file in memory at a time.
-
-pyiceberg's own delete reads every file whole and builds one expression of all keys.  Here a file's
-key columns are read and joined with the keys; only a file with both deleted and remaining rows is
-read whole and written again.  Null is a key like any other, as in every sink of sluice.
-
-``Lineage``: the snapshots of a branch that a sink has made, and how to undo them.
-
-Each has in its summary:
-
-    sluice.sink            the sink's identity
-    sluice.checkpoint-id   the published checkpoint; absent in the snapshot of a restore
-    sluice.through         the id up to which a restore fences older coordinators
-    sluice.copied          "true" where the rows were copied from the staged files to others
-    sluice.parent          the branch's snapshot before the commit, or "none": pyiceberg forgets a
-                           snapshot's own parent when that one expires
-
-The note of published checkpoints: a property of the table, changed in the commit of the data.
-
-It outlives the snapshots, which expire.  ``sluice.{identity}`` holds the sink's time line
-(``timeline_note.py``).
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -53,7 +33,6 @@ from sluice.connectors.iceberg.data_files import (
     file_name,
     fitted,
     footer,
-    of_checkpoint,
     of_table,
 )
 from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
@@ -71,6 +50,20 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
     from pyiceberg.typedef import Record
+
+# The keys of the summary of each snapshot that the sink makes.
+SINK = "sluice.sink"  # The sink's identity.
+CHECKPOINT = "sluice.checkpoint-id"  # The published one; absent in the snapshot of a restore.
+THROUGH = "sluice.through"  # The id up to which a restore fences older coordinators.
+COPIED = "sluice.copied"  # "true" where the rows were copied from the staged files to others.
+# The branch's snapshot before the commit, or NONE: pyiceberg forgets a snapshot's own parent when
+# that one expires.
+PARENT = "sluice.parent"
+NONE = "none"
+
+MOST_VALUES = 200  # The most that pyiceberg compares with a file's bounds; of more it uses none.
+# Room for 600 spans of ids of five digits in each metadata file; an aborted checkpoint begins one.
+MAX_BYTES = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +129,7 @@ class IcebergSink:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for _ in pauses():
-            table, before = self._looked()
+            table, before = self._table_and_note()
             with named(self._name):
                 after = before.publishing(writer, checkpoint_id, parent)
             if after is None:
@@ -178,7 +171,7 @@ class IcebergSink:
         )
 
     def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:
-        """See ``Sink``.  Those of a table that is gone went with it, which the commit says."""
+        """See ``Sink``.  None where the table is gone, and the files with it: the commit fails."""
         if (table := self._found()) is None:
             return ()
         with self.place.failures():
@@ -210,19 +203,19 @@ class IcebergSink:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for _ in pauses():
-            table, before = self._looked()
+            table, before = self._table_and_note()
             with named(self._name):
                 after = before.recovered(writer, recovery)
             if after is None:
                 return
             table = table or self._created(())
             lineage = BranchLineage(table, self.branch, self.identity)
-            left_behind: tuple[int, ...] = ()
+            undone: tuple[int, ...] = ()
             if recovery.roll_back and not lineage.is_empty():
-                left_behind = undone(before, recovery.version, self._name)
+                undone = self._undone(before, recovery.version)
             try:
                 with self.place.failures():
-                    restore_branch(lineage, left_behind, after)
+                    restore_branch(lineage, undone, after)
             except (CommitFailedException, CommitStateUnknownException):
                 continue
             return
@@ -240,11 +233,11 @@ class IcebergSink:
         if table is None:
             return
         staging = Staging(table, self.identity)
-        files = list(of_checkpoint(staging.listed(), checkpoint_id))
+        files = [one.file for one in staging.listed() if one.checkpoint_id == checkpoint_id]
         if files and noted(table.properties, self.identity).shows(checkpoint_id):
             with self.place.failures():
-                named = staging.named()
-            files = [file for file in files if file not in named]
+                in_snapshots = staging.named()
+            files = [file for file in files if file not in in_snapshots]
         staging.discard(files)
 
     def unpublished(self) -> Unpublished:
@@ -258,13 +251,13 @@ class IcebergSink:
             return Unpublished(root=self.place.name, staged=(), newest_ms=0)
         staging = Staging(table, self.identity)
         listed = staging.listed()
-        named: set[str] = set()
+        in_snapshots: set[str] = set()
         if listed:
             with self.place.failures():
-                named = Staging(self.place.load(), self.identity).named()
+                in_snapshots = Staging(self.place.load(), self.identity).named()
         return Unpublished(
             root=staging.folder,
-            staged=tuple(one for one in listed if one.file not in named),
+            staged=tuple(one for one in listed if one.file not in in_snapshots),
             newest_ms=max((one.modified_ms for one in listed), default=0),
         )
 
@@ -272,8 +265,8 @@ class IcebergSink:
         if (table := self._found()) is not None:
             Staging(table, self.identity).discard(files)
 
-    def _looked(self) -> tuple[Table | None, Timeline]:
-        """The table to commit to, None if it does not exist yet, and its time line."""
+    def _table_and_note(self) -> tuple[Table | None, Timeline]:
+        """The table to commit to, None if it does not exist yet, and the time line in its note."""
         table = self._found()
         if table is None:
             return None, Timeline()
@@ -292,6 +285,20 @@ class IcebergSink:
         with self.place.failures():
             (found,) = Staging(table, self.identity).footers(rows[:1])
         return self._prepared(found.schema.to_arrow_schema())
+
+    def _undone(self, note: Timeline, version: int | None) -> tuple[int, ...]:
+        """The checkpoints after *version* that the table shows.
+
+        Raises:
+            ConfigurationError: the note has forgotten some of them.
+        """
+        if note.is_cut and (version or 0) < note.oldest:
+            raise ConfigurationError(
+                f"the {self._name} cannot be rolled back to checkpoint {version or 'nothing'}: its "
+                f"note has forgotten which checkpoints it shows before {note.oldest}; restore "
+                "without rolling back, or empty the table"
+            )
+        return tuple(note.after(version))
 
     @property
     def _name(self) -> str:
@@ -364,9 +371,9 @@ class Publication:
         if self.upsert_key and committables:
             keys = self._keys(ordered)
             matching = key_filter(keys)
-            for hit in replaced(table, self.lineage.head, keys, matching):
-                gone.append(hit.old)
-                added += self._kept(hit)
+            for replacement in replaced(table, self.lineage.head, keys, matching):
+                gone.append(replacement.old)
+                added += self._kept(replacement)
         copied = len(rows) > 0 and not any(self._is_staged(one) for one in added)
         marks = self.lineage.summary(self.checkpoint_id, are_copied=copied)
         with table.transaction() as transaction:
@@ -409,20 +416,20 @@ class Publication:
             tables.append(fitted(keys, table.schema().select(*names), name))
         return pa.concat_tables(tables)
 
-    def _kept(self, one: Replaced) -> Iterator[DataFile]:
+    def _kept(self, replacement: Replaced) -> Iterator[DataFile]:
         """The data files of a file's remaining rows, in the same partition if it still exists."""
-        table = self.lineage.table
-        if one.kept is None:
+        table, old = self.lineage.table, replacement.old
+        if replacement.kept is None:
             return
-        if one.old.spec_id != table.metadata.default_spec_id:
-            yield from self._rewritten(one.kept)
+        if old.spec_id != table.metadata.default_spec_id:
+            yield from self._rewritten(replacement.kept)
             return
-        rows = fitted(one.kept, table.schema(), ".".join(table.name()))
+        rows = fitted(replacement.kept, table.schema(), ".".join(table.name()))
         file = file_name(self.checkpoint_id, f"{REWRITE}{secrets.token_hex(8)}.parquet")
         place = self.staging.location(file)
         self._written.append(place)
         size_bytes = self.staging.write(file, rows).size_bytes
-        partition: Record = one.old.partition
+        partition: Record = old.partition
         yield described(table.metadata, place, footer(table.io, place), size_bytes, partition)
 
     def _rewritten(self, rows: pa.Table) -> Iterator[DataFile]:
@@ -465,7 +472,7 @@ def restore_branch(lineage: BranchLineage, undone: tuple[int, ...], note: Timeli
 
     Raises:
         CommitFailedException: the branch has moved, or the metadata changed: load it again.
-        ConfigurationError: see ``Lineage.before``.
+        ConfigurationError: see ``BranchLineage.before``.
     """
     table = lineage.table
     marks = lineage.summary(None, through=note.through)
@@ -501,10 +508,6 @@ def _move(transaction: Transaction, branch: str, snapshot_id: int | None) -> Non
     refs.commit()
 
 
-# The most values that pyiceberg compares with a file's bounds; more are not used at all.
-MOST_VALUES = 200
-
-
 @dataclass(frozen=True, slots=True)
 class Replaced:
     """A data file to replace: *kept* are the remaining rows of *old*; None if there are none."""
@@ -538,16 +541,20 @@ def key_filter(keys: pa.Table) -> BooleanExpression:
 def replaced(
     table: Table, head: Snapshot | None, keys: pa.Table, rows: BooleanExpression
 ) -> Iterator[Replaced]:
-    """The data files of *head* with rows of *keys*, without these; *rows* filters the files."""
+    """The data files of *head* with rows of *keys*, without these; *rows* filters the files.
+
+    Copy on write, with one data file in memory at a time.  pyiceberg's own delete reads every file
+    whole and builds one expression of all keys.  Here a file's key columns are read and joined with
+    the keys; only a file with both deleted and remaining rows is read whole, to be written again.
+    Null is a key like any other, as in every sink of sluice.
+    """
     import polars as pl
 
     if head is None or not keys.num_rows:
         return
-    wanted = pl.from_arrow(keys)
-    assert isinstance(wanted, pl.DataFrame)
-    wanted = wanted.unique()
-    key = wanted.columns
-    read = _reader(table)
+    deleted = pl.from_arrow(keys)
+    assert isinstance(deleted, pl.DataFrame)
+    deleted = deleted.unique()
     try:
         tasks = list(table.scan(row_filter=rows, snapshot_id=head.snapshot_id).plan_files())
     except NotImplementedError as error:
@@ -556,59 +563,48 @@ def replaced(
             "data files, so that no delete files are left"
         ) from error
     for task in tasks:
-        stays = _staying(read(task, key), wanted)
-        if stays is None:
+        remaining = _remaining(_rows_of(table, task, deleted.columns), deleted)
+        if remaining is None:
             continue
-        if not stays.any():
+        if not remaining.any():
             yield Replaced(task.file, None)
         else:
-            yield Replaced(task.file, read(task, ()).filter(stays.to_arrow()))
+            yield Replaced(task.file, _rows_of(table, task, ()).filter(remaining.to_arrow()))
 
 
-def _staying(found: pa.Table, wanted: pl.DataFrame) -> pl.Series | None:
+def _rows_of(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
+    """The rows of a file in order, without those that were deleted from it."""
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    schema = table.schema()
+    scan = ArrowScan(
+        table_metadata=table.metadata,
+        io=table.io,
+        projected_schema=schema.select(*columns) if columns else schema,
+        row_filter=AlwaysTrue(),
+    )
+    return scan.to_table([task])
+
+
+def _remaining(found: pa.Table, deleted: pl.DataFrame) -> pl.Series | None:
     """A mask of the rows that remain; None when all do."""
     import polars as pl
 
     keys = pl.from_arrow(found)
     assert isinstance(keys, pl.DataFrame)
-    keys = keys.select(pl.col(name).cast(kind) for name, kind in wanted.schema.items())
+    keys = keys.select(pl.col(name).cast(kind) for name, kind in deleted.schema.items())
     numbered = keys.with_row_index("\0row")
-    goes = numbered.join(wanted, on=wanted.columns, how="semi", nulls_equal=True)["\0row"]
+    goes = numbered.join(deleted, on=deleted.columns, how="semi", nulls_equal=True)["\0row"]
     if not goes.len():
         return None
-    stays = pl.Series(values=[True], dtype=pl.Boolean).new_from_index(0, keys.height)
-    return stays.scatter(goes, values=False)
-
-
-def _reader(table: Table) -> Callable[[FileScanTask, Sequence[str]], pa.Table]:
-    from pyiceberg.expressions import AlwaysTrue
-    from pyiceberg.io.pyarrow import ArrowScan
-
-    def read(task: FileScanTask, columns: Sequence[str]) -> pa.Table:
-        """The rows of a file in order, without those that were deleted from it."""
-        schema = table.schema()
-        scan = ArrowScan(
-            table_metadata=table.metadata,
-            io=table.io,
-            projected_schema=schema.select(*columns) if columns else schema,
-            row_filter=AlwaysTrue(),
-        )
-        return scan.to_table([task])
-
-    return read
-
-
-SINK = "sluice.sink"
-CHECKPOINT = "sluice.checkpoint-id"
-PARENT = "sluice.parent"
-THROUGH = "sluice.through"
-COPIED = "sluice.copied"
-NONE = "none"
+    remaining = pl.Series(values=[True], dtype=pl.Boolean).new_from_index(0, keys.height)
+    return remaining.scatter(goes, values=False)
 
 
 @dataclass(frozen=True, slots=True)
 class BranchLineage:
-    """The snapshots of *branch* of *table*, seen by the sink *identity*."""
+    """The snapshots of *branch* of *table*, and of these the ones that the sink *identity* made."""
 
     table: Table
     branch: str
@@ -642,12 +638,12 @@ class BranchLineage:
 
     def of_checkpoint(self, checkpoint_id: int) -> Snapshot | None:
         """The last snapshot of the checkpoint's commit; None if it has expired or never existed."""
-        mine = [
+        found = [
             one
             for one in self.table.metadata.snapshots
             if _mark(one, SINK) == self.identity and _mark(one, CHECKPOINT) == str(checkpoint_id)
         ]
-        return max(mine, key=lambda one: one.sequence_number or 0, default=None)
+        return max(found, key=lambda one: one.sequence_number or 0, default=None)
 
     def has_copied(self, checkpoint_id: int) -> bool:
         """Whether the checkpoint's staged files were copied, and are garbage; False if unknown."""
@@ -660,10 +656,12 @@ class BranchLineage:
         Raises:
             ConfigurationError: other writers' snapshots would be undone, too, or it has expired.
         """
+        from pyiceberg.table.snapshots import ancestors_of
+
         wanted = {str(checkpoint_id) for checkpoint_id in undone}
         found: set[str] = set()
         others: list[Snapshot] = []
-        for snapshot in self._ancestors():
+        for snapshot in ancestors_of(self.head, self.table.metadata):
             if _mark(snapshot, SINK) == self.identity:
                 found.add(_mark(snapshot, CHECKPOINT))
                 if wanted <= found:
@@ -677,11 +675,6 @@ class BranchLineage:
             f"{', '.join(map(str, gone))} are not in the history of {self.branch} any more; "
             "restore without rolling back, or repair the table by hand"
         )
-
-    def _ancestors(self) -> Iterator[Snapshot]:
-        from pyiceberg.table.snapshots import ancestors_of
-
-        yield from ancestors_of(self.head, self.table.metadata)
 
     def _parent(self, oldest: Snapshot) -> int | None:
         parent = _mark(oldest, PARENT)
@@ -720,25 +713,6 @@ def _is_compaction(snapshot: Snapshot) -> bool:
     from pyiceberg.table.snapshots import Operation
 
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
-
-
-def undone(noted: Timeline, version: int | None, table: str) -> tuple[int, ...]:
-    """The checkpoints after *version* that the table shows; *table* is its name for messages.
-
-    Raises:
-        ConfigurationError: the note has forgotten some of them.
-    """
-    if noted.is_cut and (version or 0) < noted.oldest:
-        raise ConfigurationError(
-            f"the {table} cannot be rolled back to checkpoint {version or 'nothing'}: its note has "
-            f"forgotten which checkpoints it shows before {noted.oldest}; restore without rolling "
-            "back, or empty the table"
-        )
-    return tuple(noted.after(version))
-
-
-# Room for 600 spans of ids of five digits in each metadata file; an aborted checkpoint begins one.
-MAX_BYTES = 8_000
 
 
 def property_of(identity: str) -> str:

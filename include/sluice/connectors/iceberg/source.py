@@ -1,22 +1,19 @@
 """The source of rows appended to an Iceberg table; its partitions are data files.
 
-A position has at most two entries.  ``snapshots`` has as its offset the sequence number of the last
-snapshot that was read to its end, and as its version that one's id.  A data file is there when the
-cut lies in the snapshot after it: the files before it in order are read, those behind it are not.
-So a position stays small, whatever the table's history.
+The table is read snapshot by snapshot, and of each the files that it added, in a fixed order.
+Snapshots are immutable, so a repeated plan finds the same files.  A compaction (``replace``)
+changes no row and is skipped.  A snapshot that deletes or changes rows (``overwrite``, ``delete``)
+cannot be read as appended rows, and is refused or, if that is declared, skipped.
 
-``snapshots`` is sealed, as no row is read of it: the watermark waits for open files only.
+A position has at most two entries, whatever the table's history.  ``snapshots`` has as its offset
+the sequence number of the last snapshot that was read to its end, and as its version that one's id;
+it is sealed, as no row is read of it: the watermark waits for open files only.  A data file is the
+other entry when the cut lies in the snapshot after that: the files before it in order are read,
+those after it are not.
 
-The appends to an Iceberg table: the files that each snapshot added, in a fixed order.
-
-Snapshots are immutable, so the files of one are the same whenever they are looked up.  A compaction
-(``replace``) changes no row and is skipped.  A snapshot that deletes or changes rows
-(``overwrite``, ``delete``) cannot be read as appended rows.
-
-The reader of a range of rows of one data file, in the columns of the table's present schema.
-
-Columns are matched by field id, or by the table's name mapping where the file has none, as the
-format demands: a renamed column is found, and one that was added later is null.
+A file is read in the columns of the table's present schema, which are matched by field id, or by
+the table's name mapping where the file has none, as the format demands: a renamed column is found,
+and one that was added later is null.
 """
 
 from __future__ import annotations
@@ -48,9 +45,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
+log = logging.getLogger(__name__)
+
 SNAPSHOTS = "snapshots"
 BASE = "base "  # The prefix of the id of a snapshot that is being read whole, and is not finished.
-
 NOTHING = ""  # Stands for the id of the snapshot before the first one.
 
 
@@ -88,7 +86,7 @@ class _Cursor:
 
 @dataclass(frozen=True, slots=True)
 class IcebergSource(SourceDefaults):
-    """See ``Source``.  *start*: ``earliest``, ``latest`` or a snapshot's id, see the descriptor."""
+    """See ``Source``, and ``declared_source.IcebergTable`` for the options."""
 
     place: CatalogTable
     start: str = "earliest"
@@ -114,8 +112,9 @@ class IcebergSource(SourceDefaults):
         parallelism: int,
         until: Mapping[str, int] | None = None,
     ) -> Barrier:
-        """See ``Source.plan``; reads manifests.  An induced barrier names ``snapshots`` and a
-        sequence number, and lies behind that snapshot.
+        """See ``Source.plan``; reads manifests.
+
+        An induced barrier names ``snapshots`` and a sequence number, and lies after that snapshot.
         """
         assert max_records is None or max_records > 0
         assert parallelism > 0
@@ -163,7 +162,7 @@ class IcebergSource(SourceDefaults):
 
     def _first(self, appends: Appends) -> _Cursor:
         """The first position of a source without one."""
-        head = appends.head()
+        head = appends.head
         if self.start == "latest":
             if head is None:
                 return _Cursor()
@@ -194,7 +193,7 @@ class IcebergSource(SourceDefaults):
         rest = False
         for step in steps:
             if missing == 0:
-                rest = any(appends.adds_rows(one) for one in steps[steps.index(step) :])
+                rest = any(map(appends.adds_rows, steps[steps.index(step) :]))
                 break
             for file in self._unread(appends, step, cursor):
                 start = cursor.offset if file.name == cursor.file else 0
@@ -226,12 +225,12 @@ class IcebergSource(SourceDefaults):
         )
 
     def _left(self, appends: Appends, cursor: _Cursor, steps: Sequence[SnapshotRead]) -> Unread:
-        """What *steps* have behind *cursor*: of the first its files, of others their summaries."""
+        """The unread rows of *steps*: of the first by its files, of others by their summaries."""
         rows: list[int | None] = [appends.rows(step) for step in steps[bool(cursor.file) :]]
         if cursor.file:
             files = self._unread(appends, steps[0], cursor)
-            begun = 0 if cursor.is_done else cursor.offset
-            rows.append(sum(file.rows for file in files) - begun)
+            already_read = 0 if cursor.is_done else cursor.offset
+            rows.append(sum(file.rows for file in files) - already_read)
         known = [count for count in rows if count is not None]
         return Unread(
             partitions=sum(1 for count in rows if count != 0),
@@ -286,9 +285,6 @@ def _ranges(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
     yield from pairwise(start + (end - start) * piece // pieces for piece in range(pieces + 1))
 
 
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class AddedFile:
     """A data file; ``name`` is relative to the table's location where it lies below it."""
@@ -320,6 +316,7 @@ class Appends:
     def name(self) -> str:
         return f"the Iceberg table {'.'.join(self.table.name())}"
 
+    @property
     def head(self) -> Snapshot | None:
         return self.table.current_snapshot()
 
@@ -332,17 +329,16 @@ class Appends:
                 f"{self.name} is of format version 1, which does not number its snapshots; upgrade "
                 "it to version 2"
             )
-        return list(ancestors_of(self.head(), self.table.metadata))
+        return list(ancestors_of(self.head, self.table.metadata))
 
     def base(self, snapshot_id: int | None) -> SnapshotRead | None:
         """The snapshot of this id, or by default the oldest that exists, to be read whole."""
-        found = [
-            one for one in self.ancestors() if snapshot_id is None or one.snapshot_id == snapshot_id
-        ]
+        ancestors = self.ancestors()
+        found = [one for one in ancestors if snapshot_id is None or one.snapshot_id == snapshot_id]
         if not found and snapshot_id is not None:
             raise ConfigurationError(
                 f"snapshot {snapshot_id} is not in the history of {self.name}; begin with one of "
-                f"{', '.join(str(one.snapshot_id) for one in reversed(self.ancestors()))}"
+                f"{', '.join(str(one.snapshot_id) for one in reversed(ancestors))}"
             )
         return SnapshotRead(found[-1], is_base=True) if found else None
 
@@ -354,18 +350,18 @@ class Appends:
         """
         steps: list[SnapshotRead] = []
         oldest: Snapshot | None = None
-        for one in self.ancestors():
-            if (one.sequence_number or 0) <= sequence:
-                if str(one.snapshot_id) != snapshot_id:
+        for snapshot in self.ancestors():
+            if (snapshot.sequence_number or 0) <= sequence:
+                if str(snapshot.snapshot_id) != snapshot_id:
                     raise ConfigurationError(
                         f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence "
                         f"number {sequence}), which is not in its history any more: it was rolled "
-                        f"back to {one.snapshot_id} ({one.sequence_number}); begin anew without "
-                        "this state"
+                        f"back to {snapshot.snapshot_id} ({snapshot.sequence_number}); begin anew "
+                        "without this state"
                     )
                 return steps[::-1]
-            steps.append(SnapshotRead(one))
-            oldest = one
+            steps.append(SnapshotRead(snapshot))
+            oldest = snapshot
         if oldest is None and sequence:
             raise ConfigurationError(
                 f"{self.name} was read to snapshot {snapshot_id} and has none now: it was rolled "
@@ -391,8 +387,10 @@ class Appends:
             return self._described(self._added(step.snapshot))
         if operation is Operation.REPLACE:
             return []
-        what = f"snapshot {step.snapshot.snapshot_id} of {self.name} "
-        what += f"({operation.value if operation else 'unknown'}) changes or deletes rows"
+        what = (
+            f"snapshot {step.snapshot.snapshot_id} of {self.name} "
+            f"({operation.value if operation else 'unknown'}) changes or deletes rows"
+        )
         if not self.skip_overwrites:
             raise ConfigurationError(
                 f"{what}, and a source of appended rows cannot tell which; pass over all that it "
@@ -402,7 +400,7 @@ class Appends:
         return []
 
     def rows(self, step: SnapshotRead) -> int | None:
-        """The rows to read of *step*, by its summary alone; None where that does not say."""
+        """The number of rows to read of *step*, by its summary alone; None if it has none."""
         from pyiceberg.table.snapshots import Operation
 
         summary = step.snapshot.summary
@@ -411,8 +409,8 @@ class Appends:
         if not step.is_base and summary.operation is not Operation.APPEND:
             return 0
         name = "total-records" if step.is_base else "added-records"
-        found = summary.additional_properties.get(name, "" if step.is_base else "0")
-        return int(found) if found.isdecimal() else None
+        count = summary.additional_properties.get(name, "" if step.is_base else "0")
+        return int(count) if count.isdecimal() else None
 
     def adds_rows(self, step: SnapshotRead) -> bool:
         """Whether *step* may have added rows, by its summary alone."""
@@ -439,9 +437,8 @@ class Appends:
         from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 
         for manifest in snapshot.manifests(self.table.io):
-            if manifest.added_snapshot_id != snapshot.snapshot_id:
-                continue
-            if manifest.content is not ManifestContent.DATA:
+            is_added = manifest.added_snapshot_id == snapshot.snapshot_id
+            if not is_added or manifest.content is not ManifestContent.DATA:
                 continue
             for entry in manifest.fetch_manifest_entry(self.table.io):
                 is_new = entry.snapshot_id == snapshot.snapshot_id
@@ -480,7 +477,7 @@ class Appends:
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """*schema* with the types that sources yield; see ``parquet_file``."""
+    """*schema* with the types that sources yield; see ``files.parquet.known_schema``."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return known_schema(schema_to_pyarrow(schema, include_field_ids=False), "the Iceberg table")
@@ -555,14 +552,14 @@ def _check_partition_columns(table: Table, found: Schema, schema: Schema) -> Non
     """Refuse a column that is missing in a file because its value is in the partition only."""
     from pyiceberg.transforms import IdentityTransform
 
-    by_partition = {
+    partition_ids = {
         field.source_id
         for spec in table.specs().values()
         for field in spec.fields
         if isinstance(field.transform, IdentityTransform)
     }
     for column in schema.fields:
-        if column.field_id in by_partition - found.field_ids:
+        if column.field_id in partition_ids - found.field_ids:
             raise ConfigurationError(
                 f"column {column.name!r} of the Iceberg table {'.'.join(table.name())} is in a "
                 "partition's name and not in its files, which is not read here; rewrite the data "
