@@ -26,7 +26,7 @@ ROOT = "s3://jobs/root/shop/tables/sales"
 
 
 def properties(folder: Path, warehouse: str = "") -> dict[str, str]:
-    """Of a catalog in *folder*; its tables are there, too, or in another *warehouse*."""
+    """The properties of a catalog in *folder*; its tables are there, or in another *warehouse*."""
     folder.mkdir(parents=True, exist_ok=True)
     return {
         "type": "sql",
@@ -62,46 +62,33 @@ def interfere(
     *,
     before_the_catalog_looks: bool = False,
 ) -> Interference:
-    """Let another writer commit in the next commits: before the catalog swaps the metadata it has
-    loaded, or before it loads them.  The conflict is its own.
+    """Let another writer commit in the next commits; the conflict is the catalog's own.
+
+    It commits before the catalog swaps the metadata it has loaded, or before it loads them.
     """
-    seen = Interference()
-    if before_the_catalog_looks:
-        return _interfere_before(patch, commit_another, times, seen)
-    prepare = SqlCatalog._update_and_stage_table  # noqa: SLF001 - where pyiceberg commits
+    method = "commit_table" if before_the_catalog_looks else "_update_and_stage_table"
+    original = getattr(SqlCatalog, method)
+    interference = Interference()
     is_inside = False
 
-    def prepared(*arguments: Any) -> Any:
+    def commit_once_more() -> None:
         nonlocal is_inside
-        staged = prepare(*arguments)
-        if not is_inside and seen.count < times:
+        if not is_inside and interference.count < times:
             is_inside = True
             commit_another()
             is_inside = False
-            seen.count += 1
+            interference.count += 1
+
+    def interfered(*arguments: Any) -> Any:
+        if before_the_catalog_looks:
+            commit_once_more()
+            return original(*arguments)
+        staged = original(*arguments)
+        commit_once_more()
         return staged
 
-    patch.setattr(SqlCatalog, "_update_and_stage_table", prepared)
-    return seen
-
-
-def _interfere_before(
-    patch: pytest.MonkeyPatch, commit_another: Callable[[], object], times: int, seen: Interference
-) -> Interference:
-    commit = SqlCatalog.commit_table
-    is_inside = False
-
-    def committed(*arguments: Any) -> Any:
-        nonlocal is_inside
-        if not is_inside and seen.count < times:
-            is_inside = True
-            commit_another()
-            is_inside = False
-            seen.count += 1
-        return commit(*arguments)
-
-    patch.setattr(SqlCatalog, "commit_table", committed)
-    return seen
+    patch.setattr(SqlCatalog, method, interfered)
+    return interference
 
 
 def a_sink(folder: Path, *key: str, create: bool = False, root: str = ROOT) -> IcebergSink:
@@ -119,7 +106,7 @@ def read_by_polars(folder: Path) -> list[Row]:
         return []
     scan = pl.scan_iceberg(table.metadata_location, reader_override="native")
     with pytest.MonkeyPatch.context() as patch:
-        # Which files there are is pyiceberg's answer: Polars' planner is a package of its own.
+        # Polars' own planner of the files to read is a plugin; pyiceberg plans instead.
         patch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
         return scan.collect().select(SCHEMA.names).to_dicts()
 

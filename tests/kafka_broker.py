@@ -1,5 +1,6 @@
-"""A Kafka broker for tests, with what the protocol says of transactions (KIP-98): librdkafka's mock
-cluster ends them without a word.  One node, in memory, without replicas or groups.
+"""A Kafka broker for tests, with the protocol's transactions (KIP-98).
+
+librdkafka's mock cluster ignores those.  One node, in memory, without replicas or groups.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import socketserver
 import struct
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,9 +88,12 @@ class Transaction:
 
 
 class Broker:
-    """One node.  ``lose_answer_to`` names requests that are carried out and never answered.  With
-    ``offsets_come_late`` a transaction's offsets are seen after so many stable looks at them, as
-    before KAFKA-17507.
+    """One node.
+
+    ``lose_answer_to`` names requests that are carried out and never answered.  ``before`` has
+    functions that are called once, by the next request of a name.  ``offsets_come_late`` is the
+    number of stable reads of a transaction's offsets that do not find them yet, as before
+    KAFKA-17507.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -103,8 +106,7 @@ class Broker:
         self.offsets_come_late = 0
         self.late_offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.lose_answer_to: list[str] = []
-        self.before: dict[str, Callable[[], object]] = {}  # Called once, by such a request.
-        self.requests: dict[str, int] = defaultdict(int)
+        self.before: dict[str, Callable[[], object]] = {}
         self.changed = threading.Condition(threading.RLock())
         self._pids = iter(range(1_000, 1_000_000))
 
@@ -148,7 +150,6 @@ class Broker:
     def answer(self, key: int, ask: Reader) -> bytes:
         self.before.pop(NAMES.get(key, ""), lambda: None)()
         with self.changed:
-            self.requests[NAMES.get(key, str(key))] += 1
             body: bytes = getattr(self, f"_on_{key}")(ask)
             self.changed.notify_all()
             return body
@@ -180,7 +181,7 @@ class Broker:
         ask.i32()
         until = time.monotonic() + ask.i32() / 1_000
         ask.i32(), ask.i32()
-        is_committed, start = bool(ask.i8()), ask.at
+        is_committed, start = bool(ask.u8()), ask.at
         while True:
             ask.at, self._found = start, False
             body = ask.per_partition(lambda topic, ask: self._fetch(topic, ask, is_committed))
@@ -209,7 +210,7 @@ class Broker:
 
     def _on_2(self, ask: Reader) -> bytes:
         ask.i32()
-        is_committed = bool(ask.i8())
+        is_committed = bool(ask.u8())
 
         def find(topic: str, ask: Reader) -> bytes:
             number, at_ms = ask.i32(), ask.i64()
@@ -338,7 +339,7 @@ class Broker:
 
     def _on_26(self, ask: Reader) -> bytes:
         one, error = self._transaction(ask)
-        commit = bool(ask.i8())
+        commit = bool(ask.u8())
         if one and not error and one.is_open:
             self.end(one, commit=commit)
         elif one and not error and one.committed is not commit:
@@ -371,9 +372,6 @@ class Reader:
         self.at += size
         return self
 
-    def i8(self) -> int:
-        return self.take(1)[0]
-
     def i16(self) -> int:
         return int.from_bytes(self.take(2), "big", signed=True)
 
@@ -384,7 +382,7 @@ class Reader:
         return int.from_bytes(self.take(8), "big", signed=True)
 
     def u8(self) -> int:
-        """Of a length in "flexible" encoding, too, as long as that is below 128."""
+        """A byte; also a length in "flexible" encoding, as long as it is below 128."""
         return self.take(1)[0]
 
     def compact_text(self) -> str:
@@ -420,7 +418,7 @@ class _Connection(socketserver.StreamRequestHandler):
         try:
             while size := self.rfile.read(4):
                 ask = Reader(self.rfile.read(int.from_bytes(size, "big")))
-                key, version, correlation = ask.i16(), ask.i16(), ask.skipped(0).i32()
+                key, version, correlation = ask.i16(), ask.i16(), ask.i32()
                 ask.text()
                 if key == 18:
                     known = [_i16(one) + _i16(a) + _i16(b) for one, (a, b) in VERSIONS.items()]

@@ -1,9 +1,8 @@
 """Kafka for tests: librdkafka's mock cluster, a broker with transactions, or a real one.
 
-The mock cluster stores messages, and ends transactions without a word: it shows what was aborted,
-fences nobody and loses offsets that were sent in a transaction.  ``Broker`` is what the protocol
-says of those (KIP-98), on one node, in memory, without replicas or groups.
-``SLUICE_TEST_KAFKA`` names a real one.
+The mock cluster stores messages and ignores transactions: it shows what was aborted, fences nobody
+and loses offsets that were sent in a transaction.  ``Broker`` has transactions (KIP-98), on one
+node, in memory, without replicas or groups.  ``SLUICE_TEST_KAFKA`` names a real one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from tests.kafka_broker import Broker, running_broker
 
 REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
+IF_REAL = pytest.param(
+    "real", marks=pytest.mark.skipif(not REAL, reason="SLUICE_TEST_KAFKA names no real broker")
+)
 QUIET = logging.getLogger("tests.kafka")
 
 
@@ -35,11 +39,17 @@ def mock_cluster() -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster under test.  ``broker`` is ours, when it is, and does what no client may ask."""
+    """A cluster under test."""
 
     servers: str
-    broker: Broker | None = None
+    own_broker: Broker | None = None
     is_real: bool = False
+
+    @property
+    def broker(self) -> Broker:
+        """Our own broker, which does what no client may request."""
+        assert self.own_broker is not None
+        return self.own_broker
 
     def create(self, partitions: int = 4) -> str:
         """A new topic; librdkafka's mock gives each four partitions."""
@@ -49,8 +59,8 @@ class Place:
 
         topic = f"t-{secrets.token_hex(4)}"
         properties: dict[str, Any] = {"bootstrap.servers": self.servers, "log_level": 0}
-        if self.broker is not None:
-            self.broker.grow(topic, partitions)
+        if self.own_broker is not None:
+            self.own_broker.grow(topic, partitions)
         elif self.is_real:
             admin = AdminClient(properties)
             admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)

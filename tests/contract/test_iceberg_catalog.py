@@ -43,8 +43,7 @@ def test_no_message_and_no_repr_shows_a_secret(monkeypatch: pytest.MonkeyPatch) 
     spec = Sink("shop.sales", {"type": "sql", "uri": env("URI"), "s3.secret-access-key": "hush"})
     sink = spec.open("sales", {}, ROOT)
 
-    assert "s3cr" not in repr(spec)
-    assert "s3cr" not in repr(sink)
+    assert "s3cr" not in repr(spec) + repr(sink)
     assert "hush" not in repr(sink)
     with pytest.raises(StoreUnavailable) as raised:
         sink.is_published(1)

@@ -1,8 +1,7 @@
 """An Iceberg table keeps every sink's promises; strangers read it with Polars.
 
-Commits to an Iceberg table that are raced, killed, fenced, or whose answer is lost.
-
-An Iceberg table that people change: staged rows are mapped by field, or refused with the fix.
+Commits are raced, fenced, rolled back, or lose their answer.  Of a table that people change: staged
+rows are mapped by field, or refused with the fix.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
-from pyiceberg.types import LongType, StringType
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.types import IntegerType, LongType, StringType
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
-from sluice.connectors.iceberg.declared_source import IcebergTable as Rows
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, noted, property_of
 from sluice.core.answers import Committable
@@ -30,6 +29,7 @@ from sluice.errors import ConfigurationError, FencedError, TableMismatch
 from sluice.protocol.records import checksum
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET
+from tests.contract.restore_rules import publish_in_turn
 from tests.contract.sink_case import (
     ANEW,
     JOB,
@@ -62,6 +62,19 @@ from tests.iceberg_catalog import (
 )
 
 ATTEMPT = "1-a"
+KEYS = pytest.mark.parametrize("key", [(), ("id",)], ids=["appended", "upserted"])
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> SinkCase:
+    """Rows are appended to a table that the sink creates."""
+    return case_in(tmp_path, create=True)
+
+
+def stage_table(sink: IcebergSink, checkpoint_id: int, table: pa.Table) -> Committable:
+    staged = sink.stage(table, checkpoint_id=checkpoint_id, subtask=0, attempt_token=ATTEMPT)
+    assert staged is not None
+    return staged
 
 
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
@@ -98,8 +111,7 @@ def test_a_commit_is_one_snapshot_that_says_whose_it_is(tmp_path: Path) -> None:
     assert str(snapshots[1].snapshot_id) in case.open().describe(2)
 
 
-def test_no_row_is_written_a_second_time(tmp_path: Path) -> None:
-    case = case_in(tmp_path, create=True)
+def test_no_row_is_written_a_second_time(case: SinkCase, tmp_path: Path) -> None:
     staged = [stage(case.open(), 1, rows(number), number) for number in (1, 2)]
     before = {file.name for file in tmp_path.rglob("*.parquet")}
 
@@ -127,8 +139,7 @@ def test_null_is_a_key_like_any_other(tmp_path: Path) -> None:
     sink = a_sink(tmp_path, "k", create=True)
     for checkpoint_id, given in ((1, [None, "a"]), (2, [None, "b"])):
         table = pa.table({"k": given, "v": [checkpoint_id] * 2}, schema)
-        staged = sink.stage(table, checkpoint_id=checkpoint_id, subtask=0, attempt_token=ATTEMPT)
-        assert staged is not None
+        staged = stage_table(sink, checkpoint_id, table)
         sink.commit(JOB, checkpoint_id, checkpoint_id - 1 or None, [staged])
 
     found = loaded(tmp_path).scan().to_arrow().sort_by("k").to_pylist()
@@ -147,11 +158,8 @@ def test_keys_of_several_columns_and_partitions_that_are_rewritten_in_part(tmp_p
         2: [("mon", 2, 2), ("wed", 1, 2)],
     }
     for checkpoint_id, given in epochs.items():
-        rows_ = pa.Table.from_pylist(
-            [dict(zip(schema.names, one, strict=True)) for one in given], schema
-        )
-        staged = sink.stage(rows_, checkpoint_id=checkpoint_id, subtask=0, attempt_token=ATTEMPT)
-        assert staged is not None
+        dicts = [dict(zip(schema.names, row, strict=True)) for row in given]
+        staged = stage_table(sink, checkpoint_id, pa.Table.from_pylist(dicts, schema))
         sink.commit(JOB, checkpoint_id, checkpoint_id - 1 or None, [staged])
         sink.discard_copied([staged])
 
@@ -166,13 +174,13 @@ def test_rows_that_do_not_fit_are_refused_when_they_are_staged(tmp_path: Path) -
     a_table(tmp_path, SCHEMA)
     sink = a_sink(tmp_path)
 
-    def refused(table: pa.Table, message: str) -> None:
+    for table, message in (
+        (pa.table({"id": [1], "nme": ["a"]}), "has no column 'nme'"),
+        (pa.table({"name": ["a"]}), "column 'id' .* is required"),
+        (pa.table({"id": ["one"]}), "column 'id' is string, and int64"),
+    ):
         with pytest.raises(ConfigurationError, match=message):
-            sink.stage(table, checkpoint_id=1, subtask=0, attempt_token=ATTEMPT)
-
-    refused(pa.table({"id": [1], "nme": ["a"]}), "has no column 'nme'")
-    refused(pa.table({"name": ["a"]}), "column 'id' .* is required")
-    refused(pa.table({"id": ["one"]}), "column 'id' is string, and int64")
+            stage_table(sink, 1, table)
     with pytest.raises(ConfigurationError, match="several rows of one key"):
         stage(a_sink(tmp_path, "id"), 1, rows(1, 1))
     assert sink.unpublished().staged == ()
@@ -183,8 +191,9 @@ def test_a_table_that_nobody_made_is_named(tmp_path: Path) -> None:
         stage(a_sink(tmp_path), 1, rows(1))
 
 
-def test_a_column_that_was_dropped_does_not_come_back_under_its_name(tmp_path: Path) -> None:
-    case = case_in(tmp_path, create=True)
+def test_a_column_that_was_dropped_does_not_come_back_under_its_name(
+    case: SinkCase, tmp_path: Path
+) -> None:
     publish(case.open(), 1, None, rows(1))
     with loaded(tmp_path).update_schema() as update:
         update.delete_column("name")
@@ -217,12 +226,8 @@ def test_a_branch_is_written_and_main_stays_as_it_is(tmp_path: Path) -> None:
 def test_a_staged_file_is_known_by_its_checksum_whichever_byte_is_another(tmp_path: Path) -> None:
     a_table(tmp_path, SCHEMA)
     sink = a_sink(tmp_path)
-    whole, flipped, gone = (
-        stage(sink, 1, rows(*range(number, number + 50)), subtask=number) for number in range(3)
-    )
-    assert whole is not None
-    assert flipped is not None
-    assert gone is not None
+    staged = [stage(sink, 1, rows(*range(n, n + 50)), subtask=n) for n in range(3)]
+    whole, flipped, gone = (one for one in staged if one is not None)
     files = {one.file: next(tmp_path.rglob(one.file)) for one in (whole, flipped, gone)}
     place, body = files[flipped.file], files[flipped.file].read_bytes()
     assert (flipped.checksum, flipped.size_bytes) == (checksum(body), len(body))
@@ -260,7 +265,7 @@ def test_a_warehouse_in_a_bucket(tmp_path: Path, s3_endpoint: str) -> None:
     open_().abort(3)
     assert open_().unpublished().staged == ()
 
-    source = Rows(TABLE, catalog, skip_overwrites=True).open({}, s3_endpoint)
+    source = Source(TABLE, catalog, skip_overwrites=True).open({}, s3_endpoint)
     barrier = source.plan((), max_records=None, parallelism=2)
     assert [row["id"] for row in rows_of(source, barrier)] == [1, 2]
     table = load_catalog("default", **catalog, **{"s3.endpoint": s3_endpoint}).load_table(TABLE)
@@ -284,9 +289,8 @@ def test_other_writers_in_between_cost_nothing_and_lose_nothing(
 
 
 def test_another_coordinator_that_was_faster_is_found_by_its_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: SinkCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = case_in(tmp_path, create=True)
     publish(case.open(), 1, None, rows(1))
     staged = staged_rows(case.open(), 2, 2)
     conflicts = interfere(monkeypatch, lambda: case.open().commit(JOB, 2, 1, [staged]), 1)
@@ -300,12 +304,11 @@ def test_another_coordinator_that_was_faster_is_found_by_its_note(
 @pytest.mark.parametrize("before_the_catalog_looks", [False, True])
 @pytest.mark.parametrize("roll_back", [False, True])
 def test_a_restore_in_the_middle_of_a_commit_fences_it(
-    tmp_path: Path,
+    case: SinkCase,
     monkeypatch: pytest.MonkeyPatch,
     roll_back: bool,
     before_the_catalog_looks: bool,
 ) -> None:
-    case = case_in(tmp_path, create=True)
     publish(case.open(), 1, None, rows(1))
     late = staged_rows(case.open(), 2, 2)
 
@@ -324,9 +327,8 @@ def test_a_restore_in_the_middle_of_a_commit_fences_it(
 
 @pytest.mark.parametrize("has_landed", [False, True])
 def test_a_commit_whose_answer_was_lost_is_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_landed: bool
+    case: SinkCase, monkeypatch: pytest.MonkeyPatch, has_landed: bool
 ) -> None:
-    case = case_in(tmp_path, create=True)
     publish(case.open(), 1, None, rows(1))
     commit = SqlCatalog.commit_table
     lost = iter([True])
@@ -345,9 +347,9 @@ def test_a_commit_whose_answer_was_lost_is_found_again(
 
 
 def test_rolling_back_keeps_what_others_wrote_before_and_refuses_what_came_between(
+    case: SinkCase,
     tmp_path: Path,
 ) -> None:
-    case = case_in(tmp_path, create=True)
     publish(case.open(), 1, None, rows(1))
     append_by_hand(tmp_path, 101)
     publish(case.open(), 2, 1, rows(2))
@@ -362,10 +364,10 @@ def test_rolling_back_keeps_what_others_wrote_before_and_refuses_what_came_betwe
     assert seen(case) == rows(1, 3, 101, 102)
 
 
-def test_what_has_expired_is_still_noted_and_cannot_be_rolled_back(tmp_path: Path) -> None:
-    case = case_in(tmp_path, create=True)
-    for checkpoint_id in (1, 2, 3):
-        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+def test_what_has_expired_is_still_noted_and_cannot_be_rolled_back(
+    case: SinkCase, tmp_path: Path
+) -> None:
+    publish_in_turn(case, 1, 2, 3)
     staged = staged_rows(case.open(), 2, 2)
 
     expire_all_but_the_head(tmp_path)
@@ -379,10 +381,10 @@ def test_what_has_expired_is_still_noted_and_cannot_be_rolled_back(tmp_path: Pat
     assert seen(case) == rows(1, 2, 3)
 
 
-def test_a_table_that_somebody_emptied_is_rolled_back_whatever_has_expired(tmp_path: Path) -> None:
-    case = case_in(tmp_path, create=True)
-    for checkpoint_id in (1, 2):
-        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+def test_a_table_that_somebody_emptied_is_rolled_back_whatever_has_expired(
+    case: SinkCase, tmp_path: Path
+) -> None:
+    publish_in_turn(case, 1, 2)
     loaded(tmp_path).delete()
     expire_all_but_the_head(tmp_path)
 
@@ -395,10 +397,10 @@ def test_a_table_that_somebody_emptied_is_rolled_back_whatever_has_expired(tmp_p
     assert seen(case) == rows(3)
 
 
-def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(tmp_path: Path) -> None:
-    case = case_in(tmp_path, create=True)
-    for checkpoint_id, parent in ((1, None), (3, 1), (5, 3), (7, 5)):
-        publish(case.open(), checkpoint_id, parent, rows(checkpoint_id))
+def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(
+    case: SinkCase, tmp_path: Path
+) -> None:
+    publish_in_turn(case, 1, 3, 5, 7)
     sink = case.open()
     assert isinstance(sink, IcebergSink)
     table = loaded(tmp_path)
@@ -414,8 +416,9 @@ def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(tmp_path: Pat
     assert seen(case) == rows(1, 3, 5)
 
 
-def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(tmp_path: Path) -> None:
-    case = case_in(tmp_path, create=True)
+def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(
+    case: SinkCase, tmp_path: Path
+) -> None:
     publish(case.open(), 1, None, rows(1))
     other = a_sink(tmp_path, root="s3://jobs/other/shop/tables/sales")
 
@@ -426,8 +429,7 @@ def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(tmp_path: Path
         case.open().recover(RESTORED, Recovery(version=None, through=1, roll_back=True))
 
 
-def test_a_restore_before_the_first_row_fences_who_comes_late(tmp_path: Path) -> None:
-    case = case_in(tmp_path, create=True)
+def test_a_restore_before_the_first_row_fences_who_comes_late(case: SinkCase) -> None:
     for _ in range(2):
         case.open().recover(RESTORED, Recovery(version=None, through=2))
     late = staged_rows(case.open(), 2, 2)
@@ -439,8 +441,7 @@ def test_a_restore_before_the_first_row_fences_who_comes_late(tmp_path: Path) ->
     assert seen(case) == rows(3)
 
 
-SCHEMA_OF_CHANGES = pa.schema([("id", pa.int32()), ("v", pa.string())])
-KEYS = [(), ("id",)]
+NARROW = pa.schema([("id", pa.int32()), ("v", pa.string())])
 
 
 def staged(
@@ -453,15 +454,10 @@ def staged(
 ) -> list[Committable]:
     sink, found = a_sink(folder, *key, create=True), []
     for is_gone, some in enumerate((given, gone or [])):
-        table = pa.Table.from_pylist(some, SCHEMA_OF_CHANGES)
+        table = pa.Table.from_pylist(some, NARROW)
         if is_gone:
             table = table.append_column(DELETED, pa.array([True] * len(some), pa.bool_()))
-        one = sink.stage(
-            table,
-            checkpoint_id=checkpoint_id,
-            subtask=subtask,
-            attempt_token="1-a",  # noqa: S106
-        )
+        one = sink.stage(table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=ATTEMPT)
         found += [one] if one is not None else []
     return found
 
@@ -483,40 +479,29 @@ def of(*pairs: tuple[int, str | None], **names: str) -> list[Row]:
     return [{names.get("id", "id"): id_, names.get("v", "v"): v} for id_, v in pairs]
 
 
-def renamed(table: Table) -> None:
-    with table.update_schema() as update:
-        update.rename_column("v", "w")
+Change = Callable[[Table], None]
 
 
-def key_renamed(table: Table) -> None:
-    with table.update_schema() as update:
-        update.rename_column("id", "number")
+def schema_change(change: Callable[[UpdateSchema], object], **options: bool) -> Change:
+    def apply(table: Table) -> None:
+        with table.refresh().update_schema(**options) as update:
+            change(update)
+
+    return apply
 
 
-def widened(table: Table) -> None:
-    with table.update_schema() as update:
-        update.update_column("id", LongType())
-
-
-def added(table: Table) -> None:
-    with table.update_schema() as update:
-        update.add_column("z", StringType())
-
-
-def dropped(table: Table) -> None:
-    with table.update_schema() as update:
-        update.delete_column("v")
+renamed = schema_change(lambda update: update.rename_column("v", "w"))
+key_renamed = schema_change(lambda update: update.rename_column("id", "number"))
+widened = schema_change(lambda update: update.update_column("id", LongType()))
+added = schema_change(lambda update: update.add_column("z", StringType()))
+dropped = schema_change(lambda update: update.delete_column("v"))
+created = schema_change(lambda update: update.add_column("v", StringType()))
+moved = schema_change(lambda update: update.move_first("v"))
 
 
 def made_anew(table: Table) -> None:
     dropped(table)
-    with table.refresh().update_schema() as update:
-        update.add_column("v", StringType())
-
-
-def moved(table: Table) -> None:
-    with table.update_schema() as update:
-        update.move_first("v")
+    created(table)
 
 
 def partitioned(table: Table) -> None:
@@ -524,14 +509,20 @@ def partitioned(table: Table) -> None:
         update.add_field("v", "identity", "part")
 
 
-BEFORE, CAME = ((1, "a"), (2, "b")), ((2, "B"), (3, "c"))
+BEFORE, CAME = ((1, "a"), (2, "b")), ((2, "B"), (3, "c"))  # Of the checkpoints 1 and 2.
+
+
+def begin(folder: Path, *key: str) -> None:
+    """A table with a first checkpoint."""
+    a_table(folder, NARROW)
+    commit(folder, 1, None, staged(folder, 1, of(*BEFORE), *key), *key)
 
 
 def all_of(key: tuple[str, ...]) -> list[tuple[int, str]]:
     return sorted((*BEFORE[: 1 if key else 2], *CAME))
 
 
-@pytest.mark.parametrize("key", KEYS, ids=["appended", "upserted"])
+@KEYS
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -547,17 +538,16 @@ def all_of(key: tuple[str, ...]) -> list[tuple[int, str]]:
             lambda all_: [{"id": id_, "v": v if (id_, v) in CAME else None} for id_, v in all_],
         ),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=["renamed", "key", "widened", "added", "dropped", "moved", "partitioned", "made anew"],
 )
 def test_rows_staged_before_a_change_are_in_the_table_as_if_they_had_been_there_before_it(
     key: tuple[str, ...],
-    change: Callable[[Table], None],
+    change: Change,
     expected: Callable[[Any], list[Row]],
     tmp_path: Path,
 ) -> None:
     """But for a column made anew, which has what the stage writes to that name."""
-    a_table(tmp_path, SCHEMA_OF_CHANGES)
-    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), *key), *key)
+    begin(tmp_path, *key)
     given = staged(tmp_path, 2, of(*CAME), *key)
     change(loaded(tmp_path))
 
@@ -571,8 +561,7 @@ def test_rows_staged_before_a_change_are_in_the_table_as_if_they_had_been_there_
 
 
 def test_deleted_keys_are_found_by_their_field_when_it_was_renamed(tmp_path: Path) -> None:
-    a_table(tmp_path, SCHEMA_OF_CHANGES)
-    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), "id"), "id")
+    begin(tmp_path, "id")
     given = staged(tmp_path, 2, of((3, "c")), "id", gone=of((1, None)))
     key_renamed(loaded(tmp_path))
 
@@ -581,19 +570,15 @@ def test_deleted_keys_are_found_by_their_field_when_it_was_renamed(tmp_path: Pat
     assert found(tmp_path) == of((2, "b"), (3, "c"), id="number")
 
 
-def required(table: Table) -> None:
-    with table.update_schema(allow_incompatible_changes=True) as update:
-        update.add_column("z", StringType(), required=True)
-
-
-def nothing_may_lack(table: Table) -> None:
-    with table.update_schema(allow_incompatible_changes=True) as update:
-        update.update_column("v", required=True)
-
-
-def key_dropped(table: Table) -> None:
-    with table.update_schema() as update:
-        update.delete_column("id")
+required = schema_change(
+    lambda update: update.add_column("z", StringType(), required=True),
+    allow_incompatible_changes=True,
+)
+value_required = schema_change(
+    lambda update: update.update_column("v", required=True), allow_incompatible_changes=True
+)
+key_dropped = schema_change(lambda update: update.delete_column("id"))
+key_is_back = schema_change(lambda update: update.add_column("id", IntegerType()))
 
 
 def optional_again(table: Table) -> None:
@@ -602,31 +587,23 @@ def optional_again(table: Table) -> None:
             update.update_column(field.name, required=False)
 
 
-def key_is_back(table: Table) -> None:
-    from pyiceberg.types import IntegerType
-
-    with table.update_schema() as update:
-        update.add_column("id", IntegerType())
-
-
 @pytest.mark.parametrize(
     ("key", "change", "says", "mend"),
     [
         ((), required, "column 'z' .* is required, .* make the column optional", optional_again),
-        ((), nothing_may_lack, "column 'v' .* required, and 1 rows have no", optional_again),
+        ((), value_required, "column 'v' .* required, and 1 rows have no", optional_again),
         (("id",), key_dropped, "'id', by which a sink upserts, was dropped .*; add", key_is_back),
     ],
     ids=["a column that nobody fills", "no value", "the key dropped"],
 )
 def test_what_cannot_be_mapped_is_refused_and_published_when_the_table_is_mended(
     key: tuple[str, ...],
-    change: Callable[[Table], None],
+    change: Change,
     says: str,
-    mend: Callable[[Table], None],
+    mend: Change,
     tmp_path: Path,
 ) -> None:
-    a_table(tmp_path, SCHEMA_OF_CHANGES)
-    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), *key), *key)
+    begin(tmp_path, *key)
     given = [
         *staged(tmp_path, 2, of((4, "d")), *key),
         *staged(tmp_path, 2, of((3, None)), *key, subtask=5),
@@ -646,12 +623,11 @@ def test_what_cannot_be_mapped_is_refused_and_published_when_the_table_is_mended
     assert len(found(tmp_path)) == 4
 
 
-@pytest.mark.parametrize("key", KEYS, ids=["appended", "upserted"])
+@KEYS
 def test_a_table_that_was_dropped_is_not_made_anew_over_the_loss(
     key: tuple[str, ...], tmp_path: Path
 ) -> None:
-    a_table(tmp_path, SCHEMA_OF_CHANGES)
-    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), *key), *key)
+    begin(tmp_path, *key)
     given = staged(tmp_path, 2, of(*CAME), *key)
     metadata = loaded(tmp_path).metadata_location
     a_catalog(tmp_path).drop_table(TABLE)
@@ -669,7 +645,7 @@ def test_a_table_that_was_dropped_is_not_made_anew_over_the_loss(
     assert found(tmp_path) == of(*all_of(key))
 
 
-@pytest.mark.parametrize("key", KEYS, ids=["appended", "upserted"])
+@KEYS
 def test_what_was_staged_for_a_table_made_anew_meanwhile_is_found_by_name(
     key: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -709,28 +685,26 @@ def test_a_made_table_that_was_dropped_before_its_first_commit_is_made_of_what_i
     assert found(tmp_path) == of(*CAME)
 
 
-def test_a_change_is_told_before_the_checkpoint_completes(tmp_path: Path) -> None:
-    table = a_table(tmp_path, SCHEMA_OF_CHANGES)
+def test_a_change_is_refused_before_the_checkpoint_completes(tmp_path: Path) -> None:
+    table = a_table(tmp_path, NARROW)
     sink = a_sink(tmp_path)
-    sink.check(None, SCHEMA_OF_CHANGES, ())
+    sink.check(None, NARROW, ())
     required(table)
 
     with pytest.raises(
         ConfigurationError, match=r"'z' .* is required, and the rows have only id, v"
     ):
-        sink.check(None, SCHEMA_OF_CHANGES, ())
+        sink.check(None, NARROW, ())
+    unknown = pa.schema([("id", pa.int32()), ("x", pa.string()), ("z", pa.string())])
     with pytest.raises(ConfigurationError, match="has no column 'x'; add it"):
-        sink.check(
-            None, pa.schema([("id", pa.int32()), ("x", pa.string()), ("z", pa.string())]), ()
-        )
+        sink.check(None, unknown, ())
 
 
 def test_who_passes_over_overwrites_sees_no_row_twice_after_the_partitions_changed(
     tmp_path: Path,
 ) -> None:
     """What stays of an older file is part of the overwrite, whatever partitions it goes to."""
-    a_table(tmp_path, SCHEMA_OF_CHANGES)
-    commit(tmp_path, 1, None, staged(tmp_path, 1, of(*BEFORE), "id"), "id")
+    begin(tmp_path, "id")
     source = Source(TABLE, properties(tmp_path), skip_overwrites=True).open({}, None)
     partitioned(loaded(tmp_path))
 

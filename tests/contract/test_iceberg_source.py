@@ -1,4 +1,8 @@
-"""Rows appended to an Iceberg table: read once each, however they are cut, as long as they last."""
+"""Rows appended to an Iceberg table: read once each, however they are cut.
+
+Of snapshots: those that expired before they were read, or were rolled back, are named; those that
+are held for a source stay.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.iceberg.source import SNAPSHOTS
 from sluice.core.plan import PartitionOffset
-from sluice.declaration.places import Source, SourcePosition
+from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_replay, rows_of
-from tests.iceberg_catalog import TABLE, a_catalog, a_table, loaded, properties
+from tests.iceberg_catalog import (
+    TABLE,
+    a_catalog,
+    a_table,
+    expire_all_but_the_head,
+    interfere,
+    loaded,
+    properties,
+)
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("tags", pa.list_(pa.string()))])
 
@@ -37,16 +50,22 @@ def a_source(folder: Path, **fields: Any) -> Source:
     return IcebergTable(TABLE, properties(folder), **fields).open({}, None)
 
 
-def read_after(source: Source, position: SourcePosition = ()) -> list[int]:
-    barrier = source.plan(position, max_records=None, parallelism=2)
+def plan(source: Source, position: SourcePosition = (), max_records: int | None = None) -> Barrier:
+    return source.plan(position, max_records=max_records, parallelism=1)
+
+
+def numbers(source: Source, barrier: Barrier) -> list[int]:
     return [row["n"] for row in rows_of(source, barrier)]
+
+
+def read_after(source: Source, position: SourcePosition = ()) -> list[int]:
+    return numbers(source, source.plan(position, max_records=None, parallelism=2))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    table = a_table(tmp_path, SCHEMA, properties={"write.parquet.page-row-limit": "3"})
-    with table.transaction() as transaction:
-        transaction.set_properties({"write.target-file-size-bytes": "1"})
+    small = {"write.parquet.page-row-limit": "3", "write.target-file-size-bytes": "1"}
+    a_table(tmp_path, SCHEMA, properties=small)
     return tmp_path
 
 
@@ -78,7 +97,7 @@ def test_the_position_has_two_entries_at_most(folder: Path) -> None:
     position: SourcePosition = ()
 
     for _ in range(12):
-        barrier = source.plan(position, max_records=1, parallelism=1)
+        barrier = plan(source, position, 1)
         position = barrier.position
         assert barrier.records == 1
         assert len(position) <= 2
@@ -87,18 +106,18 @@ def test_the_position_has_two_entries_at_most(folder: Path) -> None:
 
 def test_what_is_appended_later_is_read_by_the_next_plan(folder: Path) -> None:
     source = a_source(folder)
-    empty = source.plan((), max_records=None, parallelism=1)
+    empty = plan(source)
     assert empty.slices == ()
 
     append(folder, 0, 2)
-    first = source.plan(empty.position, max_records=None, parallelism=1)
+    first = plan(source, empty.position)
     append(folder, 2, 5)
 
-    assert [row["n"] for row in rows_of(source, first)] == [0, 1]
+    assert numbers(source, first) == [0, 1]
     assert read_after(source, first.position) == [2, 3, 4]
 
 
-def test_it_begins_where_it_is_told_to(folder: Path) -> None:
+def test_it_begins_at_the_declared_start(folder: Path) -> None:
     append(folder, 0, 2)
     second = append(folder, 2, 4)
     append(folder, 4, 6)
@@ -106,7 +125,7 @@ def test_it_begins_where_it_is_told_to(folder: Path) -> None:
     assert read_after(a_source(folder)) == [0, 1, 2, 3, 4, 5]
     assert read_after(a_source(folder, start=second)) == [0, 1, 2, 3, 4, 5]
     latest = a_source(folder, start="latest")
-    barrier = latest.plan((), max_records=None, parallelism=1)
+    barrier = plan(latest)
     assert barrier.slices == ()
     append(folder, 6, 7)
     assert read_after(latest, barrier.position) == [6]
@@ -115,19 +134,19 @@ def test_it_begins_where_it_is_told_to(folder: Path) -> None:
 def test_the_base_of_an_older_start_stays_what_it_was(folder: Path) -> None:
     first = append(folder, 0, 3)
     source = a_source(folder, start=first)
-    cut = source.plan((), max_records=2, parallelism=1)
+    cut = plan(source, (), 2)
 
     loaded(folder).delete("n < 2")
 
     with pytest.raises(ConfigurationError, match=r"\(delete\) changes or deletes rows"):
-        source.plan(cut.position, max_records=None, parallelism=1)
+        plan(source, cut.position)
     assert read_after(a_source(folder, start=first, skip_overwrites=True), cut.position) == [2]
 
 
 def test_an_unknown_start_is_named(folder: Path) -> None:
     known = append(folder, 0, 1)
     with pytest.raises(ConfigurationError, match=f"snapshot 17 is not .* one of {known}"):
-        a_source(folder, start=17).plan((), max_records=None, parallelism=1)
+        plan(a_source(folder, start=17))
     with pytest.raises(ConfigurationError, match="the start 'newest'"):
         a_source(folder, start="newest")
 
@@ -135,13 +154,13 @@ def test_an_unknown_start_is_named(folder: Path) -> None:
 def test_a_snapshot_that_changes_rows_is_named_or_passed_over(folder: Path) -> None:
     append(folder, 0, 3)
     source = a_source(folder)
-    barrier = source.plan((), max_records=None, parallelism=1)
+    barrier = plan(source)
     table = loaded(folder)
     table.overwrite(pa.Table.from_pylist(rows(8, 9), SCHEMA), "n = 1")
     append(folder, 10, 12)
 
     with pytest.raises(ConfigurationError, match=r"snapshot \d+ of the Iceberg table shop.sales"):
-        source.plan(barrier.position, max_records=None, parallelism=1)
+        plan(source, barrier.position)
     lenient = a_source(folder, skip_overwrites=True)
     # pyiceberg's overwrite ends with an append of the new rows, which are new.
     assert read_after(lenient, barrier.position) == [8, 10, 11]
@@ -179,7 +198,7 @@ def test_a_column_that_was_dropped_does_not_come_back_under_its_name(folder: Pat
 
     source = a_source(folder, columns=("n", "text"))
 
-    barrier = source.plan((), max_records=None, parallelism=1)
+    barrier = plan(source)
     assert rows_of(source, barrier) == [{"n": 0, "text": None}]
 
 
@@ -202,7 +221,7 @@ def test_an_induced_barrier_lies_behind_a_snapshot(folder: Path) -> None:
 
     barrier = source.plan((), max_records=None, parallelism=1, until={SNAPSHOTS: 2})
 
-    assert [row["n"] for row in rows_of(source, barrier)] == [0, 1, 2, 3]
+    assert numbers(source, barrier) == [0, 1, 2, 3]
     assert not barrier.exhausted
     with pytest.raises(ConfigurationError, match="it must be from 2"):
         source.plan(barrier.position, max_records=None, parallelism=1, until={SNAPSHOTS: 9})
@@ -211,7 +230,7 @@ def test_an_induced_barrier_lies_behind_a_snapshot(folder: Path) -> None:
 def test_a_file_that_is_gone_is_named(folder: Path) -> None:
     append(folder, 0, 2)
     source = a_source(folder)
-    barrier = source.plan((), max_records=None, parallelism=1)
+    barrier = plan(source)
     path = Path(loaded(folder).location().removeprefix("file://")) / barrier.slices[0].partition
     path.unlink()
 
@@ -234,15 +253,15 @@ def test_a_position_of_another_table_of_that_name_is_refused(folder: Path) -> No
         ),
     )
     with pytest.raises(ConfigurationError, match="was made anew"):
-        source.plan(strange, max_records=None, parallelism=1)
+        plan(source, strange)
 
 
 def test_a_table_that_was_made_anew_is_refused_however_many_snapshots_it_has(folder: Path) -> None:
     for start in range(0, 6, 3):
         append(folder, start, start + 3)
     source = a_source(folder)
-    some = source.plan((), max_records=4, parallelism=1)
-    whole = source.plan((), max_records=None, parallelism=1)
+    some = plan(source, (), 4)
+    whole = plan(source)
     a_catalog(folder).drop_table(TABLE)
     a_table(folder, SCHEMA)
     for start in range(100, 112, 3):
@@ -250,10 +269,10 @@ def test_a_table_that_was_made_anew_is_refused_however_many_snapshots_it_has(fol
 
     for barrier in (some, whole):
         with pytest.raises(ConfigurationError, match=r"shop\.sales .*(made anew|rolled back)"):
-            source.plan(barrier.position, max_records=None, parallelism=1)
+            plan(source, barrier.position)
     assert read_after(source) == [*range(100, 112)]
     # The files of what was planned are there still, and are those of that table.
-    assert [row["n"] for row in rows_of(source, some)] == [0, 1, 2, 3]
+    assert numbers(source, some) == [0, 1, 2, 3]
 
 
 def test_a_null_list_or_map_of_structs_is_not_an_empty_one(tmp_path: Path) -> None:
@@ -283,5 +302,109 @@ def test_a_null_list_or_map_of_structs_is_not_an_empty_one(tmp_path: Path) -> No
     for cuts in ([], [(1, 1)] * 4, [(2, 2)] * 2):
         check_replay(source, cuts, expected, files=1)
     whole = a_source(tmp_path)
-    found = rows_of(whole, whole.plan((), max_records=None, parallelism=1))
+    found = rows_of(whole, plan(whole))
     assert [row["list"] for row in found] == [None, [], [None, {"a": 1, "b": None}], None]
+
+
+def expire(table: Table, *snapshot_ids: int) -> None:
+    table.maintenance.expire_snapshots().by_ids([*snapshot_ids]).commit()
+
+
+def test_expired_snapshots_that_were_not_read_are_named(folder: Path) -> None:
+    append(folder, 0, 1)
+    source = a_source(folder)
+    barrier = plan(source)
+    gone = append(folder, 1, 2)
+    append(folder, 2, 3)
+    last = append(folder, 3, 4)
+    table = loaded(folder)
+    first = table.metadata.snapshots[0].snapshot_id
+
+    expire(table, first, gone, table.metadata.snapshots[2].snapshot_id)
+
+    message = rf"sequence numbers 2 to 3 have expired .*, is {last} \(4\)"
+    with pytest.raises(ConfigurationError, match=message):
+        plan(source, barrier.position)
+
+
+def test_the_snapshot_that_was_read_last_may_expire(folder: Path) -> None:
+    append(folder, 0, 1)
+    source = a_source(folder)
+    barrier = plan(source)
+    append(folder, 1, 2)
+    table = loaded(folder)
+
+    expire(table, table.metadata.snapshots[0].snapshot_id)
+
+    assert read_after(source, barrier.position) == [1]
+
+
+def test_expired_snapshots_before_an_empty_position_are_missed_too(folder: Path) -> None:
+    source = a_source(folder)
+    empty = plan(source)
+    first = append(folder, 0, 1)
+    append(folder, 1, 2)
+
+    expire(loaded(folder), first)
+
+    with pytest.raises(ConfigurationError, match="sequence numbers 1 to 1 have expired"):
+        plan(source, empty.position)
+    # A source that begins now has them all from the oldest snapshot.
+    assert read_after(source) == [0, 1]
+
+
+def test_a_table_that_was_rolled_back_behind_the_position_is_named(folder: Path) -> None:
+    first = append(folder, 0, 1)
+    read = append(folder, 1, 2)
+    source = a_source(folder)
+    barrier = plan(source)
+    loaded(folder).manage_snapshots().rollback_to_snapshot(first).commit()
+
+    with pytest.raises(ConfigurationError, match=f"read to snapshot {read}.* rolled back to"):
+        plan(source, barrier.position)
+    append(folder, 5, 6)
+    with pytest.raises(ConfigurationError, match=f"read to snapshot {read}.* rolled back to"):
+        plan(source, barrier.position)
+
+
+def test_a_hold_keeps_the_snapshots_that_a_position_needs(folder: Path) -> None:
+    append(folder, 0, 2)
+    reading = append(folder, 2, 4)
+    source = a_source(folder)
+    cut = plan(source)
+    append(folder, 4, 8)
+    cut = plan(source, cut.position, 1)
+    append(folder, 8, 9)
+
+    for _ in range(2):
+        source.hold("sluice-shop-sales-7", cut.position)
+    expire_all_but_the_head(folder)
+
+    assert source.held("sluice-shop-") == ("sluice-shop-sales-7",)
+    assert source.held("sluice-other-") == ()
+    assert loaded(folder).snapshot_by_id(reading) is not None
+    assert read_after(source, cut.position) == [5, 6, 7, 8]
+    for _ in range(2):
+        source.release("sluice-shop-sales-7")
+    assert source.held("") == ()
+    expire_all_but_the_head(folder)
+    with pytest.raises(ConfigurationError, match="have expired before they were read"):
+        plan(source, cut.position)
+
+
+def test_a_hold_survives_commits_of_others_in_between(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(folder, 0, 2)
+    source = a_source(folder)
+    cut = plan(source)
+    others = iter(range(10, 13))
+    conflicts = interfere(
+        monkeypatch, lambda: append(folder, number := next(others), number + 1), 3
+    )
+
+    source.hold("sluice-a-b-1", cut.position)
+
+    assert conflicts.count == 3
+    assert source.held("sluice-a-b-") == ("sluice-a-b-1",)
+    assert read_after(source, cut.position) == [10, 11, 12]

@@ -3,7 +3,8 @@
 With transactions on ``tests.kafka_broker.Broker``, for librdkafka's mock cluster shows aborted
 messages and fences nobody, and on a real broker where ``SLUICE_TEST_KAFKA`` names one.
 
-Messages that librdkafka would refuse to send, found before: the same ones, to the byte.
+Messages that librdkafka would refuse to send are refused before, the same ones to the byte.  Of a
+topic that people change: rows that no longer fit are refused, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from sluice.connectors.kafka.cluster import DEFAULT_MAX_MESSAGE_BYTES, Cluster
-from sluice.connectors.kafka.declared import KafkaTopic
+from sluice.connectors.kafka.declared import AvroValue, KafkaTopic
 from sluice.connectors.kafka.messages import (
     AvroRow,
     ColumnBytes,
@@ -30,8 +32,8 @@ from sluice.connectors.kafka.messages import (
     MessageFormat,
     check_sizes,
 )
-from sluice.connectors.kafka.sink import LONGEST_MARK
-from sluice.connectors.staged_sink import EpochRows
+from sluice.connectors.kafka.sink import LONGEST_MARK, KafkaTarget
+from sluice.connectors.staged_sink import EpochRows, StagedSink
 from sluice.core.timeline import Recovery
 from sluice.declaration.places import DELETED, RollBack
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
@@ -40,6 +42,7 @@ from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
+    SCHEMA,
     Row,
     SinkCase,
     open_staged,
@@ -56,20 +59,22 @@ from tests.contract.sink_rules import (
     coordinators_that_commit_at_once_publish_once,
 )
 from tests.kafka_broker import running_broker
-from tests.kafka_cluster import REAL, Place, place
-
-real = pytest.param(
-    "real", marks=pytest.mark.skipif(not REAL, reason="SLUICE_TEST_KAFKA names no real broker")
-)
+from tests.kafka_cluster import IF_REAL, Place, place
 
 
-@pytest.fixture(scope="module", params=["broker", real])
+@pytest.fixture(scope="module", params=["broker", IF_REAL])
 def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
     with place(request.param) as found:
         yield found
 
 
-@pytest.fixture(scope="module", params=["mock", real])
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[Place]:
+    with place("broker") as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["mock", IF_REAL])
 def any_kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
     with place(request.param) as found:
         yield found
@@ -105,8 +110,8 @@ def records(servers: str, topic: str, isolation: str = "read_committed") -> list
 
 
 def as_rows(messages: list[Any]) -> list[Row]:
-    found = [json.loads(one.value()) for one in messages]
-    return [row | {"at": datetime.fromisoformat(row["at"])} for row in found]
+    values = [json.loads(message.value()) for message in messages]
+    return [row | {"at": datetime.fromisoformat(row["at"])} for row in values]
 
 
 def newest_rows(messages: list[Any]) -> list[Row]:
@@ -120,6 +125,11 @@ def case_at(spec: KafkaTopic, servers: str, folder: Path) -> SinkCase:
     return SinkCase(
         lambda: spec.open("alerts", {}, location), lambda: read(records(servers, str(spec.topic)))
     )
+
+
+def sink_at(kafka: Place, folder: Path, **options: Any) -> StagedSink:
+    spec = KafkaTopic(kafka.servers, kafka.create(), **options)
+    return spec.open("alerts", {}, StoreLocation(root=f"file://{folder}"))
 
 
 def transactional(kafka: Place, folder: Path, **options: Any) -> SinkCase:
@@ -158,7 +168,6 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
     sink = case.open()
     publish(sink, 1, None, rows(1))
     zombie, has_sent, may_go_on = open_staged(case), threading.Event(), threading.Event()
-    problems: list[Exception] = []
 
     class SlowRows(EpochRows):
         def upserts(self) -> Iterator[Any]:
@@ -166,23 +175,15 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
             has_sent.set()
             assert may_go_on.wait(20)
 
-    def commit() -> None:
-        try:
-            zombie.target.publish(JOB, 2, 1, SlowRows(zombie.files, (staged,)))
-        except Exception as error:  # noqa: BLE001 - whatever a thread raises is a problem
-            problems.append(error)
-            has_sent.set()
+    slow = SlowRows(zombie.files, (staged_rows(zombie, 2, 2),))
+    with ThreadPoolExecutor() as threads:
+        sleeping = threads.submit(zombie.target.publish, JOB, 2, 1, slow)
+        assert has_sent.wait(20)
+        case.open().recover(RESTORED, Recovery(version=1, through=3))
+        publish(case.open(), 4, 1, rows(4), RESTORED)
+        may_go_on.set()
 
-    staged = staged_rows(zombie, 2, 2)
-    thread = threading.Thread(target=commit)
-    thread.start()
-    assert has_sent.wait(20)
-    case.open().recover(RESTORED, Recovery(version=1, through=3))
-    publish(case.open(), 4, 1, rows(4), RESTORED)
-    may_go_on.set()
-    thread.join()
-
-    assert [type(one) for one in problems] == [FencedError]
+    assert type(sleeping.exception()) is FencedError
     assert seen(case) == rows(1, 4)
     assert case.open().standing(JOB.life, None).ahead == (1, 4)
 
@@ -194,8 +195,8 @@ def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -
         staged = staged_rows(case.open(), 1, 1, 2)
         is_about_to, may_commit = threading.Event(), threading.Event()
         other = open_staged(case)
-        mine = EpochRows(other.files, (staged,))  # So that what was staged stays there.
-        first = threading.Thread(target=other.target.publish, args=(JOB, 1, None, mine))
+        epoch = EpochRows(other.files, (staged,))  # By the target, so that the file stays there.
+        first = threading.Thread(target=other.target.publish, args=(JOB, 1, None, epoch))
 
         def wait_at_the_end() -> None:
             is_about_to.set()
@@ -289,7 +290,6 @@ def test_a_broker_that_is_away_is_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lost", ["EndTxn", "InitProducerId", "Produce"])
 def test_an_answer_that_is_lost_does_not_publish_twice(tmp_path: Path, lost: str) -> None:
     with place("broker") as kafka:
-        assert kafka.broker is not None
         case = transactional(kafka, tmp_path)
         publish(case.open(), 1, None, rows(1))
         kafka.broker.lose_answer_to.append(lost)
@@ -312,7 +312,7 @@ def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None
         first.target.publish(JOB, 1, None, EpochRows(first.files, (staged,)))
         assert not case.open().is_published(1)
 
-        case.open().commit(JOB, 1, None, [staged])  # The first died before it could say so.
+        case.open().commit(JOB, 1, None, [staged])  # The first died before it was recorded.
 
         assert broker.offsets_come_late == 0
         assert seen(case) == rows(1, 2)
@@ -320,7 +320,6 @@ def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None
 
 COMMITS = """
 import sys, time
-from sluice.connectors.kafka.sink import NotedTopic
 from sluice.core.answers import Committable
 from sluice.core.timeline import Writer
 from sluice.connectors.kafka.declared import KafkaTopic
@@ -367,8 +366,7 @@ def test_a_coordinator_that_is_killed_is_followed_by_one_that_commits(
     case = case_at(spec, kafka.servers, tmp_path)
     publish(case.open(), 1, None, rows(1))
     expected = rows(*range(100, 150))
-    staged = stage(case.open(), 2, expected)
-    assert staged is not None
+    staged = staged_rows(case.open(), 2, *range(100, 150))
     root = f"file://{tmp_path}/shop/tables/alerts"
     arguments = [kafka.servers, str(spec.topic), root, moment, str(is_transactional)]
     child = subprocess.Popen(
@@ -383,15 +381,14 @@ def test_a_coordinator_that_is_killed_is_followed_by_one_that_commits(
     child.wait()
     child.stdout.close()
 
-    assert seen(case) == rows(1) + (
-        expected if moment == "after" or (moment, is_transactional) == ("inside", False) else []
-    )
+    is_sent_again = (moment, is_transactional) == ("inside", False)
+    assert seen(case) == rows(1) + (expected if moment == "after" or is_sent_again else [])
     assert case.open().is_published(2) is (moment == "after")
     for _ in range(2):
         case.open().commit(JOB, 2, 1, [staged])
 
-    again = expected if (moment, is_transactional) == ("inside", False) else []
-    assert seen(case) == rows(1) + sorted(expected + again, key=lambda row: row["id"])
+    sent = expected * 2 if is_sent_again else expected
+    assert seen(case) == rows(1) + sorted(sent, key=lambda row: row["id"])
     publish(case.open(), 3, 2, rows(3))
     assert case.open().standing(JOB.life, None).ahead == (1, 2, 3)
 
@@ -413,16 +410,16 @@ def test_what_was_sent_and_aborted_is_there_for_those_who_read_uncommitted(
     assert records(kafka.servers, topic) == []
 
 
-AVRO = {
-    "type": "record",
-    "name": "R",
-    "fields": [{"name": name, "type": ["null", "string"]} for name in ("id", "body")],
-}
+def avro_of(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "R", "fields": [*fields]})
+
+
+AVRO = avro_of(*({"name": name, "type": ["null", "string"]} for name in ("id", "body")))
 FORMATS = {
     "json": MessageFormat(JsonRow(), key="id"),
     "json with headers": MessageFormat(JsonRow(), headers=("id", "shop")),
     "a column": MessageFormat(ColumnBytes("body"), key="id", headers=("shop",)),
-    "avro": MessageFormat(AvroRow(json.dumps(AVRO)), key="id", headers=("shop",)),
+    "avro": MessageFormat(AvroRow(AVRO), key="id", headers=("shop",)),
 }
 NO_BROKER = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "message.timeout.ms": 1}
 
@@ -441,12 +438,11 @@ def a_row(length: int, *, character: str = "x") -> pa.Table:
     )
 
 
-def is_sent(producer: Producer, made: MessageFormat, row: pa.Table) -> bool:
-    of_rows = made.header_rows(row) or [[]]
+def is_sent(producer: Producer, format_: MessageFormat, row: pa.Table) -> bool:
+    (headers,) = format_.header_rows(row) or [[]]
+    (key,), (value,) = format_.keys(row), format_.values(row)
     try:
-        producer.produce(
-            "t", made.values(row)[0], made.keys(row)[0], headers=[*of_rows[0], LONGEST_MARK]
-        )
+        producer.produce("t", value, key, headers=[*headers, LONGEST_MARK])
     except KafkaException as error:
         if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return False
@@ -454,9 +450,9 @@ def is_sent(producer: Producer, made: MessageFormat, row: pa.Table) -> bool:
     return True
 
 
-def is_accepted(made: MessageFormat, row: pa.Table) -> bool:
+def is_accepted(format_: MessageFormat, row: pa.Table) -> bool:
     try:
-        check_sizes(made, row, DEFAULT_MAX_MESSAGE_BYTES, LONGEST_MARK)
+        check_sizes(format_, row, DEFAULT_MAX_MESSAGE_BYTES, LONGEST_MARK)
     except ConfigurationError:
         return False
     return True
@@ -470,15 +466,15 @@ def longest(accepts: Any) -> int:
     return low
 
 
-@pytest.mark.parametrize("made", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize("character", ["x", "é", "\x01"], ids=["plain", "utf-8", "escaped"])
 def test_the_longest_row_that_is_accepted_is_the_longest_that_is_sent(
-    producer: Producer, made: MessageFormat, character: str
+    producer: Producer, format_: MessageFormat, character: str
 ) -> None:
-    found = longest(lambda length: is_accepted(made, a_row(length, character=character)))
+    found = longest(lambda length: is_accepted(format_, a_row(length, character=character)))
 
-    assert is_sent(producer, made, a_row(found, character=character))
-    assert not is_sent(producer, made, a_row(found + 1, character=character))
+    assert is_sent(producer, format_, a_row(found, character=character))
+    assert not is_sent(producer, format_, a_row(found + 1, character=character))
     assert 100_000 < found < DEFAULT_MAX_MESSAGE_BYTES
 
 
@@ -496,15 +492,15 @@ def test_the_message_names_the_column_and_what_to_set() -> None:
 
 
 def test_nested_columns_are_measured_as_they_are_written(producer: Producer) -> None:
-    made = MessageFormat(JsonRow())
+    format_ = MessageFormat(JsonRow())
 
     def tagged(many: int) -> pa.Table:
         return pa.table({"tags": [["tag"] * many]})
 
-    found = longest(lambda many: is_accepted(made, tagged(many)))
+    found = longest(lambda many: is_accepted(format_, tagged(many)))
 
-    assert is_sent(producer, made, tagged(found))
-    assert not is_sent(producer, made, tagged(found + 1))
+    assert is_sent(producer, format_, tagged(found))
+    assert not is_sent(producer, format_, tagged(found + 1))
 
 
 def test_the_limit_is_what_the_sink_gives_to_its_producer() -> None:
@@ -512,3 +508,80 @@ def test_the_limit_is_what_the_sink_gives_to_its_producer() -> None:
     assert Cluster("k:9092", (("message.max.bytes", "5000"),)).max_message_bytes == 5_000
     with pytest.raises(ConfigurationError, match=r"'message.max.bytes' is '5 MB'; make it a num"):
         _ = Cluster("k:9092", (("message.max.bytes", "5 MB"),)).max_message_bytes
+
+
+def test_a_topic_that_is_gone_is_refused_and_published_to_when_it_is_back(
+    own_kafka: Place, tmp_path: Path
+) -> None:
+    case = transactional(own_kafka, tmp_path)
+    sink = open_staged(case)
+    assert isinstance(sink.target, KafkaTarget)
+    topic = sink.target.topic.name
+    sink.check(None, SCHEMA, ())
+    publish(sink, 1, None, rows(1))
+    staged = staged_rows(sink, 2, 2, 3)
+    gone = own_kafka.broker.topics.pop(topic)
+
+    with pytest.raises(ConfigurationError, match=f"has no topic '{topic}'; create it"):
+        case.open().check(1, SCHEMA, ())
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"has no topic '{topic}'; create it"):
+            case.open().commit(JOB, 2, 1, [staged])
+    own_kafka.broker.topics[topic] = gone
+    case.open().commit(JOB, 2, 1, [staged])
+
+    assert seen(case) == rows(1, 2, 3)
+
+
+ORDER = avro_of(
+    {"name": "id", "type": "long"},
+    {"name": "note", "type": ["null", "string"]},
+    {"name": "shop", "type": "string", "default": ""},
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "schema", "says"),
+    [
+        ({"key": "id"}, {"n": pa.int64()}, "takes the column 'id', but its rows have n"),
+        ({"key": "id"}, {"id": pa.float64()}, "column 'id' of a Kafka sink is double; make it"),
+        ({"value": "body"}, {"id": pa.int64()}, "takes the column 'body', but its rows have id"),
+        ({"headers": ("h",)}, {"id": pa.int64()}, "takes the column 'h', but its rows have id"),
+        ({"value": AvroValue(ORDER)}, {"n": pa.int64()}, "has a field 'id', but its rows have n;"),
+    ],
+    ids=["key", "type of the key", "value", "header", "field"],
+)
+def test_columns_of_which_no_message_can_be_made_are_refused_before_the_checkpoint_completes(
+    options: dict[str, Any],
+    schema: dict[str, pa.DataType],
+    says: str,
+    kafka: Place,
+    tmp_path: Path,
+) -> None:
+    sink = sink_at(kafka, tmp_path, **options)
+
+    with pytest.raises(ConfigurationError, match=says):
+        sink.check(None, pa.schema([*schema.items()]), ())
+
+
+def test_a_field_that_may_be_null_or_has_a_default_needs_no_column(
+    kafka: Place, tmp_path: Path
+) -> None:
+    sink = sink_at(kafka, tmp_path, key="id", value=AvroValue(ORDER))
+
+    sink.check(None, pa.schema([("id", pa.int64())]), ())
+
+
+def test_a_message_that_the_producer_would_refuse_is_refused_before_it_is_staged(
+    kafka: Place, tmp_path: Path
+) -> None:
+    sink = sink_at(kafka, tmp_path, config={"message.max.bytes": "2000"})
+    long = pa.table({"id": [1, 2], "note": ["short", "x" * 2_000]})
+    attempt: Any = {"checkpoint_id": 1, "subtask": 0, "attempt_token": "a"}
+
+    with pytest.raises(ConfigurationError, match=r"than message\.max\.bytes, 2,000; its row"):
+        sink.stage(long, **attempt)
+    staged = sink.stage(long.slice(0, 1), **attempt)
+
+    assert staged is not None
+    sink.commit(JOB, 1, None, [staged])

@@ -21,14 +21,10 @@ from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
 from sluice.errors import ConfigurationError, StoreUnavailable
 from tests.contract.source_rules import Row, checked
-from tests.kafka_cluster import REAL, Place, place
-
-real = pytest.param(
-    "real", marks=pytest.mark.skipif(not REAL, reason="SLUICE_TEST_KAFKA names no real broker")
-)
+from tests.kafka_cluster import IF_REAL, Place, place
 
 
-@pytest.fixture(scope="module", params=["mock", "broker", real])
+@pytest.fixture(scope="module", params=["mock", "broker", IF_REAL])
 def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
     with place(request.param) as found, pytest.MonkeyPatch.context() as patch:
         if request.param == "mock":  # Its controller, which knows the ids, is none of its brokers.
@@ -36,7 +32,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
         yield found
 
 
-@pytest.fixture(scope="module", params=["broker", real])
+@pytest.fixture(scope="module", params=["broker", IF_REAL])
 def transactional(request: pytest.FixtureRequest) -> Iterator[Place]:
     """The mock cluster shows open and aborted transactions to everybody."""
     with place(request.param) as found:
@@ -45,12 +41,12 @@ def transactional(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 def broker() -> Iterator[Place]:
-    """A mock broker, which can do at once what clients cannot request of a real one."""
+    """Our own broker, which expires, compacts and makes topics anew at once."""
     with place("broker") as found:
         yield found
 
 
-def source(kafka: Place, *topics: str, **options: Any) -> KafkaSource:
+def a_source(kafka: Place, *topics: str, **options: Any) -> KafkaSource:
     spec = Kafka(kafka.servers, topics, **{"value": Raw(as_text=True), "bounded": True, **options})
     opened = spec.open({}, None)
     assert isinstance(opened, KafkaSource)
@@ -62,42 +58,44 @@ def producer(kafka: Place, **config: Any) -> Producer:
 
 
 def send(kafka: Place, topic: str, partition: int, *values: str, at_ms: int = 0) -> None:
-    one = producer(kafka)
+    sender = producer(kafka)
     for value in values:
-        one.produce(topic, value, f"k{value}", partition, timestamp=at_ms)
-    assert one.flush(10) == 0
-    one.close()
+        sender.produce(topic, value, f"k{value}", partition, timestamp=at_ms)
+    assert sender.flush(10) == 0
+    sender.close()
 
 
 def send_in_transaction(
     kafka: Place, topic: str, *values: str, commit: bool = True, partition: int = 0
 ) -> None:
-    one = producer(kafka, **{"transactional.id": f"{topic}-{commit}"})
-    one.init_transactions(10)
-    one.begin_transaction()
+    sender = producer(kafka, **{"transactional.id": f"{topic}-{commit}"})
+    sender.init_transactions(10)
+    sender.begin_transaction()
     for value in values:
-        one.produce(topic, value, partition=partition)
-    one.flush(10)
+        sender.produce(topic, value, partition=partition)
+    sender.flush(10)
     if commit:
-        one.commit_transaction(10)
+        sender.commit_transaction(10)
     else:
-        one.abort_transaction(10)
-    one.close()
+        sender.abort_transaction(10)
+    sender.close()
 
 
-def plan(one: KafkaSource, position: SourcePosition = (), most: int | None = None) -> Barrier:
-    barrier = one.plan(position, max_records=most, parallelism=2)
-    assert barrier == one.plan(position, max_records=most, parallelism=2)
+def plan(source: KafkaSource, position: SourcePosition = (), most: int | None = None) -> Barrier:
+    barrier = source.plan(position, max_records=most, parallelism=2)
+    assert barrier == source.plan(position, max_records=most, parallelism=2)
     return barrier
 
 
-def read(one: KafkaSource, barrier: Barrier) -> list[Row]:
+def read_slice(source: KafkaSource, piece: Slice) -> list[Row]:
+    return [row for batch in checked(source, piece) for row in batch.to_pylist()]
+
+
+def read(source: KafkaSource, barrier: Barrier) -> list[Row]:
     """The epoch's rows; each slice is read twice."""
     found: list[Row] = []
     for piece in barrier.slices:
-        first, again = (
-            [row for batch in checked(one, piece) for row in batch.to_pylist()] for _ in range(2)
-        )
+        first, again = read_slice(source, piece), read_slice(source, piece)
         assert first == again
         assert len(first) <= piece.records
         assert all(piece.start <= row[RECORD] < piece.end for row in first)
@@ -113,7 +111,7 @@ def values(rows: list[Row]) -> list[str]:
 def test_epochs_of_any_size_are_the_whole_topic_once(kafka: Place, seed: int) -> None:
     random = Random(seed)
     topic, expected = kafka.create(), []
-    one = source(kafka, topic)
+    source = a_source(kafka, topic)
     position: SourcePosition = ()
     rows: list[Row] = []
     for round_ in range(4):
@@ -121,15 +119,15 @@ def test_epochs_of_any_size_are_the_whole_topic_once(kafka: Place, seed: int) ->
             new = [f"{round_}-{partition}-{n}" for n in range(random.randrange(30))]
             send(kafka, topic, partition, *new)
             expected += new
-        barrier = plan(one, position, random.choice([None, 1, 17, 1000]))
-        rows += read(one, barrier)
+        barrier = plan(source, position, random.choice([None, 1, 17, 1000]))
+        rows += read(source, barrier)
         position = barrier.position
-    last = plan(one, position)
-    rows += read(one, last)
+    last = plan(source, position)
+    rows += read(source, last)
 
     assert values(rows) == sorted(expected)
     assert last.exhausted
-    assert not plan(one, last.position).slices
+    assert not plan(source, last.position).slices
 
 
 def test_a_row_says_where_it_is_from(kafka: Place) -> None:
@@ -139,8 +137,8 @@ def test_a_row_says_where_it_is_from(kafka: Place) -> None:
     to.produce(topic, b"v", b"k", 2, timestamp=1_700_000_000_123, headers=[("h", b"1")])
     to.produce(topic, None, None, 2, timestamp=1_700_000_000_124)
     to.flush(10)
-    one = source(kafka, topic, columns=columns)
-    first, tombstone = read(one, plan(one))
+    source = a_source(kafka, topic, columns=columns)
+    first, tombstone = read(source, plan(source))
 
     assert first.pop("timestamp").isoformat() == "2023-11-14T22:13:20.123000+00:00"
     assert first == {
@@ -170,9 +168,9 @@ def test_a_key_that_is_no_text_and_a_time_that_is_no_moment_make_a_record_malfor
     for key, at_ms in ((b"k", 1), (b"\xff\xfe", 2), (b"k", never)):
         to.produce(topic, b'{"n": 1}', key, 0, timestamp=at_ms)
     to.flush(10)
-    one = source(broker, topic, columns=("key", "timestamp"), key="string", value=value)
+    source = a_source(broker, topic, columns=("key", "timestamp"), key="string", value=value)
 
-    rows = read(one, plan(one))
+    rows = read(source, plan(source))
 
     reasons = [
         None,
@@ -197,32 +195,32 @@ def test_several_topics_are_one_source(kafka: Place) -> None:
     topics = sorted([kafka.create(), kafka.create()])
     send(kafka, topics[0], 0, "a")
     send(kafka, topics[1], 3, "b")
-    one = source(kafka, *topics)
+    source = a_source(kafka, *topics)
 
-    barrier = plan(one)
+    barrier = plan(source)
     assert [part.partition for part in barrier.position] == [
         f"{topic}/{number}" for topic in topics for number in range(4)
     ]
-    assert values(read(one, barrier)) == ["a", "b"]
+    assert values(read(source, barrier)) == ["a", "b"]
 
 
-def test_the_first_epoch_begins_where_it_is_told_to(kafka: Place) -> None:
+def test_the_first_epoch_begins_at_the_declared_start(kafka: Place) -> None:
     topic = kafka.create()
     send(kafka, topic, 0, "a", "b", "c")
 
     def first(start: Any) -> list[str]:
-        one = source(kafka, topic, start=start)
-        return values(read(one, plan(one)))
+        source = a_source(kafka, topic, start=start)
+        return values(read(source, plan(source)))
 
     assert first("earliest") == ["a", "b", "c"]
     assert first("latest") == []
     assert first({f"{topic}/0": 2}) == ["c"]
     with pytest.raises(ConfigurationError, match=r"offset 9 of 't-.*/0', which has 0 to 3"):
         first({f"{topic}/0": 9})
-    one = source(kafka, topic, start="latest")
-    position = plan(one).position
+    source = a_source(kafka, topic, start="latest")
+    position = plan(source).position
     send(kafka, topic, 1, "new")
-    assert values(read(one, plan(one, position))) == ["new"]
+    assert values(read(source, plan(source, position))) == ["new"]
 
 
 def test_a_time_is_found_in_each_partition(transactional: Place) -> None:
@@ -230,27 +228,27 @@ def test_a_time_is_found_in_each_partition(transactional: Place) -> None:
     topic = transactional.create()
     for number, value in enumerate("abcd"):
         send(transactional, topic, 0, value, at_ms=1_700_000_000_000 + number)
-    one = source(transactional, topic, start=1_700_000_000_002)
-    later = source(transactional, topic, start=1_800_000_000_000)
+    source = a_source(transactional, topic, start=1_700_000_000_002)
+    later = a_source(transactional, topic, start=1_800_000_000_000)
 
-    assert values(read(one, plan(one))) == ["c", "d"]
+    assert values(read(source, plan(source))) == ["c", "d"]
     assert values(read(later, plan(later))) == []
 
 
 def test_a_missing_topic_is_named(kafka: Place) -> None:
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="has no topic 'nowhere'; create it"):
-            source(kafka, kafka.create(), "nowhere").readable()
+            a_source(kafka, kafka.create(), "nowhere").readable()
 
 
 def test_a_broker_that_is_away_is_tried_again() -> None:
-    one = source(Place("127.0.0.1:9"), "t", timeout_s=0.3)
+    source = a_source(Place("127.0.0.1:9"), "t", timeout_s=0.3)
 
     with pytest.raises(StoreUnavailable, match=r"Kafka at 127\.0\.0\.1:9 did not answer to descr"):
-        one.readable()
+        source.readable()
     with pytest.raises(StoreUnavailable):
-        list(one.read(Slice(partition="t/0", start=0, end=1, first_record=0, records=1)))
-    one.notify_complete("watchers", ())
+        list(source.read(Slice(partition="t/0", start=0, end=1, first_record=0, records=1)))
+    source.notify_complete("watchers", ())
 
 
 def test_an_open_transaction_is_in_no_epoch_and_an_aborted_one_never(
@@ -265,13 +263,13 @@ def test_an_open_transaction_is_in_no_epoch_and_an_aborted_one_never(
     begun.produce(topic, b"open", partition=0)
     begun.flush(10)
     send(transactional, topic, 0, "behind")
-    one = source(transactional, topic)
+    source = a_source(transactional, topic)
 
-    barrier = plan(one)
-    assert values(read(one, barrier)) == ["a", "b"]
+    barrier = plan(source)
+    assert values(read(source, barrier)) == ["a", "b"]
     assert barrier.position[0].offset == 5  # a, b, their end, lost, its end.
     begun.commit_transaction(10)
-    assert values(read(one, plan(one, barrier.position))) == ["behind", "open"]
+    assert values(read(source, plan(source, barrier.position))) == ["behind", "open"]
 
 
 def test_a_slice_that_is_but_a_gap_ends(transactional: Place) -> None:
@@ -280,46 +278,44 @@ def test_a_slice_that_is_but_a_gap_ends(transactional: Place) -> None:
     for number in range(3):
         send_in_transaction(transactional, topic, f"kept{number}")
         send_in_transaction(transactional, topic, "x", "y", commit=False)
-    one = source(transactional, topic)
-    whole = plan(one)
+    source = a_source(transactional, topic)
+    whole = plan(source)
     end = whole.position[0].offset
 
     rows: list[Row] = []
     for start in range(end):
         piece = Slice(partition=f"{topic}/0", start=start, end=start + 1, first_record=0, records=1)
-        rows += [row for batch in one.read(piece) for row in batch.to_pylist()]
+        rows += read_slice(source, piece)
     assert end == 15
-    assert rows == read(one, whole)
+    assert rows == read(source, whole)
     assert values(rows) == ["kept0", "kept1", "kept2"]
 
 
 def test_what_was_compacted_away_is_a_gap(broker: Place) -> None:
-    assert broker.broker is not None
     topic = broker.create()
     for value in "abcde":
         send(broker, topic, 0, value)
-    one = source(broker, topic)
-    barrier = plan(one)
+    source = a_source(broker, topic)
+    barrier = plan(source)
     send(broker, topic, 0, "f")  # The cleaner leaves the last segment alone.
     for offset in (1, 4):
         broker.broker.compact_away(topic, 0, offset)
 
-    assert values(read(one, barrier)) == ["a", "c", "d"]
+    assert values(read(source, barrier)) == ["a", "c", "d"]
 
 
 def test_a_new_partition_is_read_from_its_beginning_even_if_others_began_late(
     broker: Place,
 ) -> None:
-    assert broker.broker is not None
     topic = broker.create(partitions=1)
     send(broker, topic, 0, "old")
-    one = source(broker, topic, start="latest")
-    position = plan(one).position
+    source = a_source(broker, topic, start="latest")
+    position = plan(source).position
     broker.broker.grow(topic, 2)
     send(broker, topic, 1, "first of the new one")
 
-    barrier = plan(one, position)
-    assert values(read(one, barrier)) == ["first of the new one"]
+    barrier = plan(source, position)
+    assert values(read(source, barrier)) == ["first of the new one"]
     assert [part.partition for part in barrier.position] == [f"{topic}/0", f"{topic}/1"]
 
 
@@ -328,102 +324,90 @@ def expiring(broker: Place, **options: Any) -> tuple[KafkaSource, str, SourcePos
     topic = broker.create(partitions=1)
     for value in "abcdef":
         send(broker, topic, 0, value)
-    one = source(broker, topic, **options)
-    return one, topic, plan(one, (), 2).position
+    source = a_source(broker, topic, **options)
+    return source, topic, plan(source, (), 2).position
 
 
 def test_records_that_expired_before_they_were_planned_are_counted(broker: Place) -> None:
-    assert broker.broker is not None
-    one, topic, position = expiring(broker)
+    source, topic, position = expiring(broker)
     broker.broker.expire(topic, 0, 4)
     lost = r"offsets 2 to 3 of partition 't-.*/0' of Kafka .* \(2 of them\) have expired"
 
     with pytest.raises(ConfigurationError, match=lost):
-        plan(one, position)
-    skipping = replace(one, skips_expired=True)
+        plan(source, position)
+    skipping = replace(source, skips_expired=True)
     assert values(read(skipping, plan(skipping, position))) == ["e", "f"]
 
 
 def test_records_that_expired_after_they_were_planned_are_named(broker: Place) -> None:
-    assert broker.broker is not None
-    one, topic, position = expiring(broker)
-    barrier = plan(one, position)
+    source, topic, position = expiring(broker)
+    barrier = plan(source, position)
     broker.broker.expire(topic, 0, 5)
 
     with pytest.raises(ConfigurationError, match=r"offsets 2 to 3 of 't-.*/0' .* have expired"):
-        list(one.read(barrier.slices[0]))
-    skipping = replace(one, skips_expired=True)
+        list(source.read(barrier.slices[0]))
+    skipping = replace(source, skips_expired=True)
     assert values(read(skipping, barrier)) == ["f"]
 
 
 def test_a_topic_that_was_made_anew_is_noticed(broker: Place) -> None:
-    assert broker.broker is not None
-    one, topic, _ = expiring(broker)
-    barrier = plan(one)
+    source, topic, _ = expiring(broker)
+    barrier = plan(source)
     del broker.broker.topics[topic]
     broker.broker.grow(topic, 1)
 
     with pytest.raises(ConfigurationError, match="read to offset 6 and ends at 0 now"):
-        plan(one, barrier.position)
+        plan(source, barrier.position)
     with pytest.raises(ConfigurationError, match="planned to offset 3 and ends at 0 now"):
-        list(one.read(barrier.slices[0]))
+        list(source.read(barrier.slices[0]))
 
 
 def test_a_topic_that_was_made_anew_is_refused_however_many_records_it_has(broker: Place) -> None:
     """Also by an epoch that was planned before: its offsets would be those of other records."""
-    assert broker.broker is not None
-    one, topic, _ = expiring(broker)
-    first = plan(one, (), 4)
-    assert len(values(read(one, first))) == 4
+    source, topic, _ = expiring(broker)
+    first = plan(source, (), 4)
+    assert len(values(read(source, first))) == 4
     del broker.broker.topics[topic]
     broker.broker.grow(topic, 1)
     send(broker, topic, 0, *"uvwxyz")
 
     with pytest.raises(ConfigurationError, match=r"'t-.*/0' of .* was made anew since then \("):
-        plan(one, first.position)
+        plan(source, first.position)
     with pytest.raises(ConfigurationError, match=r"topic 't-.*' .* made anew after this epoch was"):
-        read(one, first)
-    assert values(read(one, plan(one))) == [*"uvwxyz"]
+        read(source, first)
+    assert values(read(source, plan(source))) == [*"uvwxyz"]
 
 
 def test_a_broker_that_knows_topics_by_no_id_goes_by_the_offsets_alone(broker: Place) -> None:
     """Those before 2.8; when it learns of ids the position does, too."""
-    assert broker.broker is not None
-    one, topic, _ = expiring(broker)
+    source, topic, _ = expiring(broker)
     known, broker.broker.ids[topic] = broker.broker.ids[topic], bytes(16)
-    first = plan(one, (), 2)
+    first = plan(source, (), 2)
     assert [part.version for part in first.position] == [""]
-    assert values(read(one, first)) == ["a", "b"]
+    assert values(read(source, first)) == ["a", "b"]
     broker.broker.ids[topic] = known
 
-    second = plan(one, first.position)
-    assert values(read(one, second)) == [*"cdef"]
+    second = plan(source, first.position)
+    assert values(read(source, second)) == [*"cdef"]
     assert second.position[0].version
 
 
 def test_a_broker_that_stops_in_the_middle_is_tried_again(broker: Place) -> None:
-    assert broker.broker is not None
-    one, _, _ = expiring(broker, timeout_s=0.5)
-    piece = plan(one).slices[0]
+    source, _, _ = expiring(broker, timeout_s=0.5)
+    piece = plan(source).slices[0]
     broker.broker.lose_answer_to += ["Fetch"] * 1_000
 
     with pytest.raises(StoreUnavailable, match=r"gave nothing of 't-.*/0' for 0 s, at offset 0"):
-        list(one.read(piece))
+        list(source.read(piece))
 
 
 def test_the_groups_offsets_are_there_for_those_who_watch(kafka: Place) -> None:
     topic = kafka.create()
     send(kafka, topic, 0, "a", "b")
-    one = source(kafka, topic)
-    one.notify_complete(f"watch-{topic}", plan(one).position)
+    source = a_source(kafka, topic)
+    source.notify_complete(f"watch-{topic}", plan(source).position)
 
     watcher = Consumer({"bootstrap.servers": kafka.servers, "group.id": f"watch-{topic}"})
     found = watcher.committed([TopicPartition(topic, number) for number in range(4)], 10)
     watcher.close()
-    assert [one.offset for one in found] == [2, 0, 0, 0]
-
-
-def test_a_notice_that_nobody_takes_is_no_error() -> None:
-    one = source(Place("127.0.0.1:9"), "t", timeout_s=0.3)
-    position = Barrier(position=(), slices=(), exhausted=False).position
-    one.notify_complete("watchers", position)
+    assert [committed.offset for committed in found] == [2, 0, 0, 0]

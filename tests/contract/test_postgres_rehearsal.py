@@ -1,4 +1,4 @@
-"""Rows whose values a PostgreSQL table refuses are told before their checkpoint completes."""
+"""Rows whose values a PostgreSQL table refuses are refused before their checkpoint completes."""
 
 # ruff: noqa: S608 - the names of tables are the tests' own
 
@@ -16,12 +16,10 @@ import pytest
 
 from harness.postgres_database import Database
 from sluice.connectors.postgres import server
-from sluice.connectors.staged_sink import StagedSink
-from sluice.core.answers import Committable
 from sluice.errors import ConfigurationError
 from sluice.store.open import StoreLocation
 from tests.contract.sink_case import JOB
-from tests.contract.test_postgres_target import sink_of
+from tests.contract.test_postgres_target import sink_of, stage_table
 
 
 @pytest.fixture
@@ -41,20 +39,12 @@ def given(*rows: Sequence[Any]) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(ORDERS.names, row, strict=True)) for row in rows], ORDERS)
 
 
-def stage(sink: StagedSink, checkpoint_id: int, rows: pa.Table, subtask: int = 0) -> Committable:
-    staged = sink.stage(
-        rows,
-        checkpoint_id=checkpoint_id,
-        subtask=subtask,
-        attempt_token="1-a",  # noqa: S106
-    )
-    assert staged is not None
-    return staged
-
-
 @dataclass(frozen=True)
 class Case:
-    """A table, what is in it, rows that it refuses, what is said, and rows that it takes."""
+    """A table, rows that it refuses, the message, and rows that it takes.
+
+    *before* and *after* are statements around the creation of the table.
+    """
 
     columns: str
     refused: Sequence[Sequence[Any]]
@@ -189,7 +179,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=[*CASES])
-def test_rows_that_the_table_would_refuse_are_told_before_and_leave_it_as_it_was(
+def test_rows_that_the_table_would_refuse_are_refused_before_and_leave_it_as_it_was(
     case: Case, database: Database, table: str, root: StoreLocation
 ) -> None:
     schema = table.split(".", maxsplit=1)[0]
@@ -200,7 +190,7 @@ def test_rows_that_the_table_would_refuse_are_told_before_and_leave_it_as_it_was
         database.run(statement.format(schema))
     sink = sink_of(database, table, root, **case.options)
     untouched = traces(database, schema)
-    staged = [stage(sink, 2, given(row), number) for number, row in enumerate(case.refused)]
+    staged = [stage_table(sink, given(row), 2, number) for number, row in enumerate(case.refused)]
 
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=case.says) as raised:
@@ -208,7 +198,7 @@ def test_rows_that_the_table_would_refuse_are_told_before_and_leave_it_as_it_was
 
     assert str(raised.value).startswith(f"table {table} would refuse the rows of checkpoint 2: ")
     assert "secret-value" not in str(raised.value)
-    mended = [stage(sink, 3, given(row), number) for number, row in enumerate(case.taken)]
+    mended = [stage_table(sink, given(row), 3, number) for number, row in enumerate(case.taken)]
     sink.check(None, ORDERS, mended)
     assert traces(database, schema) == untouched
     with pytest.raises(ConfigurationError):  # What would be owed for ever.
@@ -244,7 +234,7 @@ def test_a_trigger_may_mend_rows_so_they_are_not_tried(
         f" EXECUTE FUNCTION {schema}.mend()"
     )
     sink = sink_of(database, table, root)
-    staged = [stage(sink, 1, given((1, "a", -1)))]
+    staged = [stage_table(sink, given((1, "a", -1)))]
 
     sink.check(None, ORDERS, staged)
     sink.commit(JOB, 1, None, staged)
@@ -270,10 +260,9 @@ def test_a_table_without_rules_is_asked_one_query_more_and_no_row_is_sent(
     root: StoreLocation,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-
     database.run(f"CREATE TABLE {table} ({columns})")
     sink = sink_of(database, table, root, **options)
-    staged = [stage(sink, 1, given((1, "a", 1), (2, "b", 2)))]
+    staged = [stage_table(sink, given((1, "a", 1), (2, "b", 2)))]
     opened: list[list[str]] = []
     session, execute = server.Server.session, psycopg.Connection.execute
 

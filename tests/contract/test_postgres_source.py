@@ -51,13 +51,14 @@ def plan(
     return source.plan(position, max_records=most, parallelism=2)
 
 
-def names_of(source: PostgresTableSource, barrier: Barrier) -> list[str]:
+def rows_in(source: PostgresTableSource, barrier: Barrier) -> list[dict[str, Any]]:
     return [
-        row["name"]
-        for piece in barrier.slices
-        for batch in source.read(piece)
-        for row in batch.to_pylist()
+        row for piece in barrier.slices for batch in source.read(piece) for row in batch.to_pylist()
     ]
+
+
+def names_of(source: PostgresTableSource, barrier: Barrier) -> list[str]:
+    return [row["name"] for row in rows_in(source, barrier)]
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +69,7 @@ def hundred(database: Database) -> str:
     return name
 
 
-@settings(
-    max_examples=4,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.tuples(st.integers(1, 40) | st.none(), st.integers(1, 3)), max_size=2))
 def test_epochs_of_any_size_are_the_whole_table(
     cuts: list[tuple[int | None, int]], database: Database, hundred: str
@@ -108,9 +106,7 @@ def test_a_gap_is_passed_in_one_step_and_the_record_is_the_offset(
 
     assert [names_of(source, one) for one in (second, third)] == [["b"], ["c"]]
     assert (second.is_backlog, third.is_backlog) == (True, False)
-    (row,) = [
-        row for one in third.slices for batch in source.read(one) for row in batch.to_pylist()
-    ]
+    (row,) = rows_in(source, third)
     assert row[RECORD] == 5000000001
 
 
@@ -315,6 +311,5 @@ def test_names_may_have_any_letters_and_a_text_begins_with_any(
     for how in ({}, lagging):
         spec = PostgresTable(database.dsn, f"{schema}.{name}", "%(n)s", columns=("100%",), **how)
         source = spec.open({}, None)
-        barrier = plan(source)
-        found = [row for one in barrier.slices for b in source.read(one) for row in b.to_pylist()]
+        found = rows_in(source, plan(source))
         assert [row["100%"] for row in found] == ["\ufeffmark", ""]

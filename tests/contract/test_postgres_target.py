@@ -1,8 +1,7 @@
 """A PostgreSQL table keeps every sink's promises, and those of one transaction per checkpoint.
 
-A PostgreSQL table that people change: what no longer fits is refused, and nothing is lost.
-
-The ledger in a PostgreSQL database: the notes of published checkpoints.
+Of a table that people change: rows that no longer fit are refused, and nothing is lost.  Of the
+ledger: each published checkpoint is noted, and a database that was put back is noticed.
 """
 
 # ruff: noqa: S608 - the names of tables are the tests' own
@@ -12,6 +11,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -25,10 +25,12 @@ from harness.postgres_database import Database
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.connectors.postgres.target import PostgresTarget
 from sluice.connectors.staged_sink import StagedSink
+from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison
 from sluice.declaration.places import RollBack, Sink
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
 from sluice.store.open import StoreLocation
+from tests.contract.restore_rules import publish_in_turn
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
@@ -65,6 +67,13 @@ def case_of(database: Database, table: str, root: StoreLocation, **options: Any)
     )
 
 
+@pytest.fixture
+def case(database: Database, table: str, root: StoreLocation) -> SinkCase:
+    """A table to which rows are appended."""
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    return case_of(database, table, root)
+
+
 def sink_of(database: Database, table: str, root: StoreLocation, **options: Any) -> StagedSink:
     return PostgresTable(database.dsn, table, **options).open("orders", {}, root)
 
@@ -75,20 +84,27 @@ def target_of(sink: Sink) -> PostgresTarget:
     return sink.target
 
 
-@pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
-def test_appended_with_a_checkpoint_column(
-    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
-) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
-    rule(case_of(database, table, root, checkpoint_column="epoch"))
+def stage_table(
+    sink: StagedSink, given: pa.Table, checkpoint_id: int = 1, subtask: int = 0
+) -> Committable:
+    token = "1-a"
+    staged = sink.stage(given, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=token)
+    assert staged is not None
+    return staged
 
 
+@pytest.mark.parametrize("options", [{}, {"checkpoint_column": "epoch"}], ids=["plain", "stamped"])
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
 def test_appended(
-    rule: Callable[[SinkCase], None], database: Database, table: str, root: StoreLocation
+    rule: Callable[[SinkCase], None],
+    options: dict[str, str],
+    database: Database,
+    table: str,
+    root: StoreLocation,
 ) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    rule(case_of(database, table, root))
+    stamp = ", epoch bigint" if options else ""
+    database.run(f"CREATE TABLE {table} ({COLUMNS}{stamp})")
+    rule(case_of(database, table, root, **options))
 
 
 @pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
@@ -116,25 +132,17 @@ def test_coordinators_that_make_ledger_and_table_at_once_do_not_disturb_each_oth
     database: Database, root: StoreLocation
 ) -> None:
     schema = database.new_schema()
-    problems: list[BaseException] = []
     go = threading.Barrier(6)
 
     def begin(number: int) -> None:
         sink = sink_of(database, f"{schema}.t{number % 3}", root.below(str(number)), create=True)
         staged = staged_rows(sink, 1, number)
         go.wait()
-        try:
-            sink.commit(JOB, 1, None, [staged])
-        except BaseException as error:  # noqa: BLE001 - whatever a thread raises is a problem
-            problems.append(error)
+        sink.commit(JOB, 1, None, [staged])
 
-    threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(begin, range(6)))  # Raises what one of them raised.
 
-    assert problems == []
     for number in range(3):
         found = database.run(f"SELECT id FROM {schema}.t{number} ORDER BY id")
         assert found == [(number,), (number + 3,)]
@@ -146,8 +154,7 @@ def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_wr
     database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
     database.run(f"INSERT INTO {table} (id) VALUES (0)")
     case = case_of(database, table, root, checkpoint_column="epoch")
-    for checkpoint_id in (1, 2):
-        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
+    publish_in_turn(case, 1, 2)
     assert case.open().rolls_back is RollBack.ON_REQUEST
 
     case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
@@ -161,11 +168,7 @@ def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_wr
     assert [row["id"] for row in seen(case)] == [0, 1, 3, 8]
 
 
-def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(
-    database: Database, table: str, root: StoreLocation
-) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
+def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(case: SinkCase) -> None:
     sink = case.open()
     whole = staged_rows(sink, 1, 1)
     staged = [whole, replace(whole, file="data/gone.parquet")]
@@ -182,40 +185,11 @@ NUMBERS = pa.table({"id": pa.array([1], pa.int64()), "price": pa.array([1.5])})
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        ("id bigint", {}, "has no column 'price'.*it has id; add it .double precision"),
-        (
-            "id integer, price float8",
-            {},
-            "column 'id' of table .* is integer, and the rows have int64.*goes into bigint",
-        ),
         ("id bigint, price real", {}, "'price' .* is real, and the rows have double"),
         ("id numeric(18), price float8", {}, r"'id' .* is numeric\(18,0\), and .* int64"),
-        (
-            "id bigint, price float8, shop text NOT NULL",
-            {},
-            r"column 'shop' \(text\) .* is NOT NULL without a default",
-        ),
-        (
-            "id bigint GENERATED ALWAYS AS IDENTITY, price float8",
-            {},
-            "'id' .* is GENERATED ALWAYS",
-        ),
-        ("id bigint, price float8", {"upsert_key": ("id",)}, r"no unique index on exactly \(id\)"),
-        (
-            "id bigint UNIQUE, price float8",
-            {"upsert_key": ("id",)},
-            "'id' .* may be null.*SET NOT NULL",
-        ),
-        (
-            "id bigint, price float8",
-            {"checkpoint_column": "epoch"},
-            "no bigint column 'epoch'",
-        ),
-        (
-            "id bigint, price float8",
-            {"checkpoint_column": "price"},
-            "no bigint column 'price'|already",
-        ),
+        ("id bigint GENERATED ALWAYS AS IDENTITY, price float8", {}, "'id' .* is GENERATED ALWAYS"),
+        ("id bigint, price float8", {"checkpoint_column": "epoch"}, "no bigint column 'epoch'"),
+        ("id bigint, price float8", {"checkpoint_column": "price"}, "no bigint column 'price'"),
         ("id bigint CHECK (id > 5), price float8", {}, r"refuses \(23514\)"),
     ],
 )
@@ -229,8 +203,7 @@ def test_rows_that_do_not_fit_are_refused_by_column_and_type(
 ) -> None:
     database.run(f"CREATE TABLE {table} ({columns})")
     sink = sink_of(database, table, root, **options)
-    staged = sink.stage(NUMBERS, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
-    assert staged is not None
+    staged = stage_table(sink, NUMBERS)
 
     with pytest.raises(ConfigurationError, match=words):
         sink.commit(JOB, 1, None, [staged])
@@ -248,22 +221,16 @@ def test_a_column_with_a_default_and_a_wider_one_are_fine(
     )
     sink = sink_of(database, table, root)
     given = NUMBERS.set_column(1, "price", pa.array(["1.25"]).cast(pa.decimal128(10, 4)))
-    staged = sink.stage(given, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
-    assert staged is not None
-    sink.commit(JOB, 1, None, [staged])
+    sink.commit(JOB, 1, None, [stage_table(sink, given)])
 
     assert database.run(f"SELECT id::text, price::text, number FROM {table}") == [
         ("1.00", "1.2500", 1)
     ]
 
 
-def test_a_missing_table_and_a_missing_privilege_name_the_fix(
+def test_a_missing_privilege_names_the_fix(
     database: Database, table: str, root: StoreLocation
 ) -> None:
-    sink = sink_of(database, table, root)
-    with pytest.raises(ConfigurationError, match=r"no table .*; make it, or declare create=True"):
-        publish(sink, 1, None, rows(1))
-
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     database.run(f"GRANT USAGE ON SCHEMA {table.partition('.')[0]} TO guest")
     guest = PostgresTable(database.guest_dsn, table).open("orders", {}, root.below("guest"))
@@ -291,26 +258,21 @@ def test_a_guest_with_the_documented_privileges_can_write(
 
 def test_no_message_shows_a_password(database: Database, table: str, root: StoreLocation) -> None:
     secret = f"hush{secrets.token_hex(8)}"
-    said = []
-    for dsn in (
-        f"postgresql://airflow:{secret}@127.0.0.1:{database.port}/airflow",
-        f"host=127.0.0.1 port={database.port} dbname=airflow user=airflow password={secret}",
-        f"postgres//airflow:{secret}@127.0.0.1/airflow",
-        f"postgresql://airflow:{secret}@127.0.0.1:1/airflow",
+    for dsn, error in (
+        (f"postgresql://airflow:{secret}@127.0.0.1:{database.port}/airflow", ConfigurationError),
+        (
+            f"host=127.0.0.1 port={database.port} dbname=airflow user=airflow password={secret}",
+            ConfigurationError,
+        ),
+        (f"postgres//airflow:{secret}@127.0.0.1/airflow", ConfigurationError),
+        (f"postgresql://airflow:{secret}@127.0.0.1:1/airflow", StoreUnavailable),
     ):
         sink = PostgresTable(dsn, table).open("orders", {}, root)
-        with pytest.raises((ConfigurationError, StoreUnavailable)) as raised:
+        with pytest.raises(error) as raised:
             sink.is_published(1)
-        said += [type(raised.value), str(raised.value), repr(sink)]
-        assert raised.value.__cause__ is None
 
-    assert [one for one in said if isinstance(one, type)] == [
-        ConfigurationError,
-        ConfigurationError,
-        ConfigurationError,
-        StoreUnavailable,
-    ]
-    assert not [one for one in said if secret in str(one)]
+        assert secret not in str(raised.value) + repr(sink)
+        assert raised.value.__cause__ is None
 
 
 def test_a_look_at_a_table_that_was_never_written_makes_nothing(
@@ -411,11 +373,8 @@ def test_a_table_changed_after_rows_were_staged_is_refused_and_published_when_me
     table: str,
     root: StoreLocation,
 ) -> None:
-    does, says, mends = (
-        one if one is says_ else one.format(table, table.partition(".")[0])
-        for says_ in [change[1]]
-        for one in change
-    )
+    names = (table, table.partition(".")[0])
+    does, says, mends = change[0].format(*names), change[1], change[2].format(*names)
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     database.run(f"CREATE UNIQUE INDEX by_id ON {table} (id)")
     case = case_of(database, table, root, upsert_key=key)
@@ -426,8 +385,8 @@ def test_a_table_changed_after_rows_were_staged_is_refused_and_published_when_me
     database.run(does)
 
     with pytest.raises(ConfigurationError, match=says):
-        case.open().check(1, SCHEMA, ())  # What a checkpoint is told that is not complete yet.
-    for _ in range(2):  # And what is owed: it is tried again.
+        case.open().check(1, SCHEMA, ())  # Before a checkpoint completes.
+    for _ in range(2):  # A commit that is owed is tried again.
         with pytest.raises(ConfigurationError, match=says):
             case.open().commit(JOB, 2, 1, [staged])
         assert not case.open().is_published(2)
@@ -439,20 +398,20 @@ def test_a_table_changed_after_rows_were_staged_is_refused_and_published_when_me
     assert case.open().is_published(2)
 
 
-@pytest.mark.parametrize("is_empty", [False, True], ids=["alone", "with rows"])
+@pytest.mark.parametrize("has_rows", [False, True], ids=["alone", "with rows"])
 def test_a_table_is_made_by_a_first_checkpoint_that_takes_rows_away(
-    is_empty: bool, database: Database, table: str, root: StoreLocation
+    has_rows: bool, database: Database, table: str, root: StoreLocation
 ) -> None:
     case = case_of(database, table, root, upsert_key=("id",), create=True)
     sink = case.open()
-    staged = [stage_deletes(sink, 1, rows(7))]
-    written = stage(sink, 1, rows(1, 2), subtask=1) if is_empty else None
+    deletes = stage_deletes(sink, 1, rows(7))
+    written = stage(sink, 1, rows(1, 2), subtask=1) if has_rows else None
     sink.check(None, SCHEMA, ())
 
-    sink.commit(JOB, 1, None, [*staged, *([written] if written is not None else [])])
+    sink.commit(JOB, 1, None, [deletes, *([written] if written is not None else [])])
     publish(sink, 2, 1, rows(3))
 
-    assert seen(case) == rows(*([1, 2, 3] if is_empty else [3]))
+    assert seen(case) == rows(*([1, 2, 3] if has_rows else [3]))
 
 
 def test_a_table_that_was_made_and_is_gone_is_not_made_anew_over_the_loss(
@@ -473,56 +432,62 @@ def test_a_table_that_was_made_and_is_gone_is_not_made_anew_over_the_loss(
     assert seen(case) == rows(3)
 
 
-NESTED = {
-    "bytes": (pa.struct([("b", pa.binary())]), {"b": b"\x00\xffhi"}),
-    "no number": (
-        pa.list_(pa.struct([("f", pa.float64())])),
-        [{"f": float("nan")}, {"f": float("-inf")}, {"f": 1.5}, None],
-    ),
-    "a map": (pa.map_(pa.string(), pa.binary()), [("k", b"\x01"), ("l", None)]),
-}
-
-
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("type_", "value", "expected"),
     [
-        ("bytes", {"b": "\\x00ff6869"}),
-        ("no number", [{"f": "NaN"}, {"f": "-Infinity"}, {"f": 1.5}, None]),
-        ("a map", [["k", "\\x01"], ["l", None]]),
+        (pa.struct([("b", pa.binary())]), {"b": b"\x00\xffhi"}, {"b": "\\x00ff6869"}),
+        (
+            pa.list_(pa.struct([("f", pa.float64())])),
+            [{"f": float("nan")}, {"f": float("-inf")}, {"f": 1.5}, None],
+            [{"f": "NaN"}, {"f": "-Infinity"}, {"f": 1.5}, None],
+        ),
+        (
+            pa.map_(pa.string(), pa.binary()),
+            [("k", b"\x01"), ("l", None)],
+            [["k", "\\x01"], ["l", None]],
+        ),
     ],
-    ids=[*NESTED],
+    ids=["bytes", "no number", "a map"],
 )
-def test_nested_values_are_in_jsonb_as_postgresql_says_them(
-    kind: str, expected: object, database: Database, table: str, root: StoreLocation
+def test_nested_values_are_in_jsonb_as_postgresql_writes_them(
+    type_: pa.DataType,
+    value: object,
+    expected: object,
+    database: Database,
+    table: str,
+    root: StoreLocation,
 ) -> None:
-    type_, value = NESTED[kind]
     database.run(f"CREATE TABLE {table} (j jsonb)")
     sink = sink_of(database, table, root)
-    given = pa.table({"j": pa.array([value, None], type_)})
-    staged = sink.stage(given, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
-    assert staged is not None
 
-    sink.commit(JOB, 1, None, [staged])
+    sink.commit(JOB, 1, None, [stage_table(sink, pa.table({"j": pa.array([value, None], type_)}))])
 
     assert database.run(f"SELECT j FROM {table}") == [(expected,), (None,)]
 
 
-def test_a_database_that_was_put_back_while_its_commit_is_owed_is_told_again(
-    database: Database, table: str, root: StoreLocation
-) -> None:
-    """The journal does not say *committed* yet, so what was staged is still there."""
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
-    publish(case.open(), 1, None, rows(1))
-    schema = table.partition(".")[0]
-    names = ("orders", "sluice_ledger", "sluice_sinks")
+def back_up(database: Database, schema: str) -> Callable[[], None]:
+    """Copy the sink's tables; what it returns puts the copies back."""
+    names = [f"{schema}.{name}" for name in ("orders", "sluice_ledger", "sluice_sinks")]
     for name in names:
-        database.run(f"CREATE TABLE {schema}.backup_{name} AS TABLE {schema}.{name}")
+        database.run(f"CREATE TABLE {name}_backup AS TABLE {name}")
+
+    def put_back() -> None:
+        for name in names:
+            database.run(f"TRUNCATE {name}")
+            database.run(f"INSERT INTO {name} TABLE {name}_backup")
+
+    return put_back
+
+
+def test_a_database_that_was_put_back_while_its_commit_is_owed_gets_it_again(
+    case: SinkCase, database: Database, table: str
+) -> None:
+    """The journal does not say *committed* yet, so the staged files are still there."""
+    publish(case.open(), 1, None, rows(1))
+    put_back = back_up(database, table.partition(".")[0])
     staged = staged_rows(case.open(), 2, 2)
     case.open().commit(JOB, 2, 1, [staged])
-    for name in names:
-        database.run(f"TRUNCATE {schema}.{name}")
-        database.run(f"INSERT INTO {schema}.{name} TABLE {schema}.backup_{name}")
+    put_back()
     assert seen(case) == rows(1)
 
     case.open().commit(JOB, 2, 1, [staged])
@@ -531,20 +496,13 @@ def test_a_database_that_was_put_back_while_its_commit_is_owed_is_told_again(
 
 
 def test_a_database_that_was_put_back_is_not_published_to(
-    database: Database, table: str, root: StoreLocation
+    case: SinkCase, database: Database, table: str
 ) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
-    schema = table.partition(".")[0]
-    names = (table, f"{schema}.sluice_ledger", f"{schema}.sluice_sinks")
-    for checkpoint_id in (1, 2, 3, 4):
-        publish(case.open(), checkpoint_id, checkpoint_id - 1 or None, rows(checkpoint_id))
-        if checkpoint_id == 2:
-            for name in names:
-                database.run(f"CREATE TABLE {name}_backup AS TABLE {name}")
-    for name in names:
-        database.run(f"TRUNCATE {name}")
-        database.run(f"INSERT INTO {name} SELECT * FROM {name}_backup")
+    publish_in_turn(case, 1, 2)
+    put_back = back_up(database, table.partition(".")[0])
+    publish(case.open(), 3, 2, rows(3))
+    publish(case.open(), 4, 3, rows(4))
+    put_back()
 
     with pytest.raises(
         TableMismatch,
@@ -558,10 +516,8 @@ def test_a_database_that_was_put_back_is_not_published_to(
 
 
 def test_each_checkpoint_is_a_row_that_says_who_published_it(
-    database: Database, table: str, root: StoreLocation
+    case: SinkCase, database: Database, table: str
 ) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
     publish(case.open(), 1, None, rows(1))
     case.open().recover(RESTORED, Recovery(version=1, through=2, continues=2))
     publish(case.open(), 2, 1, rows(2, 3), RESTORED)
@@ -600,7 +556,7 @@ def test_a_long_time_line_is_not_read_whole_to_publish(
 def test_notes_that_another_coordinator_has_just_made_are_not_those_of_an_older_sluice(
     database: Database, table: str, root: StoreLocation
 ) -> None:
-    """Names are looked up as of now, and columns as of the statement's beginning: what was made
+    """The server finds names as of now, and columns as of the statement's beginning: a table made
     in between has a name, and no columns yet.
     """
     ledger = target_of(sink_of(database, table, root)).ledger

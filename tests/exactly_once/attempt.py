@@ -38,10 +38,11 @@ from sluice.store.open import StoreLocation
 
 PACKAGE = Path(sluice.__file__).parent
 WATCHED = (
-    *("coordinator", "epoch", "job", "connectors"),
+    *("coordinator", "job", "connectors"),
     *("exchange/subtask.py", "exchange/output.py", "store/journal.py"),
 )
 RECORDS_PER_EPOCH = 10
+COMMIT = "commit "  # The prefix of the places of lines that are run within a commit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,11 @@ class Line:
         return f"{self.place}#{self.occurrence}"
 
 
-COMMIT = "commit "  # What the places of lines begin with that are run within a commit.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """``strike`` is sent to the process itself at *line*; ``counts`` is a file that gets how often
-    each line was run.
+    """``strike`` is sent to the process itself at *line*.
+
+    ``counts`` is a file into which is written how often each line was run.
     """
 
     pipeline: Callable[[], Pipeline]
@@ -72,7 +71,7 @@ class Attempt:
 
 
 def drive(attempt: Attempt) -> None:
-    """Run the job until it has ended and published everything; what a process of its own does."""
+    """Run the job until it has ended and published everything, in a process of its own."""
     watch = Watch(attempt)
     job = open_job(attempt.pipeline(), StoreLocation(root=attempt.root))
     with watch, stages_without_spark():
@@ -94,7 +93,7 @@ def _has_ended(job: Job) -> bool:
 
 
 def _go_on(job: Job) -> None:
-    """Begin, or take up what a process that died left; then one checkpoint."""
+    """Submit the job, or restore what a process that died left; then take one checkpoint."""
     state = job.state()
     if state.status is JobStatus.CREATED:
         configuration = configure(job.pipeline, {}, max_records_per_epoch=RECORDS_PER_EPOCH)
@@ -121,7 +120,7 @@ def _give_up(job: Job, error: SluiceError) -> None:
 
 
 class Watch:
-    """Counts the lines of ours that the process runs, and strikes at the one that was named."""
+    """Counts the lines of sluice that the process runs, and strikes at the attempt's."""
 
     def __init__(self, attempt: Attempt) -> None:
         self._counts: Counter[tuple[bool, str, int]] = Counter()
@@ -130,7 +129,7 @@ class Watch:
         if attempt.line is not None:
             self._line_number = int(attempt.line.place.rpartition(":")[2])
         self._files: dict[str, str | None] = {}
-        self._commits = 0  # How many are under way.
+        self._commits = 0  # The number of those under way.
 
     def __enter__(self) -> None:
         threading.settrace(self._enter)
@@ -177,6 +176,6 @@ class Watch:
 
 
 def _watched(file: str) -> str | None:
-    """The name of a file of ours whose lines count."""
+    """The file's name in the package, if its lines count."""
     name = file.removeprefix(f"{PACKAGE}/")
     return name if name != file and name.startswith(WATCHED) else None

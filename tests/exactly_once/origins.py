@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -52,7 +53,7 @@ def postgres_table(places: Places) -> SourcePlace:
 
 
 def kafka_topic(places: Places) -> SourcePlace:
-    """Written in transactions, of which one was aborted: its messages, and the marks, are gaps."""
+    """A topic with gaps in its offsets, from the ends of transactions and from aborted ones."""
     topic = places.kafka.create(partitions=2)
     producer = Producer(
         {"bootstrap.servers": places.kafka.servers, "transactional.id": topic, "log_level": 0}
@@ -60,13 +61,9 @@ def kafka_topic(places: Places) -> SourcePlace:
     producer.init_transactions(10)
     sent: list[Row] = []
 
-    def keep(_: object, message: object) -> None:
-        found = {
-            "partition": message.partition(),  # type: ignore[attr-defined]
-            "offset": message.offset(),  # type: ignore[attr-defined]
-            "value": message.value().decode(),  # type: ignore[attr-defined]
-        }
-        sent.append(found)
+    def keep(_: object, message: Any) -> None:
+        place = {"partition": message.partition(), "offset": message.offset()}
+        sent.append(place | {"value": message.value().decode()})
 
     for start in range(0, RECORDS, 10):
         producer.begin_transaction()
@@ -86,7 +83,7 @@ def kafka_topic(places: Places) -> SourcePlace:
 
 
 def iceberg_table(places: Places) -> SourcePlace:
-    """Appended to in four commits."""
+    """A table that was appended to in four commits."""
     rows = [{"id": number, "grp": f"group {number % GROUPS}"} for number in range(RECORDS)]
     catalog = load_catalog("default", **places.catalog)
     if not catalog.table_exists("shop.events"):

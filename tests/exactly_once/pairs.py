@@ -1,4 +1,4 @@
-"""A source and a sink with a keyed stage between them, and what a stranger must see in the end.
+"""A source and a sink with a keyed stage between them, and the rows that a stranger must see.
 
 The source has ``RECORDS`` records, ids 0 and up, one event each.  Where rows are appended the stage
 passes the first row of each id on: an epoch that is read twice, or state that is lost, shows as a
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """``ids`` are the columns that tell records apart, ``group`` the one with few values."""
+    """``ids`` are the columns that identify a record, ``group`` the one with few values."""
 
     name: str
     spec: SourceSpec

@@ -14,7 +14,7 @@ from tests.kafka_cluster import Place, place
 
 
 class Places:
-    """*folder* is for what needs no server."""
+    """*folder* is for places without a server; servers stop with the stack *until_the_end*."""
 
     def __init__(self, folder: Path, until_the_end: ExitStack) -> None:
         self.folder = folder

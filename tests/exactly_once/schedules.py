@@ -17,8 +17,8 @@ MAX_DEATHS = 3
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Each process dies at its line, and the next goes on; or the first one freezes there, while
-    another does its work, and is then let go on.
+    """Each process dies at its line, and the next goes on; or the only one freezes at its line,
+    while another runs the job to its end, and is then let go on.
     """
 
     seed: int
@@ -31,8 +31,9 @@ class Schedule:
 
 
 def drawn(name: str, seed: int, counts: Mapping[str, int]) -> Schedule:
-    """Half of the deaths are within a commit.  Every line that is ever run is as likely as any
-    other, and so is each time that it is.
+    """Half of the deaths are within a commit.
+
+    Every line that is ever run is as likely as any other, and so is each time that it is run.
     """
     rng = random.Random(f"{name} {seed}")
     freezes = rng.random() < 1 / 3

@@ -24,9 +24,8 @@ Target = Callable[[Places, str, str], SinkPlace]  # Its name, and the key where 
 
 def files_table(places: Places, name: str, group: str) -> SinkPlace:
     location = places.folder / name
-    return SinkPlace(
-        "files", FilesTable(f"file://{location}"), lambda: _by_manifests(location, None)
-    )
+    spec = FilesTable(f"file://{location}")
+    return SinkPlace("files", spec, lambda: _by_manifests(location, None))
 
 
 def upserted_files_table(places: Places, name: str, group: str) -> SinkPlace:
@@ -36,36 +35,28 @@ def upserted_files_table(places: Places, name: str, group: str) -> SinkPlace:
 
 
 def postgres_sink(places: Places, name: str, group: str) -> SinkPlace:
-    database, table = places.database, f"{places.schema}.{name}"
-    spec = PostgresTable(database.dsn, table, create=True)
-    return SinkPlace("postgres", spec, lambda: database.rows(f"SELECT * FROM {table}"))  # noqa: S608
+    table = f"{places.schema}.{name}"
+    spec = PostgresTable(places.database.dsn, table, create=True)
+    return SinkPlace("postgres", spec, lambda: selected(places, table))
 
 
 def upserted_postgres_sink(places: Places, name: str, group: str) -> SinkPlace:
-    database, table = places.database, f"{places.schema}.{name}"
-    spec = PostgresTable(database.dsn, table, upsert_key=(group,), create=True)
-    return SinkPlace(
-        "upserted postgres",
-        spec,
-        lambda: database.rows(f"SELECT * FROM {table}"),  # noqa: S608
-        upserts=True,
-    )
+    table = f"{places.schema}.{name}"
+    spec = PostgresTable(places.database.dsn, table, upsert_key=(group,), create=True)
+    return SinkPlace("upserted postgres", spec, lambda: selected(places, table), upserts=True)
 
 
 def kafka_sink(places: Places, name: str, group: str) -> SinkPlace:
     topic = places.kafka.create(partitions=1)
     spec = KafkaTopic(places.kafka.servers, topic, transactional_id=name)
-    return SinkPlace("kafka", spec, lambda: consumed(places.kafka.servers, topic))
+    return SinkPlace("kafka", spec, lambda: consumed(places, topic))
 
 
 def idempotent_kafka_sink(places: Places, name: str, group: str) -> SinkPlace:
     topic = places.kafka.create(partitions=1)
     spec = KafkaTopic(places.kafka.servers, topic, transactional_id=name, transactional=False)
     return SinkPlace(
-        "idempotent kafka",
-        spec,
-        lambda: consumed(places.kafka.servers, topic),
-        is_at_least_once=True,
+        "idempotent kafka", spec, lambda: consumed(places, topic), is_at_least_once=True
     )
 
 
@@ -105,10 +96,14 @@ def _by_manifests(location: Path, key: str | None) -> list[Row]:
         return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def consumed(servers: str, topic: str) -> list[Row]:
+def selected(places: Places, table: str) -> list[Row]:
+    return places.database.rows(f"SELECT * FROM {table}")  # noqa: S608
+
+
+def consumed(places: Places, topic: str) -> list[Row]:
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            "bootstrap.servers": places.kafka.servers,
             "group.id": "a stranger",
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",

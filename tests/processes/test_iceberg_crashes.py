@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from sluice.core.answers import Committable
-from tests.contract.conftest import environment_with_sluice
 from tests.contract.sink_case import JOB, publish, rows, seen
 from tests.iceberg_catalog import case_in
+from tests.processes.conftest import run_python
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pyiceberg.catalog.sql import SqlCatalog
-from tests.contract.sink_rules import JOB, staged_rows
+from tests.contract.sink_case import JOB, staged_rows
 from tests.iceberg_catalog import a_sink
 
 folder, moment, key = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
@@ -52,13 +50,7 @@ def test_a_commit_that_was_killed_is_finished_once(
     case = case_in(tmp_path, *key, create=True)
     publish(case.open(), 1, None, rows(1, 2) if key else rows(1))
 
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), moment, *key],
-        check=False,
-        env=environment_with_sluice(),
-        capture_output=True,
-        text=True,
-    )
+    killed = run_python(KILLED, str(tmp_path), moment, *key)
 
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert case.open().is_published(2) == (moment == "after")

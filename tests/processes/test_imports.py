@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.contract.conftest import environment_with_sluice
+from tests.processes.conftest import run_python
 
 PUBLIC = """
 import sluice.sources, sluice.sinks
@@ -21,9 +18,8 @@ KAFKA = """
 from sluice.connectors.kafka.declared import Kafka, KafkaTopic
 Kafka("h:1", "t").params, KafkaTopic("h:1", "t").upsert_key
 """
-COMMAND_LINE = (
-    "import sluice.cli.main"  # Most commands are GETs of a bucket, and a shell's completion none.
-)
+# Most commands are GETs of a bucket, and a shell's completion none.
+COMMAND_LINE = "import sluice.cli.main"
 HEAVY = {
     "boto3",
     "confluent_kafka",
@@ -44,13 +40,6 @@ HEAVY = {
     ids=["public", "iceberg", "kafka", "command_line"],
 )
 def test_what_is_read_by_every_process_imports_nothing_heavy(imports: str) -> None:
-    code = f"{imports}\nimport sys\nprint(sorted({HEAVY} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        env=environment_with_sluice(),
-        capture_output=True,
-        text=True,
-    )
+    done = run_python(f"{imports}\nimport sys\nprint(sorted({HEAVY} & set(sys.modules)))")
 
     assert done.stdout.strip() == "[]", done.stderr

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from tests.contract.conftest import environment_with_sluice
+from tests.processes.conftest import run_python
 
 
 @pytest.mark.parametrize("suffix", ["zst", "gz"])
@@ -31,14 +29,9 @@ barrier = source.plan((), max_records=None, parallelism=2)
 rows = sum(batch.num_rows for piece in barrier.slices for batch in source.read(piece))
 print(rows, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment_with_sluice(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_python(code)
 
+    assert done.returncode == 0, done.stderr
     rows, more_mib = map(int, done.stdout.split())
     assert rows == 256 * 1024
     assert more_mib < 100

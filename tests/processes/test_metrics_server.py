@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -23,14 +22,14 @@ def server(root: str) -> Iterator[str]:
     """The address at which metrics of the pipeline *auctions* are served."""
     started = subprocess.Popen(
         [Path(sys.executable).with_name("sluice"), "metrics", "auctions", "--listen", "0"],
-        env={**os.environ, **environment_with_sluice(), "SLUICE_ROOT": root},
+        env=environment_with_sluice() | {"SLUICE_ROOT": root},
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert started.stdout is not None
-        said = started.stdout.readline()
-        yield re.findall(r"http://127\.0\.0\.1:\d+/metrics", said)[0]
+        line = started.stdout.readline()
+        yield re.findall(r"http://127\.0\.0\.1:\d+/metrics", line)[0]
     finally:
         started.terminate()
         started.communicate(timeout=10)

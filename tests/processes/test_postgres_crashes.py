@@ -11,10 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 
@@ -22,14 +24,23 @@ from harness.postgres_database import Database
 from sluice.connectors.postgres import copy
 from sluice.connectors.postgres.copy import as_csv
 from sluice.connectors.postgres.ledger import Ledger
-from sluice.connectors.postgres.server import Connection, TableName, one_row
+from sluice.connectors.postgres.server import Connection, one_row
 from sluice.connectors.staged_sink import StagedSink
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Timeline
 from sluice.errors import FencedError, StoreUnavailable
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
-from tests.contract.sink_case import JOB, RESTORED, open_staged, publish, rows, seen, staged_rows
+from tests.contract.sink_case import (
+    JOB,
+    RESTORED,
+    SinkCase,
+    open_staged,
+    publish,
+    rows,
+    seen,
+    staged_rows,
+)
 from tests.contract.test_postgres_target import COLUMNS, case_of, sink_of, target_of
 
 
@@ -43,9 +54,20 @@ def root(tmp_path: Path) -> StoreLocation:
     return StoreLocation(root=f"file://{tmp_path}/staged")
 
 
+def case_in(database: Database, table: str, root: StoreLocation) -> SinkCase:
+    database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    return case_of(database, table, root)
+
+
 def impatient(sink: StagedSink, *, hung_after_s: float = 0.3, wait_s: float = 30) -> StagedSink:
     ledger = replace(target_of(sink).ledger, hung_after_s=hung_after_s, lock_wait_s=wait_s)
     return with_ledger(sink, ledger)
+
+
+def ledger_of(kind: type[Ledger], sink: StagedSink) -> Ledger:
+    """The ledger of *sink* as a derived class."""
+    ledger = target_of(sink).ledger
+    return kind(ledger.sink, ledger.table, ledger.hung_after_s, ledger.lock_wait_s)
 
 
 def with_ledger(sink: StagedSink, ledger: Ledger) -> StagedSink:
@@ -109,7 +131,8 @@ def committing(
     staged: Committable,
     key: str = "",
 ) -> subprocess.Popen[str]:
-    arguments = (where, database.dsn, table, key, root.root, 2, *_told(staged))
+    file = (staged.file, staged.rows, staged.size_bytes)
+    arguments = (where, database.dsn, table, key, root.root, 2, *file)
     return subprocess.Popen(
         [sys.executable, "-c", COMMITTER, *map(str, arguments)],
         env=environment_with_sluice(),
@@ -118,18 +141,14 @@ def committing(
     )
 
 
-def _told(staged: Committable) -> tuple[str, int, int]:
-    return staged.file, staged.rows, staged.size_bytes
-
-
 @pytest.mark.parametrize("key", ["", "id"], ids=["appended", "upserted"])
 @pytest.mark.parametrize("where", ["before", "before_commit", "after_commit"])
 def test_a_coordinator_killed_while_it_commits_leaves_every_row_exactly_once(
     where: str, key: str, database: Database, table: str, root: StoreLocation
 ) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS}, UNIQUE (id))")
-    if not key:  # A row that came twice must not be stopped by the table.
-        database.run(f"ALTER TABLE {table} DROP CONSTRAINT orders_id_key")
+    # Only where rows are upserted: elsewhere the table must not stop a row that comes twice.
+    unique = ", UNIQUE (id)" if key else ""
+    database.run(f"CREATE TABLE {table} ({COLUMNS}{unique})")
     case = case_of(database, table, root, upsert_key=tuple(key.split()))
     publish(case.open(), 1, None, rows(1))
     staged = staged_rows(case.open(), 2, 2, 3)
@@ -151,8 +170,7 @@ def test_a_coordinator_killed_while_it_commits_leaves_every_row_exactly_once(
 def test_a_zombie_that_hangs_in_its_transaction_is_disconnected_and_shows_nothing(
     where: str, database: Database, table: str, root: StoreLocation
 ) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
+    case = case_in(database, table, root)
     publish(case.open(), 1, None, rows(1))
     staged = staged_rows(case.open(), 2, 2, 3)
     with committing(where, database, table, root, staged) as zombie:
@@ -173,12 +191,10 @@ def test_a_zombie_that_hangs_in_its_transaction_is_disconnected_and_shows_nothin
 def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
     where: str, database: Database, table: str, root: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
+    case = case_in(database, table, root)
     publish(case.open(), 1, None, rows(1))
     staged = staged_rows(case.open(), 2, 2, 3)
     hangs, goes_on = threading.Event(), threading.Event()
-    outcome: list[BaseException | None] = []
 
     def hang() -> None:
         hangs.set()
@@ -197,68 +213,46 @@ def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
         hang()
         return as_csv(given)
 
-    def act_as_zombie() -> None:
-        try:
-            sink = open_staged(case)
-            if where == "hang_before_commit":
-                sink = with_ledger(sink, Hanging(*_fields(target_of(sink).ledger)))
-            sink.commit(JOB, 2, 1, [staged])
-        except BaseException as error:  # noqa: BLE001 - it is looked at
-            outcome.append(error)
-        else:
-            outcome.append(None)
-
-    if where == "hang_in_copy":
+    zombie = open_staged(case)
+    if where == "hang_before_commit":
+        zombie = with_ledger(zombie, ledger_of(Hanging, zombie))
+    else:
         monkeypatch.setattr(copy, "as_csv", hang_first)
-    thread = threading.Thread(target=act_as_zombie)
-    thread.start()
-    assert hangs.wait(20)
-    impatient(open_staged(case)).recover(RESTORED, Recovery(version=1, through=3))
-    goes_on.set()
-    thread.join()
+    with ThreadPoolExecutor() as threads:
+        hung = threads.submit(zombie.commit, JOB, 2, 1, [staged])
+        assert hangs.wait(20)
+        impatient(open_staged(case)).recover(RESTORED, Recovery(version=1, through=3))
+        goes_on.set()
 
-    assert isinstance(outcome[0], StoreUnavailable)
+    assert isinstance(hung.exception(), StoreUnavailable)
     assert seen(case) == rows(1)
     with pytest.raises(FencedError, match="generation 2 of the job has written"):
         case.open().commit(JOB, 2, 1, [staged])
     assert seen(case) == rows(1)
 
 
-def _fields(ledger: Ledger) -> tuple[str, TableName, float, float]:
-    return ledger.sink, ledger.table, ledger.hung_after_s, ledger.lock_wait_s
-
-
 def test_a_coordinator_that_works_is_waited_for_and_not_disconnected(
     database: Database, table: str, root: StoreLocation
 ) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    slow = f"{table.partition('.')[0]}.slow()"
     database.run(
-        f"CREATE FUNCTION {table.partition('.')[0]}.slow() RETURNS trigger LANGUAGE plpgsql AS"
+        f"CREATE FUNCTION {slow} RETURNS trigger LANGUAGE plpgsql AS"
         " $$BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END$$"
     )
     database.run(
-        f"CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION"
-        f" {table.partition('.')[0]}.slow()"
+        f"CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {slow}"
     )
     case = case_of(database, table, root)
     staged = staged_rows(case.open(), 1, *range(1, 61))
-    problems: list[BaseException] = []
+    with ThreadPoolExecutor() as threads:
+        working = threads.submit(case.open().commit, JOB, 1, None, [staged])
+        time.sleep(0.4)
+        with pytest.raises(StoreUnavailable, match="another coordinator"):
+            impatient(open_staged(case), wait_s=0.2).commit(JOB, 1, None, [staged])
+        impatient(open_staged(case)).commit(JOB, 1, None, [staged])
 
-    def work() -> None:
-        try:
-            case.open().commit(JOB, 1, None, [staged])
-        except BaseException as error:  # noqa: BLE001 - it is looked at
-            problems.append(error)
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    time.sleep(0.4)
-    with pytest.raises(StoreUnavailable, match="another coordinator"):
-        impatient(open_staged(case), wait_s=0.2).commit(JOB, 1, None, [staged])
-    impatient(open_staged(case)).commit(JOB, 1, None, [staged])
-    worker.join()
-
-    assert problems == []
+    assert working.exception() is None
     assert seen(case) == rows(*range(1, 61))
 
 
@@ -266,10 +260,7 @@ def test_when_the_answer_to_commit_is_lost_somebody_tries_again_and_finds_the_no
     database: Database, table: str, root: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server commits, and the connection breaks before it can say so."""
-    import psycopg
-
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
+    case = case_in(database, table, root)
     publish(case.open(), 1, None, rows(1))
     staged = staged_rows(case.open(), 2, 2)
     commit = psycopg.Connection.commit
@@ -298,8 +289,7 @@ def test_when_the_answer_to_commit_is_lost_somebody_tries_again_and_finds_the_no
 def test_a_server_killed_in_the_transaction_is_unavailable_and_the_next_try_publishes(
     database: Database, table: str, root: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case = case_of(database, table, root)
+    case = case_in(database, table, root)
     staged = staged_rows(case.open(), 1, 1)
     note = Ledger.note
 
@@ -320,7 +310,7 @@ def test_a_server_killed_in_the_transaction_is_unavailable_and_the_next_try_publ
 def test_a_commit_survives_a_crash_of_a_server_that_does_not_flush(
     database: Database, table: str, root: StoreLocation
 ) -> None:
-    """The devstack's server has synchronous_commit off; what is staged is deleted after it."""
+    """The devstack's server has synchronous_commit off; staged files are deleted after a commit."""
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
     sink = sink_of(database, table, root)
     shown: list[str] = []
@@ -332,8 +322,7 @@ def test_a_commit_survives_a_crash_of_a_server_that_does_not_flush(
             super().note(connection, before, after, rows)
             shown.append(one_row(connection, "SHOW synchronous_commit")[0])
 
-    asking = Asking(*_fields(target_of(sink).ledger))
-    publish(with_ledger(sink, asking), 1, None, rows(1))
+    publish(with_ledger(sink, ledger_of(Asking, sink)), 1, None, rows(1))
 
     assert database.run("SHOW synchronous_commit") == [("off",)]
     assert shown == ["on"]

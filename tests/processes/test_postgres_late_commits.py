@@ -1,13 +1,18 @@
-"""Numbers are taken before rows are seen: real sessions that commit late lose nothing."""
+"""Numbers are taken before rows are visible: real sessions that commit late lose nothing.
+
+Nor do writers that reach the table by another table's name.
+"""
 
 # ruff: noqa: S608 - the names of tables are the tests' own
 
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -26,12 +31,43 @@ def table(database: Database) -> str:
     return name
 
 
+@contextmanager
+def inserted(database: Database, table: str, name: str) -> Iterator[Any]:
+    """A session that has inserted a row and not committed."""
+    with closing(database.connect()) as writer:
+        writer.autocommit = False
+        writer.cursor().execute(f"INSERT INTO {table} (name) VALUES ('{name}')")
+        yield writer
+
+
+@contextmanager
+def stuck(
+    database: Database, statement: str, lock: str, locktype: str = "advisory"
+) -> Iterator[Callable[[], None]]:
+    """A session runs *statement* while another holds *lock*; yields what lets it go on."""
+    waiting = f"SELECT count(*) FROM pg_locks WHERE locktype = '{locktype}' AND NOT granted"
+    with closing(database.connect()) as holder:
+        holder.autocommit = False
+        holder.cursor().execute(lock)
+        writer = threading.Thread(target=database.run, args=(statement,))
+        writer.start()
+        while database.run(waiting) != [(1,)]:
+            pass
+
+        def let_go() -> None:
+            holder.commit()
+            writer.join()
+
+        try:
+            yield let_go
+        finally:
+            let_go()
+
+
 def test_a_row_that_commits_behind_a_larger_one_is_not_lost(database: Database, table: str) -> None:
     """Two sessions: the first takes number 1 and commits after the second, with number 2."""
     source = source_of(database, table)
-    with closing(database.connect()) as first:
-        first.autocommit = False
-        first.cursor().execute(f"INSERT INTO {table} (name) VALUES ('early number')")
+    with inserted(database, table, "early number") as first:
         insert(database, table, "late number")
         assert database.run(f"SELECT id FROM {table}") == [(2,)]
         waiting = plan(source)
@@ -75,9 +111,7 @@ def test_a_capped_backlog_is_read_on_while_a_transaction_runs(
     insert(database, table, *"abcd")
     source = source_of(database, table)
     first = plan(source, most=1)
-    with closing(database.connect()) as writer:
-        writer.autocommit = False
-        writer.cursor().execute(f"INSERT INTO {table} (name) VALUES ('e')")
+    with inserted(database, table, "e") as writer:
         second = plan(source, first.position, most=2)
         third = plan(source, second.position)
         assert [names_of(source, one) for one in (second, third)] == [["b", "c"], ["d"]]
@@ -89,9 +123,7 @@ def test_a_plan_waits_for_a_short_transaction_and_reads_its_rows(
     database: Database, table: str
 ) -> None:
     source = replace(source_of(database, table), late_commits=Wait(patience_s=10))
-    with closing(database.connect()) as writer:
-        writer.autocommit = False
-        writer.cursor().execute(f"INSERT INTO {table} (name) VALUES ('a')")
+    with inserted(database, table, "a") as writer:
         timer = threading.Timer(0.3, writer.commit)
         timer.start()
         barrier = plan(source)
@@ -116,18 +148,12 @@ def test_a_number_of_a_transaction_that_wrote_nothing_yet_is_waited_for(
         f"CREATE TRIGGER stop BEFORE INSERT ON {table} FOR EACH ROW WHEN (NEW.name = 'slow')"
         f" EXECUTE FUNCTION {schema}.stop()"
     )
-    with closing(database.connect()) as gate:
-        gate.cursor().execute("SELECT pg_advisory_lock(77)")
-        thread = threading.Thread(target=insert, args=(database, table, "slow"))
-        thread.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        while database.run(waiting) != [(1,)]:
-            pass
+    slow = f"INSERT INTO {table} (name) VALUES ('slow')"
+    with stuck(database, slow, "SELECT pg_advisory_xact_lock(77)"):
         insert(database, table, "quick")
         assert database.run(f"SELECT id FROM {table}") == [(1,), (3,)]
         first = plan(source, start)
         assert names_of(source, first) == []
-    thread.join()
 
     assert names_of(source, plan(source, first.position)) == ["slow", "quick"]
 
@@ -158,9 +184,7 @@ def test_who_writes_a_partition_of_the_table_is_waited_for(database: Database) -
     )
     database.run(f"CREATE TABLE {table}_1 PARTITION OF {table} FOR VALUES FROM (1) TO (1000)")
     source = source_of(database, table)
-    with closing(database.connect()) as writer:
-        writer.autocommit = False
-        writer.cursor().execute(f"INSERT INTO {table}_1 (name) VALUES ('a')")
+    with inserted(database, f"{table}_1", "a") as writer:
         insert(database, table, "b")
         first = plan(source)
         assert names_of(source, first) == []
@@ -172,9 +196,7 @@ def test_who_writes_a_partition_of_the_table_is_waited_for(database: Database) -
 def test_a_row_that_was_rolled_back_does_not_hold_the_others_up(
     database: Database, table: str
 ) -> None:
-    with closing(database.connect()) as writer:
-        writer.autocommit = False
-        writer.cursor().execute(f"INSERT INTO {table} (name) VALUES ('no')")
+    with inserted(database, table, "no") as writer:
         writer.rollback()
     insert(database, table, "yes")
     source = source_of(database, table)
@@ -227,9 +249,7 @@ def test_a_bounded_source_ends_with_the_numbers_of_its_first_plan(
     database: Database, table: str
 ) -> None:
     source = source_of(database, table, bounded=True)
-    with closing(database.connect()) as writer:
-        writer.autocommit = False
-        writer.cursor().execute(f"INSERT INTO {table} (name) VALUES ('a')")
+    with inserted(database, table, "a") as writer:
         insert(database, table, "b")
         first = plan(source)
         insert(database, table, "c")
@@ -301,3 +321,91 @@ def test_with_a_lag_rows_are_read_once_they_are_old_enough(database: Database) -
         plan(source, second.position)
     database.run(f"DELETE FROM {table}")
     assert plan(source, second.position).slices == ()
+
+
+@pytest.fixture
+def orders(database: Database) -> str:
+    """Partitioned by day and then by shop; ``{orders}_1_7`` is a leaf."""
+    name = f"{database.new_schema()}.orders"
+    columns = "id bigserial, day int DEFAULT 1, shop int DEFAULT 7, name text"
+    database.run(f"CREATE TABLE {name} ({columns}) PARTITION BY LIST (day)")
+    database.run(
+        f"CREATE TABLE {name}_1 PARTITION OF {name} FOR VALUES IN (1) PARTITION BY LIST (shop)"
+    )
+    database.run(f"CREATE TABLE {name}_1_7 PARTITION OF {name}_1 FOR VALUES IN (7)")
+    return name
+
+
+@pytest.mark.parametrize("inserts_into", ["orders", "orders_1"])
+def test_a_leaf_waits_for_who_inserts_by_a_table_above_it_and_has_not_reached_it(
+    database: Database, orders: str, inserts_into: str
+) -> None:
+    """The number is taken before the row is routed: no lock of the leaf is held or asked for."""
+    source = source_of(database, f"{orders}_1_7")
+    into = orders.replace("orders", inserts_into)
+    default = f"nextval(pg_get_serial_sequence('{orders}', 'id'))"
+    statement = (
+        f"INSERT INTO {into} (id, day, shop, name) SELECT {default}, 1, 7,"
+        " 'slow' || pg_advisory_xact_lock_shared(78)::text"
+    )
+    with stuck(database, statement, "SELECT pg_advisory_xact_lock(78)") as go:
+        database.run(f"INSERT INTO {orders} (name) VALUES ('quick')")
+        assert database.run(f"SELECT id FROM {orders}_1_7") == [(2,)]
+        first = plan(source)
+        assert names_of(source, first) == []
+        go()
+
+    assert names_of(source, plan(source, first.position)) == ["slow", "quick"]
+
+
+def test_a_leaf_waits_for_who_waits_for_its_lock_with_a_number_in_hand(
+    database: Database, orders: str
+) -> None:
+    """CREATE INDEX holds SHARE on the leaf; the writer by the root queues for ROW EXCLUSIVE."""
+    source = source_of(database, f"{orders}_1_7")
+    insert_by_root = f"INSERT INTO {orders} (name) VALUES ('by the root')"
+    with stuck(database, insert_by_root, f"CREATE INDEX ON {orders}_1_7 (name)", "relation") as go:
+        first = plan(source)
+        assert names_of(source, first) == []
+        go()
+    database.run(f"INSERT INTO {orders} (name) VALUES ('next')")
+
+    assert names_of(source, plan(source, first.position)) == ["by the root", "next"]
+
+
+def test_who_takes_a_number_at_another_table_and_is_passed_on_by_its_trigger_is_waited_for(
+    database: Database,
+) -> None:
+    """No inheritance connects the two: only that their numbers are of one sequence."""
+    schema = database.new_schema()
+    inbox, orders = f"{schema}.inbox", f"{schema}.orders"
+    database.run(f"CREATE TABLE {inbox} (id bigserial, name text)")
+    database.run(f"CREATE TABLE {orders} (LIKE {inbox} INCLUDING DEFAULTS)")
+    database.run(
+        f"CREATE FUNCTION {schema}.pass_on() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_advisory_xact_lock_shared(79);"
+        f" INSERT INTO {orders} VALUES (NEW.id, NEW.name); RETURN NULL; END$$"
+    )
+    database.run(
+        f"CREATE TRIGGER pass_on BEFORE INSERT ON {inbox} FOR EACH ROW"
+        f" EXECUTE FUNCTION {schema}.pass_on()"
+    )
+    source = source_of(database, orders)
+    passed_on = f"INSERT INTO {inbox} (name) VALUES ('passed on')"
+    with stuck(database, passed_on, "SELECT pg_advisory_xact_lock(79)") as go:
+        database.run(f"INSERT INTO {orders} (name) VALUES ('direct')")
+        first = plan(source)
+        assert names_of(source, first) == []
+        go()
+
+    assert names_of(source, plan(source, first.position)) == ["passed on", "direct"]
+
+
+def test_writers_of_tables_that_no_number_comes_from_are_not_waited_for(database: Database) -> None:
+    schema = database.new_schema()
+    for name in ("orders", "customers"):
+        database.run(f"CREATE TABLE {schema}.{name} ({IDENTITY})")
+    source = source_of(database, f"{schema}.orders")
+    database.run(f"INSERT INTO {schema}.orders (name) VALUES ('a')")
+    with inserted(database, f"{schema}.customers", "c"):
+        assert names_of(source, plan(source)) == ["a"]

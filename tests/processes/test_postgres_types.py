@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from sluice.declaration.places import RECORD
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.store.open import StoreLocation
 from tests.contract.sink_case import JOB
+from tests.contract.test_postgres_target import sink_of, stage_table
 
 ALL = Slice(partition="p", start=0, end=1 << 62, first_record=0, records=1 << 62)
 
@@ -30,6 +32,11 @@ ALL = Slice(partition="p", start=0, end=1 << 62, first_record=0, records=1 << 62
 @pytest.fixture
 def table(database: Database) -> str:
     return f"{database.new_schema()}.types"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> StoreLocation:
+    return StoreLocation(root=f"file://{tmp_path}")
 
 
 def read(database: Database, table: str, *columns: str) -> pa.Table:
@@ -68,15 +75,10 @@ WRITTEN = pa.table(
 
 @pytest.mark.parametrize("key", [(), ("id",)], ids=["appended", "upserted"])
 def test_what_the_sink_writes_the_source_reads(
-    key: tuple[str, ...], database: Database, table: str, tmp_path: Path
+    key: tuple[str, ...], database: Database, table: str, root: StoreLocation
 ) -> None:
-    sink = SinkTable(database.dsn, table, upsert_key=key, create=True).open(
-        "types", {}, StoreLocation(root=f"file://{tmp_path}")
-    )
-    token = "1-a"
-    staged = sink.stage(WRITTEN, checkpoint_id=1, subtask=0, attempt_token=token)
-    assert staged is not None
-    sink.commit(JOB, 1, None, [staged])
+    sink = sink_of(database, table, root, upsert_key=key, create=True)
+    sink.commit(JOB, 1, None, [stage_table(sink, WRITTEN)])
 
     found = read(database, table)
 
@@ -189,8 +191,6 @@ def test_a_single_column_of_nulls_is_not_taken_for_empty_lines(
 
 
 def test_large_slices_come_in_batches_of_whole_rows(database: Database, table: str) -> None:
-    from dataclasses import replace
-
     database.run(
         f"CREATE TABLE {table} AS SELECT i AS id, repeat(E'x\\n', 1 + i % 50) AS v"
         " FROM generate_series(1, 5000) i"
@@ -227,15 +227,11 @@ def test_other_types_of_arrow_are_written_too(
     expected: list[object] | None,
     database: Database,
     table: str,
-    tmp_path: Path,
+    root: StoreLocation,
 ) -> None:
     database.run(f"CREATE TABLE {table} (id bigint, v {column})")
-    sink = SinkTable(database.dsn, table).open("t", {}, StoreLocation(root=f"file://{tmp_path}"))
-    rows = pa.table({"id": [1, 2], "v": given})
-    token = "1-a"
-    staged = sink.stage(rows, checkpoint_id=1, subtask=0, attempt_token=token)
-    assert staged is not None
-    sink.commit(JOB, 1, None, [staged])
+    sink = sink_of(database, table, root)
+    sink.commit(JOB, 1, None, [stage_table(sink, pa.table({"id": [1, 2], "v": given}))])
 
     found = [one for (one,) in database.run(f"SELECT v::text FROM {table} ORDER BY id")]
     if expected is None:
@@ -255,15 +251,11 @@ def test_other_types_of_arrow_are_written_too(
     ],
 )
 def test_a_value_that_postgresql_does_not_take_publishes_nothing(
-    given: pa.Array, column: str, words: str, database: Database, table: str, tmp_path: Path
+    given: pa.Array, column: str, words: str, database: Database, table: str, root: StoreLocation
 ) -> None:
     database.run(f"CREATE TABLE {table} (id bigint, v {column})")
-    sink = SinkTable(database.dsn, table).open("t", {}, StoreLocation(root=f"file://{tmp_path}"))
-    token = "1-a"
-    staged = sink.stage(
-        pa.table({"id": [1], "v": given}), checkpoint_id=1, subtask=0, attempt_token=token
-    )
-    assert staged is not None
+    sink = sink_of(database, table, root)
+    staged = stage_table(sink, pa.table({"id": [1], "v": given}))
 
     with pytest.raises(ConfigurationError, match=words):
         sink.commit(JOB, 1, None, [staged])
@@ -331,8 +323,6 @@ def test_a_table_made_for_rows_takes_all_of_them() -> None:
 
 
 def test_declarations_that_contradict_themselves_are_refused() -> None:
-    from datetime import timedelta
-
     with pytest.raises(ConfigurationError, match="go together"):
         SourceTable("x", "a.b", "id", late_commits=timedelta(1))
     with pytest.raises(ConfigurationError, match="go together"):

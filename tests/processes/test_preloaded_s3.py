@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
-import pytest
-
-from tests.contract.conftest import environment_with_sluice
+from tests.processes.conftest import run_python
 
 CHILD = """
 import os, sys
 from botocore.loaders import JSONFileLoader
 from sluice.errors import StoreUnavailable
-from sluice.store.s3 import S3Store
-from sluice.store.s3 import preload_descriptions
+from sluice.store.s3 import S3Store, preload_descriptions
 
 if "scheduler" in sys.argv:
     from sluice_airflow.stage import preload_spark_client
@@ -26,11 +22,11 @@ if os.fork():
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
 parse, parsed = JSONFileLoader.load_file, []
-def told(self, path):
+def counted(self, path):
     found = parse(self, path)
     parsed.extend([path] if found is not None else [])
     return found
-JSONFileLoader.load_file = told
+JSONFileLoader.load_file = counted
 
 try:
     [*S3Store("bucket", "prefix", "http://127.0.0.1:1").list("")]
@@ -39,15 +35,14 @@ except StoreUnavailable:
 """
 
 
-def files_parsed(*arguments: str, **environment: str) -> int:
+def run_child(*arguments: str, **environment: str) -> CompletedProcess[str]:
     keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *arguments],
-        check=True,
-        env=environment_with_sluice() | keys | environment,
-        capture_output=True,
-        text=True,
-    )
+    return run_python(CHILD, *arguments, **keys, **environment)
+
+
+def files_parsed(*arguments: str, **environment: str) -> int:
+    done = run_child(*arguments, **environment)
+    assert done.returncode == 0, done.stderr
     return int(done.stdout.rpartition("parsed ")[2])
 
 
@@ -57,7 +52,7 @@ def test_a_task_parses_nothing_that_the_scheduler_has_preloaded(tmp_path: Path) 
 
 
 def test_an_environment_that_is_wrong_is_left_to_the_first_request() -> None:
-    with pytest.raises(subprocess.CalledProcessError) as raised:
-        files_parsed("preloads", AWS_PROFILE="nobody")
+    done = run_child("preloads", AWS_PROFILE="nobody")
 
-    assert "(nobody) could not be found; correct AWS_PROFILE" in raised.value.stderr
+    assert done.returncode != 0
+    assert "(nobody) could not be found; correct AWS_PROFILE" in done.stderr

@@ -6,8 +6,7 @@ same class meanwhile crashed the interpreter (seen in Airflow's triggerer).
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.processes.conftest import run_python
 
 PROGRAM = """
 import sys, threading
@@ -37,8 +36,6 @@ for thread in threads:
 
 def test_threads_may_decode_their_first_record_at_the_same_time() -> None:
     for _ in range(3):
-        result = subprocess.run(
-            [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True
-        )
+        done = run_python(PROGRAM)
 
-        assert result.returncode == 0, result.stderr
+        assert done.returncode == 0, done.stderr

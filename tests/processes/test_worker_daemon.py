@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.contract.conftest import environment_with_sluice
+from tests.processes.conftest import run_python
 
 # A worker reports what the daemon had, and what collections behind its tasks find.
 CODE = """
@@ -43,36 +41,30 @@ assert os.waitpid(worker, 0)[1] == 0
 """
 
 
-@pytest.fixture(scope="module", name="told")
-def _told() -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE],
-        check=False,
-        env=environment_with_sluice(),
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture(scope="module", name="worker")
+def _worker() -> dict[str, Any]:
+    done = run_python(CODE)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
 
 
-def test_a_worker_is_forked_with_all_that_it_needs_but_polars(told: dict[str, Any]) -> None:
+def test_a_worker_is_forked_with_all_that_it_needs_but_polars(worker: dict[str, Any]) -> None:
     needed = {"numpy", "pandas", "pyarrow.parquet", "pyspark.worker"}
     needed |= {"sluice.core.state", "sluice.declaration.nodes", "sluice.protocol.records"}
 
-    assert needed <= set(told["modules"])
-    assert "polars" not in told["modules"]
-    assert not [name for name in told["threads"] if name.startswith(("polars", "tokio"))]
+    assert needed <= set(worker["modules"])
+    assert "polars" not in worker["modules"]
+    assert not [name for name in worker["threads"] if name.startswith(("polars", "tokio"))]
 
 
 def test_what_is_imported_is_not_searched_for_garbage_behind_each_task(
-    told: dict[str, Any],
+    worker: dict[str, Any],
 ) -> None:
-    assert told["left"] < 1_000
-    assert told["imported"] > 10_000  # Of what a worker imports itself.
-    assert told["first"] < 1_000
+    assert worker["left"] < 1_000
+    assert worker["imported"] > 10_000  # Of what a worker imports itself.
+    assert worker["first"] < 1_000
 
 
-def test_a_task_s_garbage_is_found_as_ever(told: dict[str, Any]) -> None:
-    assert told["found"] == 3
+def test_a_task_s_garbage_is_found_as_ever(worker: dict[str, Any]) -> None:
+    assert worker["found"] == 3

@@ -1,4 +1,4 @@
-"""The note of an Iceberg table: a property that only sinks of this version wrote."""
+"""The note of an Iceberg table: a property that holds a sink's time line, and stays small."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Kafka as a declaration: what it opens, what it refuses, and that it shows no password.
+"""Kafka without a broker: declarations, values as rows and rows as messages, and the note.
 
-The rows of Kafka's values, and of those that cannot be decoded.
-
-A record with a value that its column cannot hold is malformed, and does not stop the job.
-
-The note of what was published, and rows as messages.
+A declaration refuses what is wrong and shows no password.  A record with a value that cannot be
+decoded, or that its column cannot hold, is malformed, and does not stop the job.
 """
 
 from __future__ import annotations
@@ -60,6 +57,7 @@ def test_a_declaration_travels_and_resolves_its_parameters() -> None:
     given = {"kafka": HERE, "topics": "a, b", "registry": "http://r", "me": "x"}
     source: Any = pickle.loads(pickle.dumps(spec)).open(given, None)  # noqa: S301
 
+    assert Kafka(HERE, "t").value == Raw()
     assert source.topics == ("a", "b")
     assert source.cluster == Cluster(HERE, (("client.id", "x"),))
     assert pickle.loads(pickle.dumps(source)) == source  # noqa: S301
@@ -146,10 +144,6 @@ def test_a_sink_that_upserts_needs_a_key(tmp_path: Path) -> None:
         KafkaTopic(HERE, param("t", required=False)).open("alerts", {}, ROOT)
 
 
-def test_raw_is_the_default() -> None:
-    assert Kafka(HERE, "t").value == Raw()
-
-
 @pytest.mark.parametrize(
     ("schema", "columns", "words"),
     [
@@ -167,6 +161,14 @@ def test_json_with_a_name_that_is_taken_is_refused(
 
 
 REGISTRY_CLIENT = "confluent_kafka.schema_registry._sync.schema_registry_client"
+LINE = {
+    "type": "record",
+    "name": "Line",
+    "fields": [
+        {"name": "sku", "type": "string"},
+        {"name": "seen", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
 ORDER: dict[str, Any] = {
     "type": "record",
     "name": "Order",
@@ -181,23 +183,7 @@ ORDER: dict[str, Any] = {
         },
         {"name": "note", "type": ["null", "string"], "default": None},
         {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
-        {
-            "name": "lines",
-            "type": {
-                "type": "array",
-                "items": {
-                    "type": "record",
-                    "name": "Line",
-                    "fields": [
-                        {"name": "sku", "type": "string"},
-                        {
-                            "name": "seen",
-                            "type": {"type": "long", "logicalType": "timestamp-millis"},
-                        },
-                    ],
-                },
-            },
-        },
+        {"name": "lines", "type": {"type": "array", "items": LINE}},
         {"name": "tags", "type": {"type": "map", "values": "int"}},
         {"name": "second", "type": ["null", "Kind"], "default": None},
     ],
@@ -217,6 +203,10 @@ A_ROW: dict[str, Any] = {
 READ = A_ROW | {"tags": [("a", 1)]}
 
 
+def record_of(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [*fields]}
+
+
 def avro(row: dict[str, Any], schema: dict[str, Any] = ORDER) -> bytes:
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema, named_schemas={}), row)
@@ -234,7 +224,7 @@ def nulls(values: Values) -> dict[str, Any]:
     return {field.name: None for field in values.fields()}
 
 
-def test_an_avro_record_becomes_columns_and_what_is_none_keeps_its_row() -> None:
+def test_an_avro_record_becomes_columns_and_what_is_no_avro_keeps_its_row() -> None:
     values = AvroValues(json.dumps(ORDER))
     good = avro(A_ROW)
 
@@ -256,6 +246,10 @@ def test_an_avro_record_becomes_columns_and_what_is_none_keeps_its_row() -> None
         (["int", "string"], "is a union of int, string, which no column can hold"),
         ("Unknown", "is Unknown, which has no column type here"),
         (["null", "shop.Order"], "'shop.Order' within itself"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 40},
+            "'x' of the .* is a decimal of 40 digits",
+        ),
     ],
 )
 def test_an_avro_schema_that_no_column_can_hold_is_refused(type_: Any, problem: str) -> None:
@@ -272,7 +266,7 @@ def test_an_avro_schema_that_is_none_is_refused() -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The registry's GET /schemas/ids/{id}, which is all that is asked."""
+    """The registry's GET /schemas/ids/{id}, the only request that is made."""
 
     schemas: ClassVar[dict[str, str]] = {}
     asked: ClassVar[list[str]] = []
@@ -355,9 +349,15 @@ def test_a_registry_that_refuses_or_is_away_is_no_malformed_row(
 
 
 def descriptors() -> bytes:
-    """What protoc writes of a file with a nested message, a map, an enum and an optional field."""
+    """What protoc writes of a file with a nested message, a map, an enum, an optional field and a
+    time.
+    """
     of = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    imported = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(imported)
+    file = descriptor_pb2.FileDescriptorProto(
+        name="shop.proto", package="shop", syntax="proto3", dependency=[imported.name]
+    )
     file.enum_type.add(name="Kind").value.add(name="A", number=0)
     file.message_type.add(name="Other").field.add(
         name="x", number=1, type=of.TYPE_INT32, label=of.LABEL_OPTIONAL
@@ -383,11 +383,15 @@ def descriptors() -> bytes:
     ]
     for number, (name, type_, label, rest) in enumerate(declared, start=1):
         order.field.add(name=name, number=number, type=type_, label=label, **rest)
-    body: bytes = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    timed = file.message_type.add(name="Timed").field
+    time = {"type": of.TYPE_MESSAGE, "type_name": ".google.protobuf.Timestamp"}
+    timed.add(name="at", number=1, label=one, **time)
+    timed.add(name="n", number=2, type=of.TYPE_INT64, label=one)
+    body: bytes = descriptor_pb2.FileDescriptorSet(file=[imported, file]).SerializeToString()
     return body
 
 
-def test_a_protobuf_message_becomes_columns_and_what_is_none_keeps_its_row() -> None:
+def test_a_protobuf_message_becomes_columns_and_what_is_no_protobuf_keeps_its_row() -> None:
     values = ProtobufValues("shop.Order", descriptors())
     class_ = values.message_class()
     full = class_(id=-1, note="", kind=0, tags={"a": 1}, big=2**64 - 1, raw=b"\0")
@@ -458,7 +462,7 @@ def test_json_is_text_for_spark_where_a_tombstone_is_an_object_without_fields() 
         json.loads(texts[2])
 
 
-def test_text_that_is_none_keeps_its_row() -> None:
+def test_a_value_that_is_no_text_keeps_its_row() -> None:
     values = RawValues(as_text=True)
     decoded = values.decode([b"ok", b"\xff", None])
     assert as_rows(values, decoded) == [{"value": "ok"}, {"value": None}, {"value": None}]
@@ -466,8 +470,7 @@ def test_text_that_is_none_keeps_its_row() -> None:
 
 
 def test_a_value_with_a_column_of_kafkas_name_is_refused_until_one_is_renamed() -> None:
-    schema = {"type": "record", "name": "R", "fields": [{"name": "offset", "type": "int"}]}
-    values = AvroValues(json.dumps(schema))
+    values = AvroValues(json.dumps(record_of({"name": "offset", "type": "int"})))
     with pytest.raises(ConfigurationError, match=r'columns=\("offset as kafka_offset",\)'):
         MetadataColumns(("offset",)).schema(values)
     names = MetadataColumns(("offset as kafka_offset",)).schema(values).names
@@ -479,19 +482,10 @@ NEVER = 2**63 - 1
 
 def avro_of_sentinels(kind: str, at: int) -> tuple[AvroValues, Decoded]:
     """Two records: the first moment, and *at*."""
-    written = {"type": "record", "name": "R", "fields": [{"name": "at", "type": "long"}]}
-    declared = {
-        **written,
-        "fields": [{"name": "at", "type": {"type": "long", "logicalType": kind}}],
-    }
+    written = record_of({"name": "at", "type": "long"})
+    declared = record_of({"name": "at", "type": {"type": "long", "logicalType": kind}})
     values = AvroValues(json.dumps(declared))
-    return values, values.decode([_encoded(written, {"at": one}) for one in (0, at)])
-
-
-def _encoded(schema: dict[str, Any], record: dict[str, Any]) -> bytes:
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), record)
-    return stream.getvalue()
+    return values, values.decode([avro({"at": moment}, written) for moment in (0, at)])
 
 
 @pytest.mark.parametrize("at", [NEVER, -(2**63), NEVER // 1000 + 1])
@@ -518,7 +512,7 @@ def test_an_avro_time_of_the_year_30000_is_kept() -> None:
 
 @pytest.mark.parametrize("seconds", [2**62, 10**15, -(2**62)])
 def test_a_protobuf_time_that_is_no_moment_makes_its_record_malformed_alone(seconds: int) -> None:
-    values = ProtobufValues("shop.Timed", _timed_descriptors())
+    values = ProtobufValues("shop.Timed", descriptors())
     class_ = values.message_class()
     messages = [class_(n=7), class_(n=8)]
     messages[0].at.seconds = 1
@@ -531,42 +525,6 @@ def test_a_protobuf_time_that_is_no_moment_makes_its_record_malformed_alone(seco
     rows = as_rows(values, decoded)
     assert [row["n"] for row in rows] == [7, None, None]
     assert [row["tombstone"] for row in rows] == [False, False, True]
-
-
-def _timed_descriptors() -> bytes:
-    from google.protobuf import descriptor_pb2
-
-    of = descriptor_pb2.FieldDescriptorProto
-    given = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(given)
-    file = descriptor_pb2.FileDescriptorProto(
-        name="timed.proto", package="shop", syntax="proto3", dependency=[given.name]
-    )
-    fields = file.message_type.add(name="Timed").field
-    fields.add(
-        name="at",
-        number=1,
-        type=of.TYPE_MESSAGE,
-        label=of.LABEL_OPTIONAL,
-        type_name=".google.protobuf.Timestamp",
-    )
-    fields.add(name="n", number=2, type=of.TYPE_INT64, label=of.LABEL_OPTIONAL)
-    body: bytes = descriptor_pb2.FileDescriptorSet(file=[given, file]).SerializeToString()
-    return body
-
-
-def test_a_decimal_of_more_digits_than_a_column_holds_is_refused_by_name() -> None:
-    schema = {
-        "type": "record",
-        "name": "R",
-        "fields": [
-            {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 40}}
-        ],
-    }
-    values: Values = AvroValues(json.dumps(schema))
-
-    with pytest.raises(ConfigurationError, match=r"'d' of the .* is a decimal of 40 digits"):
-        values.fields()
 
 
 @pytest.mark.parametrize(
@@ -619,13 +577,11 @@ def test_json_has_every_column_in_a_form_that_is_documented(without: tuple[str, 
 
 
 def messages(row: AvroRow, table: pa.Table) -> list[bytes]:
-    made = MessageFormat(row).values(table)
-    return [one for one in made if isinstance(one, bytes)]
+    return [value for value in MessageFormat(row).values(table) if isinstance(value, bytes)]
 
 
 def test_avro_is_framed_with_the_schemas_id() -> None:
-    fields = [{"name": "id", "type": "long"}, {"name": "text", "type": ["null", "string"]}]
-    schema = {"type": "record", "name": "R", "fields": fields}
+    schema = record_of({"name": "id", "type": "long"}, {"name": "text", "type": ["null", "string"]})
     table = TABLE.select(["id", "text"])
     plain = messages(AvroRow(json.dumps(schema)), table)
     framed = messages(AvroRow(json.dumps(schema), 42), table)
