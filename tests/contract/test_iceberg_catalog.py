@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties, without
+from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties, without_secrets
 from sluice.connectors.iceberg.declared_sink import IcebergTable as Sink
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.declaration.params import env, param
@@ -48,7 +48,7 @@ def test_no_message_and_no_repr_shows_a_secret(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(StoreUnavailable) as raised:
         sink.is_published(1)
     assert "s3cr" not in str(raised.value)
-    assert without("user joe of s3cr!t and s3cr%21t, hush", sink.place.properties) == (
+    assert without_secrets("user joe of s3cr!t and s3cr%21t, hush", sink.place.properties) == (
         "user joe of *** and ***, ***"
     )
 

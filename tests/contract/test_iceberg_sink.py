@@ -21,7 +21,7 @@ from pyiceberg.types import IntegerType, LongType, StringType
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
-from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, noted, property_of
+from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, property_of, timeline_in
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.declaration.places import DELETED
@@ -404,7 +404,7 @@ def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(
     sink = case.open()
     assert isinstance(sink, IcebergSink)
     table = loaded(tmp_path)
-    short = noted(table.properties, sink.identity).shortened(2)
+    short = timeline_in(table.properties, sink.identity).shortened(2)
     with table.transaction() as transaction:
         transaction.set_properties({property_of(sink.identity): encoded_property(short)})
 

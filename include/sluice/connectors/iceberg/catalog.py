@@ -137,8 +137,9 @@ class CatalogTable:
         require_installed("pyiceberg", "sqlalchemy", who=f"the Iceberg table {self.name}")
 
     def _message(self, what: str, error: Exception) -> str:
-        return f"the catalog or the files of the Iceberg table {self.name} {what}: " + without(
-            f"{type(error).__name__}: {error}", self.properties
+        return (
+            f"the catalog or the files of the Iceberg table {self.name} {what}: "
+            + without_secrets(f"{type(error).__name__}: {error}", self.properties)
         )
 
 
@@ -165,7 +166,7 @@ def catalog_properties(
     return tuple(sorted(properties.items()))
 
 
-def without(text: str, properties: tuple[tuple[str, str], ...]) -> str:
+def without_secrets(text: str, properties: tuple[tuple[str, str], ...]) -> str:
     """*text* without the secrets of *properties*, passwords in URIs included."""
     secrets = {value for key, value in properties if _SECRET.search(key)}
     for _, value in properties:
@@ -186,8 +187,9 @@ def _catalog(properties: tuple[tuple[str, str], ...]) -> Catalog:
         return load_catalog(name, **others)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"the Iceberg catalog {name!r} cannot be opened: {without(str(error), properties)}; "
-            "see the catalog's properties in pyiceberg's documentation"
+            f"the Iceberg catalog {name!r} cannot be opened: "
+            f"{without_secrets(str(error), properties)}; see the catalog's properties in "
+            "pyiceberg's documentation"
         ) from None
 
 

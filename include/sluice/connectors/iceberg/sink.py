@@ -178,14 +178,14 @@ class IcebergSink:
             return Staging(table, self.identity).damage_of(committables)
 
     def is_published(self, checkpoint_id: int) -> bool:
-        return self._noted().shows(checkpoint_id)
+        return self._timeline().shows(checkpoint_id)
 
     @property
     def rolls_back(self) -> RollBack:
         return RollBack.ON_REQUEST
 
     def standing(self, life: str, version: int | None) -> TimelineComparison:
-        return self._noted().standing(life, version)
+        return self._timeline().standing(life, version)
 
     def is_empty(self) -> bool:
         table = self._found()
@@ -234,7 +234,7 @@ class IcebergSink:
             return
         staging = Staging(table, self.identity)
         files = [one.file for one in staging.listed() if one.checkpoint_id == checkpoint_id]
-        if files and noted(table.properties, self.identity).shows(checkpoint_id):
+        if files and timeline_in(table.properties, self.identity).shows(checkpoint_id):
             with self.place.failures():
                 in_snapshots = staging.named()
             files = [file for file in files if file not in in_snapshots]
@@ -274,7 +274,7 @@ class IcebergSink:
             raise ConfigurationError(
                 f"the Iceberg table {self.place.name} has no branch {self.branch!r}; create it"
             )
-        return table, noted(table.properties, self.identity)
+        return table, timeline_in(table.properties, self.identity)
 
     def _created(self, committables: Sequence[Committable]) -> Table:
         """The table, created with the columns of the staged rows; without rows it has none."""
@@ -304,9 +304,9 @@ class IcebergSink:
     def _name(self) -> str:
         return f"Iceberg table {self.place.name}"
 
-    def _noted(self) -> Timeline:
+    def _timeline(self) -> Timeline:
         table = self._found()
-        return Timeline() if table is None else noted(table.properties, self.identity)
+        return Timeline() if table is None else timeline_in(table.properties, self.identity)
 
     def _found(self) -> Table | None:
         """The table; None if it does not exist yet."""
@@ -724,7 +724,7 @@ def encoded_property(timeline: Timeline) -> str:
     return staged_sink.encoded_timeline(timeline, MAX_BYTES)
 
 
-def noted(properties: Mapping[str, str], identity: str) -> Timeline:
+def timeline_in(properties: Mapping[str, str], identity: str) -> Timeline:
     """The time line in a table's properties; ProtocolViolation for a note of another format."""
     name = property_of(identity)
     text = properties.get(name)

@@ -95,7 +95,7 @@ class KafkaTarget:
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:
-        def write(before: Timeline) -> Write:
+        def decide(before: Timeline) -> Write:
             with named(self._name):
                 after = before.publishing(writer, checkpoint_id, parent)
             return None if after is None else (after, send)
@@ -103,7 +103,7 @@ class KafkaTarget:
         def send(producer: Producer) -> None:
             self._send(producer, checkpoint_id, rows)
 
-        self._write(write)
+        self._write(decide)
 
     def timeline(self) -> Timeline:
         """See ``Target``; of very many spans the oldest are dropped (``MAX_BYTES``)."""
@@ -114,7 +114,7 @@ class KafkaTarget:
         return self.topic.is_empty()
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
-        def write(before: Timeline) -> Write:
+        def decide(before: Timeline) -> Write:
             with named(self._name):
                 after = before.recovered(writer, recovery)
             if after is None:
@@ -130,7 +130,7 @@ class KafkaTarget:
                 )
             return after, lambda _: None
 
-        self._write(write)
+        self._write(decide)
 
     def describe(self, version: int) -> str:
         return f"records of topic {self.topic.name} with header {CHECKPOINT_HEADER}={version}"
@@ -139,26 +139,26 @@ class KafkaTarget:
     def _name(self) -> str:
         return f"Kafka topic {self.topic.name!r}"
 
-    def _write(self, write: Callable[[Timeline], Write]) -> None:
-        """Write what *write* returns for the present note, unless another process has done it.
+    def _write(self, decide: Callable[[Timeline], Write]) -> None:
+        """Write what *decide* returns for the present note, unless another process has done it.
 
-        Who is fenced while it writes waits for the other process first.
+        When this process is fenced, it first waits for the other one.
         """
         self.topic.check_exists()
         if not self.transactional:
-            if (found := write(self.topic.note())) is not None:
+            if (found := decide(self.topic.note())) is not None:
                 self.topic.at_least_once(*found)
             return
         for attempt in range(ATTEMPTS):
             try:
-                self.topic.in_transaction(write)
+                self.topic.in_transaction(decide)
             except FencedByAnother:
                 patience_s = PATIENCE_S * 2**attempt * random.uniform(0.7, 1.3)  # noqa: S311
                 until = time.monotonic() + patience_s
                 while attempt + 1 < ATTEMPTS and time.monotonic() < until:
                     # Raises if the time line refuses it.
                     with suppress(TableMismatch):
-                        if write(self.topic.note()) is None:
+                        if decide(self.topic.note()) is None:
                             return
                     time.sleep(TRANSACTION_POLL_S)
             else:
@@ -238,8 +238,8 @@ class NotedTopic:
             )
             return all(low == high for low, high in ends)
 
-    def in_transaction(self, write: Callable[[Timeline], Write]) -> None:
-        """Fence older producers, and write what *write* returns for the note read after that.
+    def in_transaction(self, decide: Callable[[Timeline], Write]) -> None:
+        """Fence older producers, and write what *decide* returns for the note read after that.
 
         Raises:
             FencedByAnother: nothing was written, as another process is at work.
@@ -248,7 +248,7 @@ class NotedTopic:
         with self._consumer(stable=True) as consumer, self._translated():
             producer = self.cluster.producer(transactional_id=self.group)
             producer.init_transactions(self.cluster.timeout_s)
-            found = write(self._read(consumer))
+            found = decide(self._read(consumer))
             if found is None:
                 return
             note, send = found

@@ -251,7 +251,7 @@ def copy_out(connection: Connection, query: Composed, batch_bytes: int) -> Itera
             connection.close()
 
 
-def parsed(csv: bytes, selection: Selection, schema: pa.Schema) -> pa.RecordBatch:
+def parsed_csv(csv: bytes, selection: Selection, schema: pa.Schema) -> pa.RecordBatch:
     """The rows in *csv*; ConfigurationError for a value that Arrow lacks, as an infinite date."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv

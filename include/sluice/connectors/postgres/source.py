@@ -41,7 +41,7 @@ from sluice.connectors.postgres.copy import (
     Selection,
     copy_out,
     filter_sql,
-    parsed,
+    parsed_csv,
     select,
 )
 from sluice.connectors.postgres.server import (
@@ -189,7 +189,7 @@ class PostgresTableSource(OffsetSource):
             schema = selection.schema()
             query = selection.sql(self.where, piece.start, piece.end)
             for csv in copy_out(connection, query, self.batch_bytes):
-                yield parsed(csv, selection, schema)
+                yield parsed_csv(csv, selection, schema)
 
     def _selection(self, connection: Connection) -> Selection:
         table_oid(connection, self.table)
