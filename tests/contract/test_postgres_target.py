@@ -232,6 +232,7 @@ def test_a_missing_privilege_names_the_fix(
     database: Database, table: str, root: StoreLocation
 ) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
+    publish(sink_of(database, table, root), 1, None, [])  # Makes the ledger.
     database.run(f"GRANT USAGE ON SCHEMA {table.partition('.')[0]} TO guest")
     guest = PostgresTable(database.guest_dsn, table).open("orders", {}, root.below("guest"))
     with pytest.raises(ConfigurationError, match=r"\(42501\).*GRANT"):
