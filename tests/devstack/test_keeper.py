@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 from sluice.devstack import processes
-from sluice.devstack import processes as devstack_processes
 from sluice.devstack.child import keep, keeper_command
 from sluice.devstack.processes import Launch, ProcessRecord
 
@@ -51,17 +50,11 @@ def test_a_killed_server_comes_back_and_a_stop_leaves_nothing(tmp_path: Path) ->
         processes.stop_all([record], stack_id=None, grace_s=5)
 
     assert "ended with -9; starting it anew" in (tmp_path / "log").read_text()
-    assert devstack_processes.inspect(second) is None
+    assert processes.inspect(second) is None
     assert processes.members(record) == ()
 
 
 def test_a_server_that_cannot_start_ends_its_keeper_with_its_code() -> None:
     assert keep([sys.executable, "-c", "raise SystemExit(3)"]) == 3
-    assert keeper_command(("a", "b")) == (
-        sys.executable,
-        "-m",
-        "sluice.devstack.child",
-        "keep",
-        "a",
-        "b",
-    )
+    module = "sluice.devstack.child"
+    assert keeper_command(("a", "b")) == (sys.executable, "-m", module, "keep", "a", "b")

@@ -12,7 +12,6 @@ import psycopg2
 import pytest
 
 from sluice.devstack import processes, servers
-from sluice.devstack import processes as devstack_processes
 from sluice.devstack.processes import ProcessRecord
 
 Start = Callable[[], ProcessRecord]
@@ -20,7 +19,7 @@ Start = Callable[[], ProcessRecord]
 
 @pytest.fixture
 def port() -> int:
-    return devstack_processes.free_ports(1)[0]
+    return processes.free_ports(1)[0]
 
 
 @pytest.fixture
@@ -66,10 +65,7 @@ def query(sluice_dir: Path, port: int, statement: str) -> list[tuple[object, ...
 
 def postgres_processes(sluice_dir: Path) -> list[int]:
     data = (sluice_dir / "postgres" / "18").resolve()
-    seen = {
-        info.pid: devstack_processes.program_and_folder(info.pid)
-        for info in devstack_processes.all_processes()
-    }
+    seen = {info.pid: processes.program_and_folder(info.pid) for info in processes.all_processes()}
     return [pid for pid, where in seen.items() if where is not None and where[1] == data]
 
 
@@ -109,7 +105,7 @@ def test_only_airflow_gets_in_with_its_password_and_is_no_superuser(
     for user, database in (("airflow", "airflow"), ("postgres", "postgres"), ("root", "airflow")):
         with pytest.raises(psycopg2.OperationalError):
             psycopg2.connect(
-                host=devstack_processes.LOOPBACK,
+                host=processes.LOOPBACK,
                 port=port,
                 user=user,
                 dbname=database,

@@ -14,7 +14,6 @@ from uuid import uuid4
 import pytest
 
 from sluice.devstack import processes
-from sluice.devstack import processes as devstack_processes
 from sluice.devstack.processes import Launch, ProcessRecord
 from sluice.errors import ConfigurationError
 
@@ -70,14 +69,12 @@ def wait_until(is_true: Callable[[], object], timeout_s: float = 20.0) -> None:
 
 def marked(stack_id: str) -> list[int]:
     mark = f"{processes.STACK_ID_VARIABLE}={stack_id}".encode()
-    return [
-        i.pid for i in devstack_processes.all_processes() if devstack_processes.carries(i.pid, mark)
-    ]
+    return [i.pid for i in processes.all_processes() if processes.carries(i.pid, mark)]
 
 
 def test_a_child_leads_its_own_session_and_is_stopped(tmp_path: Path, stack_id: str) -> None:
     record = processes.start(a_launch(tmp_path, SLEEPER, stack_id))
-    info = devstack_processes.inspect(record.pid)
+    info = processes.inspect(record.pid)
     assert info is not None
     assert (info.session, info.pgid) == (record.pid, record.pgid)
     assert processes.is_alive(record)

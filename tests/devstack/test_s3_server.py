@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Event
@@ -10,41 +10,42 @@ from threading import Event
 import pytest
 
 from sluice.devstack import processes, servers
-from sluice.devstack import processes as devstack_processes
 from sluice.devstack.processes import ProcessRecord
 
 pytestmark = pytest.mark.s3
 
 
+Start = Callable[[Callable[[int], bool]], ProcessRecord]
+
+
 @pytest.fixture
 def port() -> int:
-    return devstack_processes.free_ports(1)[0]
+    return processes.free_ports(1)[0]
 
 
-@pytest.fixture
-def records() -> Iterator[list[ProcessRecord]]:
+@pytest.fixture(name="start")
+def _start(tmp_path: Path, port: int) -> Iterator[Start]:
+    """Starts the server, and waits until it is ready."""
     started: list[ProcessRecord] = []
-    yield started
+
+    def start(is_ready: Callable[[int], bool]) -> ProcessRecord:
+        launch = servers.s3_launch(port=port, sluice_dir=tmp_path, env=dict(os.environ))
+        record = processes.start(launch)
+        started.append(record)
+        timeout_s = servers.S3_START_TIMEOUT_S
+        processes.wait_until_ready(
+            record, lambda: is_ready(port), timeout_s=timeout_s, cancelled=Event()
+        )
+        return record
+
+    yield start
     processes.stop_all(started, stack_id=None, grace_s=5)
-
-
-def start(sluice_dir: Path, port: int, records: list[ProcessRecord]) -> ProcessRecord:
-    launch = servers.s3_launch(port=port, sluice_dir=sluice_dir, env=dict(os.environ))
-    record = processes.start(launch)
-    records.append(record)
-    processes.wait_until_ready(
-        record,
-        lambda: servers.bucket_exists_or_is_created(port),
-        timeout_s=servers.S3_START_TIMEOUT_S,
-        cancelled=Event(),
-    )
-    return record
 
 
 def request(
     port: int, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, bytes]:
-    connection = HTTPConnection(devstack_processes.LOOPBACK, port, timeout=30)
+    connection = HTTPConnection(processes.LOOPBACK, port, timeout=30)
     try:
         connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
         answer = connection.getresponse()
@@ -53,17 +54,15 @@ def request(
         connection.close()
 
 
-def test_objects_survive_kill_9_and_stay_create_only(
-    tmp_path: Path, port: int, records: list[ProcessRecord]
-) -> None:
-    first = start(tmp_path, port, records)
+def test_objects_survive_kill_9_and_stay_create_only(port: int, start: Start) -> None:
+    first = start(servers.bucket_exists_or_is_created)
     key = f"/{servers.BUCKET}/jobs/a/journal/0000000001"
     assert request(port, "PUT", key, b"entry", If_None_Match="*")[0] == 200
 
     os.kill(first.pid, signal.SIGKILL)
     processes.stop_all([first], stack_id=None, grace_s=5)
     assert not servers.serves_bucket(port)
-    start(tmp_path, port, records)
+    start(servers.bucket_exists_or_is_created)
 
     assert servers.serves_bucket(port)
     assert request(port, "GET", key) == (200, b"entry")
@@ -71,26 +70,14 @@ def test_objects_survive_kill_9_and_stay_create_only(
     assert request(port, "GET", key) == (200, b"entry")
 
 
-def test_a_server_makes_its_bucket_itself(
-    tmp_path: Path, port: int, records: list[ProcessRecord]
-) -> None:
-    record = processes.start(
-        servers.s3_launch(port=port, sluice_dir=tmp_path, env=dict(os.environ))
-    )
-    records.append(record)
-
-    processes.wait_until_ready(
-        record,
-        lambda: servers.serves_bucket(port),
-        timeout_s=servers.S3_START_TIMEOUT_S,
-        cancelled=Event(),
-    )
+def test_a_server_makes_its_bucket_itself(start: Start) -> None:
+    start(servers.serves_bucket)
 
 
 def test_the_data_lies_in_our_folder_and_nothing_listens_beyond_loopback(
-    tmp_path: Path, port: int, records: list[ProcessRecord]
+    tmp_path: Path, port: int, start: Start
 ) -> None:
-    record = start(tmp_path, port, records)
+    record = start(servers.bucket_exists_or_is_created)
 
     assert request(port, "PUT", f"/{servers.BUCKET}/k", b"v")[0] == 200
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.devstack.demo import made_a_dag
+from sluice.devstack.demo import dag_selection
 from sluice.devstack.stack import Ports, StackOptions, service_environment
 
 PORTS = Ports(s3=1, spark=2, spark_ui=3, airflow=4, worker_log=5, trigger_log=6, postgres=7)
@@ -27,5 +27,5 @@ def test_a_demo_of_a_pipeline_that_the_project_does_not_select_makes_it_a_dag(
     monkeypatch.delenv("SLUICE_DAGS", raising=False)
     monkeypatch.delenv("SLUICE_PIPELINES", raising=False)
 
-    assert made_a_dag("auctions") == {}
-    assert made_a_dag("nexmark_q4") == {"SLUICE_DAGS": "!nexmark_* nexmark_q4"}
+    assert dag_selection("auctions") == {}
+    assert dag_selection("nexmark_q4") == {"SLUICE_DAGS": "!nexmark_* nexmark_q4"}

@@ -15,10 +15,15 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from sluice.devstack import airflow as devstack_airflow
 from sluice.devstack import processes
-from sluice.devstack import processes as devstack_processes
-from sluice.devstack.airflow import COMPONENTS, AirflowApi
+from sluice.devstack.airflow import (
+    AIRFLOW_START_TIMEOUT_S,
+    COMPONENTS,
+    AirflowApi,
+    AirflowSettings,
+    airflow_launch,
+    write_airflow_settings,
+)
 from sluice.devstack.child import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE, ProcessRecord
 from sluice.devstack.stack import inherited_environment
@@ -31,7 +36,7 @@ RESTART_TIMEOUT_S = 90.0  # Seconds on a quiet machine.
 
 @dataclass(frozen=True)
 class RunningAirflow:
-    settings: devstack_airflow.AirflowSettings
+    settings: AirflowSettings
     record: ProcessRecord
     stack_id: str
     log: Path
@@ -63,8 +68,8 @@ class RunningAirflow:
 def marked(assignment: str) -> set[int]:
     return {
         info.pid
-        for info in devstack_processes.all_processes()
-        if devstack_processes.carries(info.pid, assignment.encode())
+        for info in processes.all_processes()
+        if processes.carries(info.pid, assignment.encode())
     }
 
 
@@ -77,10 +82,10 @@ def wait_until(is_true: Callable[[], object], what: str) -> None:
 
 @pytest.fixture
 def airflow(tmp_path: Path) -> Iterator[RunningAirflow]:
-    port, worker_log_port, trigger_log_port = devstack_processes.free_ports(3)
+    port, worker_log_port, trigger_log_port = processes.free_ports(3)
     for name in ("dags", "plugins"):
         (tmp_path / name).mkdir()
-    settings = devstack_airflow.AirflowSettings(
+    settings = AirflowSettings(
         port=port,
         worker_log_port=worker_log_port,
         trigger_log_port=trigger_log_port,
@@ -91,17 +96,17 @@ def airflow(tmp_path: Path) -> Iterator[RunningAirflow]:
     )
     inherited = inherited_environment().items()
     env = {name: value for name, value in inherited if not name.startswith("AIRFLOW_")}
-    env["PYTHONPATH"] = str(Path(devstack_airflow.__file__).parents[2])
+    env["PYTHONPATH"] = str(Path(processes.__file__).parents[2])
     env[STACK_ID_VARIABLE] = stack_id = uuid4().hex
-    devstack_airflow.write_airflow_settings(tmp_path)
-    launch = devstack_airflow.airflow_launch(settings, sluice_dir=tmp_path, env=env)
+    write_airflow_settings(tmp_path)
+    launch = airflow_launch(settings, sluice_dir=tmp_path, env=env)
     record = processes.start(launch)
     try:
         with AirflowApi(settings.url) as api:
             processes.wait_until_ready(
                 record,
                 api.is_ready,
-                timeout_s=devstack_airflow.AIRFLOW_START_TIMEOUT_S,
+                timeout_s=AIRFLOW_START_TIMEOUT_S,
                 cancelled=Event(),
             )
         yield RunningAirflow(settings, record, stack_id, launch.log_path)
@@ -131,12 +136,12 @@ def test_killed_components_come_back_and_a_killed_supervisor_leaves_none(
     airflow: RunningAirflow,
 ) -> None:
     for port in (airflow.settings.worker_log_port, airflow.settings.trigger_log_port):
-        wait_until(partial(devstack_processes.accepts_connections, port), "no log server answers")
+        wait_until(partial(processes.accepts_connections, port), "no log server answers")
     assert set().union(*map(listening_addresses, airflow.all_processes())) == {"0100007F"}
     kill_and_see_return(airflow, "scheduler")
     kill_and_see_return(airflow, "triggerer", "dag-processor", "api-server")
     wait_until(
-        lambda: devstack_processes.accepts_connections(airflow.settings.worker_log_port),
+        lambda: processes.accepts_connections(airflow.settings.worker_log_port),
         "the killed scheduler's log server kept the port",
     )
 

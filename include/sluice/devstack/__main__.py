@@ -16,10 +16,11 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 
 _INTERRUPTED = 130  # A shell's exit code after Ctrl-C.
 
+_HERE = Path()
+
 StackFolder = Annotated[
     Path, typer.Option("--root", help="The repository; .sluice/ lies in it.", file_okay=False)
 ]
-_HERE = Path()
 
 
 @app.command()

@@ -1,21 +1,15 @@
-"""Airflow on loopback: four supervised components with LocalExecutor, tuned for short hops.
+"""Airflow on loopback, tuned for short hops, and a client of its REST API.
 
-For development only: every user of this machine is an admin, and Airflow's log servers, which ask
-for a signed token, cannot be bound to loopback.
-
-Airflow's components under supervisord, which restarts each one that dies.
-
+Its four components, with LocalExecutor, are under supervisord, which restarts each one that dies.
 ``airflow standalone`` does not: after a kill -9 of its scheduler it runs on without one.
 
     supervisord
      ├── airflow db migrate, once; if it fails, it ends supervisord
-     ├── component.py scheduler       -> airflow scheduler, when the database is migrated
-     ├── component.py api-server      -> airflow api-server
+     ├── child.py component scheduler   -> airflow scheduler, when the database is migrated
+     ├── child.py component api-server  -> airflow api-server
      └── ... (each in a process group of its own, all in one session)
 
-A client of Airflow's REST API, with the calls that the demo, tests and the CLI need.
-
-It is used over loopback only, where ``simple_auth_manager_all_admins`` makes every client an admin.
+For development only: ``simple_auth_manager_all_admins`` makes every user of this machine an admin.
 """
 
 from __future__ import annotations
@@ -34,15 +28,32 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from sluice.devstack.child import MIGRATED_FILE
+from sluice.devstack.child import MIGRATED_FILE, component_command
 from sluice.devstack.processes import LOOPBACK, Launch
 from sluice.errors import ConfigurationError, StoreUnavailable
 
 AIRFLOW_SERVICE = "airflow"
 AIRFLOW_START_TIMEOUT_S = 300.0  # 20 to 45 s on a quiet machine, longer beside two other JVMs.
+COMPONENTS = ("scheduler", "api-server", "triggerer", "dag-processor")
 
 _AUTH_MANAGER = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
 
+# A component that dies earlier is restarted after a pause that grows by 1 s each time.
+_RUNS_AFTER_S = 5
+_FOREVER = 1_000_000  # Supervisord's default is to give up after three tries.
+_STOP_WAIT_S = 8  # Less than the stack's own grace period, after which all are killed.
+
+_ANSWER_TIMEOUT_S = 30.0  # The first request after a start imports half of Airflow.
+_BUILD_TIMEOUT_S = 120.0
+_POLL_S = 0.2
+_BUSY_RETRIES = 10
+_PAGE = 100  # Airflow's own maximum.
+
+# The migration and supervisord in parallel, because supervisord takes two seconds to start.
+_MIGRATE_AND_SUPERVISE = (
+    'rm -f "$2"; { "$0" -m airflow db migrate && touch "$2" || kill $$; } &'
+    ' exec "$0" -m supervisor.supervisord --nodaemon --configuration "$1"'
+)
 _LOCAL_SETTINGS = '''\
 """Written by sluice.devstack.airflow; Airflow imports it in each of its components.
 
@@ -60,6 +71,10 @@ if sys.argv[1:2] == ["scheduler"] and os.environ.get("SLUICE_PRELOAD") == "1":
 
     preload_spark_client()
 '''
+
+JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +100,13 @@ def airflow_launch(
 ) -> Launch:
     """Return how to start Airflow; AIRFLOW_HOME is ``{sluice_dir}/airflow``.
 
-    Call `prepare` before.
+    Call ``write_airflow_settings`` before.
     """
     home = sluice_dir / "airflow"
+    files = (str(_supervisor_file(sluice_dir)), str(home / MIGRATED_FILE))
     return Launch(
         name=AIRFLOW_SERVICE,
-        command=supervisor_command(sluice_dir),
+        command=("/bin/sh", "-c", _MIGRATE_AND_SUPERVISE, sys.executable, *files),
         env={
             **env,
             "AIRFLOW_HOME": str(home),
@@ -105,14 +121,6 @@ def airflow_launch(
         log_path=sluice_dir / "logs" / "airflow.log",
         port=settings.port,
     )
-
-
-def write_airflow_settings(sluice_dir: Path) -> None:
-    """Write supervisord's configuration, and the module that preloads Spark in the scheduler."""
-    write_supervisor_configuration(sluice_dir)
-    path = sluice_dir / "airflow" / "config" / "airflow_local_settings.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_LOCAL_SETTINGS, encoding="utf-8")
 
 
 def _configuration(settings: AirflowSettings, home: Path) -> dict[str, str]:
@@ -157,36 +165,16 @@ def _configuration(settings: AirflowSettings, home: Path) -> dict[str, str]:
     }
 
 
-COMPONENTS = ("scheduler", "api-server", "triggerer", "dag-processor")
+def write_airflow_settings(sluice_dir: Path) -> None:
+    """Write supervisord's configuration, and the module that preloads Spark in the scheduler.
 
-# All in parallel, because supervisord takes two seconds to start.
-_MIGRATE_AND_SUPERVISE = (
-    'rm -f "$2"; { "$0" -m airflow db migrate && touch "$2" || kill $$; } &'
-    ' exec "$0" -m supervisor.supervisord --nodaemon --configuration "$1"'
-)
-# A component that dies earlier is restarted after a pause that grows by 1 s each time.
-_RUNS_AFTER_S = 5
-_FOREVER = 1_000_000  # Supervisord's default is to give up after three tries.
-_STOP_WAIT_S = 8  # Less than the stack's own grace period, after which all are killed.
-
-
-def supervisor_command(sluice_dir: Path) -> tuple[str, ...]:
-    """The command that migrates Airflow's database once, and then runs all components."""
-    home = sluice_dir / "airflow"
-    files = (str(_path(sluice_dir)), str(home / MIGRATED_FILE))
-    return ("/bin/sh", "-c", _MIGRATE_AND_SUPERVISE, sys.executable, *files)
-
-
-def write_supervisor_configuration(sluice_dir: Path) -> None:
-    """Write supervisord's configuration; it logs to its output, each component to a file."""
-    path = _path(sluice_dir)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    Supervisord logs to its output, each component to a file of its own.
+    """
+    local_settings = sluice_dir / "airflow" / "config" / "airflow_local_settings.py"
+    local_settings.parent.mkdir(parents=True, exist_ok=True)
+    local_settings.write_text(_LOCAL_SETTINGS, encoding="utf-8")
     programs = "".join(_program(name, sluice_dir) for name in COMPONENTS)
-    path.write_text(_supervisord(sluice_dir) + programs, encoding="utf-8")
-
-
-def component_log(sluice_dir: Path, component: str) -> Path:
-    return sluice_dir / "logs" / f"airflow-{component}.log"
+    _supervisor_file(sluice_dir).write_text(_supervisord(sluice_dir) + programs, encoding="utf-8")
 
 
 def _supervisord(sluice_dir: Path) -> str:
@@ -201,10 +189,10 @@ pidfile = {_escaped(sluice_dir / "airflow" / "supervisord.pid")}
 
 
 def _program(component: str, sluice_dir: Path) -> str:
-    command = shlex.join((sys.executable, "-m", "sluice.devstack.child", "component", component))
+    log_path = sluice_dir / "logs" / f"airflow-{component}.log"
     return f"""
 [program:{component}]
-command = {_escaped(command)}
+command = {_escaped(shlex.join(component_command(component)))}
 autorestart = true
 startsecs = {_RUNS_AFTER_S}
 startretries = {_FOREVER}
@@ -212,7 +200,7 @@ stopasgroup = true
 killasgroup = true
 stopwaitsecs = {_STOP_WAIT_S}
 redirect_stderr = true
-stdout_logfile = {_escaped(component_log(sluice_dir, component))}
+stdout_logfile = {_escaped(log_path)}
 stdout_logfile_backups = 1
 """
 
@@ -221,18 +209,8 @@ def _escaped(value: str | Path) -> str:
     return str(value).replace("%", "%%")  # Supervisord expands %(...)s.
 
 
-def _path(sluice_dir: Path) -> Path:
+def _supervisor_file(sluice_dir: Path) -> Path:
     return sluice_dir / "airflow" / "supervisord.conf"
-
-
-JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
-
-_T = TypeVar("_T")
-_ANSWER_TIMEOUT_S = 30.0  # The first request after a start imports half of Airflow.
-_BUILD_TIMEOUT_S = 120.0
-_POLL_S = 0.2
-_BUSY_RETRIES = 10
-_PAGE = 100  # Airflow's own maximum.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,36 +231,8 @@ class DagRun:
         return self.state in {"success", "failed"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    access_token: str
-
-
-@dataclass(frozen=True, slots=True)
-class _DagFile:
-    file_token: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    dag_runs: list[DagRun]
-
-
-@dataclass(frozen=True, slots=True)
-class _Component:
-    status: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Health:
-    metadatabase: _Component
-    scheduler: _Component
-    triggerer: _Component
-    dag_processor: _Component | None = None
-
-
 class AirflowApi:
-    """A client of one Airflow; use it as a context manager, or close it."""
+    """A client of one Airflow on loopback; use it as a context manager, or close it."""
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
@@ -334,10 +284,10 @@ class AirflowApi:
         self._wait(lambda: self.knows(dag_id), f"DAG {dag_id!r} did not appear", timeout_s)
 
     def unpause(self, dag_id: str) -> None:
-        """Airflow watches for the events of a DAG once it has parsed its file: have it done now."""
+        """Unpause the DAG, and have its file parsed now: only then Airflow watches its events."""
         patched = self._must("PATCH", _dag(dag_id), body={"is_paused": False})
         token = _decoded(patched, _DagFile).file_token
-        self._send("PUT", f"/api/v2/parseDagFile/{token}", None)  # Refused if it is asked already.
+        self._send("PUT", f"/api/v2/parseDagFile/{token}", None)  # Refused if it is due already.
 
     def pause(self, dag_id: str) -> None:
         self._call("PATCH", _dag(dag_id), body={"is_paused": True})
@@ -418,6 +368,34 @@ class AirflowApi:
             if time.monotonic() > deadline:
                 raise ConfigurationError(f"{complaint} within {timeout_s:.0f} s")
             time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    access_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _DagFile:
+    file_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    dag_runs: list[DagRun]
+
+
+@dataclass(frozen=True, slots=True)
+class _Component:
+    status: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Health:
+    metadatabase: _Component
+    scheduler: _Component
+    triggerer: _Component
+    dag_processor: _Component | None = None
 
 
 def _dag(dag_id: str) -> str:

@@ -1,24 +1,8 @@
-"""What the stack starts as processes: a server that is kept alive, or a component of Airflow.
+"""A process of the stack in one of three roles, each of which wraps a program in this process.
 
-    python -m sluice.devstack.child keep COMMAND…
-    python -m sluice.devstack.child component scheduler
-
-``component`` becomes one component of Airflow.
-
-A killed scheduler leaves its workers behind, blocked forever on a queue, and its log server, which
-holds the port of the next one.  So all processes of the component's former life are killed first,
-as with a container.
-
-``keep`` runs a server, and starts it anew when it dies.
-
-    keeper --starts--> server --died after a while--> pause --> server ...
-                         '--died at once, the first time--> the keeper ends with its code
-
-Both are in one process group, so a signal to that stops both.  ``up`` replaces a server that lives
-and does not answer.
-
-Airflow's log servers listen on every interface, and no option of Airflow says otherwise:
-``loopback`` is that component, listening on loopback.
+python -m sluice.devstack.child keep COMMAND…         a server, started anew when it dies
+python -m sluice.devstack.child component scheduler   a component of Airflow, under supervisord
+python -m sluice.devstack.child loopback scheduler    the same, which ``component`` becomes
 """
 
 from __future__ import annotations
@@ -34,42 +18,42 @@ from typing import Any
 
 from sluice.devstack.processes import LOOPBACK, STACK_ID_VARIABLE, kill_all_carrying
 
-COMPONENT_VARIABLE = "SLUICE_AIRFLOW_COMPONENT"
+COMPONENT_VARIABLE = "SLUICE_AIRFLOW_COMPONENT"  # A mark that all descendants inherit.
 MIGRATED_FILE = "migrated"  # A file in AIRFLOW_HOME that marks the database as migrated.
-
-_POLL_S = 0.05
-
-
-def become_component(arguments: list[str]) -> None:
-    """Kill leftovers, then become the Airflow process, which supervisord watches.
-
-    The wait for the migration has no timeout: if that fails, it ends supervisord, and this process.
-    """
-    (component,) = arguments
-    stack_id = os.environ[STACK_ID_VARIABLE]
-    killed = kill_all_carrying(
-        f"{STACK_ID_VARIABLE}={stack_id}", f"{COMPONENT_VARIABLE}={component}"
-    )
-    print(f"starting airflow {component}; killed {killed} left-over processes", flush=True)
-    migrated = Path(os.environ["AIRFLOW_HOME"]) / MIGRATED_FILE
-    while not migrated.exists():
-        time.sleep(_POLL_S)
-    os.environ[COMPONENT_VARIABLE] = component  # The mark that all its descendants inherit.
-    module = "sluice.devstack.child"
-    os.execv(sys.executable, [sys.executable, "-m", module, "loopback", component])  # noqa: S606
-
-
 RUNS_AFTER_S = 5.0
 LONGEST_PAUSE_S = 30.0
+
+_MODULE = "sluice.devstack.child"  # When it runs, its ``__name__`` is another.
+_POLL_S = 0.05
 
 
 def keeper_command(command: tuple[str, ...]) -> tuple[str, ...]:
     """The command that runs *command* under a keeper."""
-    return (sys.executable, "-m", "sluice.devstack.child", "keep", *command)
+    return (sys.executable, "-m", _MODULE, "keep", *command)
+
+
+def component_command(component: str) -> tuple[str, ...]:
+    """The command that runs a component of Airflow."""
+    return (sys.executable, "-m", _MODULE, "component", component)
+
+
+def keep_a_server(arguments: list[str]) -> None:
+    """Run the command *arguments* until SIGTERM.
+
+    Keeper and server are in one process group, so a signal to that stops both.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sys.exit(keep(arguments))
 
 
 def keep(command: list[str], *, runs_after_s: float = RUNS_AFTER_S) -> int:
-    """Run *command* for ever; return its code if it never ran for *runs_after_s*."""
+    """Run *command* for ever; return its code if it never ran for *runs_after_s*.
+
+    A server that lives and does not answer is not noticed here: ``up`` replaces it.
+
+        keeper --starts--> server --died after a while--> pause --> server ...
+                             '--died at once, the first time--> the keeper ends with its code
+    """
     has_run, deaths = False, 0
     while True:
         begin = time.monotonic()
@@ -83,12 +67,33 @@ def keep(command: list[str], *, runs_after_s: float = RUNS_AFTER_S) -> int:
         deaths += 1
 
 
-def keep_a_server(arguments: list[str]) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    sys.exit(keep(arguments))
+def become_component(arguments: list[str]) -> None:
+    """Kill leftovers, then become the Airflow process, which supervisord watches.
+
+    A killed scheduler leaves its workers behind, blocked forever on a queue, and its log server,
+    which holds the port of the next one.  So all processes of the component's former life are
+    killed first, as with a container.
+
+    The wait for the migration has no timeout: if that fails, it ends supervisord, and this process.
+    """
+    (component,) = arguments
+    stack_id = os.environ[STACK_ID_VARIABLE]
+    killed = kill_all_carrying(
+        f"{STACK_ID_VARIABLE}={stack_id}", f"{COMPONENT_VARIABLE}={component}"
+    )
+    print(f"starting airflow {component}; killed {killed} left-over processes", flush=True)
+    migrated = Path(os.environ["AIRFLOW_HOME"]) / MIGRATED_FILE
+    while not migrated.exists():
+        time.sleep(_POLL_S)
+    os.environ[COMPONENT_VARIABLE] = component
+    os.execv(sys.executable, [sys.executable, "-m", _MODULE, "loopback", component])  # noqa: S606
 
 
 def run_airflow_on_loopback(arguments: list[str]) -> None:
+    """Run Airflow with *arguments*; its log server listens on loopback.
+
+    By itself it listens on every interface, and no option of Airflow says otherwise.
+    """
     import uvicorn
 
     run = uvicorn.run

@@ -23,7 +23,7 @@ from sluice.coordinator.submission import check_sources, configure, submit
 from sluice.core.configuration import JobStatus
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
-from sluice.declaration.pipeline import Pipeline, side_outputs
+from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.project import DAGS_VARIABLE, find_pipelines, is_selected, load_pipeline
 from sluice.devstack import stack
 from sluice.devstack.airflow import AirflowApi
@@ -38,7 +38,7 @@ POLL_S = 0.5
 MAX_RESULT_ROWS = 20
 MAX_SIDE_ROWS = 5
 HEAL_AFTER_S = 40.0  # Longer than a checkpoint of the demo takes on a slow machine.
-STALLED_S = 900.0  # No checkpoint ended for so long: something is wrong that we cannot see.
+STALLED_S = 900.0  # After so long without an end of a checkpoint a person has to look.
 
 
 def run_demo(
@@ -62,7 +62,7 @@ def run_demo(
     if not any(value.startswith("s3://") for value in configuration.params.values()):
         # Fail before the minute that the stack takes to start.
         check_sources(pipeline, configuration, None)
-    started, extra_env = time.monotonic(), made_a_dag(pipeline_uid)
+    started, extra_env = time.monotonic(), dag_selection(pipeline_uid)
     with console.status("starting S3, Spark and Airflow (the first time takes a minute)"):
         running = stack.start_stack(root_dir, extra_env=extra_env)
     console.print(f"stack is up after {duration(time.monotonic() - started)}")
@@ -70,7 +70,8 @@ def run_demo(
     job = open_job(pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"]))
     verify_store(job)
     with AirflowApi(running.airflow_url) as airflow:
-        dags = _dags(pipeline)
+        uid = pipeline.uid
+        dags = (uid, f"{uid}__savepoint", f"{uid}__restore", "sluice__watchdog")
         for dag in dags:
             airflow.wait_until_known(dag)
         airflow.pause(pipeline.uid)
@@ -92,8 +93,8 @@ def run_demo(
     return status
 
 
-def made_a_dag(uid: str) -> dict[str, str]:
-    """What has the stack make DAGs of the pipeline, if the project does not."""
+def dag_selection(uid: str) -> dict[str, str]:
+    """The variable that makes DAGs of the pipeline on the stack, if the project does not."""
     patterns = find_pipelines().dags
     return {} if is_selected(uid, patterns) else {DAGS_VARIABLE: " ".join((*patterns, uid))}
 
@@ -103,22 +104,13 @@ def _heal(root_dir: Path, extra_env: Mapping[str, str], airflow: AirflowApi, uid
     airflow.unpause(uid)  # The end of an earlier job's run may have paused it.
 
 
-def _dags(pipeline: Pipeline) -> tuple[str, ...]:
-    return (
-        pipeline.uid,
-        f"{pipeline.uid}__savepoint",
-        f"{pipeline.uid}__restore",
-        "sluice__watchdog",
-    )
-
-
 def _watch(console: Console, job: Job, first_id: int, *, heal: Callable[[], object]) -> JobStatus:
     """Show progress until the job ends; every line is derived from the bucket.
 
-    Without progress for a while, *heal* restarts services that do not answer: Airflow's components
-    are supervised, but S3, Spark and the supervisor itself are not.
+    Without progress for a while, *heal* restarts what no supervisor notices: a service that lives
+    and does not answer, or a dead supervisor.
     """
-    last_change, seen = time.monotonic(), (-1, -1)
+    last_change, last_progress = time.monotonic(), (-1, -1)
     last_healed = last_change
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         while True:
@@ -126,9 +118,9 @@ def _watch(console: Console, job: Job, first_id: int, *, heal: Callable[[], obje
             if state.status.is_globally_terminal and not _uncommitted(state):
                 return state.status
             live.update(_progress(job, state, first_id))
-            now = (state.next_checkpoint_id, len(state.completed) + len(state.failed))
-            if now != seen:
-                last_change, seen = time.monotonic(), now
+            progress = (state.next_checkpoint_id, len(state.completed) + len(state.failed))
+            if progress != last_progress:
+                last_change, last_progress = time.monotonic(), progress
             if time.monotonic() - max(last_change, last_healed) > HEAL_AFTER_S:
                 heal()
                 last_healed = time.monotonic()
@@ -147,26 +139,24 @@ def _uncommitted(state: CoordinatorState) -> bool:
 
 def _progress(job: Job, state: CoordinatorState, first_id: int) -> Group:
     done = [c for c in state.completed if c.checkpoint_id >= first_id]
+    pending = state.pending[0] if state.pending else None
     table = Table.grid(padding=(0, 2))
-    for stage, acknowledged, total in _acks(job, state.pending[0] if state.pending else None):
+    for stage, acknowledged, total in _acks(job, pending):
         bar = "█" * acknowledged + "░" * (total - acknowledged)
         table.add_row(stage, bar, f"{acknowledged} of {total} acks" if total else "waiting")
-    last = done[-1] if done else None
-    words = (
-        "no checkpoint yet"
-        if last is None
-        else (
+    latest = "no checkpoint yet"
+    if done:
+        last = done[-1]
+        latest = (
             f"checkpoint {last.checkpoint_id} completed in "
             f"{duration((last.completed_at_ms - last.triggered_at_ms) / 1000)}, "
             f"{size(last.checkpointed_bytes)} written, state {size(last.full_bytes)}"
         )
-    )
-    pending = (
-        f"checkpoint {state.pending[0].checkpoint_id}: {state.pending[0].records:,} records"
-        if state.pending
-        else "between checkpoints"
-    )
-    return Group(f"[bold]{job.pipeline.uid}[/bold] {state.status.value}: {words}", pending, table)
+    under_way = "between checkpoints"
+    if pending is not None:
+        under_way = f"checkpoint {pending.checkpoint_id}: {pending.records:,} records"
+    heading = f"[bold]{job.pipeline.uid}[/bold] {state.status.value}: {latest}"
+    return Group(heading, under_way, table)
 
 
 def _acks(job: Job, pending: PendingCheckpoint | None) -> list[tuple[str, int, int]]:

