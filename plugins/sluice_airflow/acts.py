@@ -1,12 +1,7 @@
-"""The tasks of the restore DAG: ``verify`` names what will be restored, ``restore`` does it.
+"""The tasks that act on a job beside its checkpoints: restore, cancel, export, abort and restart.
 
-The task of the cancel DAG: it ends the job, and keeps checkpoints as the retention says.
-
-The last task of a savepoint's run, which copies it to another root if the form names one.
-
-The abort of a checkpoint: once, for one reason, followed by a restore of the job.
-
-Two paths lead here, and both may run, in any order, any number of times: the ``abort`` task, which
+The abort of a checkpoint happens once, for one reason, and is followed by a restore of the job.
+Two paths lead to it, and both may run, in any order, any number of times: the ``abort`` task, which
 runs however a task died, and a failed task's own callback, which is half a second faster if its
 process survived.  Neither is relied on: the watchdog aborts what both missed.
 """
@@ -50,7 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The form's field that says which one, for each target.
+MAX_MESSAGE = 500  # Characters of an exception that are journaled; the task's log has all.
+
+# The form's field that names the snapshot, for each target.
 _NAMED_IN = {
     "latest": None,
     "checkpoint": "checkpoint_id",
@@ -76,21 +73,21 @@ class VerifyOperator(CheckpointOperator):
             check_declaration(self.pipeline, continued.params)
         planned = plan(job, state, resolved)
         decision = planned.decision
-        if isinstance(decision, Stop) and planned.message:
+        if isinstance(decision, Stop):
+            if not planned.message:
+                raise RestoreError("; ".join(decision.problems))
             note(context, f"stops the job: {planned.message}")
             return {"checkpoint_id": None, "bytes": 0}
-        if isinstance(decision, Stop):
-            raise RestoreError("; ".join(decision.problems))
         rolls_back = request.options.roll_back_tables
-        told = [ahead.told(rolls_back=rolls_back) for ahead in decision.tables_ahead]
+        tables = [table.told(rolls_back=rolls_back) for table in decision.tables_ahead]
         options = [change.made for change in options_after(state, resolved.configuration)]
-        note(context, "; ".join([f"would restore {_described(decision)}", *options, *told]))
+        note(context, "; ".join([f"would restore {_described(decision)}", *options, *tables]))
         return {
             "checkpoint_id": decision.choice.checkpoint_id,
             "bytes": sum(handle.size_bytes for handle in decision.files),
         }
 
-    def told(self, error: Exception) -> str:
+    def failure_note(self, error: Exception) -> str:
         return str(error) if isinstance(error, FencedError) else f"cannot restore: {error}"
 
 
@@ -127,11 +124,11 @@ class RestoreOperator(CheckpointOperator):
             after = stop(job, JobStatus.SUSPENDED)
         elif request.only_generation is None and (is_done or state.status.is_terminal):
             switch_on(context, self.pipeline)
-        told = [ahead.told(rolls_back=False) for ahead in restored.tables_ahead]
         done = f"restored {restored.named}, generation {after.generation}; {after.status.value}"
-        with_params = [f"{name}={value}" for name, value in request.params.items()]
+        params_changed = [f"{name}={value}" for name, value in request.params.items()]
         options = [change.made for change in options_after(state, resolved.configuration)]
-        note(context, "; ".join([done, *with_params, *options, *told]))
+        tables = [table.told(rolls_back=False) for table in restored.tables_ahead]
+        note(context, "; ".join([done, *params_changed, *options, *tables]))
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,
@@ -149,21 +146,21 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
     """
     from sluice.coordinator.restore import RestoreRequest
 
-    chosen = params["target"]
-    if chosen not in _NAMED_IN:
-        raise ConfigurationError(f"target is {chosen!r}; choose {', '.join(_NAMED_IN)}")
-    _check_target(params, chosen, _NAMED_IN[chosen])
+    target = params["target"]
+    if target not in _NAMED_IN:
+        raise ConfigurationError(f"target is {target!r}; choose {', '.join(_NAMED_IN)}")
+    _require_named_alone(params, target)
     if params.get("dry_run") and params.get("then") == STAY_SUSPENDED:
         raise ConfigurationError(
             "a dry run changes nothing, so the job cannot stay suspended after it; choose one"
         )
     ignored = params.get("ignore_in_flight_of")
     return RestoreRequest(
-        checkpoint=CheckpointId(params["checkpoint_id"]) if chosen == "checkpoint" else None,
-        savepoint=params["savepoint"] if chosen == "savepoint" else None,
+        checkpoint=CheckpointId(params["checkpoint_id"]) if target == "checkpoint" else None,
+        savepoint=params["savepoint"] if target == "savepoint" else None,
         root=params.get("root") or None,
         pipeline=params.get("root_pipeline") or None,
-        pointer=params["path"] if chosen == "path" else None,
+        pointer=params["path"] if target == "path" else None,
         parallelism=tuple(re.findall(r"[^\s,]+", params.get("parallelism") or "")),
         params=given_params(pipeline, params),
         options=RestoreOptions(
@@ -179,14 +176,15 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
     )
 
 
-def _check_target(params: Mapping[str, Any], chosen: str, field: str | None) -> None:
-    named = {name: params[name] for name in _NAMED_IN.values() if name and params.get(name)}
-    if field is not None and field not in named:
-        raise ConfigurationError(f"target is {chosen!r}, but {field} is empty; give one")
-    for other, value in named.items():
+def _require_named_alone(params: Mapping[str, Any], target: str) -> None:
+    field = _NAMED_IN[target]
+    filled = {name: params[name] for name in _NAMED_IN.values() if name and params.get(name)}
+    if field is not None and field not in filled:
+        raise ConfigurationError(f"target is {target!r}, but {field} is empty; give one")
+    for other, value in filled.items():
         if other != field:
             raise ConfigurationError(
-                f"target is {chosen!r}, but {other} is {value!r}; empty it, or choose the target "
+                f"target is {target!r}, but {other} is {value!r}; empty it, or choose the target "
                 f"{other.removesuffix('_id')!r}"
             )
 
@@ -195,11 +193,10 @@ def _described(decision: RestoreApproval) -> str:
     choice = decision.choice
     if choice.checkpoint_id is None:
         return "the empty state: no checkpoint was completed yet"
-    bytes_ = sum(handle.size_bytes for handle in decision.files)
     parts = [
         str(choice.origin or f"checkpoint {choice.checkpoint_id}"),
         f"{len(decision.files)} files",
-        size(bytes_),
+        size(sum(handle.size_bytes for handle in decision.files)),
     ]
     if decision.replays_commit:
         parts.append("its sinks publish first")
@@ -226,11 +223,11 @@ class CancelOperator(CheckpointOperator):
             note(context, reason)
             raise AirflowSkipException(reason)
         after = stop(job, JobStatus.CANCELED)
-        retained = ", ".join(str(done.checkpoint_id) for done in after.completed) or "none"
+        retained = ", ".join(str(c.checkpoint_id) for c in after.completed) or "none"
         note(context, f"the job is {after.status.value}; retained checkpoints: {retained}")
         return {
             "status": after.status.value,
-            "aborted": ", ".join(str(one.checkpoint_id) for one in before.pending) or None,
+            "aborted": ", ".join(str(p.checkpoint_id) for p in before.pending) or None,
             "retained": retained,
         }
 
@@ -248,64 +245,8 @@ class ExportOperator(CheckpointOperator):
         note(context, f"savepoint {savepoint_name(context)} copied to {place}")
         return place
 
-    def told(self, error: Exception) -> str:
+    def failure_note(self, error: Exception) -> str:
         return f"the savepoint is complete in the job's own root, but was not copied: {error}"
-
-
-MAX_MESSAGE = 500  # Characters of an exception that are journaled; the task's log has all.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """The reason of an abort.  A task failure fails the job over at once."""
-
-    reason: CheckpointFailureReason
-    message: str
-    is_task_failure: bool = False
-
-
-def classify(
-    failed_tasks: frozenset[str], *, pending: PendingCheckpoint, is_declined: bool, now_ms: int
-) -> Failure:
-    """The reason of the abort, from the ids of the failed tasks and the state of the bucket.
-
-    A decline comes first, because the snapshot task of a stage that declines fails, too, and the
-    reason may not depend on which of the two was noticed first.  *failed_tasks* may be empty.
-    """
-    if is_declined:
-        return Failure(
-            reason=CheckpointFailureReason.CHECKPOINT_DECLINED, message="a subtask declined"
-        )
-    snapshots = sorted(task for task in failed_tasks if task.endswith(".snapshot"))
-    if snapshots:
-        stage = snapshots[0].removesuffix(".snapshot")
-        return Failure(
-            reason=CheckpointFailureReason.TASK_FAILURE,
-            message=f"the snapshot task of stage {stage!r} failed",
-            is_task_failure=True,
-        )
-    if now_ms >= pending.expires_at_ms:
-        waited_s = (now_ms - pending.triggered_at_ms) // 1_000
-        return Failure(
-            reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
-            message=f"not done after {waited_s} s",
-        )
-    if "finalize" in failed_tasks:
-        return Failure(
-            reason=CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
-            message="the finalize task failed",
-        )
-    if "trigger" in failed_tasks:
-        return Failure(
-            reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
-            message="the trigger task died after it had journaled the checkpoint",
-        )
-    names = ", ".join(sorted(failed_tasks)) or "a task"
-    return Failure(
-        reason=CheckpointFailureReason.TASK_FAILURE,
-        message=f"{names} of the run failed",
-        is_task_failure=True,
-    )
 
 
 class AbortOperator(CheckpointOperator):
@@ -318,16 +259,22 @@ class AbortOperator(CheckpointOperator):
         if pending is None:
             log.info("nothing to abort: no checkpoint of this run is pending")
         else:
-            states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
-            state = _fail(job, pending, _failed(states.get(ti.run_id, {})))
+            states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
+            # Without the tasks that never ran because of these.
+            failed_tasks = frozenset(task for task in states if states[task] == "failed")
+            state = _fail(job, pending, failed_tasks)
         switch_off_if_ended(context, self.pipeline, state.status)
         failed = next((f for f in reversed(state.failed) if f.cause == cause_of(ti)), None)
         if failed is not None:
+            advice = ""
+            if state.status is JobStatus.FAILED:
+                restore = f"{self.pipeline.uid}__restore"
+                advice = f": the restart strategy gave up; mend the cause, then run {restore}"
             note(
                 context,
                 f"checkpoint {failed.checkpoint_id} aborted, {failed.reason.value}: "
-                f"{failed.message}; the job is {state.status.value}"
-                f"{_advice(self.pipeline, state)}; see {page_of(failed.reason)}",
+                f"{failed.message}; the job is {state.status.value}{advice}; "
+                f"see {page_of(failed.reason)}",
             )
             emit_stats(job)
             try_to_send_trace(job, failed.checkpoint_id)
@@ -400,12 +347,54 @@ def _fail(
     )
 
 
-def _advice(pipeline: Pipeline, state: CoordinatorState) -> str:
-    if state.status is not JobStatus.FAILED:
-        return ""
-    return f": the restart strategy gave up; mend the cause, then run {pipeline.uid}__restore"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The reason of an abort.  A task failure fails the job over at once."""
+
+    reason: CheckpointFailureReason
+    message: str
+    is_task_failure: bool = False
 
 
-def _failed(states: Mapping[str, str | None]) -> frozenset[str]:
-    """The tasks that failed themselves, without those that never ran because of them."""
-    return frozenset(task for task, state in states.items() if state == "failed")
+def classify(
+    failed_tasks: frozenset[str], *, pending: PendingCheckpoint, is_declined: bool, now_ms: int
+) -> Failure:
+    """The reason of the abort, from the ids of the failed tasks and the state of the bucket.
+
+    A decline comes first, because the snapshot task of a stage that declines fails, too, and the
+    reason may not depend on which of the two was noticed first.  *failed_tasks* may be empty.
+    """
+    if is_declined:
+        return Failure(
+            reason=CheckpointFailureReason.CHECKPOINT_DECLINED, message="a subtask declined"
+        )
+    snapshots = sorted(task for task in failed_tasks if task.endswith(".snapshot"))
+    if snapshots:
+        stage = snapshots[0].removesuffix(".snapshot")
+        return Failure(
+            reason=CheckpointFailureReason.TASK_FAILURE,
+            message=f"the snapshot task of stage {stage!r} failed",
+            is_task_failure=True,
+        )
+    if now_ms >= pending.expires_at_ms:
+        waited_s = (now_ms - pending.triggered_at_ms) // 1_000
+        return Failure(
+            reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
+            message=f"not done after {waited_s} s",
+        )
+    if "finalize" in failed_tasks:
+        return Failure(
+            reason=CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+            message="the finalize task failed",
+        )
+    if "trigger" in failed_tasks:
+        return Failure(
+            reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE,
+            message="the trigger task died after it had journaled the checkpoint",
+        )
+    names = ", ".join(sorted(failed_tasks)) or "a task"
+    return Failure(
+        reason=CheckpointFailureReason.TASK_FAILURE,
+        message=f"{names} of the run failed",
+        is_task_failure=True,
+    )

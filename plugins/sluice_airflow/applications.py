@@ -1,19 +1,12 @@
-"""The name of a stage's Spark application, by which it is found at its cluster.
+"""The Spark applications of stages: found at their cluster by name, and killed.
 
     sluice-{pipeline}-{checkpoint}-{stage}-{attempt}-{life}
 
 The life is the job's, which no other job ever has, so that two roots can share a cluster.
 
-The clusters to which stages are submitted: what runs there is found by name, and killed.
-
 A standalone master, YARN's resource manager and Kubernetes' API each list what runs.  Nothing
 depends on an answer: an application that is not found is fenced by a new attempt, and one that was
 not killed writes what nothing reads.
-
-The reaper: ends Spark applications of a job's stages that no attempt awaits any more.
-
-An application outlives the task that submitted it, if the worker died.  Once its checkpoint was
-aborted, or its attempt overtaken, its acks do not count, and it only holds cores.
 """
 
 from __future__ import annotations
@@ -38,8 +31,16 @@ if TYPE_CHECKING:
     from sluice.core.state import CoordinatorState
     from sluice.job.job import Job
 
+log = logging.getLogger(__name__)
+
 LIFE_DIGITS = 8
 MAX_POD_NAME = 63  # Of a DNS label, which a driver pod's name becomes: its host name.
+
+MASTER_UI = "master_webui_address"  # In the extra of a connection to a standalone master.
+DEFAULT_UI_PORT = 8080
+TIMEOUT_S = (5, 20)  # To connect, to answer.
+LABEL = "sluice-job"
+ANNOTATION = "sluice-application"
 
 _NAME = re.compile(
     r"sluice-(?P<pipeline>\w+)-(?P<checkpoint>\d+)-(?P<stage>\w+)-(?P<attempt>\d+)-(?P<life>\w+)"
@@ -62,7 +63,7 @@ class ApplicationName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The name that *text* is; None for an application of other software."""
+        """The parts of an application's name; None for one of other software."""
         found = _NAME.fullmatch(text)
         if found is None:
             return None
@@ -102,27 +103,56 @@ def short_life(life: str) -> str:
 
 
 def tag_of(short: str) -> str:
-    """What all applications of a job's life are marked with, where a cluster has tags."""
+    """The tag of all applications of a job's life, where a cluster has tags."""
     return f"sluice-{short}"
 
 
-MASTER_UI = "master_webui_address"  # In the extra of a connection to a standalone master.
-DEFAULT_UI_PORT = 8080
-TIMEOUT_S = (5, 20)  # To connect, to answer.
-LABEL = "sluice-job"
-ANNOTATION = "sluice-application"
+def reap(job: Job, submit: Submit) -> list[str]:
+    """Kill what no attempt awaits; return the names.  A cluster that does not answer is logged.
+
+    An application outlives the task that submitted it, if the worker died.  Once its checkpoint was
+    aborted, or its attempt overtaken, its acks do not count, and it only holds cores.
+
+    The state is read after the cluster: whatever runs was journaled before it was submitted, and an
+    attempt that has ended never comes back.
+    """
+    try:
+        return _reap(job, submit)
+    except Exception:  # Nothing but cores depends on it, and the watchdog tries again.
+        log.warning("applications not reaped pipeline=%s", job.pipeline.uid, exc_info=True)
+        return []
+
+
+def _reap(job: Job, submit: Submit) -> list[str]:
+    before = job.state()
+    lives = {short_life(life) for life in (before.life, *before.earlier_lives) if life}
+    if not lives:
+        return []
+    cluster = cluster_of(submit)
+    found = cluster.applications(lives)
+    if not found:
+        return []
+    state, reaped = job.state(), []
+    for application in found:
+        name = ApplicationName.parse(application.name)
+        if name is None or name.pipeline != job.pipeline.uid or name.is_awaited(state):
+            continue
+        cluster.kill(application)
+        log.info("application killed name=%s id=%s", application.name, application.id)
+        reaped.append(application.name)
+    return reaped
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What runs, or waits to run, at a cluster: its id there, and its name."""
+    """An application that runs, or waits to run, at a cluster."""
 
     id: str
     name: str
 
 
 class SparkCluster(ABC):
-    """Where applications are submitted; every call may raise what its client raises."""
+    """A cluster that applications are submitted to; every call may raise its client's errors."""
 
     def properties(self, name: ApplicationName) -> dict[str, str]:  # noqa: ARG002 - for others
         """The Spark properties by which the application is found."""
@@ -130,7 +160,7 @@ class SparkCluster(ABC):
 
     @abstractmethod
     def applications(self, lives: Collection[str]) -> list[Application]:
-        """What was submitted in these short lives of jobs, and has not ended."""
+        """The applications that were submitted in these short lives, and have not ended."""
 
     @abstractmethod
     def kill(self, application: Application) -> None:
@@ -157,21 +187,21 @@ class Standalone(SparkCluster):
         found, errors = [], []
         for ui in self.uis:
             try:
-                said = _answer(requests.get(f"{ui}/json/", timeout=TIMEOUT_S))
-            except requests.RequestException as error:  # Of several one may be down.
+                listing = _answer(requests.get(f"{ui}/json/", timeout=TIMEOUT_S))
+            except requests.RequestException as error:  # One master of several may be down.
                 errors.append(error)
             else:
-                found += [Application(one["id"], one["name"]) for one in said["activeapps"]]
+                found += [Application(app["id"], app["name"]) for app in listing["activeapps"]]
         if len(errors) == len(self.uis):
             raise errors[0]
-        names = [(one, ApplicationName.parse(one.name)) for one in found]
-        return [one for one, name in names if name is not None and name.life in lives]
+        names = [(application, ApplicationName.parse(application.name)) for application in found]
+        return [app for app, name in names if name is not None and name.life in lives]
 
     def kill(self, application: Application) -> None:
-        asked = {"id": application.id, "terminate": "true"}
+        form = {"id": application.id, "terminate": "true"}
         for ui in self.uis:
             with suppress(requests.ConnectionError):  # As above.
-                requests.post(f"{ui}/app/kill/", data=asked, timeout=TIMEOUT_S)
+                requests.post(f"{ui}/app/kill/", data=form, timeout=TIMEOUT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +218,14 @@ class Yarn(SparkCluster):
     def applications(self, lives: Collection[str]) -> list[Application]:
         if not self.resource_manager:
             return []
-        asked = {
+        query = {
             "applicationTags": ",".join(tag_of(life) for life in lives),
             "states": "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING",
         }
         url = f"{self.resource_manager}/ws/v1/cluster/apps"
-        said = _answer(requests.get(url, params=asked, auth=self.auth, timeout=TIMEOUT_S))
-        found = (said.get("apps") or {}).get("app", [])
-        return [Application(one["id"], one["name"]) for one in found]
+        listing = _answer(requests.get(url, params=query, auth=self.auth, timeout=TIMEOUT_S))
+        found = (listing.get("apps") or {}).get("app", [])
+        return [Application(app["id"], app["name"]) for app in found]
 
     def kill(self, application: Application) -> None:
         url = f"{self.resource_manager}/ws/v1/cluster/apps/{application.id}/state"
@@ -240,15 +270,15 @@ def cluster_of(submit: Submit) -> SparkCluster:
         ConfigurationError: there is no such connection, or no stage can run as it says.
     """
     extra, hook = _opened(submit)
-    said: Mapping[str, Any] = hook._connection  # noqa: SLF001 - Its rules, with their defaults.
-    master, is_cluster_mode = str(said["master"]), said["deploy_mode"] == "cluster"
+    resolved: Mapping[str, Any] = hook._connection  # noqa: SLF001 - With the hook's defaults.
+    master, is_cluster_mode = str(resolved["master"]), resolved["deploy_mode"] == "cluster"
     if master.startswith("yarn"):
         address, auth = "", None
         if extra.get(hook._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY):  # noqa: SLF001
             address, auth = hook._get_yarn_rm_base_url(), hook._resolved_yarn_rm_auth  # noqa: SLF001
         return Yarn(address, auth, submit.conf.get("spark.yarn.tags", ""))
     if master.startswith("k8s"):
-        return Kubernetes(said["namespace"] or "default") if is_cluster_mode else NoCluster()
+        return Kubernetes(resolved["namespace"] or "default") if is_cluster_mode else NoCluster()
     if not master.startswith("spark://"):
         return NoCluster()
     if is_cluster_mode:
@@ -274,7 +304,7 @@ def _opened(submit: Submit) -> tuple[Mapping[str, Any], Any]:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         hook = SparkSubmitHook(conf=dict(submit.conf), conn_id=submit.connection)
-    except NameError as error:  # So it ends where its optional import failed.
+    except NameError as error:  # What the hook raises where its optional import failed.
         raise ConfigurationError(
             f"the master of the Airflow connection {submit.connection!r} is Kubernetes, for which "
             "Airflow's provider is not installed; run: "
@@ -285,42 +315,5 @@ def _opened(submit: Submit) -> tuple[Mapping[str, Any], Any]:
 
 def _answer(response: requests.Response) -> dict[str, Any]:
     response.raise_for_status()
-    said: dict[str, Any] = response.json()
-    return said
-
-
-log = logging.getLogger(__name__)
-
-
-def reap(job: Job, submit: Submit) -> list[str]:
-    """Kill what no attempt awaits; return the names.  A cluster that does not answer is logged.
-
-    The state is read after the cluster: whatever runs was journaled before it was submitted, and an
-    attempt that has ended never comes back.
-    """
-    try:
-        return _reap(job, submit)
-    except Exception:  # Nothing but cores depends on it, and the next look tries again.
-        log.warning("applications not reaped pipeline=%s", job.pipeline.uid, exc_info=True)
-        return []
-
-
-def _reap(job: Job, submit: Submit) -> list[str]:
-
-    before = job.state()
-    lives = {short_life(life) for life in (before.life, *before.earlier_lives) if life}
-    if not lives:
-        return []
-    cluster = cluster_of(submit)
-    found = cluster.applications(lives)
-    if not found:
-        return []
-    state, reaped = job.state(), []
-    for application in found:
-        name = ApplicationName.parse(application.name)
-        if name is None or name.pipeline != job.pipeline.uid or name.is_awaited(state):
-            continue
-        cluster.kill(application)
-        log.info("application killed name=%s id=%s", application.name, application.id)
-        reaped.append(application.name)
-    return reaped
+    answer: dict[str, Any] = response.json()
+    return answer

@@ -15,14 +15,9 @@ Airflow derives a run's state from its leaves.  ``commit`` is one, or is before 
 and succeeds only when the checkpoint is completed.  So the colour of a run shows the outcome of its
 checkpoint; ``abort`` does not affect it.
 
-The two tasks of a stage: one has Spark run it, one waits in the triggerer for its acks.
-
-Airflow's schedule of a pipeline: the event that a checkpoint is due, a cron, or assets.
-
-sluice://{pipeline}/due    an event: the interval is over, or the cron's moment has come, and there
-                           is something to checkpoint
-
-The pages that Airflow shows for a pipeline's DAGs and tasks, drawn from its declaration.
+The checkpoint DAG is scheduled by assets: a user's own, or ``sluice://{pipeline}/due``.  The latter
+has an event when the interval is over, or the cron's moment has come, and there is something to
+checkpoint.
 """
 
 from __future__ import annotations
@@ -71,13 +66,22 @@ START = datetime(2026, 1, 1, tzinfo=UTC)  # Any past moment, as there is no catc
 TASK_IDS = ("trigger", "finalize", "commit", "export", "abort", "restart", "cancel_stages")
 
 RETRY_DELAY = timedelta(seconds=5)
-
 IDEMPOTENT: dict[str, Any] = {"retries": 2, "retry_delay": RETRY_DELAY}
+CANCEL_TIMEOUT = timedelta(minutes=1)  # A Spark that does not answer runs no stage to cancel.
+_SHORTEST = timedelta(seconds=1)
+
 # A snapshot task ends a second or two after the last ack, before its sensor; but if it still merges
 # state, or was lost, its sensor succeeds first.  A task that starts too early reads in the bucket
 # that acks are missing, and waits.
 SOONER = TriggerRule.ONE_SUCCESS
-CANCEL_TIMEOUT = timedelta(minutes=1)  # Spark that does not answer has nothing to cancel.
+
+SAVEPOINT = """\
+A checkpoint that a person asks for and owns: no retention deletes it. *Then stop the job* makes it
+the last one, for an upgrade (suspend) or for good (drain); `restore` goes on from it.
+"""
+AWAIT_ACKS = (
+    "Waits in the triggerer, without a worker slot, until every subtask acknowledged in the bucket."
+)
 
 
 def build_dags(pipelines: Mapping[str, Pipeline]) -> dict[str, DAG]:
@@ -112,7 +116,7 @@ def dags_of(pipeline: Pipeline) -> tuple[DAG, ...]:
 
 
 def _checkpoint_dag(pipeline: Pipeline) -> DAG:
-    """The checkpoint DAG, created paused: unpausing it starts the job."""
+    """Created paused: unpausing it starts the job."""
     with _dag(
         pipeline,
         pipeline.uid,
@@ -146,7 +150,10 @@ def _restore_dag(pipeline: Pipeline) -> DAG:
         doc_md=describe_restore(pipeline),
     ) as dag:
         verify = VerifyOperator(task_id="verify", pipeline=pipeline, **_of_a_job(pipeline))
-        limits = _of_a_job(pipeline, pause=_longest_pause(pipeline))
+        strategy = pipeline.checkpointing.restart_strategy
+        # More than the restart strategy delays the restart of a job, its jitter included.
+        pause = timedelta(milliseconds=2 * max(strategy.delay_ms, strategy.max_delay_ms))
+        limits = _of_a_job(pipeline, pause=pause)
         verify >> RestoreOperator(task_id="restore", pipeline=pipeline, **limits)
     return dag
 
@@ -160,102 +167,6 @@ def _cancel_dag(pipeline: Pipeline) -> DAG:
     ) as dag:
         CancelOperator(task_id="cancel", pipeline=pipeline, **_of_a_job(pipeline))
     return dag
-
-
-def _checkpoint_tasks(
-    pipeline: Pipeline, trigger_class: type[TriggerOperator], *, is_savepoint: bool
-) -> None:
-    failing: dict[str, Any] = {"on_failure_callback": abort_on_failure(pipeline)}
-    limits = _of_a_checkpoint(pipeline)
-    trigger = trigger_class(task_id="trigger", pipeline=pipeline, **failing, **limits)
-    tasks: list[BaseOperator] = [trigger]
-    acknowledged: dict[str, AwaitAcksSensor] = {}
-    snapshots: dict[str, BaseOperator] = {}
-    checkpointing = pipeline.checkpointing
-    from_the_start = checkpointing.unaligned and not checkpointing.aligned_checkpoint_timeout
-    for stage in _topological(pipeline):
-        if stage.uid in TASK_IDS:
-            raise ConfigurationError(
-                f"stage {stage.uid!r} of pipeline {pipeline.uid!r} is called like a task of its "
-                "DAG; give it another uid"
-            )
-        sealed = [] if from_the_start else pipeline.upstream_of(stage.uid)
-        rule = SOONER if len(sealed) == 1 else TriggerRule.ALL_SUCCESS
-        snapshot, await_acks = stage_tasks(pipeline, stage, trigger_rule=rule, **failing)
-        # All sensors start at once: starting one takes the triggerer up to two seconds, which
-        # otherwise every stage would add to the checkpoint (ADR 4).
-        trigger >> await_acks
-        # Of an aligned one among them, `snapshot` itself waits for its input.
-        ([acknowledged[producer] for producer in sealed] or [trigger]) >> snapshot
-        if len(sealed) == 1:
-            snapshots[sealed[0]] >> snapshot
-        acknowledged[stage.uid], snapshots[stage.uid] = await_acks, snapshot
-        tasks += [snapshot, await_acks]
-    finalize = _finalize_task(pipeline, acknowledged, snapshots, **failing)
-    commit = CommitOperator(task_id="commit", pipeline=pipeline, **_of_a_job(pipeline))
-    finalize >> commit
-    if is_savepoint:
-        commit >> ExportOperator(task_id="export", pipeline=pipeline, **_of_a_job(pipeline))
-    abort = AbortOperator(
-        task_id="abort",
-        pipeline=pipeline,
-        trigger_rule=TriggerRule.ONE_FAILED,
-        **limits,
-    )
-    [*tasks, finalize] >> abort
-    abort >> RestartOperator(task_id="restart", pipeline=pipeline, **limits)
-    abort >> CancelStagesOperator(
-        task_id="cancel_stages",
-        pipeline=pipeline,
-        execution_timeout=CANCEL_TIMEOUT,
-    )
-
-
-def _finalize_task(
-    pipeline: Pipeline,
-    acknowledged: Mapping[str, BaseOperator],
-    snapshots: Mapping[str, BaseOperator],
-    **kwargs: Any,  # noqa: ANN401 - Airflow's
-) -> BaseOperator:
-    """The finalize task, after all stages, or after the last one if it waits for all others."""
-    last = [uid for uid in pipeline.stages if not pipeline.consumers_of(uid)]
-    is_chain = len(last) == 1 and not pipeline.checkpointing.unaligned
-    finalize = FinalizeOperator(
-        task_id="finalize",
-        pipeline=pipeline,
-        trigger_rule=SOONER if is_chain else TriggerRule.ALL_SUCCESS,
-        **_of_a_checkpoint(pipeline),
-        **kwargs,
-    )
-    if is_chain:
-        [acknowledged[last[0]], snapshots[last[0]]] >> finalize
-    else:
-        [*acknowledged.values()] >> finalize
-    return finalize
-
-
-def _of_a_checkpoint(pipeline: Pipeline) -> dict[str, Any]:
-    """Retries, and the longest that a try may take, of a task that a checkpoint waits for: it has
-    expired by then.
-    """
-    limit = max(pipeline.checkpointing.timeout, LEAST_TASK_TIMEOUT)
-    return {**IDEMPOTENT, "execution_timeout": limit}
-
-
-def _of_a_job(pipeline: Pipeline, *, pause: timedelta = timedelta(0)) -> dict[str, Any]:
-    """The same of a task that no checkpoint waits for; *pause* is what it waits by itself."""
-    return {**IDEMPOTENT, "execution_timeout": pipeline.orchestration.task_timeout + pause}
-
-
-def _longest_pause(pipeline: Pipeline) -> timedelta:
-    """More than the restart strategy lets a failed job rest, its jitter included."""
-    strategy = pipeline.checkpointing.restart_strategy
-    return timedelta(milliseconds=2 * max(strategy.delay_ms, strategy.max_delay_ms))
-
-
-def _topological(pipeline: Pipeline) -> list[StageNode]:
-    """The stages in declaration order, which is topological: a stage reads earlier ones only."""
-    return [*pipeline.stages.values()]
 
 
 def _dag(
@@ -282,6 +193,55 @@ def _dag(
     )
 
 
+def _checkpoint_tasks(
+    pipeline: Pipeline, trigger_class: type[TriggerOperator], *, is_savepoint: bool
+) -> None:
+    failing: dict[str, Any] = {"on_failure_callback": abort_on_failure(pipeline)}
+    limits = _of_a_checkpoint(pipeline)
+    trigger = trigger_class(task_id="trigger", pipeline=pipeline, **failing, **limits)
+    tasks: list[BaseOperator] = [trigger]
+    acknowledged: dict[str, AwaitAcksSensor] = {}
+    snapshots: dict[str, BaseOperator] = {}
+    checkpointing = pipeline.checkpointing
+    from_the_start = checkpointing.unaligned and not checkpointing.aligned_checkpoint_timeout
+    for stage in pipeline.stages.values():  # In declaration order, which is topological.
+        if stage.uid in TASK_IDS:
+            raise ConfigurationError(
+                f"stage {stage.uid!r} of pipeline {pipeline.uid!r} is called like a task of its "
+                "DAG; give it another uid"
+            )
+        sealed = [] if from_the_start else pipeline.upstream_of(stage.uid)
+        rule = SOONER if len(sealed) == 1 else TriggerRule.ALL_SUCCESS
+        snapshot, await_acks = stage_tasks(pipeline, stage, trigger_rule=rule, **failing)
+        # All sensors start at once: starting one takes the triggerer up to two seconds, which
+        # otherwise every stage would add to the checkpoint (ADR 4).
+        trigger >> await_acks
+        # A stage that aligns in an unaligned checkpoint waits for its input in `snapshot` itself.
+        ([acknowledged[producer] for producer in sealed] or [trigger]) >> snapshot
+        if len(sealed) == 1:
+            snapshots[sealed[0]] >> snapshot
+        acknowledged[stage.uid], snapshots[stage.uid] = await_acks, snapshot
+        tasks += [snapshot, await_acks]
+    finalize = _finalize_task(pipeline, acknowledged, snapshots, **failing)
+    commit = CommitOperator(task_id="commit", pipeline=pipeline, **_of_a_job(pipeline))
+    finalize >> commit
+    if is_savepoint:
+        commit >> ExportOperator(task_id="export", pipeline=pipeline, **_of_a_job(pipeline))
+    abort = AbortOperator(
+        task_id="abort",
+        pipeline=pipeline,
+        trigger_rule=TriggerRule.ONE_FAILED,
+        **limits,
+    )
+    [*tasks, finalize] >> abort
+    abort >> RestartOperator(task_id="restart", pipeline=pipeline, **limits)
+    abort >> CancelStagesOperator(
+        task_id="cancel_stages",
+        pipeline=pipeline,
+        execution_timeout=CANCEL_TIMEOUT,
+    )
+
+
 def stage_tasks(
     pipeline: Pipeline,
     stage: StageNode,
@@ -289,7 +249,9 @@ def stage_tasks(
     trigger_rule: TriggerRule,
     **kwargs: Any,  # noqa: ANN401 - Airflow's
 ) -> tuple[BaseOperator, AwaitAcksSensor]:
-    """``snapshot``, which begins by *trigger_rule*, and ``await_acks``, in a group of their own."""
+    """``snapshot``, which has Spark run the stage once *trigger_rule* allows it, and
+    ``await_acks``, which waits in the triggerer for its acks, in a group of their own.
+    """
     with TaskGroup(stage.uid):
         snapshot = _stage_operator(
             pipeline=pipeline,
@@ -315,22 +277,53 @@ def stage_tasks(
 
 
 def _stage_operator(*, pipeline: Pipeline, **kwargs: Any) -> BaseOperator:  # noqa: ANN401
-    """The operator class of stages, and its retries.
-
-    A failed stage in the session fails the job over, as whole epochs are repeated.  An application
-    outlives the worker that submitted it, so its task is retried, and finds it.
+    """A failed stage in the session fails the job over, as whole epochs are repeated.  An
+    application outlives the worker that submitted it, so its task is retried, and finds it.
     """
-    if pipeline.orchestration.submit is None:
+    submit = pipeline.orchestration.submit
+    if submit is None:
         return SnapshotOperator(pipeline=pipeline, retries=0, **kwargs)
     require_installed("airflow.providers.apache.spark", who="orchestration with submit=")
     from sluice_airflow.submitting import SubmitOperator
 
     retry: dict[str, Any] = {"retries": 1, "retry_delay": RETRY_DELAY}
-    submit = pipeline.orchestration.submit
     return SubmitOperator(pipeline=pipeline, submit=submit, **retry, **kwargs)
 
 
-_SHORTEST = timedelta(seconds=1)
+def _finalize_task(
+    pipeline: Pipeline,
+    acknowledged: Mapping[str, BaseOperator],
+    snapshots: Mapping[str, BaseOperator],
+    **kwargs: Any,  # noqa: ANN401 - Airflow's
+) -> BaseOperator:
+    """After all stages, or after the last one alone if that waits for all others."""
+    last = [uid for uid in pipeline.stages if not pipeline.consumers_of(uid)]
+    is_chain = len(last) == 1 and not pipeline.checkpointing.unaligned
+    finalize = FinalizeOperator(
+        task_id="finalize",
+        pipeline=pipeline,
+        trigger_rule=SOONER if is_chain else TriggerRule.ALL_SUCCESS,
+        **_of_a_checkpoint(pipeline),
+        **kwargs,
+    )
+    if is_chain:
+        [acknowledged[last[0]], snapshots[last[0]]] >> finalize
+    else:
+        [*acknowledged.values()] >> finalize
+    return finalize
+
+
+def _of_a_checkpoint(pipeline: Pipeline) -> dict[str, Any]:
+    """The limits of a task that a checkpoint waits for: a try ends at the latest when the
+    checkpoint has expired.
+    """
+    limit = max(pipeline.checkpointing.timeout, LEAST_TASK_TIMEOUT)
+    return {**IDEMPOTENT, "execution_timeout": limit}
+
+
+def _of_a_job(pipeline: Pipeline, *, pause: timedelta = timedelta(0)) -> dict[str, Any]:
+    """The limits of a task that no checkpoint waits for; *pause* is the time that it sleeps."""
+    return {**IDEMPOTENT, "execution_timeout": pipeline.orchestration.task_timeout + pause}
 
 
 def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DAG takes
@@ -346,40 +339,36 @@ def airflow_schedule(pipeline: Pipeline) -> Any:  # noqa: ANN401 - whatever a DA
             return None if interval is None else _when_due(pipeline, interval)
         case Continuous():
             return _when_due(pipeline, timedelta(0))
-        case Cron(expression, timezone):
-            first = FirstTickTimetable(expression, timezone=timezone)
-            cron = (expression, timezone)
-            return _when_due(pipeline, timedelta(0), first=first, cron=cron)
-        case OnAsset() as on:
+        case Cron() as cron:
+            return _when_due(pipeline, timedelta(0), cron)
+        case OnAsset(uri=uri, watcher=watcher):
             name = f"{pipeline.uid}_barriers"
-            watchers = [] if on.watcher is None else [AssetWatcher(name, _trigger(on.watcher))]
-            return [Asset(on.uri, watchers=watchers)]
+            watchers = [] if watcher is None else [AssetWatcher(name, _trigger(watcher))]
+            return [Asset(uri, watchers=watchers)]
         case _:
             assert_never(checkpointing.schedule)
 
 
 def _when_due(
-    pipeline: Pipeline,
-    interval: timedelta,
-    *,
-    first: Timetable | None = None,
-    cron: tuple[str, str] | None = None,
+    pipeline: Pipeline, interval: timedelta, cron: Cron | None = None
 ) -> AssetOrTimeSchedule:
     """The first run by the clock, which submits the job; then one for each checkpoint."""
+    first: Timetable = CheckpointTimetable.of(pipeline.uid, max(interval, _SHORTEST))
+    if cron is not None:
+        first = FirstTickTimetable(cron.expression, timezone=cron.timezone)
     package = loaded_package()
     trigger = CheckpointDueTrigger(
         pipeline=pipeline.uid,
         interval_s=interval.total_seconds(),
         max_concurrent=pipeline.checkpointing.max_concurrent_checkpoints,
         pipelines=None if package is None else package.said,
-        cron=cron,
+        cron=None if cron is None else (cron.expression, cron.timezone),
     )
     due = Asset(
         f"sluice://{pipeline.uid}/due",
         watchers=[AssetWatcher(f"{pipeline.uid}_due", trigger)],
     )
-    begin = first or CheckpointTimetable.of(pipeline.uid, max(interval, _SHORTEST))
-    return AssetOrTimeSchedule(timetable=begin, assets=[due])
+    return AssetOrTimeSchedule(timetable=first, assets=[due])
 
 
 def _trigger(watcher: Watcher) -> Any:  # noqa: ANN401 - any BaseEventTrigger
@@ -390,15 +379,6 @@ def _trigger(watcher: Watcher) -> Any:  # noqa: ANN401 - any BaseEventTrigger
         raise ConfigurationError(
             f"the watcher {watcher.trigger!r} cannot be built: {error}"
         ) from error
-
-
-SAVEPOINT = """\
-A checkpoint that a person asks for and owns: no retention deletes it. *Then stop the job* makes it
-the last one, for an upgrade (suspend) or for good (drain); `restore` goes on from it.
-"""
-AWAIT_ACKS = (
-    "Waits in the triggerer, without a worker slot, until every subtask acknowledged in the bucket."
-)
 
 
 def describe_pipeline(pipeline: Pipeline) -> str:
@@ -419,33 +399,6 @@ def describe_pipeline(pipeline: Pipeline) -> str:
             for param in pipeline.params
         ]
     return "\n".join(lines)
-
-
-def describe_restore(pipeline: Pipeline) -> str:
-    return (
-        "Puts state, source offsets and output tables back to one moment, and resumes. Works on a "
-        "job of any status; one that was never submitted is submitted first. A failure starts it "
-        f"by itself. `{pipeline.uid}` goes on with its next run: is it unpaused?"
-    )
-
-
-def describe_cancel(pipeline: Pipeline) -> str:
-    retention = pipeline.checkpointing.externalized_checkpoint_retention.value
-    return (
-        "Ends the job: what is pending is aborted. Retained checkpoints stay or go by its "
-        f"retention, `{retention}`; savepoints stay. `{pipeline.uid}__restore` brings it back."
-    )
-
-
-def describe_stage(pipeline: Pipeline, node: StageNode) -> str:
-    reads = ", ".join(node.producers)
-    sinks = ", ".join(sink.uid for sink in pipeline.sinks_of(node.uid))
-    return (
-        f"One Spark job: `{node.uid}` reads {reads} and updates its state as "
-        f"{pipeline.parallelism_of(node.uid)} subtasks"
-        + (f", and stages rows for {sinks}" if sinks else "")
-        + ". Each subtask acknowledges in the bucket; the exit of this task does not count."
-    )
 
 
 def draw_pipeline(pipeline: Pipeline) -> list[str]:
@@ -474,12 +427,11 @@ def draw_pipeline(pipeline: Pipeline) -> list[str]:
 
 def _promise(pipeline: Pipeline) -> str:
     checkpointing = pipeline.checkpointing
-    when = _when(pipeline)
-    kept = checkpointing.retain_for
-    age = f", and those of the last {_words(kept)}" if kept else ""
+    age = checkpointing.retain_for
+    recent = f", and those of the last {_words(age)}" if age else ""
     return (
-        f"A checkpoint {when}, given up after "
-        f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained}{age} are "
+        f"A checkpoint {_when(pipeline)}, given up after "
+        f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained}{recent} are "
         "retained. "
         f"After {checkpointing.tolerable_failed_checkpoints} tolerated failures, or at once when a "
         f"stage fails, `{pipeline.uid}__restore` continues from the latest completed one."
@@ -504,3 +456,30 @@ def _when(pipeline: Pipeline) -> str:
 def _words(duration: timedelta) -> str:
     seconds = duration.total_seconds()
     return f"{seconds / 60:g} min" if seconds >= 60 and seconds % 60 == 0 else f"{seconds:g} s"
+
+
+def describe_restore(pipeline: Pipeline) -> str:
+    return (
+        "Puts state, source offsets and output tables back to one moment, and resumes. Works on a "
+        "job of any status; one that was never submitted is submitted first. A failure starts it "
+        f"by itself. `{pipeline.uid}` goes on with its next run: is it unpaused?"
+    )
+
+
+def describe_cancel(pipeline: Pipeline) -> str:
+    retention = pipeline.checkpointing.externalized_checkpoint_retention.value
+    return (
+        "Ends the job: what is pending is aborted. Retained checkpoints stay or go by its "
+        f"retention, `{retention}`; savepoints stay. `{pipeline.uid}__restore` brings it back."
+    )
+
+
+def describe_stage(pipeline: Pipeline, node: StageNode) -> str:
+    reads = ", ".join(node.producers)
+    sinks = ", ".join(sink.uid for sink in pipeline.sinks_of(node.uid))
+    return (
+        f"One Spark job: `{node.uid}` reads {reads} and updates its state as "
+        f"{pipeline.parallelism_of(node.uid)} subtasks"
+        + (f", and stages rows for {sinks}" if sinks else "")
+        + ". Each subtask acknowledges in the bucket; the exit of this task does not count."
+    )

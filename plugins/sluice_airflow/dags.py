@@ -4,29 +4,29 @@
 
     globals().update(dags())
 
-A second file shows broken declarations, as Airflow schedules no DAG of a file with an import error.
+A second file shows broken and changed declarations as its import error, as Airflow schedules no DAG
+of a file with one.
 
     from sluice_airflow.dags import require_sound_pipelines
 
     require_sound_pipelines()
 
-Broken and changed declarations in Airflow: an import error of a separate DAG file.
+So the DAGs of all other pipelines are kept, and so are those of a pipeline whose declaration does
+not fit its job: its restore DAG is the way to mend it.
 
-The DAGs of all other pipelines are kept, and so are those of a pipeline whose declaration does not
-fit its job: its restore DAG is the way to mend it.
+Nothing of Airflow is imported before its version is checked: a missing one is named with the extra
+to install, and an older one has no ``airflow.sdk``.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
-
-from airflow.sdk import DAG, get_parsing_context
 
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import (
@@ -39,11 +39,16 @@ from sluice.declaration.project import (
 )
 from sluice.errors import ConfigurationError
 from sluice.extras import AIRFLOW, require_installed
-from sluice_airflow.dag_factory import build_dags
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from airflow.sdk import DAG
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 5.0  # For all jobs together; Airflow allows 30 s for a file, and 50 s for a cycle.
 
 
 def dags(pipelines: str | None = None) -> dict[str, DAG]:
@@ -72,38 +77,72 @@ def require_sound_pipelines(pipelines: str | None = None) -> None:
     *pipelines* is that of ``dags``.
     """
     package = _package(pipelines, inspect.currentframe())
-    from sluice.declaration.project import load_declarations
-
     declarations = load_declarations(package)
     require_sound(scheduled(declarations, package))
-    require_patterns_that_fit(declarations, package)
+    # Only once all can be loaded: a broken module may have the pipeline.
+    idle = () if declarations.problems else idle_patterns(package.dags, declarations.pipelines)
+    if idle:
+        raise ConfigurationError(
+            f"{', '.join(map(repr, idle))} in dags, or in SLUICE_DAGS, fits no pipeline; declared "
+            f"are {', '.join(declarations.pipelines) or 'none'}"
+        )
 
 
-def _package(said: str | None, frame: FrameType | None) -> PipelinesPackage:
-    """The pipelines; checks Airflow's version first, as an older one has no ``airflow.sdk``."""
+def _package(pipelines: str | None, frame: FrameType | None) -> PipelinesPackage:
+    """The package of the pipelines, once Airflow is known to be supported."""
     require_installed("airflow", who="sluice_airflow")
     from airflow import __version__
 
     AIRFLOW.check(__version__)
     caller = frame.f_back.f_globals.get("__file__") if frame is not None and frame.f_back else None
     starts = () if caller is None else (Path(caller).absolute().parent,)
-    return find_pipelines(*starts, said=said)
+    return find_pipelines(*starts, said=pipelines)
 
 
-log = logging.getLogger(__name__)
+def load_scheduled(package: PipelinesPackage | None = None) -> Declarations:
+    """The declarations of which this Airflow makes DAGs."""
+    package = package or find_pipelines()
+    return scheduled(load_declarations(package), package)
 
-PATIENCE_S = 5.0  # For all jobs together; Airflow allows 30 s for a file, and 50 s for a cycle.
 
-Build = Callable[[Mapping[str, Pipeline]], Mapping[str, DAG]]
+def scheduled(declarations: Declarations, package: PipelinesPackage) -> Declarations:
+    """The selected declarations; every problem is kept, as a broken module's uids are not known."""
+    selected = {
+        uid: pipeline
+        for uid, pipeline in declarations.pipelines.items()
+        if is_selected(uid, package.dags)
+    }
+    return replace(declarations, pipelines=selected)
 
 
-def build_each(
-    pipelines: Mapping[str, Pipeline], build: Build = build_dags
-) -> tuple[dict[str, DAG], dict[str, str]]:
+def load_watched(package: PipelinesPackage | None = None) -> dict[str, Pipeline]:
+    """The pipelines for the watchdog, with a ``_Broken`` one for each broken module."""
+    declarations = load_scheduled(package)
+    broken = {
+        name: cast("Pipeline", _Broken(problem)) for name, problem in declarations.problems.items()
+    }
+    return {**declarations.pipelines, **broken}
+
+
+class _Broken:
+    """The stand-in for a pipeline of a broken module: any use of it raises the module's error."""
+
+    def __init__(self, problem: str) -> None:
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> object:
+        raise ConfigurationError(self._problem)
+
+
+def build_each(pipelines: Mapping[str, Pipeline]) -> tuple[dict[str, DAG], dict[str, str]]:
     """The DAGs that can be built, by id, and the errors of other pipelines, by uid.
 
     In a task, only the task's own DAG is built.
     """
+    from airflow.sdk import get_parsing_context
+
+    from sluice_airflow.dag_factory import build_dags
+
     dags: dict[str, DAG] = {}
     problems: dict[str, str] = {}
     wanted = get_parsing_context().dag_id
@@ -111,7 +150,7 @@ def build_each(
         if wanted is not None and wanted != uid and not wanted.startswith(f"{uid}__"):
             continue
         try:
-            built = build({uid: pipeline})
+            built = build_dags({uid: pipeline})
         except Exception as error:  # Our errors, or Airflow's about an id or a parameter.
             log.warning("DAGs not built pipeline=%s", uid, exc_info=True)
             problems[f"pipeline {uid}"] = str(error)
@@ -126,58 +165,6 @@ def build_each(
     return dags, problems
 
 
-def require_sound(declarations: Declarations, *, patience_s: float = PATIENCE_S) -> None:
-    """Raises ConfigurationError, which names every module and pipeline that a person has to mend.
-
-    Only where DAG files are parsed for the scheduler; in a task it does nothing.
-    """
-    if get_parsing_context().dag_id is not None:
-        return
-    problems = {
-        **declarations.problems,
-        **build_each(declarations.pipelines)[1],
-        **_changes(declarations.pipelines, patience_s),
-    }
-    if problems:
-        listed = "".join(f"\n  {name}: {problem}" for name, problem in problems.items())
-        raise ConfigurationError(f"these declarations need a person; all others go on:{listed}")
-
-
-def scheduled(declarations: Declarations, package: PipelinesPackage) -> Declarations:
-    """Those that become DAGs; every problem is kept, as a broken module's uids are not known."""
-    chosen = {
-        uid: pipeline
-        for uid, pipeline in declarations.pipelines.items()
-        if is_selected(uid, package.dags)
-    }
-    return replace(declarations, pipelines=chosen)
-
-
-def load_scheduled(package: PipelinesPackage | None = None) -> Declarations:
-    """What this Airflow runs, of what the project declares."""
-    package = package or find_pipelines()
-    return scheduled(load_declarations(package), package)
-
-
-def require_patterns_that_fit(declarations: Declarations, package: PipelinesPackage) -> None:
-    """Raises ConfigurationError for a pattern that fits no pipeline, once all can be loaded."""
-    idle = () if declarations.problems else idle_patterns(package.dags, declarations.pipelines)
-    if idle:
-        raise ConfigurationError(
-            f"{', '.join(map(repr, idle))} in dags, or in SLUICE_DAGS, fits no pipeline; declared "
-            f"are {', '.join(declarations.pipelines) or 'none'}"
-        )
-
-
-def load_watched(package: PipelinesPackage | None = None) -> dict[str, Pipeline]:
-    """The pipelines for the watchdog, with a ``_Broken`` one for each broken module."""
-    declarations = load_scheduled(package)
-    broken = {
-        name: cast("Pipeline", _Broken(problem)) for name, problem in declarations.problems.items()
-    }
-    return {**declarations.pipelines, **broken}
-
-
 def _drop_copies_of_params(dag: DAG) -> None:
     """Remove the copies of the DAG's params from its tasks.
 
@@ -188,14 +175,23 @@ def _drop_copies_of_params(dag: DAG) -> None:
         task.params = {name: task.params[name] for name in task.params if name not in dag.params}
 
 
-class _Broken:
-    """The stand-in for a pipeline of a broken module: any use of it raises the module's error."""
+def require_sound(declarations: Declarations, *, patience_s: float = PATIENCE_S) -> None:
+    """Raises ConfigurationError, which names every module and pipeline that a person has to mend.
 
-    def __init__(self, problem: str) -> None:
-        self._problem = problem
+    Only where DAG files are parsed for the scheduler; in a task it does nothing.
+    """
+    from airflow.sdk import get_parsing_context
 
-    def __getattr__(self, name: str) -> object:
-        raise ConfigurationError(self._problem)
+    if get_parsing_context().dag_id is not None:
+        return
+    problems = {
+        **declarations.problems,
+        **build_each(declarations.pipelines)[1],
+        **_changes(declarations.pipelines, patience_s),
+    }
+    if problems:
+        listed = "".join(f"\n  {name}: {problem}" for name, problem in problems.items())
+        raise ConfigurationError(f"these declarations need a person; all others go on:{listed}")
 
 
 def _changes(pipelines: Mapping[str, Pipeline], patience_s: float) -> dict[str, str]:

@@ -1,11 +1,7 @@
-"""Declarations for a process that lives long, such as the triggerer: imported again once a file of
-their package has changed.
+"""Declarations at run time: the latest ones, and their check before a job begins.
 
+The triggerer lives long, so it imports them again once a file of their package has changed.
 Airflow parses DAG files in processes of their own, so everywhere else one import is enough.
-
-The check of a declaration before a person's run submits or restores its job.
-
-So a misspelt column of the last stage fails the first task, and not a later epoch.
 """
 
 from __future__ import annotations
@@ -25,18 +21,18 @@ from sluice_airflow.settings import Settings
 
 log = logging.getLogger(__name__)
 
-STAMP_S = 5.0  # How often the files' times are looked at, for all pipelines of a process together.
+STAMP_S = 5.0  # Between two reads of the files' times, for all pipelines of a process together.
 
 _Stamp = tuple[tuple[str, int], ...]
 
 
 class LatestDeclarations:
-    """The pipelines of the package that *said* names, in the form of ``SLUICE_PIPELINES``; None is
-    what this process's own environment says.  Safe for threads.
+    """The pipelines of the package *pipelines*, in the form of ``SLUICE_PIPELINES``; None is the
+    package that this process's own environment names.  Safe for threads.
     """
 
-    def __init__(self, said: str | None, *, stamp_s: float = STAMP_S) -> None:
-        self._said = said
+    def __init__(self, pipelines: str | None, *, stamp_s: float = STAMP_S) -> None:
+        self._package = pipelines
         self._stamp_s = stamp_s
         self._lock = Lock()
         self._stamp: _Stamp | None = None
@@ -60,7 +56,7 @@ class LatestDeclarations:
         now = time.monotonic()
         if self._stamp is not None and now - self._stamped_at < self._stamp_s:
             return
-        package = find_pipelines(said=self._said)
+        package = find_pipelines(said=self._package)
         stamp = tuple(_stamp_of(package))
         self._stamped_at = now
         if stamp == self._stamp:
@@ -83,7 +79,7 @@ def _stamp_of(package: PipelinesPackage) -> Iterator[tuple[str, int]]:
 
 
 def _forget(package: PipelinesPackage) -> None:
-    """Have the package imported anew; pipelines of the old one stay as they are."""
+    """Make the next import load the package anew; pipelines of the old one stay as they are."""
     for name in [*sys.modules]:
         if f"{name}.".startswith(f"{package.name}."):
             del sys.modules[name]
@@ -92,6 +88,9 @@ def _forget(package: PipelinesPackage) -> None:
 
 def check_declaration(pipeline: Pipeline, params: Mapping[str, str]) -> None:
     """Analyse every stage with Spark and the operators; no row is read.
+
+    A run of a person does it before it submits or restores a job, so that a misspelt column of the
+    last stage fails the first task, and not a later epoch.
 
     Raises:
         ConfigurationError: a stage cannot compute what it declares; the message names it.

@@ -1,8 +1,8 @@
 """The forms of the DAGs: each field has a description, a default and a check.
 
-The parameters of a pipeline as fields of a form: of a first run, and of a restore.
+A pipeline's parameters are fields of two of them, of checkpoints and of restores:
 
-param_input, param_rate, ...    a text each; empty: as before, or the default
+    param_input, param_rate, ...    a text each; empty: as before, or the default
 """
 
 from __future__ import annotations
@@ -21,10 +21,23 @@ from sluice.protocol.keys import SAVEPOINT_NAME as _SAVEPOINT_NAME
 from sluice.protocol.keys import UID as _UID
 from sluice_airflow.settings import Settings
 
+_PREFIX = "param_"
+
 _TEXT = ["null", "string"]  # Airflow asks for a value where a plain string is empty.
 _URI = r"^((s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]|file:///).*)$"
 SAVEPOINT_NAME, UID = f"^{_SAVEPOINT_NAME}$", f"^{_UID}$"
 _ELSEWHERE, _SELDOM = "From another root", "Seldom needed"
+
+CONFIGURED = "CONFIGURED"
+# Flink's org.apache.flink.core.execution.CheckpointType -> whether it is full: checkpoints here are
+# configured to be incremental.
+CHECKPOINT_TYPES = {CONFIGURED: False, "FULL": True, "INCREMENTAL": False}
+SAVEPOINT_TYPES = {
+    "none": CheckpointType.SAVEPOINT,
+    "suspend": CheckpointType.SAVEPOINT_SUSPEND,
+    "drain": CheckpointType.SAVEPOINT_TERMINATE,
+}
+RESUME, STAY_SUSPENDED = "resume", "stay suspended"
 
 _FAULT = Param(
     None,
@@ -33,13 +46,18 @@ _FAULT = Param(
     title="Fault (for drills)",
     description=f"Empty: none. Otherwise {FAULT_FORM}. E.g. kill-task task=finalize",
 )
-
-SAVEPOINT_TYPES = {
-    "none": CheckpointType.SAVEPOINT,
-    "suspend": CheckpointType.SAVEPOINT_SUSPEND,
-    "drain": CheckpointType.SAVEPOINT_TERMINATE,
+_CHECKPOINT = {
+    "checkpoint_type": Param(
+        CONFIGURED,
+        type="string",
+        enum=[*CHECKPOINT_TYPES],
+        title="Checkpoint type",
+        description=(
+            "FULL: all state is written anew, and shares no file with the checkpoints before; "
+            "CONFIGURED and INCREMENTAL: only what changed"
+        ),
+    ),
 }
-
 _SAVEPOINT = {
     "name": Param(
         None,
@@ -83,24 +101,6 @@ _SAVEPOINT = {
         pattern=_URI,
         title="Copy to another root",
         description="s3://bucket/prefix or file:///folder; empty: it stays in the job's own root",
-    ),
-}
-
-CONFIGURED = "CONFIGURED"
-# Flink's org.apache.flink.core.execution.CheckpointType -> whether it is full: checkpoints here are
-# configured to be incremental.
-CHECKPOINT_TYPES = {CONFIGURED: False, "FULL": True, "INCREMENTAL": False}
-
-_CHECKPOINT = {
-    "checkpoint_type": Param(
-        CONFIGURED,
-        type="string",
-        enum=[*CHECKPOINT_TYPES],
-        title="Checkpoint type",
-        description=(
-            "FULL: all state is written anew, and shares no file with the checkpoints before; "
-            "CONFIGURED and INCREMENTAL: only what changed"
-        ),
     ),
 }
 _SNAPSHOT = {
@@ -175,9 +175,6 @@ _CONSENT = {
         ),
     ),
 }
-
-RESUME, STAY_SUSPENDED = "resume", "stay suspended"
-
 _MANNER = {
     "compare_checksums": Param(
         default=True,
@@ -245,7 +242,7 @@ def savepoint_form() -> dict[str, Param]:
 
 
 def restore_form(pipeline: Pipeline) -> dict[str, Param]:
-    """The form of the pipeline's restore DAG, in which stages can be chosen by name."""
+    """The form of the pipeline's restore DAG, which names its stages."""
     stages, example = ", ".join(pipeline.stages), next(iter(pipeline.stages), "stage")
     return {
         **_SNAPSHOT,
@@ -279,15 +276,12 @@ def _drill() -> dict[str, Param]:
     return {"fault": _FAULT} if Settings.from_environment().allows_drills else {}
 
 
-_PREFIX = "param_"
-
-
 def parameter_fields(pipeline: Pipeline, *, otherwise: str = "") -> dict[str, Param]:
     """A field for each declared parameter; *otherwise* says what an empty one means."""
     return {
         f"{_PREFIX}{param.name}": Param(
             None,
-            type=["null", "string"],
+            type=_TEXT,
             section="Parameters",
             title=param.name,
             description="; ".join(
@@ -299,7 +293,7 @@ def parameter_fields(pipeline: Pipeline, *, otherwise: str = "") -> dict[str, Pa
 
 
 def given_params(pipeline: Pipeline, form: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters that the form of a run has, by their own names."""
+    """The parameters that are filled in in a run's form, by their own names."""
     fields = {param.name: form.get(f"{_PREFIX}{param.name}") for param in pipeline.params}
     return {name: str(value) for name, value in fields.items() if value not in (None, "")}
 
@@ -313,11 +307,11 @@ def require_unchanged(
     if not given:
         return
     journaled = state.configuration.params
-    asked = reconfigure(pipeline, state.configuration, given).params
+    requested = reconfigure(pipeline, state.configuration, given).params
     changed = [
-        f"{name} is {journaled.get(name)!r} and not {asked[name]!r}"
+        f"{name} is {journaled.get(name)!r} and not {requested[name]!r}"
         for name in given
-        if asked[name] != journaled.get(name)
+        if requested[name] != journaled.get(name)
     ]
     if changed:
         raise ConfigurationError(

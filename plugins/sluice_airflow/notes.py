@@ -1,35 +1,23 @@
-"""Notes of runs: a task writes one sentence, which Airflow shows as the run's note.
+"""What a task leaves for Airflow to do: the run's note, and the switch of the checkpoint DAG.
 
-A task cannot set a note itself (Airflow's execution API has no call for it), so it stores the
-sentence as an XCom.  The API server makes it the note at once (``live_notes``), and a listener in
-the scheduler when the run ends (``run_notes``).  Notes are for people: sluice does not read them.
+A task can neither set a note nor pause a DAG (Airflow's execution API has no call for them), so it
+stores them as XComs.  The API server makes a sentence the note at once, and a listener in the
+scheduler acts on both when the run ends (both in ``run_notes``).  Notes are for people: sluice does
+not read them.
 
-Says in the run's note that something a task needs does not answer, while the task still waits.
+While a task waits for a server that does not answer, the note says so:
 
     asks, every 3 s --no answer within 4 s, or an error--> "the store s3://… does not answer"
                     <--answers again---------------------- the sentence goes
 
-The task itself waits as it always did: its client repeats what failed, and decides whether that is
-an error.  This only looks, from threads of its own, so that people know after seconds what a
-client tells when its patience is over.
-
-The switch of a checkpoint DAG: off once its job has ended, on once a restore resumes it.
+The checkpoint DAG is paused once its job has ended, and unpaused once a restore resumes it:
 
     run of {pipeline} ends; its job is FINISHED, FAILED, CANCELED or SUSPENDED   --> paused
     run of {pipeline}__restore ends; it resumed a job that had ended             --> unpaused
 
-A task cannot pause a DAG (Airflow's execution API has no call for it), so it stores what is to be
-done as an XCom, and the listener in the scheduler does it when the run ends (``run_notes``), in the
-way in which Airflow pauses a DAG after too many failures.  Not sooner: a paused DAG's tasks do not
-start, and this run has some left.
-
-A failure's restore leaves the switch alone, as its job had not ended: who paused a DAG of a running
-job finds it paused.
-
-Has Airflow parse the file of a checkpoint DAG soon, and not only at its next turn.
-
-Airflow runs the trigger of an asset only while a DAG on it is unpaused, and notices that when it
-parses the DAG's file: twice a minute by default.
+That is done as Airflow pauses a DAG after too many failures, and not before the run ends: a paused
+DAG's tasks do not start, and this run has some left.  A failure's restore leaves the switch alone,
+as its job had not ended: a DAG that a person paused stays paused.
 """
 
 from __future__ import annotations
@@ -58,34 +46,33 @@ log = logging.getLogger(__name__)
 
 NOTE_KEY = "sluice_note"
 SILENCE_KEY = "sluice_silence"
+SWITCH_KEY = "sluice_switch"
+
 MAX_NOTE = 1_000  # Characters that Airflow's column of notes holds.
+MAX_PROBLEM = 200  # Characters of an error; the task's log has all of it.
+# With PATIENCE_S a silence is reported within 7 s, and shown by Airflow within ten.
+PROBE_INTERVAL_S = 3.0
+PATIENCE_S = 4.0  # A server that works answers in milliseconds, on a busy machine within a second.
 
 
 def note(context: Context, sentence: str) -> None:
     """Set the run's note; a later task of the run replaces it."""
-    said = redacted(sentence)  # Before it is cut, as half of a secret is secret, too.
-    log.info("%s", said)
-    context["ti"].xcom_push(key=NOTE_KEY, value=said[:MAX_NOTE])
+    public = redacted(sentence)  # Before it is cut, as half of a secret is secret, too.
+    log.info("%s", public)
+    context["ti"].xcom_push(key=NOTE_KEY, value=public[:MAX_NOTE])
 
 
 def note_silence(context: Context, sentence: str) -> None:
     """Put *sentence* before the run's note while the run lasts; an empty one takes it away."""
-    said = redacted(sentence)
-    if said:
-        log.warning("%s", said)
-    context["ti"].xcom_push(key=SILENCE_KEY, value=said[:MAX_NOTE])
-
-
-PROBE_INTERVAL_S = (
-    3.0  # With PATIENCE_S it is said within 7 s, which leaves Airflow the rest of ten.
-)
-PATIENCE_S = 4.0  # What works answers in milliseconds, on a busy machine within a second.
-MAX_PROBLEM = 200  # Characters of an error; the task's log has all of it.
+    public = redacted(sentence)
+    if public:
+        log.warning("%s", public)
+    context["ti"].xcom_push(key=SILENCE_KEY, value=public[:MAX_NOTE])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """What a task waits for.  ``ask`` returns once it answers, and raises what is wrong with it.
+    """A server that a task needs; ``ask`` returns once it answers, and raises what is wrong.
 
     ``first_s`` is the time after which it is asked first: many tasks are over by then.
     """
@@ -100,23 +87,24 @@ class Needed:
 def report_unanswered(say: Callable[[str], None], needed: Sequence[Needed]) -> Iterator[None]:
     """Within the block *say* is called, from a thread, with what does not answer; "" when all do.
 
-    An error of *say* is logged: it must not fail the task.
+    The task itself waits as ever: its client repeats what failed, and decides whether that is an
+    error.  This tells people after seconds what the client tells when its patience is over.  An
+    error of *say* is logged: it must not fail the task.
     """
-    said = _UnansweredReport(say)
+    report = _UnansweredReport(say)
     over = threading.Event()
-    for one in needed:
-        watch = threading.Thread(target=_watch, args=(one, said, over), daemon=True)
-        watch.start()
+    for server in needed:
+        threading.Thread(target=_watch, args=(server, report, over), daemon=True).start()
     try:
         yield
     finally:
         over.set()
-        said.end()
+        report.end()
 
 
 @dataclass(slots=True)
 class _UnansweredReport:
-    """The sentences of all that is silent, said as one; nothing is said once the block ended."""
+    """One sentence of all servers that are silent; empty, for good, once the block has ended."""
 
     say: Callable[[str], None]
     silent: dict[str, str] = field(default_factory=dict[str, str])
@@ -128,24 +116,24 @@ class _UnansweredReport:
         with self.lock:
             self.silent[name] = sentence
             if not self.is_over:
-                self._tell("; ".join(one for one in self.silent.values() if one))
+                self._report("; ".join(filter(None, self.silent.values())))
 
     def end(self) -> None:
         with self.lock:
             self.is_over = True
-            self._tell("")
+            self._report("")
 
-    def _tell(self, sentence: str) -> None:
+    def _report(self, sentence: str) -> None:
         if sentence == self.last:
             return
         try:
             self.say(sentence)
             self.last = sentence
-        except Exception:  # It is for people; the task has work to do.
+        except Exception:  # A note is for people; the task has work to do.
             log.warning("a silence was not said: %s", sentence, exc_info=True)
 
 
-def _watch(needed: Needed, said: _UnansweredReport, over: threading.Event) -> None:
+def _watch(needed: Needed, report: _UnansweredReport, over: threading.Event) -> None:
     pause_s, since = needed.first_s, ""
     question: _Question | None = None
     while not over.wait(pause_s):
@@ -154,15 +142,12 @@ def _watch(needed: Needed, said: _UnansweredReport, over: threading.Event) -> No
         problem = question.problem()
         if problem:
             since = since or f"{datetime.now(UTC):%H:%M:%S} UTC"
-            said.set(needed.name, _sentence(needed, since, problem))
+            sentence = f"{needed.name} does not answer since {since} ({problem}); see {needed.page}"
+            report.set(needed.name, sentence)
         elif since:
             log.info("%s answers again", needed.name)
             since = ""
-            said.set(needed.name, "")
-
-
-def _sentence(needed: Needed, since: str, problem: str) -> str:
-    return f"{needed.name} does not answer since {since} ({problem}); see {needed.page}"
+            report.set(needed.name, "")
 
 
 class _Question:
@@ -171,7 +156,7 @@ class _Question:
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask = ask
         self._error = ""
-        self._thread = threading.Thread(target=self._put, daemon=True)
+        self._thread = threading.Thread(target=self._call, daemon=True)
         self._thread.start()
 
     @property
@@ -183,35 +168,32 @@ class _Question:
         self._thread.join(PATIENCE_S)
         return self._error if self.is_answered else f"no answer within {PATIENCE_S:.0f} s"
 
-    def _put(self) -> None:
+    def _call(self) -> None:
         try:
             self._ask()
         except Exception as error:  # noqa: BLE001 - whatever a client raises
             self._error = f"{type(error).__name__}: {error}"[:MAX_PROBLEM]
 
 
-SWITCH_KEY = "sluice_switch"
-
-
 class Switch(TypedDict):
-    """What is stored: a DAG, and whether it is paused from then on."""
+    """The XCom: a DAG, and whether it is paused from then on."""
 
     dag_id: str
     is_paused: bool
 
 
 def switch_off_if_ended(context: Context, pipeline: Pipeline, status: JobStatus) -> None:
-    """Have the checkpoint DAG paused at the end of this run, if it is one of that DAG.
+    """Pause the checkpoint DAG at the end of this run, if it is a run of that DAG.
 
-    The end of a savepoint's run is no moment for it: a run of the checkpoint DAG may still need
-    its tasks.  The DAG of a job that was stopped from outside stays on; no event starts its runs.
+    A savepoint's run leaves it on, as a run of the checkpoint DAG may still need its tasks.  The
+    DAG of a job that was stopped from outside stays on, too; no event starts its runs.
     """
     if status.is_terminal and context["ti"].dag_id == pipeline.uid:
         _store(context, Switch(dag_id=pipeline.uid, is_paused=True))
 
 
 def switch_on(context: Context, pipeline: Pipeline) -> None:
-    """Have the checkpoint DAG unpaused at the end of this run."""
+    """Unpause the checkpoint DAG at the end of this run."""
     _store(context, Switch(dag_id=pipeline.uid, is_paused=False))
 
 
@@ -219,14 +201,14 @@ def _store(context: Context, switch: Switch) -> None:
     context["ti"].xcom_push(key=SWITCH_KEY, value=dict(switch))
 
 
-def turn(dag_run: DagRun, session: Session) -> None:
-    """Do what a task of the ended run has stored; a switch that stands right is not touched."""
+def apply_switch(dag_run: DagRun, session: Session) -> None:
+    """Pause or unpause as a task of the ended run has stored, unless it is so already."""
     from airflow.models.dag import DagModel
     from airflow.models.log import Log
     from airflow.models.xcom import XComModel
     from sqlalchemy import select
 
-    found = session.scalars(stored(dag_run, SWITCH_KEY)).first()
+    found = session.scalars(query_stored(dag_run, SWITCH_KEY)).first()
     if found is None:
         return
     switch: Switch = XComModel.deserialize_value(found)
@@ -249,7 +231,23 @@ def turn(dag_run: DagRun, session: Session) -> None:
     )
 
 
-def stored(dag_run: DagRun, key: str) -> Any:  # noqa: ANN401 - SQLAlchemy's select
+def _is_outdated(dag_run: DagRun, stored_at: Any, session: Session) -> bool:  # noqa: ANN401
+    """Whether the job was restored later, or another run of the DAG still needs its tasks."""
+    from airflow.models.dagrun import DagRun as Runs
+    from airflow.utils.state import DagRunState
+    from sqlalchemy import or_, select
+
+    restored = (Runs.dag_id == f"{dag_run.dag_id}__restore") & (Runs.end_date > stored_at)
+    running = (
+        (Runs.dag_id == dag_run.dag_id)
+        & (Runs.run_id != dag_run.run_id)
+        & (Runs.state == DagRunState.RUNNING)
+    )
+    newer = session.scalars(select(Runs.id).where(or_(restored, running)).limit(1)).first()
+    return newer is not None
+
+
+def query_stored(dag_run: DagRun, key: str) -> Any:  # noqa: ANN401 - SQLAlchemy's select
     """The query for what the run's tasks stored last under *key*."""
     from airflow.models.xcom import XComModel
     from sqlalchemy import select
@@ -266,28 +264,13 @@ def stored(dag_run: DagRun, key: str) -> Any:  # noqa: ANN401 - SQLAlchemy's sel
     )
 
 
-def _is_outdated(dag_run: DagRun, stored_at: Any, session: Session) -> bool:  # noqa: ANN401
-    """Whether the job was restored since, or another run of the DAG still needs its tasks."""
-    from airflow.models.dagrun import DagRun as Runs
-    from airflow.utils.state import DagRunState
-    from sqlalchemy import or_, select
-
-    restored = (Runs.dag_id == f"{dag_run.dag_id}__restore") & (Runs.end_date > stored_at)
-    running = (
-        (Runs.dag_id == dag_run.dag_id)
-        & (Runs.run_id != dag_run.run_id)
-        & (Runs.state == DagRunState.RUNNING)
-    )
-    return (
-        session.scalars(select(Runs.id).where(or_(restored, running)).limit(1)).first() is not None
-    )
-
-
 def request_parse(dag_id: str, session: Session) -> None:
-    """Put the DAG's file first; nothing happens if it is there already.
+    """Have Airflow parse the DAG's file next; nothing changes if that was requested before.
 
-    One statement in the transaction of *session*, which is the scheduler's: Airflow allows
-    no commit there but its own, not of a savepoint either.
+    It runs the trigger of an asset only while a DAG on it is unpaused, and notices that when it
+    parses the DAG's file: twice a minute by default.  The request is one statement in the
+    transaction of *session*, which is the scheduler's: Airflow allows no commit there but its own,
+    not of a savepoint either.
     """
     from airflow.models.dag import DagModel
     from airflow.models.dagbag import DagPriorityParsingRequest

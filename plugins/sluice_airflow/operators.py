@@ -1,8 +1,9 @@
-"""The tasks of one checkpoint: each finds it in the journal, and calls the coordinator.
+"""What all tasks of a checkpoint's run have in common, and the two that complete it.
 
-trigger -> per stage: snapshot | await_acks -> finalize -> commit
+    trigger -> per stage: snapshot | await_acks -> finalize -> commit
 
-Asset events for other DAGs: one per completed checkpoint, and one per table of it.
+Each finds its checkpoint in the journal, and calls the coordinator.  The commit emits events for
+other DAGs:
 
     sluice://{pipeline}/checkpoints        extra: checkpoint_id, records, bytes, watermark
     sluice://{pipeline}/tables/{sink}      extra: checkpoint_id, rows, bytes, watermark
@@ -48,10 +49,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-QUEUE_POLL_S = 0.5  # The interval at which a queued request, or an unsealed input, is checked.
+QUEUE_POLL_S = 0.5  # Between two checks of a queued request, or of an unsealed input.
 
+TASKS = {
+    "trigger": "Asks the coordinator. Its log says why a run is skipped, or what it waits for.",
+    "finalize": "Collects the acks and writes `_metadata`: from here on the checkpoint is true.",
+    "commit": "The sinks publish what they staged, and what the checkpoint subsumed is deleted.",
+    "export": "Copies the savepoint to the root that the form names; skipped if it names none.",
+    "abort": "Ran because a task failed: the checkpoint ended for the one reason in its log.",
+    "restart": "Starts the restore DAG, if the restart strategy says so.",
+    "cancel_stages": "Frees Spark's cores of the aborted checkpoint's stages.",
+    "verify": "Changes nothing: names what would be restored, or everything that is missing.",
+    "restore": "Fences the older coordinators, replays an unfinished commit, and resumes.",
+    "cancel": "Ends the job.",
+}
 T = TypeVar("T")
-TaskSummary: TypeAlias = dict[str, int | str | None]
+TaskSummary: TypeAlias = dict[str, int | str | None]  # The task's result, in XCom.
+Extra: TypeAlias = dict[str, int | str | None]  # Of an asset event.
 
 
 class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotations are skipped.
@@ -67,7 +81,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
     def execute(self, context: Context) -> Any:  # noqa: ANN401 - what is shown as its result
         with airflow_failures():
             try:
-                if not self.upstream_task_ids:  # The first task speaks for its run.
+                if not self.upstream_task_ids:  # The first task refuses for its whole run.
                     require_no_forbidden_drill(context)
                 job = self.open_job()
                 with report_unanswered(partial(note_silence, context), self.needed(job)):
@@ -80,22 +94,24 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                 note(context, f"{self.task_id} took longer than {self.execution_timeout}")
                 raise
             except Exception as error:  # The run fails or is skipped; its note says why.
-                note(context, self.told(error))
+                note(context, self.failure_note(error))
                 raise
             return result
 
-    def told(self, error: Exception) -> str:
+    def failure_note(self, error: Exception) -> str:
         """The note of a run whose task failed with *error*."""
-        what = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
-        return f"{self.task_id} failed: {what}" if not isinstance(error, FencedError) else what
+        if isinstance(error, FencedError):
+            return str(error)
+        kind = "" if isinstance(error, SluiceError) else f"{type(error).__name__}: "
+        return f"{self.task_id} failed: {kind}{error}"
 
     @abstractmethod
     def act(self, job: Job, context: Context) -> Any:  # noqa: ANN401 - what is shown as its result
         ...
 
     def needed(self, job: Job) -> tuple[Needed, ...]:
-        """What the task cannot do without, and says when it does not answer."""
-        key = job.paths.plan(CheckpointId(1))  # Any that is small, whether it is there or not.
+        """The servers without which the task cannot go on; the run's note names a silent one."""
+        key = job.paths.plan(CheckpointId(1))  # Any small object, whether it exists or not.
         ask = partial(job.store.get, key)
         page = page_of(CheckpointFailureReason.IO_EXCEPTION)
         return (Needed(name=f"the store {job.store.root}", ask=ask, page=page),)
@@ -134,33 +150,20 @@ def fault_of(context: Context) -> Fault | None:
 
 
 def require_no_forbidden_drill(context: Context) -> None:
-    """Raises ConfigurationError for a run whose configuration plants a fault without leave.
+    """Raises ConfigurationError for a run whose configuration plants a fault where drills are off.
 
     The form has no such field then, but Airflow passes on whatever a run's ``conf`` has.
     """
-    if _planted(context) and not Settings.from_environment().allows_drills:
+    planted = _planted(context)
+    if planted and not Settings.from_environment().allows_drills:
         raise ConfigurationError(
-            f"this run's configuration plants the fault {_planted(context)!r}, and drills are off "
+            f"this run's configuration plants the fault {planted!r}, and drills are off "
             f"here; set {DRILLS_VARIABLE}=1 in every Airflow component, or leave fault out"
         )
 
 
 def _planted(context: Context) -> str:
     return str(context["params"].get("fault") or "")
-
-
-TASKS = {
-    "trigger": "Asks the coordinator. Its log says why a run is skipped, or what it waits for.",
-    "finalize": "Collects the acks and writes `_metadata`: from here on the checkpoint is true.",
-    "commit": "The sinks publish what they staged, and what the checkpoint subsumed is deleted.",
-    "export": "Copies the savepoint to the root that the form names; skipped if it names none.",
-    "abort": "Ran because a task failed: the checkpoint ended for the one reason in its log.",
-    "restart": "Starts the restore DAG, if the restart strategy says so.",
-    "cancel_stages": "Frees Spark's cores of the aborted checkpoint's stages.",
-    "verify": "Changes nothing: names what would be restored, or everything that is missing.",
-    "restore": "Fences the older coordinators, replays an unfinished commit, and resumes.",
-    "cancel": "Ends the job.",
-}
 
 
 class FinalizeOperator(CheckpointOperator):
@@ -191,7 +194,7 @@ class CommitOperator(CheckpointOperator):
         from sluice.coordinator.publication import commit
 
         checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
-        completed = finalize(job, checkpoint_id)  # The commit itself is done.
+        completed = finalize(job, checkpoint_id)  # Completed already; this returns its record.
         metadata = job.metadata(checkpoint_id)
         after = commit(job, checkpoint_id)
         switch_off_if_ended(context, self.pipeline, after.status)
@@ -210,14 +213,18 @@ class CommitOperator(CheckpointOperator):
 
 def _completion_note(completed: CompletedCheckpoint) -> str:
     """The run's note, such as "checkpoint 42 completed, 3.2 MB, 1.8 s, 10,000 records"."""
-    what = f"checkpoint {completed.checkpoint_id}"
-    if completed.savepoint_name is not None:
-        what = f"savepoint {completed.savepoint_name} ({what})"
+    subject = name_for_notes(completed.checkpoint_id, completed.savepoint_name)
     seconds = (completed.completed_at_ms - completed.triggered_at_ms) / 1000
     return (
-        f"{what} completed, {size(completed.checkpointed_bytes)}, {duration(seconds)}, "
+        f"{subject} completed, {size(completed.checkpointed_bytes)}, {duration(seconds)}, "
         f"{completed.records:,} records"
     )
+
+
+def name_for_notes(checkpoint_id: CheckpointId, savepoint: str | None) -> str:
+    """As "checkpoint 42", or "savepoint before-upgrade (checkpoint 42)"."""
+    checkpoint = f"checkpoint {checkpoint_id}"
+    return checkpoint if savepoint is None else f"savepoint {savepoint} ({checkpoint})"
 
 
 def once_sealed(act: Callable[[], T]) -> T:
@@ -231,24 +238,6 @@ def once_sealed(act: Callable[[], T]) -> T:
         except NotYetAcknowledged as error:
             log.info("waiting: %s", error)
             time.sleep(QUEUE_POLL_S)
-
-
-Extra: TypeAlias = dict[str, int | str | None]
-
-
-def checkpoints_asset(pipeline: str) -> Asset:
-    return Asset(f"sluice://{pipeline}/checkpoints")
-
-
-def table_asset(pipeline: str, sink: str) -> Asset:
-    return Asset(f"sluice://{pipeline}/tables/{sink}")
-
-
-def assets_of(pipeline: Pipeline) -> list[Asset]:
-    return [
-        checkpoints_asset(pipeline.uid),
-        *(table_asset(pipeline.uid, sink) for sink in pipeline.sinks),
-    ]
 
 
 def events_of(
@@ -273,6 +262,21 @@ def events_of(
             "watermark": _watermark_text(watermarks.get(sink.input)),
         }
     return events
+
+
+def assets_of(pipeline: Pipeline) -> list[Asset]:
+    return [
+        checkpoints_asset(pipeline.uid),
+        *(table_asset(pipeline.uid, sink) for sink in pipeline.sinks),
+    ]
+
+
+def checkpoints_asset(pipeline: str) -> Asset:
+    return Asset(f"sluice://{pipeline}/checkpoints")
+
+
+def table_asset(pipeline: str, sink: str) -> Asset:
+    return Asset(f"sluice://{pipeline}/tables/{sink}")
 
 
 def _watermark_text(watermark_ms: int | None) -> str | None:

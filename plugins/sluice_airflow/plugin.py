@@ -1,16 +1,11 @@
 """Registers timetables, run notes, REST API and pages, by the entry point ``airflow.plugins``.
 
-The metadata of the provider ``sluice``, for the entry point ``apache_airflow_provider``.
+Airflow imports plugins in every component, and in the process of every task, which need no FastAPI:
+both apps are built by their first request, in the API server alone.
 
-The checkpoint pages inside Airflow: an entry of its navigation, and a tab on each DAG.
-
-They are files of the package, served as they are: plain ES modules that Airflow's UI imports
-(``react_apps``).  They hold no data, so they ask for no login; what they show comes from the REST
-API, which does.
-
-What the plugin registers: the app, built by the first request and in the API server alone.
-
-Airflow imports plugins in every component, and in the process of every task, which need no FastAPI.
+The pages are an entry of Airflow's navigation, and a tab on each DAG: files of the package, served
+as they are, plain ES modules that Airflow's UI imports (``react_apps``).  They hold no data, so
+they ask for no login; what they show comes from the REST API, which does.
 """
 
 from __future__ import annotations
@@ -46,9 +41,8 @@ def digest_of(folder: Path) -> str:
 
 
 DIGEST: Final = digest_of(FOLDER)  # Of 300 kB: about a millisecond.
-_BELOW_BASE: Final = (
-    f"{PAGES_PREFIX.lstrip('/')}/{DIGEST}"  # The base of Airflow's UI may be a path.
-)
+# Relative, as the base of Airflow's UI may be a path.
+_BELOW_BASE: Final = f"{PAGES_PREFIX.lstrip('/')}/{DIGEST}"
 
 # Airflow looks for the component under the global that has the entry's name: both have one name.
 _ENTRY: Final = {
@@ -65,8 +59,7 @@ VIEWS: Final = (
 
 
 class PagesApp:
-    """An ASGI app of static files, built by the first request: every component of Airflow imports
-    plugins, and only the API server serves them.
+    """An ASGI app of static files.
 
     Below the digest of this installation's files a browser keeps them; elsewhere it asks each time,
     so the page without Airflow's frame names the modules below the digest.
@@ -108,7 +101,7 @@ class PagesApp:
 
 
 class DeferredApp:
-    """An ASGI app that is imported when it is called."""
+    """The REST API as an ASGI app that is imported when it is called."""
 
     @cached_property
     def app(self) -> ASGIApp:
@@ -124,7 +117,7 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's annotation
     name = "sluice"
     timetables: ClassVar = [CheckpointTimetable, FirstTickTimetable]
     listeners: ClassVar = [run_notes]
-    fastapi_apps: ClassVar = [  # The first whose prefix fits is asked.
+    fastapi_apps: ClassVar = [  # The first whose prefix fits gets the request.
         {"app": PagesApp(), "url_prefix": PAGES_PREFIX, "name": "sluice pages"},
         {"app": DeferredApp(), "url_prefix": PREFIX, "name": "sluice"},
     ]

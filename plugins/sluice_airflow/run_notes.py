@@ -1,20 +1,18 @@
-"""The note of a run, and the listener that acts on what a run's tasks stored when the run ends:
-it sets the note, and turns the switch of the checkpoint DAG.  A run that an event started says from
-its beginning why; when the first run of such a DAG begins, Airflow is to start the trigger that
-watches for the next ones.
+"""Writes the notes of runs, and turns the switch of a checkpoint DAG, as their tasks have stored.
 
-It runs in the scheduler, or in the API server when a person ends a run, with their session, and
-reads a row or two for each.  An error here must not affect either of them.
+**A listener** acts when a run ends.  It also gives a run that an event started its first note, and
+has Airflow start the trigger that watches for the next ones when the first run of such a DAG
+begins.  It runs in the scheduler, or in the API server when a person ends a run, with their
+session, and reads a row or two for each run.  An error here must not affect either of them.
 
-Notes of runs that still run: the API server writes them as soon as what they say has changed.
+**A middleware** of the API server writes the notes of runs under way, once Airflow itself has
+accepted a request that changes them:
 
     POST  /execution/xcoms/{dag}/{run}/{task}/sluice_note     a task has stored a sentence
     POST  /execution/xcoms/{dag}/{run}/{task}/sluice_silence  what it waits for does not answer
     PATCH /api/v2/dags...                                     a DAG was paused, or switched on
 
-Airflow's execution API cannot set a note, but every sentence passes this process, so a middleware
-acts once Airflow itself has accepted the request.  A note that cannot be written is written when
-the run ends (``run_notes``); the request has been answered by then.
+The request has been answered by then, so a note that cannot be written is left to the listener.
 """
 
 from __future__ import annotations
@@ -29,7 +27,14 @@ from urllib.parse import unquote
 from airflow.listeners import hookimpl
 
 from sluice.core.failures import CheckpointFailureReason, page_of
-from sluice_airflow.notes import MAX_NOTE, NOTE_KEY, SILENCE_KEY, request_parse, stored, turn
+from sluice_airflow.notes import (
+    MAX_NOTE,
+    NOTE_KEY,
+    SILENCE_KEY,
+    apply_switch,
+    query_stored,
+    request_parse,
+)
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -38,11 +43,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AUTHOR = "sluice"  # Of our notes, in the place of a user; a note of anything else is kept.
+AUTHOR = "sluice"  # Of our notes, in the place of a user; a note of any other author is kept.
 PAUSED = (
     "the DAG is paused, and so is this run: switch the DAG on before the checkpoint expires, see "
     f"{page_of(CheckpointFailureReason.CHECKPOINT_EXPIRED)}"
 )
+
+_STORED = re.compile(rf"/execution/xcoms/([^/]+)/([^/]+)/[^/]+/(?:{NOTE_KEY}|{SILENCE_KEY})$")
+_SWITCHED = re.compile(r"/api/v2/dags(?:/[^/]+)?$")
+
+Act: TypeAlias = Callable[[], None]
 
 
 @hookimpl  # type: ignore[untyped-decorator]
@@ -70,50 +80,36 @@ def on_dag_run_running(dag_run: DagRun, msg: str) -> None:  # noqa: ARG001 - Air
 
 
 def _why(dag_run: Any) -> str:  # noqa: ANN401 - Airflow's annotations are skipped
-    """What the event said that started the run."""
+    """The reason in the event that started the run."""
     payloads = [(event.extra or {}).get("payload") for event in dag_run.consumed_asset_events]
-    said = [one["due"] for one in payloads if isinstance(one, dict) and "due" in one]
-    return f"a checkpoint is due: {said[-1] if said else 'an event came'}"[:MAX_NOTE]
+    reasons = [p["due"] for p in payloads if isinstance(p, dict) and "due" in p]
+    return f"a checkpoint is due: {reasons[-1] if reasons else 'an event came'}"[:MAX_NOTE]
 
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_dag_run_success(dag_run: DagRun, msg: str) -> None:  # noqa: ARG001 - Airflow's signature
-    _take_note(dag_run)
-    _turn_switch(dag_run)
+    _end(dag_run)
 
 
 @hookimpl  # type: ignore[untyped-decorator]
 def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:  # noqa: ARG001 - Airflow's signature
-    _take_note(dag_run)
-    _turn_switch(dag_run)
+    _end(dag_run)
 
 
-def _turn_switch(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations are skipped
+def _end(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations are skipped
+    """Neither a missing note, nor a DAG that runs on in vain, may stop the scheduler."""
     from sqlalchemy.orm import object_session
 
     session = object_session(dag_run)
     if session is None:
         return
-    try:
-        with session.no_autoflush:
-            turn(dag_run, session)
-    except Exception:  # A DAG that runs on in vain must not stop the scheduler.
-        log.warning("switch not turned dag_id=%s run_id=%s", dag_run.dag_id, dag_run.run_id,
-                    exc_info=True)  # fmt: skip
-
-
-def _take_note(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations are skipped
-    from sqlalchemy.orm import object_session
-
-    session = object_session(dag_run)
-    if session is None:
-        return
-    try:
-        with session.no_autoflush:
-            take_note(dag_run, session)
-    except Exception:  # An error of a note must not stop the scheduler.
-        log.warning("run without a note dag_id=%s run_id=%s", dag_run.dag_id, dag_run.run_id,
-                    exc_info=True)  # fmt: skip
+    for act, problem in ((take_note, "run without a note"), (apply_switch, "switch not turned")):
+        try:
+            with session.no_autoflush:
+                act(dag_run, session)
+        except Exception:
+            log.warning("%s dag_id=%s run_id=%s", problem, dag_run.dag_id, dag_run.run_id,
+                        exc_info=True)  # fmt: skip
 
 
 def take_note(dag_run: Any, session: Session) -> None:  # noqa: ANN401 - as above
@@ -121,23 +117,23 @@ def take_note(dag_run: Any, session: Session) -> None:  # noqa: ANN401 - as abov
     written = dag_run.dag_run_note
     if written is not None and written.content and written.user_id != AUTHOR:
         return
-    said = note_of_run(dag_run, session)
-    if not said or (written is not None and written.content == said):
+    content = note_of_run(dag_run, session)
+    if not content or (written is not None and written.content == content):
         return
     if written is None:
-        dag_run.note = (said, AUTHOR)
+        dag_run.note = (content, AUTHOR)
     else:
-        written.content, written.user_id = said, AUTHOR
+        written.content, written.user_id = content, AUTHOR
 
 
 def note_of_run(dag_run: Any, session: Session) -> str:  # noqa: ANN401 - as above
-    """The newest sentence of the run.  Before it, while the run lasts, comes what stands still."""
+    """The newest sentence of the run; before it, what blocks the run."""
     parts = (why_run_is_blocked(dag_run, session), _stored(dag_run, NOTE_KEY, session))
-    return "; ".join(part for part in parts if part)[:MAX_NOTE]
+    return "; ".join(filter(None, parts))[:MAX_NOTE]
 
 
 def why_run_is_blocked(dag_run: Any, session: Session) -> str:  # noqa: ANN401 - as above
-    """What a run that has not ended waits for in vain; empty if there is nothing."""
+    """What a run under way waits for in vain; empty if there is nothing, or the run has ended."""
     from airflow.models.dag import DagModel
     from airflow.utils.state import DagRunState
     from sqlalchemy import select
@@ -147,20 +143,14 @@ def why_run_is_blocked(dag_run: Any, session: Session) -> str:  # noqa: ANN401 -
     is_paused = select(DagModel.is_paused).where(DagModel.dag_id == dag_run.dag_id)
     paused = PAUSED if session.scalar(is_paused) else ""
     parts = (paused, _stored(dag_run, SILENCE_KEY, session))
-    return "; ".join(part for part in parts if part)
+    return "; ".join(filter(None, parts))
 
 
 def _stored(dag_run: Any, key: str, session: Session) -> str:  # noqa: ANN401 - as above
     from airflow.models.xcom import XComModel
 
-    found = session.scalars(stored(dag_run, key)).first()
+    found = session.scalars(query_stored(dag_run, key)).first()
     return "" if found is None else str(XComModel.deserialize_value(found) or "")
-
-
-_STORED = re.compile(rf"/execution/xcoms/([^/]+)/([^/]+)/[^/]+/(?:{NOTE_KEY}|{SILENCE_KEY})$")
-_SWITCHED = re.compile(r"/api/v2/dags(?:/[^/]+)?$")
-
-Act: TypeAlias = Callable[[], None]
 
 
 class LiveNotes:
@@ -183,7 +173,10 @@ class LiveNotes:
 
         await self._app(scope, receive, watched)
         if any(200 <= status < 300 for status in statuses):
-            await asyncio.to_thread(_carefully, act)
+            try:
+                await asyncio.to_thread(act)
+            except Exception:  # The listener writes the note when the run ends.
+                log.warning("run without a live note", exc_info=True)
 
 
 def act_of(scope: Scope) -> Act | None:
@@ -206,11 +199,11 @@ def write_note(dag_id: str, run_id: str) -> None:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    mine = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
     with create_session() as session:
-        found = session.scalars(mine).one_or_none()
-        if found is not None:
-            take_note(found, session)
+        run = session.scalars(query).one_or_none()
+        if run is not None:
+            take_note(run, session)
 
 
 def write_notes() -> None:
@@ -221,19 +214,12 @@ def write_notes() -> None:
     from airflow.utils.state import DagRunState
     from sqlalchemy import select
 
-    ours = (
+    query = (
         select(DagRun)
         .join(XComModel, XComModel.dag_run_id == DagRun.id)
         .where(DagRun.state == DagRunState.RUNNING, XComModel.key == NOTE_KEY)
         .distinct()
     )
     with create_session() as session:
-        for run in session.scalars(ours).all():
+        for run in session.scalars(query).all():
             take_note(run, session)
-
-
-def _carefully(act: Act) -> None:
-    try:
-        act()
-    except Exception:  # The request has been answered; the note comes when the run ends.
-        log.warning("run without a live note", exc_info=True)

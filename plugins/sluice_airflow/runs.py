@@ -1,9 +1,7 @@
-"""The checkpoint that a DAG run owns: the one whose journaled ``cause`` names the run.
+"""A DAG run and its checkpoint: the one whose journaled ``cause`` names the run.
 
 Nothing else is used.  XCom and Airflow's database may be lost, cleared or late; the journal has the
 cause from the moment the checkpoint is pending, and both the triggerer and tasks can read it.
-
-Airflow's retry policy for the errors of sluice.
 """
 
 from __future__ import annotations
@@ -48,21 +46,23 @@ def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
     Raises:
         FencedError: it was aborted, or subsumed; or the run never triggered one.
     """
-    mine = pending_of(state, cause) or completed_of(state, cause)
-    if mine is None:
-        failed = next((one for one in reversed(state.failed) if one.cause == cause), None)
-        raise FencedError(
-            str(failed)
-            if failed is not None
-            else f"no checkpoint of {cause} is pending or retained; it was aborted, or a newer "
-            "coordinator took over"
-        )
-    return mine.checkpoint_id
+    owned = pending_of(state, cause) or completed_of(state, cause)
+    if owned is not None:
+        return owned.checkpoint_id
+    failed = next((failed for failed in reversed(state.failed) if failed.cause == cause), None)
+    if failed is not None:
+        raise FencedError(str(failed))
+    raise FencedError(
+        f"no checkpoint of {cause} is pending or retained; it was aborted, or a newer "
+        "coordinator took over"
+    )
 
 
 @contextmanager
 def airflow_failures() -> Iterator[None]:
-    """Retry what may succeed later, skip what a newer coordinator owns, fail the rest."""
+    """The retry policy of every task: retry what may succeed later, skip what a newer coordinator
+    owns, fail the rest.
+    """
     try:
         yield
     except FencedError as error:

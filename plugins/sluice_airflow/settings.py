@@ -18,6 +18,8 @@ SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
 SPARK_UI_VARIABLE = "SLUICE_SPARK_UI"
 DRILLS_VARIABLE = "SLUICE_DRILLS"
 
+PREFIX, VERSION = "/sluice", "v1"  # Of the REST API: where Airflow mounts it, and its version.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -57,6 +59,3 @@ class Settings:
                 f"{name} is not set; set it in every Airflow component to {meaning}"
             )
         return value
-
-
-PREFIX, VERSION = "/sluice", "v1"

@@ -1,13 +1,4 @@
-"""The snapshot task: one stage of a checkpoint in the pipeline's warm Spark Connect session.
-
-The link from a snapshot task to Spark's UI, with its jobs and its executors' logs.
-
-Preloading: imports that are done once, in the scheduler, and not in every stage task.
-
-LocalExecutor forks its workers from the scheduler and each task from a worker, so a module the
-scheduler has imported is loaded in every task.  This module only imports and parses: a gRPC channel
-or thread from before the fork would make the task hang.
-"""
+"""The snapshot task: one stage of a checkpoint in the pipeline's warm Spark Connect session."""
 
 from __future__ import annotations
 
@@ -25,8 +16,6 @@ from sluice.errors import FencedError
 from sluice.exchange.faults import FAULT_VARIABLE, WORKER_FAULTS
 from sluice.spark.session import ask_spark
 from sluice.store.redaction import redacted
-from sluice.store.s3 import preload_descriptions
-from sluice_airflow.applications import reap
 from sluice_airflow.notes import Needed
 from sluice_airflow.operators import CheckpointOperator, TaskSummary, fault_of, once_sealed
 from sluice_airflow.runs import cause_of, pending_of
@@ -41,7 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow's annotations are skipped.
-    """The link to Spark's UI; Airflow reads and stores it when the task ends."""
+    """The link to Spark's UI, with its jobs and its executors' logs; Airflow reads and stores it
+    when the task ends.
+    """
 
     name = "Spark"
 
@@ -69,11 +60,16 @@ class StageOperator(CheckpointOperator):
             raise FencedError(f"no checkpoint of {cause} is pending any more")
         attempt = pending.attempt_of(self.stage)
         is_retried = context["ti"].try_number > 1
-        if (is_retried or self._may_be_chained) and self._is_done(job, pending, attempt):
+        # It may have run chained to another stage, in the Spark job of that one.  Its acks tell, so
+        # neither a session nor an application is needed to find out.
+        may_be_chained = bool(self.pipeline.upstream_of(self.stage))
+        if (is_retried or may_be_chained) and self._is_done(job, pending, attempt):
             log.info("acknowledged already: nothing runs again")
             return {"checkpoint_id": pending.checkpoint_id, "attempt": attempt, "stage_ms": 0}
         if is_retried and not self.goes_on(job, pending, attempt):
-            attempt = self._next_attempt(job, pending)
+            from sluice.coordinator.failure import start_attempt
+
+            attempt = start_attempt(job, pending.checkpoint_id, self.stage)  # Fences the earlier.
         fault = fault_of(context)
         if fault is not None and fault.kind in WORKER_FAULTS:
             os.environ[FAULT_VARIABLE] = str(fault)  # For the subtasks, also of chained stages.
@@ -84,29 +80,21 @@ class StageOperator(CheckpointOperator):
             "stage_ms": round(stage_s * 1000),
         }
 
-    def told(self, error: Exception) -> str:
+    def failure_note(self, error: Exception) -> str:
         return str(error) if isinstance(error, FencedError) else f"stage {self.stage}: {error}"
 
     def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
-        """Run until every subtask has acknowledged as *attempt*; the seconds that Spark worked."""
+        """Run until every subtask has acknowledged as *attempt*; return the seconds of Spark."""
         raise NotImplementedError
 
     def goes_on(
         self,
-        job: Job,  # noqa: ARG002 - for who submits
+        job: Job,  # noqa: ARG002 - for SubmitOperator
         pending: PendingCheckpoint,  # noqa: ARG002
         attempt: int,  # noqa: ARG002
     ) -> bool:
         """Whether the attempt of the previous try still runs, and a retry can continue it."""
         return False
-
-    @property
-    def _may_be_chained(self) -> bool:
-        """Whether the stage may have run behind another one, in the Spark job of that one.
-
-        It has acknowledged then, and neither a session nor an application is needed to find out.
-        """
-        return bool(self.pipeline.upstream_of(self.stage))
 
     def _is_done(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
         """Whether the stage has fully acknowledged, and must not run again.
@@ -123,12 +111,6 @@ class StageOperator(CheckpointOperator):
         answers = job.answers.observe(pending.checkpoint_id)
         return [str(subtask) for subtask in answers.missing(task.subtasks, attempt)]
 
-    def _next_attempt(self, job: Job, pending: PendingCheckpoint) -> int:
-        """Journal the execution attempt of a retry, which fences all earlier ones."""
-        from sluice.coordinator.failure import start_attempt
-
-        return start_attempt(job, pending.checkpoint_id, self.stage)
-
 
 class SnapshotOperator(StageOperator):
     """Runs the stage in the session, and interrupts it on Spark when the task ends first."""
@@ -138,7 +120,7 @@ class SnapshotOperator(StageOperator):
         job: Job,
         pending: PendingCheckpoint,
         attempt: int,
-        context: Context,  # noqa: ARG002 - for who submits
+        context: Context,  # noqa: ARG002 - for SubmitOperator
     ) -> float:
         from sluice.spark.session import connect, interrupted_with, stage_tag
         from sluice.spark.stage import run_stage
@@ -164,7 +146,7 @@ class SnapshotOperator(StageOperator):
             name=f"Spark at {redacted(remote.partition('/;')[0])}",
             ask=lambda: ask_spark(remote),
             page=page_of(CheckpointFailureReason.TASK_FAILURE),
-            first_s=0.0,  # It costs no request, and nothing can be done without it.
+            first_s=0.0,  # Asking costs no request, and without Spark nothing can be done.
         )
         return (spark, *super().needed(job))
 
@@ -179,16 +161,18 @@ class CancelStagesOperator(CheckpointOperator):
     def act(self, job: Job, context: Context) -> list[str]:
         from sluice.spark.session import connect, stage_tag
 
-        failed = [f for f in job.state().failed if f.cause == cause_of(context["ti"])]
-        if not failed:
+        aborted = [f for f in job.state().failed if f.cause == cause_of(context["ti"])]
+        if not aborted:
             return []
         submit = self.pipeline.orchestration.submit
         if submit is not None:
+            from sluice_airflow.applications import reap
+
             return reap(job, submit)
         spark = connect(Settings.from_environment().spark_remote, self.pipeline.uid)
         tags = [
-            stage_tag(self.pipeline.uid, one.checkpoint_id, stage)
-            for one in failed
+            stage_tag(self.pipeline.uid, checkpoint.checkpoint_id, stage)
+            for checkpoint in aborted
             for stage in self.pipeline.stages
         ]
         dropped = [operation for tag in tags for operation in spark.interruptTag(tag)]
@@ -197,8 +181,8 @@ class CancelStagesOperator(CheckpointOperator):
 
 
 # The imports of a stage task before its session exists, and those of Airflow's own task runner
-# after the fork.  The stage imports Polars, too: that is safe before a fork as long as it is not
-# used there, as its thread pool starts with its first use.
+# after the fork.  The stage imports Polars, too: that is safe before a fork as long as nothing uses
+# it there, as its thread pool starts with its first use.
 _MODULES = (
     "pyspark.sql",
     "pyspark.sql.functions",
@@ -219,10 +203,16 @@ _MODULES = (
 
 
 def preload_spark_client() -> None:
-    """Import the Spark Connect client, and parse what a client of S3 does.
+    """Import in the scheduler, once, what every stage task would import, and parse what a client of
+    S3 does.
 
-    A missing module is logged, and the task's error.
+    LocalExecutor forks its workers from the scheduler and each task from a worker, so a module the
+    scheduler has imported is loaded in every task.  Only imports and parsing are safe: a gRPC
+    channel or thread from before the fork would make the task hang.  A missing module is logged
+    here, and fails the task that needs it.
     """
+    from sluice.store.s3 import preload_descriptions
+
     begin = time.perf_counter()
     for name in _MODULES:
         try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SWITCHES = ("statsd_on", "statsd_datadog_enabled", "otel_on")
-_TEXTS = frozenset({"path"})  # Labels that are texts, for which a gauge has no place.
+_TEXTS = frozenset({"path"})  # Labels that are texts, which a gauge cannot have.
 
 
 def emit_stats(job: Job) -> None:
@@ -33,31 +33,10 @@ def emit_stats(job: Job) -> None:
     try:
         for sample in metrics(job):
             if sample.metric.label not in _TEXTS:
-                stats.gauge(
-                    stat_name(sample, tagged=_are_tagged()), sample.value, tags=_tags(sample)
-                )
+                tags = dict(zip(sample.metric.labels, sample.labels, strict=True))
+                stats.gauge(stat_name(sample, tagged=_are_tagged()), sample.value, tags=tags)
     except Exception:  # Nothing depends on it.
         log.warning("stats not emitted pipeline=%s", job.pipeline.uid, exc_info=True)
-
-
-def try_to_send_trace(job: Job, checkpoint_id: CheckpointId) -> None:
-    """Linked to the span of Airflow's task."""
-    from sluice.surface import monitoring
-
-    try:
-        monitoring.send_trace(job, checkpoint_id)
-    except Exception:  # Nothing depends on it.
-        log.warning("trace not sent checkpoint_id=%d", checkpoint_id, exc_info=True)
-
-
-def send_newest_trace(job: Job) -> None:
-    """The trace of what ended last, for a task that does not know what that was."""
-    from sluice.job.snapshots import newest_ended
-    from sluice.surface.monitoring import is_tracing
-
-    newest = newest_ended(job.state()) if is_tracing() else None
-    if newest is not None:
-        try_to_send_trace(job, CheckpointId(newest))
 
 
 def stat_name(sample: Sample, *, tagged: bool) -> str:
@@ -74,10 +53,6 @@ def _part(label: str) -> str:
     return str(normalize_name_for_stats(label, log_warning=False)).replace(".", "__")
 
 
-def _tags(sample: Sample) -> dict[str, str]:
-    return dict(zip(sample.metric.labels, sample.labels, strict=True))
-
-
 def _are_on() -> bool:
     from airflow.sdk.configuration import conf
 
@@ -85,7 +60,7 @@ def _are_on() -> bool:
 
 
 def _are_tagged() -> bool:
-    """Whether Airflow sends tags: all but StatsD as it is do."""
+    """Whether Airflow sends tags: all but plain StatsD do."""
     from airflow.sdk.configuration import conf
 
     is_datadog = conf.getboolean("metrics", "statsd_datadog_enabled", fallback=False)
@@ -93,3 +68,23 @@ def _are_tagged() -> bool:
         "metrics", "statsd_influxdb_enabled", fallback=False
     )
     return is_datadog or not is_plain
+
+
+def try_to_send_trace(job: Job, checkpoint_id: CheckpointId) -> None:
+    """The checkpoint's trace, linked to the span of Airflow's task."""
+    from sluice.surface import monitoring
+
+    try:
+        monitoring.send_trace(job, checkpoint_id)
+    except Exception:  # Nothing depends on it.
+        log.warning("trace not sent checkpoint_id=%d", checkpoint_id, exc_info=True)
+
+
+def send_newest_trace(job: Job) -> None:
+    """The trace of the checkpoint that ended last, for a task that does not know which it was."""
+    from sluice.job.snapshots import newest_ended
+    from sluice.surface.monitoring import is_tracing
+
+    newest = newest_ended(job.state()) if is_tracing() else None
+    if newest is not None:
+        try_to_send_trace(job, CheckpointId(newest))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 APPLICATION = Path(sluice.__file__).parent / "spark" / "application" / "run_stage.py"
-POLL_S = 2.0  # Between two looks at an application that another process submitted.
+POLL_S = 2.0  # Between two requests for an application that another process submitted.
 
 
 class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
@@ -119,18 +119,18 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
         """Return when the stage has acknowledged, or its application has ended.
 
         Raises:
-            FencedError: nothing awaits it any more.
+            FencedError: no attempt awaits it any more.
         """
         while self.missing(job, pending, name.attempt):
             if not name.is_awaited(job.state()):
                 raise FencedError(f"{name} was overtaken, or its checkpoint has ended")
-            if _found(cluster, name, unknown=True) is None:
+            if _found(cluster, name, if_unknown=Application("", str(name))) is None:
                 return
             time.sleep(POLL_S)
 
 
 def _end(submit: Submit, name: ApplicationName) -> None:
-    """Kill the application of that name, if it can be found; an error is logged."""
+    """Kill the application of that name if the cluster lists it; an error is logged."""
     try:
         cluster = cluster_of(submit)
         found = _found(cluster, name)
@@ -141,15 +141,14 @@ def _end(submit: Submit, name: ApplicationName) -> None:
 
 
 def _found(
-    cluster: SparkCluster, name: ApplicationName, *, unknown: bool = False
+    cluster: SparkCluster, name: ApplicationName, *, if_unknown: Application | None = None
 ) -> Application | None:
-    """The application of that name, if it has not ended.
-
-    A cluster that does not answer is logged: as if it was there, if *unknown*.
+    """The application of that name, if it has not ended; *if_unknown* of a cluster that does not
+    answer, which is logged.
     """
     try:
         found = cluster.applications({name.life})
     except Exception:  # A new attempt is right, too; and an acknowledgement ends the wait.
         log.warning("the cluster does not say what runs name=%s", name, exc_info=True)
-        return Application("", str(name)) if unknown else None
-    return next((one for one in found if one.name == str(name)), None)
+        return if_unknown
+    return next((application for application in found if application.name == str(name)), None)

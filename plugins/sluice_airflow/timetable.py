@@ -4,7 +4,7 @@ Flink's first periodic trigger comes after a random delay between ``min_pause`` 
 (``CheckpointCoordinator.getRandomInitDelay``), so that jobs that start together do not checkpoint
 together.  A timetable has to give the same answer each time, so the delay is derived from the
 pipeline's uid: the first run starts at the next moment at *phase* within the interval.  Every later
-one is started by an event, once there is something to checkpoint (``due_trigger``).
+one is started by an event, once there is something to checkpoint (``due``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pendulum import DateTime, instance
 from sluice.errors import require
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotations are skipped.
@@ -79,7 +80,7 @@ class CheckpointTimetable(Timetable):  # type: ignore[misc]  # Airflow's annotat
 
 
 class FirstTickTimetable(CronTriggerTimetable):  # type: ignore[misc]  # As above.
-    """The first run of a pipeline with a cron, at a tick; ``due_trigger`` starts the others.
+    """The first run of a pipeline with a cron, at a tick; ``due`` starts the others.
 
     Its class path is stored in Airflow's database: do not rename it.
     """
@@ -96,4 +97,3 @@ class FirstTickTimetable(CronTriggerTimetable):  # type: ignore[misc]  # As abov
 
 
 FIRST_RUNS = (CheckpointTimetable, FirstTickTimetable)
-_MICROSECOND = timedelta(microseconds=1)

@@ -1,10 +1,8 @@
 """The first task of a run: request a checkpoint or savepoint, then wait, skip or continue.
 
-Runs of the savepoint DAG for requests that people made outside of Airflow.
-
 ``sluice savepoint`` and the like queue a request in the journal.  A periodic run takes it up in the
-place of its own; where none comes soon the watchdog starts a run.  That is one of the savepoint
-DAG, which is not paused and has no other run to wait for.
+place of its own; where none comes soon the watchdog starts a run for it (``start_runs``).  That is
+one of the savepoint DAG, which is not paused and has no other run to wait for.
 """
 
 from __future__ import annotations
@@ -38,7 +36,12 @@ from sluice_airflow.forms import (
     require_unchanged,
 )
 from sluice_airflow.notes import note, switch_off_if_ended
-from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, TaskSummary
+from sluice_airflow.operators import (
+    QUEUE_POLL_S,
+    CheckpointOperator,
+    TaskSummary,
+    name_for_notes,
+)
 from sluice_airflow.runs import cause_of, pending_of, run_of
 
 if TYPE_CHECKING:
@@ -56,8 +59,9 @@ log = logging.getLogger(__name__)
 # before them.  Then the slot is released, and the task shows as up for reschedule.
 WAIT_IN_SLOT_S = 15.0
 RESCHEDULE_AFTER = timedelta(seconds=15)
-LONGEST_REST_S = 5.0  # Of the interval, that a run waits for in its slot.
+LONGEST_REST_S = 5.0  # The longest rest of the interval that a run waits for in its slot.
 PERIODIC_RUN_TYPES = ("scheduled", "asset_triggered")
+REQUEST = "request"  # In the configuration of a run that ``start_runs`` started: the request's id.
 
 
 class TriggerOperator(CheckpointOperator):
@@ -73,11 +77,11 @@ class TriggerOperator(CheckpointOperator):
             self._submit(job, given)
         else:
             require_unchanged(self.pipeline, state, given)
-        mine = pending_of(state, cause)
-        if mine is not None:  # An earlier try journaled it, and died afterwards.
-            log.info("checkpoint adopted checkpoint_id=%d", mine.checkpoint_id)
-            note(context, triggered(mine, mine.savepoint_name))
-            return {"checkpoint_id": mine.checkpoint_id, "records": mine.records}
+        pending = pending_of(state, cause)
+        if pending is not None:  # An earlier try journaled it, and died afterwards.
+            log.info("checkpoint adopted checkpoint_id=%d", pending.checkpoint_id)
+            note(context, triggered_note(pending, pending.savepoint_name))
+            return {"checkpoint_id": pending.checkpoint_id, "records": pending.records}
         outcome = self.request(job, cause, context)
         if isinstance(outcome, NotTriggered):
             reason = explain(outcome)
@@ -86,8 +90,8 @@ class TriggerOperator(CheckpointOperator):
                 switch_off_if_ended(context, self.pipeline, job.state().status)
             raise AirflowSkipException(reason)
         plan = outcome.plan
-        named = pending_of(job.state(), cause) if plan.type.is_savepoint else None
-        note(context, triggered(plan, None if named is None else named.savepoint_name))
+        pending = pending_of(job.state(), cause) if plan.type.is_savepoint else None
+        note(context, triggered_note(plan, None if pending is None else pending.savepoint_name))
         return {
             "checkpoint_id": plan.checkpoint_id,
             "records": plan.records,
@@ -103,11 +107,11 @@ class TriggerOperator(CheckpointOperator):
 
         run_type = context["dag_run"].run_type
         rest_s = self._rest_of_interval_s(job) if run_type == "asset_triggered" else 0.0
-        if rest_s > LONGEST_REST_S:  # An event that was told twice.
+        if rest_s > LONGEST_REST_S:  # An event that came twice.
             return NotTriggered(reason=None, message=f"the interval lasts {rest_s:.0f} s more")
         if rest_s > 0:
             time.sleep(rest_s)
-        ask = partial(
+        request = partial(
             self.wait_for,
             job,
             context,
@@ -115,20 +119,20 @@ class TriggerOperator(CheckpointOperator):
             is_full=CHECKPOINT_TYPES[context["params"].get("checkpoint_type", CONFIGURED)],
             barriers=barriers_of(context.get("triggering_asset_events") or {}),
         )
-        outcome = ask(is_periodic=run_type in PERIODIC_RUN_TYPES)
+        outcome = request(is_periodic=run_type in PERIODIC_RUN_TYPES)
         found_nothing = isinstance(outcome, NotTriggered) and outcome.reason is None
-        return ask(is_periodic=False) if found_nothing and self._may_be_empty(job) else outcome
+        return request(is_periodic=False) if found_nothing and self._may_be_empty(job) else outcome
 
     def _may_be_empty(self, job: Job) -> bool:
-        """An event that was asked for is answered, and the run that submits a job is a checkpoint,
-        too: the first that it can go back to.
+        """An event of the user's asset gets its checkpoint, and so does the run that submits a job:
+        the first that the job can go back to.
         """
         if isinstance(self.pipeline.checkpointing.schedule, OnAsset):
             return True
         return job.state().next_checkpoint_id == FIRST_CHECKPOINT_ID
 
     def _rest_of_interval_s(self, job: Job) -> float:
-        """What is left of the interval: the event that one is due comes a little sooner."""
+        """What is left of the interval, as the event comes a little before its end."""
         from sluice.coordinator.outlook import rest_before_event_ms
 
         interval = self.pipeline.checkpointing.interval
@@ -157,14 +161,14 @@ class TriggerOperator(CheckpointOperator):
         was_rejected = job.state().rejection(cause) is not None
         request_id = f"{cause} {job.clock()}" if was_rejected else cause
         give_back_at = time.monotonic() + WAIT_IN_SLOT_S
-        said = ""
+        noted = ""
         while True:
             outcome = trigger(job, cause=cause, request_id=request_id, **request)
             if not isinstance(outcome, Queued):
                 return outcome
-            if outcome.message != said:
-                said = outcome.message
-                note(context, f"waiting: {said}")
+            if outcome.message != noted:
+                noted = outcome.message
+                note(context, f"waiting: {noted}")
             if time.monotonic() >= give_back_at:
                 raise AirflowRescheduleException(datetime.now(UTC) + RESCHEDULE_AFTER)
             time.sleep(QUEUE_POLL_S)
@@ -180,13 +184,11 @@ class TriggerOperator(CheckpointOperator):
             submit(job, configuration, only_generation=NO_GENERATION)
 
 
-def triggered(checkpoint: CheckpointPlan | PendingCheckpoint, savepoint: str | None) -> str:
+def triggered_note(checkpoint: CheckpointPlan | PendingCheckpoint, savepoint: str | None) -> str:
     """The run's note while the checkpoint is pending: "checkpoint 42 triggered at 10:21:07 UTC"."""
-    what = f"checkpoint {checkpoint.checkpoint_id}"
-    if savepoint is not None:
-        what = f"savepoint {savepoint} ({what})"
+    subject = name_for_notes(checkpoint.checkpoint_id, savepoint)
     at = datetime.fromtimestamp(checkpoint.triggered_at_ms / 1_000, UTC)
-    return f"{what} triggered at {at:%H:%M:%S} UTC, {checkpoint.records:,} records"
+    return f"{subject} triggered at {at:%H:%M:%S} UTC, {checkpoint.records:,} records"
 
 
 def explain(refusal: NotTriggered) -> str:
@@ -230,8 +232,7 @@ class TriggerSavepointOperator(TriggerOperator):
 
         params = context["params"]
         if params.get(REQUEST):
-            after = RESCHEDULE_AFTER
-            return carry_out(job, context, cause=cause, for_s=WAIT_IN_SLOT_S, again_after=after)
+            return carry_out(job, context, cause=cause)
         name = savepoint_name(context)
         if params.get("target"):  # Refuse a bad address before the savepoint is triggered.
             require_outside(job, params["target"])
@@ -257,26 +258,52 @@ def savepoint_name(context: Context) -> str:
     return context["params"]["name"] or re.sub(r"[^A-Za-z0-9_.-]", "-", context["run_id"])[:128]
 
 
-REQUEST = "request"  # In the configuration of such a run: the request that it is for.
+def carry_out(job: Job, context: Context, *, cause: str) -> Triggered:
+    """Take up the request that this run was started for, once it is due.
+
+    Raises:
+        AirflowSkipException: it is not queued any more.
+        AirflowRescheduleException: it is not due yet; the task repeats it later.
+    """
+    from sluice.coordinator.trigger import take_up
+    from sluice.surface.journal import request_progress
+
+    request_id = context["params"][REQUEST]
+    give_back_at = time.monotonic() + WAIT_IN_SLOT_S
+    while any(queued.request_id == request_id for queued in job.state().queue):
+        triggered = take_up(job, cause=cause)
+        if triggered is not None:
+            return triggered
+        if time.monotonic() >= give_back_at:
+            raise AirflowRescheduleException(datetime.now(UTC) + RESCHEDULE_AFTER)
+        time.sleep(QUEUE_POLL_S)
+    progress = request_progress(job, request_id)
+    became = f", checkpoint {progress.checkpoint}" if progress.checkpoint is not None else ""
+    reason = f"the request needs no run of its own: it is {progress.status.value}{became}"
+    note(context, f"skipped: {reason}")
+    raise AirflowSkipException(reason)
 
 
 def start_runs(job: Job) -> list[str]:
-    """Start a run for each request that awaits a host, if Airflow drives the job; say for which.
+    """Start a run for each request that awaits a host, if Airflow drives the job; return a sentence
+    for each.
 
     A run's id is its request's, so it is started once.
     """
     from sluice.surface.journal import last_host
 
     state, now_ms = job.state(), job.clock()
-    queued = [one for one in state.queue if one.awaits_a_host and not one.has_expired(now_ms)]
+    due = [
+        queued for queued in state.queue if queued.awaits_a_host and not queued.has_expired(now_ms)
+    ]
     host = last_host(state)
     if host is not None and run_of(host.cause) is None:
         return []
     dag_id = f"{job.pipeline.uid}__savepoint"
     return [
-        f"started a run of {dag_id}, {one.cause}"
-        for one in queued
-        if _start(dag_id, f"request__{one.request_id}", {REQUEST: one.request_id})
+        f"started a run of {dag_id}, {queued.cause}"
+        for queued in due
+        if _start(dag_id, f"request__{queued.request_id}", {REQUEST: queued.request_id})
     ]
 
 
@@ -288,35 +315,7 @@ def _start(dag_id: str, run_id: str, conf: dict[str, object]) -> bool:
     run = TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=conf)
     try:
         answer = task_runner.SUPERVISOR_COMMS.send(run)
-    except Exception:  # Any error of Airflow: the next look tries again, until it has expired.
+    except Exception:  # Any error of Airflow: the watchdog tries again, until it has expired.
         log.warning("no run was started dag_id=%s run_id=%s", dag_id, run_id, exc_info=True)
         return False
     return not isinstance(answer, ErrorResponse)
-
-
-def carry_out(
-    job: Job, context: Context, *, cause: str, for_s: float, again_after: timedelta
-) -> Triggered:
-    """Take up the request of this run once it is due.
-
-    Raises:
-        AirflowSkipException: it is not queued any more.
-        AirflowRescheduleException: *for_s* have passed; the task looks again *again_after*.
-    """
-    from sluice.coordinator.trigger import take_up
-    from sluice.surface.journal import request_progress
-
-    request_id = context["params"][REQUEST]
-    until = time.monotonic() + for_s
-    while any(queued.request_id == request_id for queued in job.state().queue):
-        triggered = take_up(job, cause=cause)
-        if triggered is not None:
-            return triggered
-        if time.monotonic() >= until:
-            raise AirflowRescheduleException(datetime.now(UTC) + again_after)
-        time.sleep(QUEUE_POLL_S)
-    told = request_progress(job, request_id)
-    became = f", checkpoint {told.checkpoint}" if told.checkpoint is not None else ""
-    reason = f"the request needs no run of its own: it is {told.status.value}{became}"
-    note(context, f"skipped: {reason}")
-    raise AirflowSkipException(reason)

@@ -1,4 +1,4 @@
-"""The watchdog DAG: a look at every job each minute, for what callbacks have missed."""
+"""The watchdog DAG: checks every job each minute, for what callbacks have missed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.core.configuration import JobStatus
 from sluice.declaration.pipeline import Pipeline
-from sluice_airflow.applications import reap
 from sluice_airflow.notes import note
 from sluice_airflow.runs import run_of
 from sluice_airflow.settings import Settings
@@ -33,9 +32,7 @@ WATCHDOG_DAG_ID = "sluice__watchdog"
 WATCHDOG_INTERVAL = timedelta(minutes=1)
 RETRY_DELAY = timedelta(seconds=5)
 RUN_TIMEOUT = timedelta(minutes=30)
-WATCH_TIMEOUT = timedelta(
-    minutes=29
-)  # So that the task itself says what hung, before its run ends.
+WATCH_TIMEOUT = timedelta(minutes=29)  # Less, so that the task itself says what hung.
 SHORT_PAUSE_MS = 15_000  # The longest that one job delays the others.
 
 DOC = """\
@@ -48,8 +45,31 @@ stats are on it emits each job's metrics.  A job that was never submitted is lef
 """
 
 
+def build_watchdog(load: Callable[[], Mapping[str, Pipeline]]) -> DAG:
+    """The watchdog DAG; its task calls *load*, so new pipelines are watched without a change."""
+    with DAG(
+        WATCHDOG_DAG_ID,
+        schedule=WATCHDOG_INTERVAL,
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        dagrun_timeout=RUN_TIMEOUT,
+        doc_md=DOC,
+        tags=["sluice"],
+    ) as dag:
+        WatchOperator(
+            task_id="watch",
+            load=load,
+            retries=1,
+            retry_delay=RETRY_DELAY,
+            execution_timeout=WATCH_TIMEOUT,
+        )
+    return dag
+
+
 class WatchOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotations are skipped.
-    """Watches each pipeline; errors fail the task only after all have been looked at."""
+    """Watches each pipeline; errors fail the task only after all have been watched."""
 
     def __init__(self, *, load: Callable[[], Mapping[str, Pipeline]], **kwargs: object) -> None:
         super().__init__(**kwargs)
@@ -89,13 +109,30 @@ def _watch(pipeline: Pipeline, location: StoreLocation, ti: Any) -> tuple[str, .
     emit_stats(job)
     if actions:
         send_newest_trace(job)
-    submit = pipeline.orchestration.submit
-    reaped = [] if submit is None else [f"ended application {name}" for name in reap(job, submit)]
-    return actions + frozen(ti, under_way) + tuple(start_runs(job)) + tuple(reaped)
+    reaped: list[str] = []
+    if pipeline.orchestration.submit is not None:
+        from sluice_airflow.applications import reap
+
+        reaped = [f"ended application {name}" for name in reap(job, pipeline.orchestration.submit)]
+    return actions + paused_dags(ti, under_way) + tuple(start_runs(job)) + tuple(reaped)
+
+
+def has_ended(ti: Any, cause: str) -> bool:  # noqa: ANN401 - Airflow has four classes of them
+    """Whether the DAG run behind *cause* has ended; False if Airflow does not answer."""
+    run = run_of(cause)
+    if run is None:
+        return False
+    dag_id, run_id = run
+    try:
+        active = ti.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["queued", "running"])
+    except Exception:  # Any error of Airflow: the checkpoint's timeout decides then.
+        log.warning("airflow does not tell of run dag_id=%s run_id=%s", *run, exc_info=True)
+        return False
+    return bool(active == 0)
 
 
 def _watch_and_restart(job: Job, is_abandoned: Callable[[str], bool]) -> tuple[str, ...]:
-    """Look once, and after an abort again, when a short pause of the restart strategy is over."""
+    """Watch once, and after an abort again, when a short pause of the restart strategy is over."""
     from sluice.coordinator.failure import watch
 
     watched = watch(job, is_abandoned=is_abandoned)
@@ -108,7 +145,18 @@ def _watch_and_restart(job: Job, is_abandoned: Callable[[str], bool]) -> tuple[s
     return watched.actions + watch(job).actions
 
 
-def frozen(ti: Any, causes: Iterable[str]) -> tuple[str, ...]:  # noqa: ANN401 - as has_ended
+def pause_to_wait_out(state: CoordinatorState, now_ms: int) -> float | None:
+    """The seconds until the job restarts; None if it does not, or only after the next run.
+
+    They may be 0, as the first watch takes time.
+    """
+    pause_ms = max(0, (state.restart_at_ms or 0) - now_ms)
+    if state.status is not JobStatus.RESTARTING or pause_ms > SHORT_PAUSE_MS:
+        return None
+    return pause_ms / 1000
+
+
+def paused_dags(ti: Any, causes: Iterable[str]) -> tuple[str, ...]:  # noqa: ANN401 - as has_ended
     """A sentence for each paused DAG that has one of these runs: Airflow starts no task of it."""
     runs = [run for run in map(run_of, causes) if run is not None]
     return tuple(
@@ -125,52 +173,3 @@ def is_paused(ti: Any, dag_id: str) -> bool:  # noqa: ANN401 - as has_ended
     except Exception:  # It is a hint for people.
         log.warning("airflow does not tell of DAG dag_id=%s", dag_id, exc_info=True)
         return False
-
-
-def pause_to_wait_out(state: CoordinatorState, now_ms: int) -> float | None:
-    """The seconds until the job restarts; None if it does not, or only after the next look.
-
-    They may be 0, as the first look takes time.
-    """
-    pause_ms = max(0, (state.restart_at_ms or 0) - now_ms)
-    if state.status is not JobStatus.RESTARTING or pause_ms > SHORT_PAUSE_MS:
-        return None
-    return pause_ms / 1000
-
-
-def has_ended(ti: Any, cause: str) -> bool:  # noqa: ANN401 - Airflow has four classes of them
-    """Whether the DAG run behind *cause* has ended; False if Airflow does not answer."""
-    run = run_of(cause)
-    if run is None:
-        return False
-    dag_id, run_id = run
-    try:
-        return bool(
-            ti.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["queued", "running"]) == 0
-        )
-    except Exception:  # Any error of Airflow: the checkpoint's timeout decides then.
-        log.warning("airflow does not tell of run dag_id=%s run_id=%s", *run, exc_info=True)
-        return False
-
-
-def build_watchdog(load: Callable[[], Mapping[str, Pipeline]]) -> DAG:
-    """The watchdog DAG; its task calls *load*, so new pipelines are watched without a change."""
-    with DAG(
-        WATCHDOG_DAG_ID,
-        schedule=WATCHDOG_INTERVAL,
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
-        catchup=False,
-        max_active_runs=1,
-        is_paused_upon_creation=False,
-        dagrun_timeout=RUN_TIMEOUT,
-        doc_md=DOC,
-        tags=["sluice"],
-    ) as dag:
-        WatchOperator(
-            task_id="watch",
-            load=load,
-            retries=1,
-            retry_delay=RETRY_DELAY,
-            execution_timeout=WATCH_TIMEOUT,
-        )
-    return dag

@@ -1,6 +1,6 @@
 """The tasks as functions: each builds its operator and executes it in a made-up context.
 
-They return what Airflow would keep as the task's result.
+They return what Airflow would keep as the task's result; ``executed`` also the one note.
 """
 
 from __future__ import annotations
@@ -9,11 +9,18 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from sluice_airflow.acts import AbortOperator, VerifyOperator
+from sluice.declaration.pipeline import Pipeline
+from sluice_airflow.acts import AbortOperator, RestoreOperator, VerifyOperator
 from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY, SWITCH_KEY, Switch
-from sluice_airflow.operators import CommitOperator, FinalizeOperator, assets_of
+from sluice_airflow.operators import (
+    CheckpointOperator,
+    CommitOperator,
+    FinalizeOperator,
+    assets_of,
+)
 from sluice_airflow.stage import SnapshotOperator
-from sluice_airflow.trigger_task import TriggerOperator
+from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
+from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.stand_in import a_pipeline
 
 PIPELINE = a_pipeline()
@@ -26,13 +33,13 @@ class ATaskInstance:
     task_id: str = "a_task"
     try_number: int = 1
     states: dict[str, str] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     silences: list[str] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
 
     def xcom_push(self, *, key: str, value: Any) -> None:
         kept: dict[str, list[Any]] = {
-            NOTE_KEY: self.said,
+            NOTE_KEY: self.notes,
             SILENCE_KEY: self.silences,
             SWITCH_KEY: self.switches,
         }
@@ -64,8 +71,28 @@ RESTORE = {
 }
 
 
+def execute(
+    operator: type[CheckpointOperator], *, pipeline: Pipeline = PIPELINE, **context: Any
+) -> Any:
+    return operator(task_id="act", pipeline=pipeline).execute(a_context(**context))
+
+
+def executed(
+    operator: type[CheckpointOperator], *, pipeline: Pipeline = PIPELINE, **context: Any
+) -> tuple[Any, str]:
+    built = a_context(**context)
+    result = operator(task_id="act", pipeline=pipeline).execute(built)
+    (note,) = built["ti"].notes
+    return result, note
+
+
 def trigger(**context: Any) -> Any:
-    return TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(a_context(**context))
+    return execute(TriggerOperator, **context)
+
+
+def trigger_savepoint(run_id: str, name: str | None, **form: object) -> Any:
+    params = {"name": name, "stop": "none"} | form
+    return execute(TriggerSavepointOperator, run_id=run_id, params=params)
 
 
 def snapshot(stage: str, **context: Any) -> Any:
@@ -74,24 +101,45 @@ def snapshot(stage: str, **context: Any) -> Any:
 
 
 def finalize(**context: Any) -> Any:
-    return FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(a_context(**context))
+    return execute(FinalizeOperator, **context)
 
 
 def commit(**context: Any) -> Any:
-    return CommitOperator(task_id="commit", pipeline=PIPELINE).execute(a_context(**context))
+    return execute(CommitOperator, **context)
 
 
 def abort(**context: Any) -> Any:
-    return AbortOperator(task_id="abort", pipeline=PIPELINE).execute(a_context(**context))
+    return execute(AbortOperator, **context)
 
 
-def verify(**context: Any) -> Any:
-    return VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(a_context(**context))
+def verify(**form: object) -> Any:
+    return execute(VerifyOperator, params=RESTORE | form)
+
+
+def restore(run_id: str, **form: object) -> tuple[Any, str]:
+    """The result, and the note."""
+    return executed(RestoreOperator, run_id=run_id, params=RESTORE | form)
+
+
+def watch(ti: ATaskInstance | None = None, **pipelines: Pipeline) -> list[str]:
+    task = WatchOperator(task_id="watch", load=lambda: pipelines or {"demo": PIPELINE})
+    return task.execute(a_context() | ({} if ti is None else {"ti": ti}))
 
 
 def a_checkpoint(run_id: str) -> None:
     trigger(run_id=run_id)
-    snapshot("bids", run_id=run_id)
-    snapshot("by_auction", run_id=run_id)
+    complete(run_id)
+
+
+def a_savepoint(name: str, **form: object) -> None:
+    """By a run of that name."""
+    trigger_savepoint(name, name, **form)
+    complete(name)
+
+
+def complete(run_id: str) -> None:
+    """The rest of a run, once it has triggered."""
+    for stage in PIPELINE.stages:
+        snapshot(stage, run_id=run_id)
     finalize(run_id=run_id)
     commit(run_id=run_id)

@@ -9,16 +9,19 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
     from tests.airflow.rest import Api
 
 HOME = Path(tempfile.mkdtemp(prefix="sluice-airflow-tests-"))
@@ -54,6 +57,22 @@ _AIRFLOWS_WARNINGS = (
     "ignore::DeprecationWarning:airflow",
     "ignore::DeprecationWarning:pathspec",
 )
+_BUILDS_AIRFLOWS_API = {"api_server", "dags"}  # Fixtures: dozens of imports and queries warn.
+
+
+def run_python(script: str, argument: Path, **env: str) -> str:
+    """The output of *script* in a process of its own, with our code alone."""
+    code = {"PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}/plugins", "PATH": "/usr/bin:/bin"}
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(argument)],
+        check=False,
+        env=code | env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,6 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.airflow)
             for warning in _AIRFLOWS_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
+            if _BUILDS_AIRFLOWS_API.intersection(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.filterwarnings("ignore"))
 
 
 @pytest.fixture(name="root")
@@ -99,3 +120,32 @@ def _everybody(api_server: Api, root: str, monkeypatch: pytest.MonkeyPatch) -> A
     monkeypatch.setenv("SLUICE_PIPELINES", str(HOME / "rest_pipelines"))
     monkeypatch.setattr("sluice.declaration.project._imported", {})  # What this process has loaded.
     return api_server
+
+
+@pytest.fixture(name="viewer")
+def _viewer(everybody: Api) -> Api:
+    return everybody.by("vera")
+
+
+@pytest.fixture(name="editor")
+def _editor(everybody: Api) -> Api:
+    return everybody.by("uwe")
+
+
+@pytest.fixture(name="only_demo")
+def _only_demo(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it, and no user may read any DAG but that of ``demo``."""
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    def is_demo(_: object, *, details: Any = None, **__: object) -> bool:
+        return details is not None and details.id == "demo"
+
+    return lambda: monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", is_demo)
+
+
+@pytest.fixture(scope="module", name="dags")
+def _dags() -> Iterator[dict[str, DAG]]:
+    from tests.airflow.demo_dags import demo_dags
+
+    with demo_dags() as dags:
+        yield dags

@@ -11,6 +11,16 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from harness.jobs import a_pipeline
+from harness.no_spark import stages_without_spark
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.submission import configure, submit
+from sluice.core.plan import CheckpointPlan
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import Job, open_job
+from sluice.spark.stage import run_stage
+from sluice.store.open import StoreLocation
 from tests.airflow.conftest import DAGS, HOME
 from tests.airflow.database import migrate
 
@@ -55,6 +65,45 @@ class Api:
 
     def post(self, path: str, body: Any = None, **headers: str) -> Any:
         return self.client.post(BASE + path, json=body or {}, headers=self.headers | headers)
+
+
+def found(answer: Any) -> Any:
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["cache-control"] == "no-store"
+    return answer.json()
+
+
+def refused(answer: Any, status: int) -> str:
+    """What the problem says, with which a request was answered."""
+    assert (answer.status_code, answer.headers["content-type"]) == (
+        status, "application/problem+json",
+    ), answer.text  # fmt: skip
+    assert answer.json()["status"] == status
+    return str(answer.json()["detail"])
+
+
+def auctions_in(root: str, pipeline: Pipeline | None = None) -> Job:
+    """The job of ``auctions`` in *root*, submitted."""
+    job = open_job(pipeline or a_pipeline(), StoreLocation(root=root))
+    submit(job, configure(job.pipeline, {}))
+    return job
+
+
+def take(job: Job, plan: CheckpointPlan) -> None:
+    run_stages(job, plan, *job.pipeline.stages)
+    complete(job, plan)
+
+
+def run_stages(job: Job, plan: CheckpointPlan, *stages: str) -> None:
+    """The stages' own subtasks, with lists of rows in the place of Spark."""
+    with stages_without_spark():
+        for stage in stages:
+            run_stage(job, None, plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
+
+
+def complete(job: Job, plan: CheckpointPlan) -> None:
+    finalize(job, plan.checkpoint_id)
+    commit(job, plan.checkpoint_id)
 
 
 @contextmanager

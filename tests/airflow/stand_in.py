@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.answers import Ack, Decline
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SubtaskId
@@ -49,6 +51,13 @@ def a_pipeline(
 
 def a_job(root: str, pipeline: Pipeline | None = None) -> Job:
     return open_job(pipeline or a_pipeline(), StoreLocation(root=root))
+
+
+def a_pending_checkpoint(root: str, **checkpointing: Any) -> Job:
+    job = a_job(root, a_pipeline(**checkpointing))
+    submit(job, configure(job.pipeline, {}))
+    assert isinstance(trigger(job, cause=CAUSE), Triggered)
+    return job
 
 
 def acknowledge(job: Job, checkpoint_id: int, stage: str, *indexes: int, attempt: int = 1) -> None:

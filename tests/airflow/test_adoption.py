@@ -15,16 +15,7 @@ from sluice.coordinator.trigger import trigger as trigger_checkpoint
 from sluice.core.configuration import CheckpointType
 from sluice.core.decider import CheckpointRequest
 from sluice_airflow.trigger_task import TriggerSavepointOperator
-from sluice_airflow.watchdog import WatchOperator
-from tests.airflow.acts import (
-    PIPELINE,
-    a_checkpoint,
-    a_context,
-    commit,
-    finalize,
-    snapshot,
-    trigger,
-)
+from tests.airflow.acts import PIPELINE, a_checkpoint, a_context, complete, trigger, watch
 from tests.airflow.stand_in import StandInSpark, a_job
 
 
@@ -43,10 +34,7 @@ def test_a_periodic_run_takes_the_request_up(root: str, spark: StandInSpark) -> 
     asked(root)
 
     taken = trigger(run_id="run-2")
-    for stage in PIPELINE.stages:
-        snapshot(stage, run_id="run-2")
-    finalize(run_id="run-2")
-    commit(run_id="run-2")
+    complete("run-2")
 
     assert (taken["checkpoint_id"], taken["type"]) == (2, "SAVEPOINT")
     assert a_job(root).savepoint_metadata("mine").checkpoint_id == 2
@@ -96,12 +84,11 @@ def test_the_watchdog_starts_a_run_for_a_request_and_leaves_other_hosts_alone(
 ) -> None:
     airflow = Supervisor()
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", airflow, raising=False)
-    watch = WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE})
     a_checkpoint("run-1")
     request = asked(root)
 
-    first = watch.execute(a_context())
-    second = watch.execute(a_context())
+    first = watch()
+    second = watch()
 
     assert airflow.runs == {
         f"request__{request.request_id}": ("demo__savepoint", {"request": request.request_id})
@@ -110,7 +97,7 @@ def test_the_watchdog_starts_a_run_for_a_request_and_leaves_other_hosts_alone(
     assert second == []
     trigger_checkpoint(a_job(root), cause="sluice run")
     asked(root, "theirs")
-    assert watch.execute(a_context()) == []
+    assert watch() == []
 
 
 def test_a_watchdog_to_which_airflow_does_not_answer_goes_on(
@@ -125,5 +112,4 @@ def test_a_watchdog_to_which_airflow_does_not_answer_goes_on(
     a_checkpoint("run-1")
     asked(root)
 
-    watch = WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE})
-    assert watch.execute(a_context()) == []
+    assert watch() == []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -20,7 +18,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice_airflow.dag_factory import build_dags, describe_pipeline, draw_pipeline
 from sluice_airflow.watchdog import build_watchdog
-from tests.airflow.conftest import REPOSITORY
+from tests.airflow.conftest import REPOSITORY, run_python
 from tests.airflow.stand_in import a_pipeline
 
 
@@ -213,17 +211,9 @@ print(seconds, ",".join(heavy) or "none", ",".join(dags))
 
 
 def test_a_dag_file_is_parsed_within_a_second_and_imports_nothing_heavy() -> None:
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PARSE, str(REPOSITORY / "dags" / "sluice_dags.py")],
-        check=False,
-        env={"PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}/plugins", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    printed = run_python(PARSE, REPOSITORY / "dags" / "sluice_dags.py")
 
-    assert run.returncode == 0, run.stderr
-    seconds, heavy, dags = run.stdout.splitlines()[-1].split()
+    seconds, heavy, dags = printed.splitlines()[-1].split()
     assert heavy == "none"
     assert {"auctions__restore", "sluice__watchdog"} <= {*dags.split(",")}
     assert float(seconds) < 1.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from sluice.errors import ConfigurationError
 from sluice_airflow.dags import build_each, load_watched
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import a_context
-from tests.airflow.conftest import REPOSITORY
+from tests.airflow.conftest import REPOSITORY, run_python
 from tests.airflow.stand_in import a_pipeline
 
 MODULE = """
@@ -193,31 +192,20 @@ print("FILES", *sorted({Path(dag.fileloc).name for dag in bag.dags.values()}))
 """
 
 
-def python(script: str, folder: Path, argument: Path, **env: str) -> str:
+def python(script: str, folder: Path, argument: Path) -> str:
     """The output of *script* in a process of its own, with the pipelines of *folder*."""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script, str(argument)],
-        check=False,
-        env={
-            "PYTHONPATH": f"{REPOSITORY}/include:{REPOSITORY}/plugins",
-            "SLUICE_PIPELINES": str(folder / "pipelines"),
-            "PATH": "/usr/bin:/bin",
-            "AIRFLOW_HOME": str(folder / "airflow"),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
-            **env,
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    env = {
+        "SLUICE_PIPELINES": str(folder / "pipelines"),
+        "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "plugins"),
+    }
+    return run_python(script, argument, **env)
 
 
-def imported(folder: Path, **env: str) -> dict[str, str]:
+def imported(folder: Path) -> dict[str, str]:
     """What Airflow finds in dags/ with the pipelines of *folder*: line by line, by first word."""
-    run = python(IMPORT, folder, REPOSITORY / "dags", **env)
+    run = python(IMPORT, folder, REPOSITORY / "dags")
     lines = [line.split(" ", 1) for line in run.splitlines()]
     return {line[0]: line[1] for line in lines if line[0] in ("ERROR", "DAGS", "FILES")}
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.core.configuration import JobStatus
+from sluice_airflow.acts import VerifyOperator
 from sluice_airflow.dag_factory import build_dags
-from tests.airflow.acts import RESTORE, snapshot, trigger, verify
+from sluice_airflow.operators import CheckpointOperator
+from sluice_airflow.trigger_task import TriggerOperator
+from tests.airflow.acts import RESTORE, execute, snapshot, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
 from tests.patching import replace_in
 
@@ -41,12 +42,12 @@ def test_forms_have_the_field_only_where_drills_are_allowed(
     assert forms_with_a_fault() == ["demo", "demo__savepoint", "demo__restore"]
 
 
-@pytest.mark.parametrize("act", [trigger, verify])
+@pytest.mark.parametrize("act", [TriggerOperator, VerifyOperator])
 def test_elsewhere_a_run_whose_configuration_has_a_fault_is_refused_in_a_sentence(
-    root: str, act: Callable[..., Any]
+    root: str, act: type[CheckpointOperator]
 ) -> None:
     with pytest.raises(AirflowFailException) as refused:
-        act(params=RESTORE | {"fault": "fail-task task=trigger"})
+        execute(act, params=RESTORE | {"fault": "fail-task task=trigger"})
 
     assert str(refused.value) == (
         "this run's configuration plants the fault 'fail-task task=trigger', and drills are off "

@@ -17,14 +17,8 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice_airflow import due as sluice_airflow_due
 from sluice_airflow.declared import LatestDeclarations
-from sluice_airflow.due import (
-    ERROR_S,
-    FIRST_PATIENCE_S,
-    OF_ALL,
-    POLL_S,
-    CheckpointDueTrigger,
-    DueWatch,
-)
+from sluice_airflow.due import CheckpointDueTrigger
+from sluice_airflow.due_watch import ERROR_S, FIRST_PATIENCE_S, OF_ALL, POLL_S, DueWatch
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_checkpoint, a_context, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
@@ -71,7 +65,7 @@ class AWatch:
 
     def event(self, *, after_s: float = 0.0) -> dict[str, str] | None:
         self.clock.now += after_s
-        return self.watch.look().event
+        return self.watch.poll().event
 
 
 def test_a_due_checkpoint_starts_one_run_and_another_if_none_came_of_it(
@@ -106,7 +100,7 @@ def test_each_checkpoint_is_told_anew(root: str, spark: StandInSpark) -> None:
 
     assert first is not None
     assert pending is None
-    assert on.watch.look().message == "checkpoint 2 is still pending"
+    assert on.watch.poll().message == "checkpoint 2 is still pending"
 
 
 def test_the_first_run_is_left_to_the_timetable_for_a_minute(root: str) -> None:
@@ -156,10 +150,10 @@ def test_many_watches_of_one_process_share_a_part_of_one_core(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0, *[0.0, 0.004] * 2])
-    replace_in(monkeypatch, "sluice_airflow.due", "time", thread_time=lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
-    first, alone, of_many = (on.watch.look(watches=number) for number in (1, 1, 200))
+    first, alone, of_many = (on.watch.poll(watches=number) for number in (1, 1, 200))
 
     assert first.pause_s == alone.pause_s == POLL_S
     assert of_many.pause_s == pytest.approx(200 * 0.004 / OF_ALL)
@@ -169,12 +163,12 @@ def test_two_looks_that_import_are_not_rested_from_for_minutes(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0] * 2)
-    replace_in(monkeypatch, "sluice_airflow.due", "time", thread_time=lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
-    on.watch.look()
+    on.watch.poll()
 
-    assert on.watch.look().pause_s == pytest.approx(3.0 / OF_ALL)  # Not 180 s.
+    assert on.watch.poll().pause_s == pytest.approx(3.0 / OF_ALL)  # Not 180 s.
 
 
 def test_records_that_arrive_fire_the_trigger(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
@@ -16,7 +15,7 @@ from sluice.sources import Files
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.stage import SnapshotOperator
 from sluice_airflow.trigger_task import TriggerOperator
-from tests.airflow.acts import a_context
+from tests.airflow.acts import a_context, execute
 from tests.airflow.stand_in import StandInSpark
 
 
@@ -27,17 +26,12 @@ def a_folder_pipeline(folder: Path) -> Pipeline:
     return pipeline
 
 
-def a_run(pipeline: Pipeline, run_id: str, **context: Any) -> Any:
-    task = TriggerOperator(task_id="trigger", pipeline=pipeline)
-    return task.execute(a_context(run_id=run_id, **context))
-
-
 def test_it_takes_checkpoint_1_of_no_records(
     root: str, spark: StandInSpark, tmp_path: Path
 ) -> None:
     pipeline = a_folder_pipeline(tmp_path)
 
-    done = a_run(pipeline, "run-1")
+    done = execute(TriggerOperator, pipeline=pipeline)
 
     assert done == {"checkpoint_id": 1, "records": 0, "parent": None, "type": "CHECKPOINT"}
 
@@ -46,11 +40,11 @@ def test_a_later_run_of_airflows_own_that_finds_nothing_is_skipped(
     root: str, spark: StandInSpark, tmp_path: Path
 ) -> None:
     pipeline = a_folder_pipeline(tmp_path)
-    a_run(pipeline, "run-1")
+    execute(TriggerOperator, pipeline=pipeline)
     for stage in pipeline.stages:
         SnapshotOperator(task_id="snapshot", pipeline=pipeline, stage=stage).execute(a_context())
-    for end in (FinalizeOperator, CommitOperator):
-        end(task_id="end", pipeline=pipeline).execute(a_context())
+    for operator in (FinalizeOperator, CommitOperator):
+        execute(operator, pipeline=pipeline)
 
     with pytest.raises(AirflowSkipException, match="no new"):
-        a_run(pipeline, "run-2", run_type="asset_triggered")
+        execute(TriggerOperator, pipeline=pipeline, run_id="run-2", run_type="asset_triggered")

@@ -10,8 +10,7 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from sluice.core.configuration import JobStatus
-from sluice_airflow.watchdog import WatchOperator
-from tests.airflow.acts import PIPELINE, a_checkpoint, a_context, abort, trigger
+from tests.airflow.acts import a_checkpoint, abort, trigger, watch
 from tests.airflow.stand_in import a_job, decline
 from tests.otlp_collector import http_collector
 
@@ -68,7 +67,7 @@ def test_an_abort_and_the_watchdog_emit_too(root: str, received: Received) -> No
     assert abort(states={"bids.snapshot": "failed"}) == JobStatus.RESTARTING.value
     assert received()["sluice.job.demo.numberOfFailedCheckpoints"] == "1.0|g"
 
-    WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE}).execute(a_context())
+    watch()
     assert received()["sluice.job.demo.totalNumberOfCheckpoints"] == "1.0|g"
 
 
@@ -91,7 +90,7 @@ def test_what_ended_is_a_trace_by_whichever_task_ended_it(
         committed = collector.spans[0]
         trigger(run_id="run-2")
         decline(a_job(root), 2, "bids", 0)
-        WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE}).execute(a_context())
+        watch()
         aborted = collector.spans[-1]
 
     assert committed.name == aborted.name == "checkpoint demo"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -13,37 +11,19 @@ import pytest
 
 from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY
 from sluice_airflow.run_notes import PAUSED, LiveNotes, act_of, write_note, write_notes
-from tests.airflow.demo_dags import demo_dags
+from tests.airflow.database import newest_run, set_paused
 from tests.airflow.stand_in import StandInSpark
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # As in test_runs.
+pytestmark = pytest.mark.usefixtures("dags")
 
 SILENT = "Spark at sc://127.0.0.1:1 does not answer"
 
 
-@pytest.fixture(scope="module", name="dags", autouse=True)
-def _dags() -> Iterator[dict[str, DAG]]:
-    with demo_dags() as dags:
-        yield dags
-
-
-@contextmanager
-def the_run() -> Iterator[Any]:
-    """The newest run of the demo, in a transaction."""
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    newest = select(DagRun).where(DagRun.dag_id == "demo").order_by(DagRun.id.desc()).limit(1)
-    with create_session() as session:
-        yield session.scalars(newest).one()
-
-
 def note() -> str:
-    with the_run() as run:
+    with newest_run("demo") as run:
         return str(run.note)
 
 
@@ -51,18 +31,13 @@ def store(key: str, value: str) -> None:
     """As ``xcom_push`` does in the last task."""
     from airflow.models.xcom import XComModel
 
-    with the_run() as run:
+    with newest_run("demo") as run:
         stored = {"dag_id": "demo", "run_id": run.run_id, "task_id": "commit"}
     XComModel.set(key, value, **stored)
 
 
 def switch(*, paused: bool) -> None:
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import update
-
-    with create_session() as session:
-        session.execute(update(DagModel).where(DagModel.dag_id == "demo").values(is_paused=paused))
+    set_paused("demo", paused=paused)
     write_notes()
 
 
@@ -71,7 +46,7 @@ def _run_id(dags: dict[str, DAG], root: str, spark: StandInSpark) -> str:
     """A run that has said what it did, and lasts."""
     dags["demo"].test()
     switch(paused=False)
-    with the_run() as run:
+    with newest_run("demo") as run:
         run.state = "running"
         return str(run.run_id)
 
@@ -108,7 +83,7 @@ def test_the_page_of_the_pipeline_says_what_stands_still(run_id: str) -> None:
     at_work = json.loads(bytes(show_notice("demo").body))
     store(SILENCE_KEY, SILENT)
     silent = json.loads(bytes(show_notice("demo").body))
-    with the_run() as run:
+    with newest_run("demo") as run:
         run.state = "success"
     ended = json.loads(bytes(show_notice("demo").body))
 
@@ -120,7 +95,7 @@ def test_the_page_of_the_pipeline_says_what_stands_still(run_id: str) -> None:
 def test_a_run_that_has_ended_says_its_last_sentence_alone(run_id: str) -> None:
     store(SILENCE_KEY, SILENT)
     store(NOTE_KEY, "checkpoint 1 aborted")
-    with the_run() as run:
+    with newest_run("demo") as run:
         run.state = "failed"
     write_note("demo", run_id)
 
@@ -128,7 +103,7 @@ def test_a_run_that_has_ended_says_its_last_sentence_alone(run_id: str) -> None:
 
 
 def test_a_note_of_a_person_stays(run_id: str) -> None:
-    with the_run() as run:
+    with newest_run("demo") as run:
         run.note = ("we look into it", "ada")
     write_note("demo", run_id)
     write_note("demo", "no-such-run")

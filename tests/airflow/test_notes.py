@@ -23,8 +23,8 @@ from tests.airflow.acts import (
     RESTORE,
     a_checkpoint,
     a_context,
-    commit,
-    finalize,
+    a_savepoint,
+    executed,
     snapshot,
     trigger,
 )
@@ -38,19 +38,8 @@ def note_of(operator: type, **context: object) -> str:
     made = a_context(**context)
     with pytest.raises(AirflowFailException):
         operator(task_id="a_task", pipeline=PIPELINE).execute(made)
-    said: list[str] = made["ti"].said
+    said: list[str] = made["ti"].notes
     return said[-1]
-
-
-def a_savepoint(run_id: str, **form: object) -> dict[str, object]:
-    params = SAVEPOINT | form
-    context: dict[str, object] = {"run_id": run_id, "params": params}
-    TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE).execute(a_context(**context))
-    for stage in PIPELINE.stages:
-        snapshot(stage, **context)
-    finalize(**context)
-    commit(**context)
-    return context
 
 
 CONTRADICTIONS = [
@@ -125,7 +114,7 @@ def test_data_in_flight_of_another_checkpoint_is_not_ignored_in_silence(
 def test_a_taken_savepoint_name_and_a_copy_into_the_job_are_said(
     root: str, spark: StandInSpark
 ) -> None:
-    a_savepoint("run-1")
+    a_savepoint("mine")
     journal = f"{root}/{PIPELINE.uid}/journal"
     before = [one.key for one in a_job(root).store.list("")]
 
@@ -141,10 +130,10 @@ def test_a_taken_savepoint_name_and_a_copy_into_the_job_are_said(
 def test_a_failed_copy_does_not_leave_completed_on_a_red_run(
     root: str, spark: StandInSpark
 ) -> None:
-    a_savepoint("run-1")
+    a_savepoint("mine")
     form = SAVEPOINT | {"target": f"{root}/{PIPELINE.uid}/tables"}
 
-    said = note_of(ExportOperator, run_id="run-1", params=form)
+    said = note_of(ExportOperator, run_id="mine", params=form)
 
     assert said.startswith("the savepoint is complete in the job's own root, but was not copied: ")
     assert "lies inside job 'demo'" in said
@@ -201,7 +190,7 @@ def a_failover(job: Job) -> tuple[str, str]:
         context = a_context(run_id="failover", params=form)
         with suppress(AirflowFailException):
             operator(task_id="a_task", pipeline=PIPELINE).execute(context)
-        said.append(context["ti"].said[-1])
+        said.append(context["ti"].notes[-1])
     return said[0], said[1]
 
 
@@ -230,7 +219,7 @@ def test_a_failover_that_meets_a_damaged_checkpoint_stops_the_job_and_says_so(
     assert verified.startswith(f"stops the job: {because}")
     assert restored.startswith(f"a_task failed: the job is FAILED: {because}")
     assert restored.endswith(advice)
-    assert skipped["ti"].said[-1].endswith(advice)
+    assert skipped["ti"].notes[-1].endswith(advice)
     assert job.state().status is JobStatus.FAILED
 
 
@@ -241,9 +230,8 @@ def test_a_restore_form_may_leave_checksums_out_and_its_note_says_so(
     notes = []
 
     for compares in (True, False):
-        context = a_context(params=RESTORE | {"compare_checksums": compares})
-        VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(context)
-        notes.append(context["ti"].said[-1])
+        form = RESTORE | {"compare_checksums": compares}
+        notes.append(executed(VerifyOperator, params=form)[1])
 
     left_out = ", their bytes not compared with checksums"
     assert [left_out in said for said in notes] == [False, True]

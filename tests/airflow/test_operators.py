@@ -32,6 +32,9 @@ from tests.airflow.acts import (
     a_context,
     abort,
     commit,
+    complete,
+    execute,
+    executed,
     finalize,
     snapshot,
     trigger,
@@ -66,10 +69,9 @@ def test_a_misspelt_column_fails_the_first_trigger_and_nothing_is_submitted(
 def test_a_missing_parameter_fails_the_trigger_with_its_sentence(root: str) -> None:
     pipeline = a_pipeline()
     pipeline.source("more", Nexmark(param("rate", help="events per second")))
-    task = TriggerOperator(task_id="trigger", pipeline=pipeline)
 
     with pytest.raises(AirflowFailException, match="parameter 'rate' is not set"):
-        task.execute(a_context())
+        execute(TriggerOperator, pipeline=pipeline)
     assert abort(states={"trigger": "failed"}) == "CREATED"  # There is nothing to abort.
 
 
@@ -90,10 +92,7 @@ def test_a_request_waits_for_the_pending_checkpoint(
     def meanwhile(_: float) -> None:
         queued = [request.cause for request in a_job(root).state().queue]
         assert queued == ["airflow:demo/run-2"]
-        for stage in ("bids", "by_auction"):
-            snapshot(stage, run_id="run-1")
-        finalize(run_id="run-1")
-        commit(run_id="run-1")
+        complete("run-1")
 
     replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=meanwhile)
 
@@ -183,7 +182,7 @@ def test_a_whole_checkpoint_becomes_true_and_an_asset_event(root: str, spark: St
         "sluice://demo/checkpoints": told | {"records": 1_000},
         "sluice://demo/tables/counts": told | {"rows": 0},
     }
-    told = context["ti"].said[-1]
+    told = context["ti"].notes[-1]
     assert told.startswith("checkpoint 1 completed, 0 B, ")
     assert told.endswith("s, 1,000 records")
 
@@ -256,7 +255,7 @@ def test_a_run_whose_checkpoint_somebody_else_ended_says_so(root: str) -> None:
     with pytest.raises(AirflowSkipException):
         FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(context)
 
-    assert context["ti"].said == ["checkpoint 1 was aborted, CHECKPOINT_EXPIRED: late"]
+    assert context["ti"].notes == ["checkpoint 1 was aborted, CHECKPOINT_EXPIRED: late"]
 
 
 @pytest.mark.parametrize(
@@ -285,18 +284,19 @@ def test_abort_journals_one_reason(
 
 def test_the_note_of_an_aborted_run_names_the_page_about_its_reason(root: str) -> None:
     trigger()
-    context = a_context(states={"finalize": "failed"})
 
-    AbortOperator(task_id="abort", pipeline=PIPELINE).execute(context)
+    _, said = executed(AbortOperator, states={"finalize": "failed"})
 
     reason = CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE
-    said = f"checkpoint 1 aborted, {reason.value}: the finalize task failed; the job is RESTARTING"
-    assert context["ti"].said == [f"{said}; see {page_of(reason)}"]
+    assert said == (
+        f"checkpoint 1 aborted, {reason.value}: the finalize task failed; the job is RESTARTING; "
+        f"see {page_of(reason)}"
+    )
 
 
 def test_abort_finds_an_expired_checkpoint(root: str) -> None:
     pipeline = a_pipeline(timeout=timedelta(milliseconds=10))
-    TriggerOperator(task_id="trigger", pipeline=pipeline).execute(a_context())
+    execute(TriggerOperator, pipeline=pipeline)
     time.sleep(0.02)
 
     abort(states={"bids.await_acks": "failed"})
@@ -322,12 +322,11 @@ def test_abort_and_callback_in_any_order_fail_the_job_over_once(root: str) -> No
 def test_restart_asks_for_the_restore_dag_with_an_id_made_of_the_failure(root: str) -> None:
     trigger()
     abort(states={"bids.snapshot": "failed"})
-    restart = RestartOperator(task_id="restart", pipeline=PIPELINE)
 
     asked = []
     for _ in range(2):
         with pytest.raises(DagRunTriggerException) as caught:
-            restart.execute(a_context())
+            execute(RestartOperator)
         asked.append((caught.value.trigger_dag_id, caught.value.dag_run_id, caught.value.conf))
 
     state = a_job(root).state()
@@ -339,7 +338,7 @@ def test_restart_does_nothing_while_the_job_runs(root: str) -> None:
     trigger()
 
     with pytest.raises(AirflowSkipException, match="the job is RUNNING: nothing to restore"):
-        RestartOperator(task_id="restart", pipeline=PIPELINE).execute(a_context())
+        execute(RestartOperator)
 
 
 def test_when_the_restart_strategy_gives_up_the_note_says_what_to_do(
@@ -349,15 +348,14 @@ def test_when_the_restart_strategy_gives_up_the_note_says_what_to_do(
     submit(a_job(root, pipeline), configure(pipeline, {}))
     a_checkpoint("run-1")
     trigger(run_id="run-2")
-    context = a_context(run_id="run-2", states={"bids.snapshot": "failed"})
+    failed = {"run_id": "run-2", "states": {"bids.snapshot": "failed"}}
 
-    status = AbortOperator(task_id="abort", pipeline=pipeline).execute(context)
+    status, said = executed(AbortOperator, pipeline=pipeline, **failed)
 
     assert status == "FAILED"
-    said = context["ti"].said[-1]
     assert "the job is FAILED: the restart strategy gave up" in said
     page = page_of(CheckpointFailureReason.TASK_FAILURE)
     assert said.endswith(f"mend the cause, then run demo__restore; see {page}")
     assert [c.checkpoint_id for c in a_job(root).state().completed] == [1]
     with pytest.raises(AirflowSkipException, match="the job is FAILED: nothing to restore"):
-        RestartOperator(task_id="restart", pipeline=pipeline).execute(context)
+        execute(RestartOperator, pipeline=pipeline, run_id="run-2")

@@ -5,22 +5,14 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from sluice_airflow.acts import RestoreOperator
 from sluice_airflow.dag_factory import dags_of
 from sluice_airflow.forms import checkpoint_form, restore_form
-from tests.airflow.acts import PIPELINE, RESTORE, a_checkpoint, a_context, trigger
+from tests.airflow.acts import PIPELINE, a_checkpoint, restore, trigger
 from tests.airflow.stand_in import StandInSpark, a_job
 
 
 def journaled(root: str) -> dict[str, str]:
     return dict(a_job(root).state().configuration.params)
-
-
-def restore(run_id: str, **form: object) -> str:
-    context = a_context(dag_id="demo__restore", run_id=run_id, params=RESTORE | form)
-    RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(context)
-    said: str = context["ti"].said[-1]
-    return said
 
 
 def test_the_first_run_submits_the_job_with_the_parameters_of_its_form(root: str) -> None:
@@ -50,8 +42,8 @@ def test_a_later_run_that_asks_for_others_is_refused_with_the_way_to_change_them
 def test_a_restore_changes_them_and_says_so(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
 
-    changed = restore("restore-1", param_events="9000")
-    kept = restore("restore-2")
+    _, changed = restore("restore-1", param_events="9000")
+    _, kept = restore("restore-2")
 
     assert changed == "restored checkpoint 1, generation 2; RUNNING; events=9000"
     assert kept == "restored checkpoint 1, generation 3; RUNNING"

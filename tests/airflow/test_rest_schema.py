@@ -14,15 +14,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from harness.jobs import a_pipeline
-from sluice.coordinator.submission import configure, submit
-from sluice.job.job import open_job
-from sluice.store.open import StoreLocation
-from tests.airflow.rest import Api
+from tests.airflow.rest import Api, auctions_in
 from tests.airflow.test_rest_access import routes
 from tests.subtasks import take_checkpoint
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 
 EXAMPLES = 5  # Of each route; the examples are drawn, and the same each time.
 PROMISES = [
@@ -35,9 +29,7 @@ PROMISES = [
 
 @pytest.fixture(name="document")
 def _document(everybody: Api, root: str) -> Any:
-    job = open_job(a_pipeline(), StoreLocation(root=root))
-    submit(job, configure(job.pipeline, {}))
-    take_checkpoint(job)
+    take_checkpoint(auctions_in(root))
     return schemathesis.openapi.from_asgi("/sluice/openapi.json", everybody.client.app)
 
 

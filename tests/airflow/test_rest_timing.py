@@ -6,15 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.jobs import a_pipeline
 from sluice.coordinator.restore import stop
-from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import JobStatus, Timing
-from sluice.job.job import Job, open_job
-from sluice.store.open import StoreLocation
-from tests.airflow.rest import BASE, Api
-
-pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
+from sluice.job.job import Job
+from tests.airflow.rest import BASE, Api, auctions_in, refused
 
 TIMES = {
     "interval": 90_000,
@@ -29,21 +24,14 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(name="editor")
-def _editor(everybody: Api) -> Api:
-    return everybody.by("uwe")
-
-
 @pytest.fixture(name="job")
 def _job(root: str) -> Job:
-    job = open_job(a_pipeline(), StoreLocation(root=root))
-    submit(job, configure(job.pipeline, {}))
-    return job
+    return auctions_in(root)
 
 
-def setting(told: Any, name: str) -> Any:
-    (one,) = [one for one in told["settings"] if one["name"] == name]
-    return one
+def setting(config: Any, name: str) -> Any:
+    (found,) = [setting for setting in config["settings"] if setting["name"] == name]
+    return found
 
 
 def test_a_job_is_paused_and_resumed_at_once_by_the_user(editor: Api, job: Job) -> None:
@@ -101,8 +89,7 @@ def test_what_a_declaration_could_not_say_is_refused(
 
     answer = editor.post("/pipelines/auctions/checkpoints/config", body)
 
-    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
-    assert words in answer.json()["detail"]
+    assert words in refused(answer, 422)
     assert job.state() == before
 
 
@@ -112,8 +99,7 @@ def test_a_job_that_has_ended_takes_no_change(editor: Api, job: Job, act: str, b
 
     answer = editor.post(f"/pipelines/auctions/{act}", body)
 
-    assert answer.status_code == 409
-    assert "is CANCELED: it takes no checkpoints any more" in answer.json()["detail"]
+    assert "is CANCELED: it takes no checkpoints any more" in refused(answer, 409)
 
 
 @pytest.mark.parametrize(("act", "body"), CHANGES)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-)
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.timeline import Timeline, Writer
 from sluice_airflow.acts import RestoreOperator, VerifyOperator
-from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
-from sluice_airflow.watchdog import WatchOperator
+from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,
     RESTORE,
     a_checkpoint,
-    a_context,
+    a_savepoint,
     abort,
-    commit,
+    execute,
     finalize,
-    snapshot,
+    restore,
     trigger,
+    trigger_savepoint,
     verify,
+    watch,
 )
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline, acknowledge, decline
 from tests.noted_target import NotedTable
@@ -36,29 +34,26 @@ def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
     trigger(run_id="run-2")
     abort(run_id="run-2", states={"bids.snapshot": "failed"})
-    context = a_context(params=RESTORE | {"only_generation": 1})
-    restore = RestoreOperator(task_id="restore", pipeline=PIPELINE)
 
-    verified = verify(params=context["params"])
-    restored = restore.execute(context)
-    again = restore.execute(context)  # It was killed before it could say so.
+    verified = verify(only_generation=1)
+    restored, said = restore("run-1", only_generation=1)
+    again, _ = restore("run-1", only_generation=1)  # It was killed before it could say so.
     with pytest.raises(AirflowSkipException, match="generation 2 already"):
-        restore.execute(a_context(run_id="another", params=context["params"]))
+        restore("another", only_generation=1)
 
     assert verified == {"checkpoint_id": 1, "bytes": 0}
     assert restored == again == {
         "checkpoint_id": 1, "savepoint": None, "generation": 2, "status": "RUNNING"
     }  # fmt: skip
-    assert context["ti"].said[0] == "restored checkpoint 1, generation 2; RUNNING"
+    assert said == "restored checkpoint 1, generation 2; RUNNING"
     assert a_job(root).state().status is JobStatus.RUNNING
 
 
 def test_the_jobs_own_root_is_not_another_one(root: str, spark: StandInSpark) -> None:
     """As on the command line: its checkpoint is continued, not copied as a stranger's."""
     a_checkpoint("run-1")
-    context = a_context(params=RESTORE | {"target": "latest", "root": f"{root}/"})
 
-    RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(context)
+    restore("run-2", target="latest", root=f"{root}/")
 
     state = a_job(root).state()
     assert (state.base, state.origin, state.generation) == (1, None, 2)
@@ -66,9 +61,9 @@ def test_the_jobs_own_root_is_not_another_one(root: str, spark: StandInSpark) ->
 
 def test_a_path_names_the_snapshot_in_the_form(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
-    form = {"target": "path", "path": f"{root}/{PIPELINE.uid}/checkpoints/0000000001/_metadata"}
+    path = f"{root}/{PIPELINE.uid}/checkpoints/0000000001/_metadata"
 
-    RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(a_context(params=RESTORE | form))
+    restore("run-2", target="path", path=path)
 
     state = a_job(root).state()
     assert (state.base, state.origin, state.generation) == (1, None, 2)
@@ -87,15 +82,14 @@ def test_a_job_whose_table_another_life_wrote_begins_once_a_person_accepts_it(
 
     for operator in (TriggerOperator, VerifyOperator, RestoreOperator):
         with pytest.raises(AirflowFailException, match="shows checkpoint 7, which life 'theirs'"):
-            operator(task_id="act", pipeline=pipeline).execute(a_context(params=form))
+            execute(operator, pipeline=pipeline, params=form)
     assert a_job(root, pipeline).state().status is JobStatus.CREATED
-    accept = a_context(params=form | {"accept_tables": True})
-    VerifyOperator(task_id="verify", pipeline=pipeline).execute(accept)
-    restored = RestoreOperator(task_id="restore", pipeline=pipeline).execute(accept)
+    accepting = form | {"accept_tables": True}
+    execute(VerifyOperator, pipeline=pipeline, params=accepting)
+    restored = execute(RestoreOperator, pipeline=pipeline, params=accepting)
 
     assert restored["status"] == "RUNNING"
-    triggered = TriggerOperator(task_id="trigger", pipeline=pipeline).execute(a_context())
-    assert triggered["checkpoint_id"] == 8
+    assert execute(TriggerOperator, pipeline=pipeline)["checkpoint_id"] == 8
 
 
 @pytest.mark.parametrize("only_generation", [None, 1])
@@ -104,20 +98,17 @@ def test_a_person_restores_only_what_can_be_computed_and_recovery_does_not_wait_
 ) -> None:
     a_checkpoint("run-1")
     spark.misspelt = "stage 'by_auction' has no column 'acution'"
-    params = RESTORE | {"only_generation": only_generation}
 
     if only_generation is None:
         with pytest.raises(AirflowFailException, match="no column 'acution'"):
-            verify(params=params)
+            verify(only_generation=None)
     else:
-        assert verify(params=params)["checkpoint_id"] == 1
+        assert verify(only_generation=only_generation)["checkpoint_id"] == 1
 
 
 @pytest.mark.parametrize(
     ("form", "sentence"),
     [
-        ({"target": "checkpoint"}, "checkpoint_id is empty"),
-        ({"target": "savepoint"}, "savepoint is empty"),
         ({"target": "checkpoint", "checkpoint_id": 9}, "checkpoint 9 is not retained"),
         ({"target": "savepoint", "savepoint": "none-such"}, "does not exist"),
         ({"target": "path"}, "path is empty"),
@@ -127,18 +118,20 @@ def test_a_person_restores_only_what_can_be_computed_and_recovery_does_not_wait_
             "but path is 'mine'; empty it, or choose the target",
         ),
         ({"target": "path", "path": "auctions/savepoints/none-such"}, "does not exist"),
-        ({"target": "newest"}, "choose latest, checkpoint, savepoint, path"),
+        ({"parallelism": "counts=2"}, "'counts', which is no stage"),
+        ({"parallelism": "bids=many"}, "write a whole number"),
+        ({"parallelism": "bids=0"}, "has parallelism 0"),
+        ({"root": "ftp://nowhere"}, "ftp"),
     ],
 )
 def test_verify_names_what_is_wrong_with_the_form(
-    root: str, form: dict[str, object], sentence: str
+    root: str, spark: StandInSpark, form: dict[str, object], sentence: str
 ) -> None:
-    trigger()
+    """What contradicts itself is refused without a job, see test_notes."""
+    a_checkpoint("run-1")
 
     with pytest.raises(AirflowFailException, match=sentence):
-        VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(
-            a_context(params=RESTORE | form)
-        )
+        verify(**form)
 
 
 def test_a_savepoint_waits_for_the_pending_checkpoint(
@@ -153,8 +146,7 @@ def test_a_savepoint_waits_for_the_pending_checkpoint(
         finalize(run_id="run-1")
 
     replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=finish_the_pending_one)
-    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
-    save.execute(a_context(run_id="manual__1:2+00", params={"name": None, "stop": "suspend"}))
+    trigger_savepoint("manual__1:2+00", None, stop="suspend")
 
     pending = job.state().pending[0]
     assert (pending.checkpoint_id, pending.type.value) == (2, "SAVEPOINT_SUSPEND")
@@ -164,40 +156,30 @@ def test_a_savepoint_waits_for_the_pending_checkpoint(
 def test_a_savepoint_of_a_job_that_is_not_running_fails(root: str) -> None:
     trigger()
     stop(a_job(root), JobStatus.SUSPENDED)
-    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
 
     with pytest.raises(AirflowFailException, match="the job is SUSPENDED"):
-        save.execute(a_context(run_id="run-2", params={"name": "one", "stop": "none"}))
+        trigger_savepoint("run-2", "one")
 
 
 def test_a_savepoint_is_never_overwritten(root: str, spark: StandInSpark) -> None:
     trigger(run_id="run-0")
     abort(run_id="run-0", states={"finalize": "failed"})
-    RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(a_context(params=RESTORE))
-    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
-    form = {"name": "one", "stop": "none"}
-    save.execute(a_context(run_id="run-1", params=form))
-    snapshot("bids", run_id="run-1")
-    snapshot("by_auction", run_id="run-1")
-    finalize(run_id="run-1")
-    commit(run_id="run-1")
+    restore("run-1")
+    a_savepoint("one")
 
     with pytest.raises(AirflowFailException, match="'one' exists"):
-        save.execute(a_context(run_id="run-2", params=form))
+        trigger_savepoint("run-2", "one")
 
 
 def test_the_watchdog_looks_at_every_job_before_it_names_the_broken_one(root: str) -> None:
     broken, late = a_pipeline("broken"), a_pipeline("late")
-    TriggerOperator(task_id="trigger", pipeline=late).execute(a_context(dag_id="late"))
+    execute(TriggerOperator, pipeline=late, dag_id="late")
     decline(a_job(root, late), 1, "bids", 0)
     job = a_job(root, broken)
     job.store.put(job.paths.journal_entry(1), b"not an entry")
-    watch = WatchOperator(
-        task_id="watch", load=lambda: {"broken": broken, "late": late, "new": a_pipeline("new")}
-    )
 
     with pytest.raises(AirflowFailException, match="cannot watch broken: "):
-        watch.execute(a_context())
+        watch(broken=broken, late=late, new=a_pipeline("new"))
 
     failed = a_job(root, late).state().failed
     assert [f.reason for f in failed] == [CheckpointFailureReason.CHECKPOINT_DECLINED]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,8 @@ from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.errors import StageFailed
 from sluice.job.job import Job
-from tests.airflow.demo_dags import demo_dags
+from tests.airflow.database import is_paused, newest_run, set_paused
 from tests.airflow.stand_in import StandInSpark, a_job, decline
-
-# dag.test() builds Airflow's whole API in this process, and dozens of its imports and queries warn.
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module", name="dags", autouse=True)
-def _dags() -> Iterator[dict[str, DAG]]:
-    with demo_dags() as dags:
-        yield dags
 
 
 def run(dag: DAG, **conf: object) -> tuple[str, dict[str, str]]:
@@ -34,39 +24,13 @@ def run(dag: DAG, **conf: object) -> tuple[str, dict[str, str]]:
 
 def note_of(dag_id: str) -> str | None:
     """That of the newest run, once the scheduler has told of its end; ``dag.test()`` does not."""
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
     from sluice_airflow import run_notes
 
-    with create_session() as session:
-        newest = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.id.desc()).limit(1)
-        ended = session.scalars(newest).one()
+    with newest_run(dag_id) as ended:
         run_notes.on_dag_run_success(ended, "")
-        session.commit()
-        note: str | None = session.scalars(newest).one().note
+    with newest_run(dag_id) as ended:
+        note: str | None = ended.note
         return note
-
-
-def is_paused(dag_id: str) -> bool:
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        return bool(
-            session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).one().is_paused
-        )
-
-
-def pause(dag_id: str, *, paused: bool) -> None:
-    from airflow.models.dag import DagModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import update
-
-    with create_session() as session:
-        session.execute(update(DagModel).where(DagModel.dag_id == dag_id).values(is_paused=paused))
 
 
 def queued_runs(dag_id: str) -> list[tuple[str, dict[str, object]]]:
@@ -160,7 +124,7 @@ def test_the_schedule_ends_with_the_job_and_begins_again_with_its_restore(
     dags: dict[str, DAG], root: str, spark: StandInSpark
 ) -> None:
     run(dags["demo"])
-    pause("demo", paused=False)
+    set_paused("demo", paused=False)
     note_of("demo")
     while_running = is_paused("demo")
     run(dags["demo__savepoint"], name="on_hold", stop="suspend")
@@ -186,7 +150,7 @@ def test_the_run_that_finishes_a_job_is_the_last_one(
 ) -> None:
     monkeypatch.setenv("SLUICE_PARAM_EVENTS", "1000")
     state, _ = run(dags["demo"])
-    pause("demo", paused=False)
+    set_paused("demo", paused=False)
     note_of("demo")
 
     assert state == "success"
@@ -198,7 +162,7 @@ def test_a_restore_of_a_running_job_leaves_a_dag_that_a_person_paused(
     dags: dict[str, DAG], root: str, spark: StandInSpark
 ) -> None:
     run(dags["demo"])
-    pause("demo", paused=True)
+    set_paused("demo", paused=True)
     run(dags["demo__restore"], target="latest", savepoint=None, only_generation=None)
     note_of("demo__restore")
 

@@ -220,8 +220,8 @@ def test_an_event_without_a_barrier_leaves_an_induced_source_where_it_stands(roo
     result = task.execute(context)
 
     assert (result["checkpoint_id"], result["records"]) == (1, 0)
-    assert context["ti"].said[-1].startswith("checkpoint 1 triggered at ")
-    assert context["ti"].said[-1].endswith(" UTC, 0 records")
+    assert context["ti"].notes[-1].startswith("checkpoint 1 triggered at ")
+    assert context["ti"].notes[-1].endswith(" UTC, 0 records")
 
 
 def test_a_cron_starts_its_first_run_only_and_a_trigger_watches_for_the_others(

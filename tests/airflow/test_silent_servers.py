@@ -64,7 +64,7 @@ def test_a_store_that_hangs_is_said_by_the_task_that_waits_for_it(
     assert said[0].startswith("the store s3://silent/jobs does not answer since ")
     assert "(no answer within 4 s); see IO_EXCEPTION in" in said[0]
     assert said[-1] == ""
-    assert context["ti"].said[-1].startswith("checkpoint 1 completed, ")
+    assert context["ti"].notes[-1].startswith("checkpoint 1 completed, ")
 
 
 def test_a_spark_that_is_gone_is_said_at_once(root: str) -> None:

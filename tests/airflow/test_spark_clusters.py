@@ -48,6 +48,7 @@ NAME = ApplicationName(
     pipeline="daily_orders", checkpoint_id=7, stage="top_3", attempt=2, life="0a1b2c3d"
 )
 Connect = Callable[..., None]
+Submitted = Callable[[], tuple[ApplicationName, list[str]]]
 
 
 @pytest.fixture(name="connect")
@@ -60,16 +61,20 @@ def _connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
 
 
 @pytest.fixture(name="submitted")
-def _submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Job], list[str]]:
-    """The arguments with which an operator calls ``spark-submit``, which runs nothing here."""
-    said = tmp_path / "said"
+def _submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
+    """Submits a stage of a new job: its name, and the arguments with which an operator calls
+    ``spark-submit``, which runs nothing here.
+    """
+    written = tmp_path / "arguments"
     script = tmp_path / "spark-submit"
-    script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {said}\necho Exit code: 0\n")
+    script.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {written}\necho Exit code: 0\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("SLUICE_ROOT", "s3://bucket/jobs")
 
-    def arguments(job: Job) -> list[str]:
+    def submitted() -> tuple[ApplicationName, list[str]]:
+        job = a_running_job()
+        trigger_one(job)
         (pending,) = job.state().pending
         stage = pending.tasks[0].uid
         operator = SubmitOperator(
@@ -77,9 +82,9 @@ def _submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Job
         )
         with pytest.raises(StageFailed, match="ended without an ack of"):
             operator.run(job, pending, 1, a_context())
-        return said.read_text().splitlines()
+        return name_in(job), written.read_text().splitlines()
 
-    return arguments
+    return submitted
 
 
 @contextmanager
@@ -173,14 +178,11 @@ def test_an_attempt_is_awaited_until_a_newer_one_begins_or_its_checkpoint_is_sub
     assert not newer.is_awaited(job.state())
 
 
-def test_yarn_is_given_a_tag_of_the_job(connect: Connect, submitted: Any) -> None:
+def test_yarn_is_given_a_tag_of_the_job(connect: Connect, submitted: Submitted) -> None:
     connect("yarn", **CLUSTER_MODE)
-    job = a_running_job()
-    trigger_one(job)
 
-    arguments = submitted(job)
+    name, arguments = submitted()
 
-    name = name_in(job)
     assert arguments[:6] == [
         *("--master", "yarn"),
         *("--conf", f"spark.yarn.tags=nightly,sluice-{name.life}"),
@@ -191,17 +193,14 @@ def test_yarn_is_given_a_tag_of_the_job(connect: Connect, submitted: Any) -> Non
 
 
 def test_kubernetes_is_given_the_name_of_the_pod(
-    connect: Connect, submitted: Any, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, submitted: Submitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its provider is not installed here: the hook only asks whether it is."""
     monkeypatch.setattr(spark_submit, "kube_client", ModuleType("kube_client"), raising=False)
     connect(K8S, **CLUSTER_MODE, namespace="jobs")
-    job = a_running_job()
-    trigger_one(job)
 
-    arguments = submitted(job)
+    name, arguments = submitted()
 
-    name = name_in(job)
     confs = [value for option, value in pairwise(arguments) if option == "--conf"]
     assert arguments[:2] == ["--master", "k8s://https://api:6443"]
     assert confs == [
@@ -214,16 +213,14 @@ def test_kubernetes_is_given_the_name_of_the_pod(
 
 
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "spark://master:7077"])
-def test_in_client_mode_only_yarn_is_told_more(
-    connect: Connect, submitted: Any, master: str
+def test_in_client_mode_only_yarn_gets_more(
+    connect: Connect, submitted: Submitted, master: str
 ) -> None:
     connect(master)
-    job = a_running_job()
-    trigger_one(job)
 
-    arguments = submitted(job)
+    name, arguments = submitted()
 
-    tags = f"nightly,sluice-{name_in(job).life}" if master == "yarn" else "nightly"
+    tags = f"nightly,sluice-{name.life}" if master == "yarn" else "nightly"
     assert arguments[2:4] == ["--conf", f"spark.yarn.tags={tags}"]
     assert arguments.count("--conf") == 1
     assert "--deploy-mode" not in arguments

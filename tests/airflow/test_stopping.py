@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import (
@@ -22,73 +20,52 @@ from airflow.sdk.execution_time.timeout import timeout
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice_airflow.acts import CancelOperator, ExportOperator, RestoreOperator, VerifyOperator
+from sluice_airflow.acts import CancelOperator, ExportOperator
 from sluice_airflow.forms import STAY_SUSPENDED
 from sluice_airflow.stage import CancelStagesOperator
-from sluice_airflow.trigger_task import WAIT_IN_SLOT_S, TriggerOperator, TriggerSavepointOperator
-from sluice_airflow.watchdog import WatchOperator
+from sluice_airflow.trigger_task import WAIT_IN_SLOT_S, TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,
-    RESTORE,
     ATaskInstance,
     a_checkpoint,
     a_context,
+    a_savepoint,
     abort,
-    commit,
-    finalize,
-    snapshot,
+    execute,
+    executed,
+    restore,
     trigger,
+    trigger_savepoint,
     verify,
+    watch,
 )
 from tests.airflow.stand_in import StandInSpark, a_job
 from tests.patching import replace_in
-
-RUNS = itertools.count(1)
-
-
-def restore(**form: object) -> tuple[dict[str, Any], str]:
-    context = a_context(run_id=f"restore-{next(RUNS)}", params=RESTORE | form)
-    result = RestoreOperator(task_id="restore", pipeline=PIPELINE).execute(context)
-    return result, context["ti"].said[-1]
-
-
-def cancel() -> tuple[object, list[str]]:
-    context = a_context()
-    return CancelOperator(task_id="cancel", pipeline=PIPELINE).execute(context), context["ti"].said
-
-
-def a_savepoint(name: str, **form: object) -> None:
-    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
-    save.execute(a_context(run_id=name, params={"name": name, "stop": "none"} | form))
-    snapshot("bids", run_id=name)
-    snapshot("by_auction", run_id=name)
-    finalize(run_id=name)
-    commit(run_id=name)
 
 
 def test_cancel_ends_the_job_and_says_what_is_left(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
     trigger(run_id="run-2")
 
-    result, said = cancel()
+    result, said = executed(CancelOperator)
 
     assert result == {"status": "CANCELED", "aborted": "2", "retained": "1"}
-    assert said == ["the job is CANCELED; retained checkpoints: 1"]
+    assert said == "the job is CANCELED; retained checkpoints: 1"
     assert a_job(root).state().status is JobStatus.CANCELED
     with pytest.raises(AirflowSkipException, match="CANCELED already"):
-        cancel()
+        execute(CancelOperator)
 
 
 def test_what_never_ran_is_not_cancelled(root: str) -> None:
     with pytest.raises(AirflowSkipException, match="never submitted"):
-        cancel()
+        execute(CancelOperator)
 
 
 def test_a_cancelled_job_is_restored(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
-    cancel()
+    execute(CancelOperator)
 
-    result, said = restore()
+    result, said = restore("again")
 
     assert result == {
         "checkpoint_id": 1, "savepoint": None, "generation": 2, "status": "RUNNING"
@@ -100,9 +77,9 @@ def test_a_dry_run_changes_nothing(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
     before = a_job(root).state()
 
-    verify(params=RESTORE | {"dry_run": True})
+    verify(dry_run=True)
     with pytest.raises(AirflowSkipException, match="a dry run"):
-        restore(dry_run=True)
+        restore("dry", dry_run=True)
 
     assert a_job(root).state() == before
 
@@ -113,10 +90,10 @@ def test_a_restored_job_may_stay_suspended_and_goes_on_from_there(
     a_checkpoint("run-1")
     a_checkpoint("run-2")
 
-    _, said = restore(target="checkpoint", checkpoint_id=1, then=STAY_SUSPENDED)
+    _, said = restore("first", target="checkpoint", checkpoint_id=1, then=STAY_SUSPENDED)
     with pytest.raises(AirflowSkipException, match="the job is SUSPENDED"):
         trigger(run_id="run-3")
-    resumed, _ = restore()
+    resumed, _ = restore("second")
 
     assert said == (
         "restored checkpoint 1, generation 2; SUSPENDED; table 'counts' is ahead by 1 checkpoint "
@@ -130,34 +107,13 @@ def test_parallelism_is_given_per_stage_and_stays(root: str, spark: StandInSpark
     a_checkpoint("run-1")
     job = a_job(root)
 
-    restore(parallelism="by_auction=4")
-    restore(parallelism=" 3 ")
-    restore()
+    restore("first", parallelism="by_auction=4")
+    restore("second", parallelism=" 3 ")
+    restore("third")
     trigger(run_id="run-2")
 
     tasks = job.state().pending[0].tasks
     assert {task.uid: task.parallelism for task in tasks} == {"bids": 3, "by_auction": 4}
-
-
-@pytest.mark.parametrize(
-    ("form", "sentence"),
-    [
-        ({"parallelism": "counts=2"}, "'counts', which is no stage"),
-        ({"parallelism": "bids=many"}, "write a whole number"),
-        ({"parallelism": "bids=0"}, "has parallelism 0"),
-        ({"root_pipeline": "other"}, "pipeline 'other' needs the root"),
-        ({"root": "ftp://nowhere"}, "ftp"),
-    ],
-)
-def test_verify_refuses_what_cannot_be_meant(
-    root: str, spark: StandInSpark, form: dict[str, object], sentence: str
-) -> None:
-    a_checkpoint("run-1")
-
-    with pytest.raises(AirflowFailException, match=sentence):
-        VerifyOperator(task_id="verify", pipeline=PIPELINE).execute(
-            a_context(params=RESTORE | form)
-        )
 
 
 def test_a_savepoint_goes_to_another_root_and_is_restored_from_there(
@@ -165,12 +121,11 @@ def test_a_savepoint_goes_to_another_root_and_is_restored_from_there(
 ) -> None:
     elsewhere = f"file://{tmp_path / 'elsewhere'}"
     a_checkpoint("run-1")
-    form = {"name": "kept", "stop": "none", "target": elsewhere}
+    form = {"name": "kept", "target": elsewhere}
     a_savepoint("kept", target=elsewhere)
-    export = ExportOperator(task_id="export", pipeline=PIPELINE)
 
-    places = [export.execute(a_context(run_id="kept", params=form)) for _ in range(2)]
-    result, said = restore(target="savepoint", savepoint="kept", root=elsewhere)
+    places = [execute(ExportOperator, run_id="kept", params=form) for _ in range(2)]
+    result, said = restore("there", target="savepoint", savepoint="kept", root=elsewhere)
 
     assert places[0] == places[1]
     assert places[0].startswith(elsewhere)
@@ -192,26 +147,20 @@ def test_another_savepoint_of_that_name_is_not_overwritten(
     other.put(job.paths.savepoint_metadata("kept"), b"another")
 
     with pytest.raises(AirflowFailException, match="another savepoint 'kept' lies in"):
-        ExportOperator(task_id="export", pipeline=PIPELINE).execute(
-            a_context(params={"name": "kept", "target": elsewhere})
-        )
+        execute(ExportOperator, params={"name": "kept", "target": elsewhere})
 
     assert other.get(job.paths.savepoint_metadata("kept")) == b"another"
 
 
 def test_a_savepoint_without_a_target_stays_where_it_is(root: str) -> None:
     with pytest.raises(AirflowSkipException, match="stays in the job's own root"):
-        ExportOperator(task_id="export", pipeline=PIPELINE).execute(
-            a_context(params={"name": "kept", "target": ""})
-        )
+        execute(ExportOperator, params={"name": "kept", "target": ""})
 
 
 def test_a_canonical_savepoint_asks_for_merged_state(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
-    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
-    form = {"name": "merged", "stop": "none", "format": "canonical"}
 
-    save.execute(a_context(run_id="save", params=form))
+    trigger_savepoint("save", "merged", format="canonical")
 
     plan = a_job(root).plan(CheckpointId(2))
     assert plan is not None
@@ -229,14 +178,13 @@ def test_a_task_that_hangs_is_ended_and_its_note_says_so(
     with pytest.raises(AirflowTaskTimeout), timeout(0.2):  # As Airflow's task runner does.
         task.execute(context)
 
-    assert context["ti"].said == ["trigger took longer than 0:05:00"]
+    assert context["ti"].notes == ["trigger took longer than 0:05:00"]
 
 
 def test_a_full_checkpoint_is_asked_for_by_the_form(root: str, spark: StandInSpark) -> None:
     a_checkpoint("run-1")
-    take = TriggerOperator(task_id="trigger", pipeline=PIPELINE)
 
-    take.execute(a_context(run_id="run-2", params={"checkpoint_type": "FULL"}))
+    trigger(run_id="run-2", params={"checkpoint_type": "FULL"})
 
     plan = a_job(root).plan(CheckpointId(2))
     assert plan is not None
@@ -245,10 +193,8 @@ def test_a_full_checkpoint_is_asked_for_by_the_form(root: str, spark: StandInSpa
 
 def test_a_forced_savepoint_does_not_wait_for_the_checkpoint_before_it(root: str) -> None:
     trigger(run_id="run-1")
-    save = TriggerSavepointOperator(task_id="trigger", pipeline=PIPELINE)
-    form = {"name": "now", "stop": "none", "format": "native", "forced": True}
 
-    save.execute(a_context(run_id="save", params=form))
+    trigger_savepoint("save", "now", format="native", forced=True)
 
     assert [(p.checkpoint_id, p.savepoint_name) for p in a_job(root).state().pending] == [
         (1, None),
@@ -271,7 +217,7 @@ def test_who_waits_for_long_gives_its_slot_back(root: str, monkeypatch: pytest.M
     with pytest.raises(AirflowRescheduleException):
         TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(context)
 
-    assert [said.partition(":")[0] for said in context["ti"].said] == ["waiting"]
+    assert [said.partition(":")[0] for said in context["ti"].notes] == ["waiting"]
     assert [queued.cause for queued in a_job(root).state().queue] == ["airflow:demo/run-2"]
 
 
@@ -304,20 +250,14 @@ class AnAirflow(ATaskInstance):
         return sum(run_id in self.active for run_id in run_ids)
 
 
-def watch(*active: str, paused: bool = False) -> list[str]:
-    context = a_context() | {"ti": AnAirflow(active=active, paused=paused)}
-    task = WatchOperator(task_id="watch", load=lambda: {"demo": PIPELINE})
-    return task.execute(context)
-
-
 def test_a_checkpoint_whose_run_was_deleted_is_aborted_and_the_job_restored(
     root: str, spark: StandInSpark
 ) -> None:
     a_checkpoint("run-1")
     trigger(run_id="run-2")
 
-    assert watch("run-2") == []
-    actions = watch()
+    assert watch(AnAirflow(active=("run-2",))) == []
+    actions = watch(AnAirflow())
 
     state = a_job(root).state()
     assert [(f.checkpoint_id, f.reason) for f in state.failed] == [
@@ -335,12 +275,13 @@ def test_a_paused_dag_is_named_while_it_holds_up_a_checkpoint(
 ) -> None:
     traced: list[object] = []
     monkeypatch.setattr("sluice_airflow.watchdog.send_newest_trace", traced.append)
-    idle = watch(paused=True)
+    airflow = AnAirflow(active=("run-1",), paused=True)
+    idle = watch(airflow)
     trigger(run_id="run-1")
 
-    said = watch("run-1", paused=True)
+    said = watch(airflow)
     monkeypatch.delattr(AnAirflow, "get_dag")
-    unknown = watch("run-1", paused=True)
+    unknown = watch(airflow)
 
     sentence = "demo: the DAG demo is paused, and so is the checkpoint of run-1; unpause it in time"
     assert said == [sentence]
@@ -357,5 +298,5 @@ def test_when_airflow_cannot_say_the_timeout_decides(
     trigger(run_id="run-1")
     monkeypatch.setattr(AnAirflow, "get_dr_count", broken)
 
-    assert watch() == []
+    assert watch(AnAirflow()) == []
     assert len(a_job(root).state().pending) == 1

@@ -10,15 +10,12 @@ import pytest
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent
 
 from sluice.coordinator.failure import fail_checkpoint
-from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.errors import StoreUnavailable
-from sluice.job.job import Job
 from sluice.store.object_store import Listed, ObjectStore
 from sluice_airflow.answers import AwaitAcksTrigger
-from tests.airflow.stand_in import CAUSE, a_job, acknowledge, decline
+from tests.airflow.stand_in import CAUSE, a_pending_checkpoint, acknowledge, decline
 
 
 @dataclass
@@ -55,13 +52,6 @@ class Outage:
             raise StoreUnavailable("no route to the bucket")
 
 
-def a_pending_checkpoint(root: str) -> Job:
-    job = a_job(root)
-    submit(job, configure(job.pipeline, {}))
-    assert isinstance(trigger(job, cause=CAUSE), Triggered)
-    return job
-
-
 def a_trigger() -> AwaitAcksTrigger:
     found = AwaitAcksTrigger(pipeline="demo", stage="bids", poll_s=0.01)
     found.task_instance = ATaskInstance()
@@ -73,7 +63,7 @@ async def first_event(waiting: AwaitAcksTrigger) -> TaskSuccessEvent | TaskFaile
 
 
 async def event_after(act: Callable[[], object]) -> TaskSuccessEvent | TaskFailedEvent:
-    """Start the trigger, let it look a few times, then *act*."""
+    """Start the trigger, let it poll a few times, then *act*."""
     running = asyncio.create_task(first_event(a_trigger()))
     await asyncio.sleep(0.1)
     assert not running.done()
@@ -139,7 +129,7 @@ def test_it_outlasts_a_store_that_does_not_answer(
     job = a_pending_checkpoint(root)
     acknowledge(job, 1, "bids", 0, 1)
     outage = Outage(job.store, requests=5)
-    monkeypatch.setattr("sluice_airflow.answers.shared_store", lambda location: outage)
+    monkeypatch.setattr("sluice_airflow.stage_watch.shared_store", lambda location: outage)
 
     event = asyncio.run(first_event(a_trigger()))
 

@@ -14,20 +14,13 @@ import pytest
 
 from harness.chromium import Tab, chromium, found_browser
 from harness.jobs import a_pipeline, trigger_one
-from harness.no_spark import stages_without_spark
 from harness.pages import PLACE, TEXT
-from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
-from sluice.coordinator.publication import commit
-from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.plan import CheckpointPlan
-from sluice.job.job import Job, open_job
-from sluice.spark.stage import run_stage
-from sluice.store.open import StoreLocation
+from sluice.job.job import Job
 from tests.airflow import conftest as airflow_home
-from tests.airflow.rest import PACKAGE, an_api
+from tests.airflow.rest import PACKAGE, an_api, auctions_in, run_stages, take
 
 NEEDS = "no Chromium is installed: apt-get install chromium, or set SLUICE_BROWSER"
 
@@ -72,33 +65,14 @@ def _served(request: pytest.FixtureRequest, app: tuple[str, str]) -> Iterator[Se
 @pytest.fixture(scope="module", name="job")
 def _job(served: Served) -> Job:
     """``auctions``: 1 completed, 2 a savepoint, 3 failed, 4 waits for the stage rank_bids."""
-    pipeline = a_pipeline(events=1_000, tolerable_failed_checkpoints=9)
-    job = open_job(pipeline, StoreLocation(root=served.root))
-    submit(job, configure(job.pipeline, {}))
+    job = auctions_in(served.root, a_pipeline(events=1_000, tolerable_failed_checkpoints=9))
     take(job, trigger_one(job))
     savepoint = CheckpointType.SAVEPOINT
     take(job, trigger_one(job, type=savepoint, savepoint_name="before", is_periodic=False))
     expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
     fail_checkpoint(job, trigger_one(job).checkpoint_id, expired, "rank_bids did not acknowledge")
-    run(job, trigger_one(job), "count_bids")
+    run_stages(job, trigger_one(job), "count_bids")
     return job
-
-
-def take(job: Job, plan: CheckpointPlan) -> None:
-    run(job, plan, *job.pipeline.stages)
-    complete(job, plan)
-
-
-def run(job: Job, plan: CheckpointPlan, *stages: str) -> None:
-    """The stages' own subtasks, with lists of rows in the place of Spark."""
-    with stages_without_spark():
-        for stage in stages:
-            run_stage(job, None, plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
-
-
-def complete(job: Job, plan: CheckpointPlan) -> None:
-    finalize(job, plan.checkpoint_id)
-    commit(job, plan.checkpoint_id)
 
 
 @pytest.fixture(scope="session", name="browser")

@@ -9,7 +9,7 @@ from harness.pages import PLACE
 from sluice.core.configuration import Timing
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
-from tests.airflow.test_rest_acting import set_paused
+from tests.airflow.database import set_paused
 from tests.browser.conftest import Served, says, show
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.

@@ -12,7 +12,8 @@ from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
 from sluice.surface.differences import ChangeCounts, ChangeKind, DifferenceQuery, table_difference
 from sluice.surface.state import open_state
-from tests.browser.conftest import Served, says, show, take
+from tests.airflow.rest import take
+from tests.browser.conftest import Served, says, show
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 

@@ -8,7 +8,8 @@ from harness.chromium import Tab
 from harness.pages import PLACE, TEXT
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
-from tests.browser.conftest import Served, complete, run, says, show
+from tests.airflow.rest import complete, run_stages
+from tests.browser.conftest import Served, says, show
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
 
@@ -88,7 +89,7 @@ def test_a_checkpoint_that_completes_is_seen_without_reloading(
     plan = job.plan(CheckpointId(4))
     assert plan is not None
 
-    run(job, plan, "rank_bids")
+    run_stages(job, plan, "rank_bids")
     complete(job, plan)
 
     tab.until(f"{PLACE}.querySelector('main .badge').textContent === 'completed'")

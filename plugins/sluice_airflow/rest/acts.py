@@ -1,11 +1,10 @@
-"""Routes that act: each starts the DAG run that a person would start by its form.
+"""Routes that act: most start the DAG run that a person would start by its form.
 
-What acts are given, with Flink's names, and the same as fields of the DAGs' forms.
+Bodies have Flink's names, and are turned into the fields of the DAGs' forms.
 
-Routes that pause a running job's checkpointing, resume it, and change its times.
-
-Each is one journal entry, as for the command line, and no DAG run: a change is in force at once,
-for every coordinator, also where no worker is free.
+An abort of a checkpoint, a disposal of a savepoint, and a change of checkpointing (pause, resume,
+times) start no DAG run, as for the command line: they are in force at once, for every coordinator,
+also where no worker is free.
 """
 
 from __future__ import annotations
@@ -36,18 +35,19 @@ from sluice.surface.journal import savepoint_outcome
 from sluice.surface.options import CheckpointConfig, checkpoint_config
 from sluice_airflow.acts import request_of
 from sluice_airflow.rest import answers
-from sluice_airflow.rest.answers import Id, Refused, answer, describe_responses
+from sluice_airflow.rest.answers import LARGEST, Id, Refused, answer, describe_responses
 from sluice_airflow.rest.jobs import JobDep, StartedRun, find_run, start_run
 from sluice_airflow.settings import PREFIX, VERSION
 
 acts_router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
-
-_STARTED: dict[str, Any] = {
-    "status_code": 202,
-    "responses": describe_responses(StartedRun, status=202, problems=(409, 415)),
-}
+timing_router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
 
 RUN_ID = r"^[A-Za-z0-9_.~:+-]+$"  # What Airflow allows by default.
+MOST_MS = 1_000 * 365 * 86_400_000  # A thousand years; what is more does not fit a timedelta.
+
+Name = Annotated[str, Field(pattern=f"^{SAVEPOINT_NAME}$")]
+CheckpointIdField = Annotated[int, Field(ge=1, le=LARGEST)]
+Period = Annotated[int, Field(ge=0, le=MOST_MS, description="Milliseconds")]
 
 
 class AbortedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +86,80 @@ class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     status: QueueStatus
     operation: SavepointOperation | None
+
+
+def _hyphened(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Body(BaseModel):
+    """The body of a request; a field that it does not know is refused, as it may be misspelt."""
+
+    model_config = ConfigDict(extra="forbid", alias_generator=_hyphened, frozen=True, strict=True)
+
+
+class EmptyBody(Body):
+    """An object without fields."""
+
+
+class CheckpointBody(Body):
+    """Flink's: what is written of the state that did not change."""
+
+    checkpoint_type: Annotated[
+        Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
+    ] = "CONFIGURED"
+
+
+class StopBody(Body):
+    savepoint_name: Name | None = None
+    format_type: Literal["native", "canonical"] = "native"
+    drain: bool = False
+    forced: bool = False
+
+
+class SavepointBody(StopBody):
+    stop: bool = False
+
+
+class DisposalBody(Body):
+    savepoint_name: Name
+
+
+class RestoreBody(Body):
+    """As the form of the restore DAG, but for other roots, which that alone takes."""
+
+    target: Literal["latest", "checkpoint", "savepoint"] = "latest"
+    checkpoint_id: CheckpointIdField | None = None
+    savepoint: Name | None = None
+    parallelism: Annotated[str, Field(max_length=1_000)] | None = None
+    allow_non_restored_state: bool = False
+    roll_back_tables: bool = False
+    accept_tables: bool = False
+    compare_checksums: bool = True
+    claim_mode: Literal["NO_CLAIM", "CLAIM"] = ClaimMode.NO_CLAIM.value
+    then: Literal["resume", "stay suspended"] = "resume"
+    ignore_in_flight_of: CheckpointIdField | None = None
+    dry_run: bool = False
+
+
+class TimesBody(Body):
+    """As the options of `sluice checkpoints config`; what is left out stays as it is."""
+
+    interval: Period | None = None
+    min_pause: Period | None = None
+    timeout: Period | None = None
+    tolerable_failed_checkpoints: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    reset: bool = False
+
+
+_STARTED: dict[str, Any] = {
+    "status_code": 202,
+    "responses": describe_responses(StartedRun, status=202, problems=(409, 415)),
+}
+_CHANGES: dict[str, Any] = {
+    "responses": describe_responses(CheckpointConfig, problems=(409, 415)),
+    "dependencies": [Depends(answers.may_checkpoint)],
+}
 
 
 @acts_router.post("/checkpoints", dependencies=[Depends(answers.may_checkpoint)], **_STARTED)
@@ -156,7 +230,7 @@ def abort_pending(
     body: EmptyBody,  # noqa: ARG001
 ) -> Response:
     """Abort one pending checkpoint, now; the job goes on, and its records are read again."""
-    state = abort_checkpoint(job, CheckpointId(checkpoint_id), by=f"airflow:{user.get_name()}")
+    state = abort_checkpoint(job, CheckpointId(checkpoint_id), by=_person(user))
     return answer(AbortedCheckpoint(id=checkpoint_id, status=state.status.value))
 
 
@@ -180,105 +254,6 @@ def _saving(uid: str, conf: dict[str, Any], user: GetUserDep) -> Response:
     return _started(started, location=API_ROOT_PATH.rstrip("/") + path)
 
 
-def _started(started: StartedRun, *, location: str | None = None) -> Response:
-    return answer(started, status=202, headers={"Location": location or started.run})
-
-
-MOST_MS = 1_000 * 365 * 86_400_000  # A thousand years; what is more does not fit a timedelta.
-
-Name = Annotated[str, Field(pattern=f"^{SAVEPOINT_NAME}$")]
-CheckpointIdField = Annotated[int, Field(ge=1, le=2**63 - 1)]
-Period = Annotated[int, Field(ge=0, le=MOST_MS, description="Milliseconds")]
-
-
-def _hyphened(name: str) -> str:
-    return name.replace("_", "-")
-
-
-class Body(BaseModel):
-    """What it does not know it refuses, so that nothing misspelt is passed over."""
-
-    model_config = ConfigDict(extra="forbid", alias_generator=_hyphened, frozen=True, strict=True)
-
-
-class EmptyBody(Body):
-    """An object without fields."""
-
-
-class CheckpointBody(Body):
-    """Flink's: what is written of the state that did not change."""
-
-    checkpoint_type: Annotated[
-        Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
-    ] = "CONFIGURED"
-
-
-class StopBody(Body):
-    savepoint_name: Name | None = None
-    format_type: Literal["native", "canonical"] = "native"
-    drain: bool = False
-    forced: bool = False
-
-
-class SavepointBody(StopBody):
-    stop: bool = False
-
-
-class DisposalBody(Body):
-    savepoint_name: Name
-
-
-class RestoreBody(Body):
-    """As the form of the restore DAG, but for other roots, which that alone takes."""
-
-    target: Literal["latest", "checkpoint", "savepoint"] = "latest"
-    checkpoint_id: CheckpointIdField | None = None
-    savepoint: Name | None = None
-    parallelism: Annotated[str, Field(max_length=1_000)] | None = None
-    allow_non_restored_state: bool = False
-    roll_back_tables: bool = False
-    accept_tables: bool = False
-    compare_checksums: bool = True
-    claim_mode: Literal["NO_CLAIM", "CLAIM"] = ClaimMode.NO_CLAIM.value
-    then: Literal["resume", "stay suspended"] = "resume"
-    ignore_in_flight_of: CheckpointIdField | None = None
-    dry_run: bool = False
-
-
-class TimesBody(Body):
-    """As the options of `sluice checkpoints config`; what is left out stays as it is."""
-
-    interval: Period | None = None
-    min_pause: Period | None = None
-    timeout: Period | None = None
-    tolerable_failed_checkpoints: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    reset: bool = False
-
-
-def new_times(body: TimesBody) -> NewTimes:
-    """What is to change, within the limits of a declaration."""
-    if body == TimesBody():
-        raise Refused(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "nothing is to change; give an interval, min-pause, timeout or "
-            "tolerable-failed-checkpoints, or reset",
-        )
-    try:
-        return NewTimes(
-            interval=_period(body.interval),
-            min_pause=_period(body.min_pause),
-            timeout=_period(body.timeout),
-            tolerable_failed_checkpoints=body.tolerable_failed_checkpoints,
-            resets=body.reset,
-        )
-    except ConfigurationError as error:
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-
-
-def _period(ms: int | None) -> timedelta | None:
-    return None if ms is None else timedelta(milliseconds=ms)
-
-
 def savepoint_conf(body: StopBody) -> dict[str, Any]:
     """The savepoint DAG's form, filled in."""
     stops = not isinstance(body, SavepointBody) or body.stop
@@ -287,10 +262,9 @@ def savepoint_conf(body: StopBody) -> dict[str, Any]:
             HTTPStatus.UNPROCESSABLE_ENTITY,
             "drain ends the job for good, and stop is false; set stop, too, or leave drain out",
         )
-    stop = "drain" if body.drain else "suspend" if stops else "none"
     return {
         "name": body.savepoint_name,
-        "stop": stop,
+        "stop": "drain" if body.drain else "suspend" if stops else "none",
         "format": body.format_type,
         "forced": body.forced,
         "target": None,
@@ -298,7 +272,7 @@ def savepoint_conf(body: StopBody) -> dict[str, Any]:
 
 
 def restore_conf(body: RestoreBody, pipeline: Pipeline) -> dict[str, Any]:
-    """The restore DAG's form, filled in; what its first task would refuse is refused now."""
+    """The restore DAG's form, filled in; a form that its first task would refuse is refused now."""
     conf = body.model_dump(by_alias=False) | {"only_generation": None}
     try:
         request_of(conf, pipeline)
@@ -307,12 +281,8 @@ def restore_conf(body: RestoreBody, pipeline: Pipeline) -> dict[str, Any]:
     return conf
 
 
-timing_router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
-
-_CHANGES: dict[str, Any] = {
-    "responses": describe_responses(CheckpointConfig, problems=(409, 415)),
-    "dependencies": [Depends(answers.may_checkpoint)],
-}
+def _started(started: StartedRun, *, location: str | None = None) -> Response:
+    return answer(started, status=202, headers={"Location": location or started.run})
 
 
 @timing_router.post("/pause", **_CHANGES)
@@ -339,12 +309,36 @@ def change_times(job: JobDep, user: GetUserDep, body: TimesBody) -> Response:
     return answer(checkpoint_config(job))
 
 
+def new_times(body: TimesBody) -> NewTimes:
+    """The changes of *body*, within the limits of a declaration."""
+    if body == TimesBody():
+        raise Refused(
+            HTTPStatus.UNPROCESSABLE_ENTITY,
+            "nothing is to change; give an interval, min-pause, timeout or "
+            "tolerable-failed-checkpoints, or reset",
+        )
+    try:
+        return NewTimes(
+            interval=_period(body.interval),
+            min_pause=_period(body.min_pause),
+            timeout=_period(body.timeout),
+            tolerable_failed_checkpoints=body.tolerable_failed_checkpoints,
+            resets=body.reset,
+        )
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+
+
+def _period(ms: int | None) -> timedelta | None:
+    return None if ms is None else timedelta(milliseconds=ms)
+
+
 def _person(user: Any) -> str:  # noqa: ANN401 - whatever user Airflow's auth manager has
     return f"airflow:{user.get_name()}"
 
 
 def _carry_out(change: Callable[[], CoordinatorState]) -> None:
-    """A job that takes no change is no missing one: its status conflicts."""
+    """A job that takes no change is not missing: its status conflicts."""
     try:
         change()
     except ConfigurationError as error:

@@ -1,10 +1,9 @@
-"""Answers: a view as JSON, without secrets, and its schema for the OpenAPI page.
+"""What all routes share: answers as JSON, without secrets; problems; and who may ask.
 
-Who may: Airflow's own authentication, and its permissions on a pipeline's DAGs.
-
-Each route has one of these dependencies; tests/airflow walks the routes and finds one without.
-
-What went wrong, as RFC 9457 says it: problem+json that names the thing and the fix.
+A view's schema is on the OpenAPI page.  A problem is RFC 9457's problem+json, and names the thing
+and the fix.  Who may ask is decided by Airflow's own authentication, and by its permissions on a
+pipeline's DAGs: each route has one of the dependencies below; tests/airflow walks the routes and
+finds one without.
 """
 
 from __future__ import annotations
@@ -38,14 +37,47 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
+log = logging.getLogger(__name__)
+
 REFERENCES = "#/components/schemas/{name}"
-_answered_types: dict[str, Any] = {}  # Every type that a route says it answers with, by name.
+MEDIA_TYPE = "application/problem+json"
+MAX_DETAIL = 2_000
+LARGEST = 2**63 - 1
+
+Uid = Annotated[str, Path(pattern=f"^{UID}$", description="The uid of a pipeline")]
+Id = Annotated[int, Path(ge=1, le=LARGEST, description="A checkpoint's id")]
+
+_answered_types: dict[str, Any] = {}  # Of all routes, by name.
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """RFC 9457.  ``detail`` says what is wrong, and what to do; ``errors`` are of single fields."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: tuple[str, ...] = ()
+
+
+# The first that fits.  A path that names nothing is a ConfigurationError.
+_STATUS: tuple[tuple[type[SluiceError], HTTPStatus], ...] = (
+    (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (ProtocolViolation, HTTPStatus.INTERNAL_SERVER_ERROR),
+    (FencedError, HTTPStatus.CONFLICT),
+    (TableMismatch, HTTPStatus.CONFLICT),
+    (RestoreError, HTTPStatus.NOT_FOUND),
+    (ConfigurationError, HTTPStatus.NOT_FOUND),
+    (SluiceError, HTTPStatus.INTERNAL_SERVER_ERROR),
+)
 
 
 def answer(view: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """*view* as JSON.  Whatever text in it looks like a secret, or is one, is masked."""
     raw = msgspec.json.encode(view)
-    if _holds_secret(raw):
+    text = raw.decode()
+    if redacted(text) != text:  # The whole of it at once, as most answers have no secret.
         raw = msgspec.json.encode(_masked(msgspec.json.decode(raw)))
     return Response(
         raw,
@@ -55,24 +87,40 @@ def answer(view: object, *, status: int = 200, headers: dict[str, str] | None = 
     )
 
 
+def _masked(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
+    match value:
+        case str():
+            return redacted(value)
+        case list():
+            return [_masked(item) for item in value]
+        case dict():
+            return {name: _masked(item) for name, item in value.items()}
+        case _:
+            return value
+
+
 def describe_responses(
     view: type, *, status: int = 200, problems: Iterable[int] = ()
 ) -> dict[int | str, Any]:
-    """What a route's ``responses`` say: the schema of *view*, and the problems it may answer."""
+    """The ``responses`` of a route: the schema of *view*, and the problems it may answer."""
     _answered_types[view.__name__] = view
     _answered_types[Problem.__name__] = Problem
-    said: dict[int | str, Any] = {
+    responses: dict[int | str, Any] = {
         status: {
             "description": (view.__doc__ or view.__name__).split("\n")[0],
             "content": {"application/json": {"schema": _reference(view)}},
         }
     }
     for code in (401, 403, 404, 422, 500, 503, *problems):
-        said[code] = {
+        responses[code] = {
             "description": "A problem, in words",
             "content": {MEDIA_TYPE: {"schema": _reference(Problem)}},
         }
-    return said
+    return responses
+
+
+def _reference(view: type) -> dict[str, str]:
+    return {"$ref": REFERENCES.format(name=view.__name__)}
 
 
 def schemas() -> dict[str, Any]:
@@ -83,37 +131,20 @@ def schemas() -> dict[str, Any]:
     return components
 
 
-def _reference(view: type) -> dict[str, str]:
-    return {"$ref": REFERENCES.format(name=view.__name__)}
-
-
-def _holds_secret(raw: bytes) -> bool:
-    """Whether masking would change anything: the whole of it at once, as most have nothing."""
-    text = raw.decode()
-    return redacted(text) != text
-
-
-def _masked(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
-    match value:
-        case str():
-            return redacted(value)
-        case list():
-            return [_masked(one) for one in value]
-        case dict():
-            return {name: _masked(one) for name, one in value.items()}
-        case _:
-            return value
-
-
-Uid = Annotated[str, Path(pattern=f"^{UID}$", description="The uid of a pipeline")]
-
-
 class VisiblePipelines:
-    """What a user may see of the list: pipelines by uid, and whether broken modules are shown."""
+    """The pipelines, by uid, that a user may see, and whether broken modules are shown."""
 
     def __init__(self, uids: frozenset[str], *, sees_problems: bool) -> None:
         self.uids = uids
         self.sees_problems = sees_problems
+
+
+class Refused(Exception):
+    """A request that is answered with a problem."""
+
+    def __init__(self, status: HTTPStatus, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
 
 
 def may_read(request: Request, user: GetUserDep, uid: Uid) -> None:
@@ -127,6 +158,12 @@ def may_read_data(request: Request, user: GetUserDep, uid: Uid) -> None:
     _require(request, user, "GET", DagAccessEntity.XCOM, uid)
 
 
+def may_read_savepoints(request: Request, user: GetUserDep, uid: Uid) -> None:
+    """The runs of the savepoint DAG, too."""
+    _require(request, user, "GET", DagAccessEntity.RUN, uid)
+    _require(request, user, "GET", DagAccessEntity.RUN, f"{uid}__savepoint")
+
+
 def visible_pipelines(user: GetUserDep) -> VisiblePipelines:
     """The pipelines whose DAG the user may read."""
     manager = get_auth_manager()
@@ -134,16 +171,6 @@ def visible_pipelines(user: GetUserDep) -> VisiblePipelines:
         frozenset(manager.get_authorized_dag_ids(user=user, method="GET")),
         sees_problems=manager.is_authorized_view(access_view=AccessView.IMPORT_ERRORS, user=user),
     )
-
-
-def _require(
-    request: Request,
-    user: GetUserDep,
-    method: ResourceMethod,
-    entity: DagAccessEntity,
-    dag_id: str,
-) -> None:
-    requires_access_dag(method, entity, param_dag_id=dag_id)(request, user)
 
 
 def _may_run(suffix: str) -> Callable[[Request, BaseUser, str], None]:
@@ -158,7 +185,7 @@ def _may_run(suffix: str) -> Callable[[Request, BaseUser, str], None]:
 
 
 def require_own_intent(request: Request) -> None:
-    """Refuses what a page of another site can have a browser send with the user's cookie.
+    """Refuses a request that a page of another site can make a browser send with the user's cookie.
 
     No such page can send JSON, or a header, unless Airflow's CORS settings let it; and a browser
     says whose page it was.  A token in the header is proof enough.
@@ -178,52 +205,20 @@ def require_own_intent(request: Request) -> None:
         )
 
 
-class Refused(Exception):
-    """A request that is answered with a problem."""
-
-    def __init__(self, status: HTTPStatus, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
+def _require(
+    request: Request,
+    user: GetUserDep,
+    method: ResourceMethod,
+    entity: DagAccessEntity,
+    dag_id: str,
+) -> None:
+    requires_access_dag(method, entity, param_dag_id=dag_id)(request, user)
 
 
 may_checkpoint = _may_run("")
 may_save = _may_run("__savepoint")
 may_restore = _may_run("__restore")
 may_cancel = _may_run("__cancel")
-
-
-def may_read_savepoints(request: Request, user: GetUserDep, uid: Uid) -> None:
-    """The runs of the savepoint DAG, too."""
-    _require(request, user, "GET", DagAccessEntity.RUN, uid)
-    _require(request, user, "GET", DagAccessEntity.RUN, f"{uid}__savepoint")
-
-
-log = logging.getLogger(__name__)
-
-MEDIA_TYPE = "application/problem+json"
-MAX_DETAIL = 2_000
-
-# The first that fits.  What a path names and what is not there is a ConfigurationError.
-_STATUS: tuple[tuple[type[SluiceError], HTTPStatus], ...] = (
-    (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
-    (ProtocolViolation, HTTPStatus.INTERNAL_SERVER_ERROR),
-    (FencedError, HTTPStatus.CONFLICT),
-    (TableMismatch, HTTPStatus.CONFLICT),
-    (RestoreError, HTTPStatus.NOT_FOUND),
-    (ConfigurationError, HTTPStatus.NOT_FOUND),
-    (SluiceError, HTTPStatus.INTERNAL_SERVER_ERROR),
-)
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """RFC 9457.  ``detail`` says what is wrong, and what to do; ``errors`` are of single fields."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    instance: str
-    errors: tuple[str, ...] = ()
 
 
 def handle_problems(app: FastAPI) -> None:
@@ -239,36 +234,6 @@ def handle_problems(app: FastAPI) -> None:
         app.add_exception_handler(kind, handler)
 
 
-def problem_response(
-    request: Request,
-    status: int,
-    detail: str,
-    *,
-    errors: tuple[str, ...] = (),
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """The answer to *request*, without secrets."""
-    title = HTTPStatus(status).phrase
-    body = Problem(
-        type="about:blank",
-        title=title,
-        status=status,
-        detail=redacted(detail)[:MAX_DETAIL],
-        instance=redacted(request.url.path),
-        errors=tuple(redacted(one)[:MAX_DETAIL] for one in errors),
-    )
-    return Response(
-        msgspec.json.encode(body),
-        status_code=status,
-        media_type=MEDIA_TYPE,
-        headers={"Cache-Control": "no-store", **(headers or {})},
-    )
-
-
-def status_of(error: SluiceError) -> HTTPStatus:
-    return next(status for kind, status in _STATUS if isinstance(error, kind))
-
-
 def _refused(request: Request, error: Refused) -> Response:
     return problem_response(request, error.status, str(error))
 
@@ -278,6 +243,10 @@ def _sluice_error_response(request: Request, error: SluiceError) -> Response:
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("request failed path=%s: %s", request.url.path, redacted(str(error)))
     return problem_response(request, status, str(error))
+
+
+def status_of(error: SluiceError) -> HTTPStatus:
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
 def _http(request: Request, error: HTTPException) -> Response:
@@ -302,9 +271,9 @@ def _words(request: Request, error: HTTPException) -> str:
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Response:
-    found = tuple(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-    detail = f"the request is not understood: {'; '.join(found)}"
-    return problem_response(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=found)
+    errors = tuple(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+    detail = f"the request is not understood: {'; '.join(errors)}"
+    return problem_response(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=errors)
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
@@ -316,6 +285,26 @@ def _unexpected(request: Request, error: Exception) -> Response:
     )
 
 
-LARGEST = 2**63 - 1
-
-Id = Annotated[int, Path(ge=1, le=LARGEST, description="A checkpoint's id")]
+def problem_response(
+    request: Request,
+    status: int,
+    detail: str,
+    *,
+    errors: tuple[str, ...] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The answer to *request*, without secrets."""
+    body = Problem(
+        type="about:blank",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=redacted(detail)[:MAX_DETAIL],
+        instance=redacted(request.url.path),
+        errors=tuple(redacted(error)[:MAX_DETAIL] for error in errors),
+    )
+    return Response(
+        msgspec.json.encode(body),
+        status_code=status,
+        media_type=MEDIA_TYPE,
+        headers={"Cache-Control": "no-store", **(headers or {})},
+    )

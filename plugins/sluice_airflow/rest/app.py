@@ -9,8 +9,6 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from sluice_airflow.rest import acts, checkpoints, jobs
-from sluice_airflow.rest import acts as rest_acts
-from sluice_airflow.rest import checkpoints as rest_checkpoints
 from sluice_airflow.rest.answers import handle_problems, schemas
 from sluice_airflow.settings import PREFIX, VERSION
 
@@ -37,16 +35,16 @@ def create_app() -> FastAPI:
     versioned = APIRouter(prefix=f"/api/{VERSION}")
     for router in (
         jobs.pipelines_router,
-        rest_checkpoints.notices_router,
+        checkpoints.notices_router,
         checkpoints.checkpoints_router,
-        rest_checkpoints.inspection_router,
-        rest_checkpoints.differences_router,
+        checkpoints.inspection_router,
+        checkpoints.differences_router,
         acts.acts_router,
-        rest_acts.timing_router,
+        acts.timing_router,
     ):
         versioned.include_router(router)
     app.include_router(versioned)
-    app.include_router(rest_checkpoints.metrics_router)
+    app.include_router(checkpoints.metrics_router)
     handle_problems(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -1,12 +1,6 @@
-"""Routes of checkpoints, as Flink's REST API has them below ``/jobs/:jobid/checkpoints``.
+"""Routes that show a job: its checkpoints, journal, snapshots and state, metrics and notices.
 
-Routes of what a job did and remembers: its journal, and the keyed state of its stages.
-
-Routes of what differs between two snapshots of a job: its figures, and the keys of its state.
-
-The page of metrics for a scraper, of the pipelines whose DAG the scraper's user may read.
-
-Route of what stands still now: Airflow alone is asked, so a store that hangs is told, too.
+Checkpoints are as Flink's REST API has them below ``/jobs/:jobid/checkpoints``.
 """
 
 from __future__ import annotations
@@ -72,8 +66,47 @@ checkpoints_router = APIRouter(
     tags=["checkpoints"],
     dependencies=[Depends(may_read)],
 )
+inspection_router = APIRouter(prefix="/pipelines/{uid}")
+differences_router = APIRouter(prefix="/pipelines/{uid}")
+metrics_router = APIRouter(tags=["metrics"])
+notices_router = APIRouter(tags=["pipelines"])
+
 MOST_CHECKPOINTS = 10_000  # The longest history that is kept.
+MOST_ENTRIES = 200  # Each is a request to the store.
+MOST_PAGE_ROWS = 1_000
+FURTHEST = 10_000_000  # Rows before a page are read and skipped.
+MOST_CHANGES = 1_000
+MOST_COMPARED_ROWS = 1_000_000  # Compared by one request: a second or two.
+MOST_KEYS = 16  # Columns of a key.
+
 Stage = Annotated[str, Path(pattern=f"^{UID}$", description="The uid of a stage")]
+Before: TypeAlias = Annotated[
+    str,
+    Query(alias="from", pattern=f"^{SAVEPOINT_NAME}$", description="An id, or a savepoint's name"),
+]
+After: TypeAlias = Annotated[
+    str,
+    Query(
+        alias="to",
+        pattern=f"^{SAVEPOINT_NAME}$",
+        description="`latest`, an id, or a savepoint's name",
+    ),
+]
+
+
+class Snapshots(msgspec.Struct, frozen=True, kw_only=True):
+    """Retained checkpoints and savepoints of the job's own root, the newest first."""
+
+    snapshots: tuple[Snapshot, ...]
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """``notice`` says what a run under way waits for in vain, and where it is told what to do; it
+    is empty as long as all goes on.  ``run`` is the path of that run in Airflow.
+    """
+
+    notice: str
+    run: str | None
 
 
 @checkpoints_router.get("", responses=describe_responses(CheckpointPage))
@@ -90,7 +123,7 @@ def list_checkpoints(
         limit=limit,
         before=before,
         statuses=frozenset(status or CheckpointStatus),
-        types=frozenset(one.value for one in type or ()),
+        types=frozenset(kind.value for kind in type or ()),
     )
     return answer(page)
 
@@ -115,13 +148,6 @@ def show_subtasks(job: JobDep, checkpoint_id: Id, stage: Stage) -> Response:
     return answer(stage_with_subtasks(job, CheckpointId(checkpoint_id), stage))
 
 
-inspection_router = APIRouter(prefix="/pipelines/{uid}")
-
-MOST_ENTRIES = 200  # Each is a request to the store.
-MOST_PAGE_ROWS = 1_000
-FURTHEST = 10_000_000  # Rows before a page are read and passed over.
-
-
 @inspection_router.get(
     "/journal",
     tags=["journal"],
@@ -135,12 +161,6 @@ def list_journal(
 ) -> Response:
     """What the coordinator did, newest first, as far as the journal goes back."""
     return answer(journal_page(job, limit=limit, before=before))
-
-
-class Snapshots(msgspec.Struct, frozen=True, kw_only=True):
-    """Retained checkpoints and savepoints of the job's own root, the newest first."""
-
-    snapshots: tuple[Snapshot, ...]
 
 
 @inspection_router.get(
@@ -177,28 +197,7 @@ def list_state(
     offset: Annotated[int, Query(ge=0, le=FURTHEST)] = 0,
 ) -> Response:
     """The keyed state of a stage in a checkpoint, a page of its rows."""
-    found = state_page(job, checkpoint, stage, table=table, offset=offset, limit=limit)
-    return answer(found)
-
-
-differences_router = APIRouter(prefix="/pipelines/{uid}")
-
-MOST_CHANGES = 1_000
-MOST_COMPARED_ROWS = 1_000_000  # Compared by one request: a second or two.
-MOST_KEYS = 16  # Columns of a key.
-
-Before: TypeAlias = Annotated[
-    str,
-    Query(alias="from", pattern=f"^{SAVEPOINT_NAME}$", description="An id, or a savepoint's name"),
-]
-After: TypeAlias = Annotated[
-    str,
-    Query(
-        alias="to",
-        pattern=f"^{SAVEPOINT_NAME}$",
-        description="`latest`, an id, or a savepoint's name",
-    ),
-]
+    return answer(state_page(job, checkpoint, stage, table=table, offset=offset, limit=limit))
 
 
 @differences_router.get(
@@ -239,17 +238,14 @@ def list_changes(
     """The keys of a stage's state that were added, removed or changed, with both rows of each."""
     pair = open_pair(job, SnapshotName(named=before), SnapshotName(named=after))
     tables = pair.table(stage, chosen_table(pair, stage, table))
-    asked = DifferenceQuery(
+    query = DifferenceQuery(
         limit=limit,
         after=after_place,
         kinds=frozenset(kind or ChangeKind),
         key=tuple(key or ()),
         most_rows=MOST_COMPARED_ROWS,
     )
-    return answer(table_difference(*tables, asked))
-
-
-metrics_router = APIRouter(tags=["metrics"])
+    return answer(table_difference(*tables, query))
 
 
 @metrics_router.get("/metrics", response_class=PlainTextResponse)
@@ -257,21 +253,9 @@ def scrape(
     declarations: DeclaredDep, allowed: Annotated[VisiblePipelines, Depends(visible_pipelines)]
 ) -> Response:
     """The figures of every pipeline whose DAG you may read, in Prometheus' text format."""
-    shown = [one for uid, one in declarations.pipelines.items() if uid in allowed.uids]
-    found = read_each(shown, metrics, lambda pipeline, _: (unreadable(pipeline.uid),))
-    return Response(text_of(chain.from_iterable(found)), media_type=CONTENT_TYPE)
-
-
-notices_router = APIRouter(tags=["pipelines"])
-
-
-class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """``notice`` says what a run under way waits for in vain, and where it is told what to do; it
-    is empty as long as all goes on.  ``run`` is the path of that run in Airflow.
-    """
-
-    notice: str
-    run: str | None
+    shown = [pipeline for uid, pipeline in declarations.pipelines.items() if uid in allowed.uids]
+    samples = read_each(shown, metrics, lambda pipeline, _: (unreadable(pipeline.uid),))
+    return Response(text_of(chain.from_iterable(samples)), media_type=CONTENT_TYPE)
 
 
 @notices_router.get(
@@ -281,10 +265,10 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 )
 def show_notice(uid: Uid) -> Response:
     """What does not answer, such as Spark or the store, or that the DAG of a run is paused."""
-    with create_session() as session:
+    with create_session() as session:  # Airflow alone is asked, as the store may be what hangs.
         for run in session.scalars(_under_way(uid)):
-            if said := why_run_is_blocked(run, session):
-                return answer(Notice(notice=said, run=run_path(run.dag_id, run.run_id)))
+            if reason := why_run_is_blocked(run, session):
+                return answer(Notice(notice=reason, run=run_path(run.dag_id, run.run_id)))
     return answer(Notice(notice="", run=None))
 
 

@@ -1,9 +1,4 @@
-"""The jobs that requests are about: one handle on each pipeline that this Airflow runs.
-
-Routes of pipelines: all that a user may see, and one with its graph.
-
-Starts the DAG run that an act is, and finds it again.
-"""
+"""The jobs that requests are about, the routes of pipelines, and the DAG runs of acts."""
 
 from __future__ import annotations
 
@@ -61,111 +56,9 @@ LOADED_FOR_S = 30.0  # A broken module is imported anew so often; a sound one ne
 READERS = 8
 PATIENCE_S = 5.0  # An S3 server that is not there is reported within 4 s.
 
-Read = TypeVar("Read")
-
-
-class DeclaredPipelines:
-    """What this Airflow runs, loaded by the first request.  A module that was changed is seen by
-    the next API server, as a changed plugin is.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loaded: tuple[float, Declarations] | None = None
-
-    def load(self) -> Declarations:
-        """Raises ConfigurationError: it cannot be told where the pipelines are."""
-        with self._lock:
-            now = time.monotonic()
-            if self._loaded is None or now - self._loaded[0] > LOADED_FOR_S:
-                folder = Path(conf.get("core", "dags_folder"))
-                self._loaded = (now, load_scheduled(find_pipelines(folder)))
-            return self._loaded[1]
-
-
-DECLARED = DeclaredPipelines()
-_pool = ThreadPoolExecutor(READERS, thread_name_prefix="sluice-rest")
-
-
-def declared() -> Declarations:
-    """The declarations, or 503 where this Airflow is not told where they are."""
-    try:
-        return DECLARED.load()
-    except ConfigurationError as error:
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-
-
-DeclaredDep = Annotated[Declarations, Depends(declared)]
-
-
-def job_of(uid: Uid, declarations: DeclaredDep) -> Job:
-    """The job of the pipeline in the path, which names one that is declared, or nothing."""
-    pipeline = declarations.pipelines.get(uid)
-    if pipeline is None:
-        raise Refused(
-            HTTPStatus.NOT_FOUND,
-            f"no pipeline {uid!r} is declared here, or its module is broken; GET "
-            "/sluice/api/v1/pipelines lists those that are",
-        )
-    return open_readable(pipeline)
-
-
-def open_readable(pipeline: Pipeline) -> Job:
-    """A handle whose requests are not repeated for a minute: a person waits for the answer."""
-    try:
-        location = Settings.from_environment().location
-    except ConfigurationError as error:
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-    return _handle(_Declared(pipeline), location)
-
-
-class _Declared:
-    """A pipeline as a key: it is what it is, however equal another one looks."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
-
-    def __hash__(self) -> int:
-        return id(self.pipeline)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Declared) and other.pipeline is self.pipeline
-
-
-@lru_cache(maxsize=1_000)
-def _handle(declared: _Declared, location: StoreLocation) -> Job:
-    return open_job(declared.pipeline, location, store=open_store(location))
-
-
-JobDep = Annotated[Job, Depends(job_of)]
-
-
-def read_each(
-    pipelines: Sequence[Pipeline],
-    read: Callable[[Job], Read],
-    unread: Callable[[Pipeline, str], Read],
-) -> list[Read]:
-    """*read* of every job at once; *unread* of one that fails, or that does not answer in time."""
-    tasks = [_pool.submit(lambda one: read(open_readable(one)), pipeline) for pipeline in pipelines]
-    wait(tasks, timeout=PATIENCE_S)
-    found: list[Read] = []
-    for pipeline, task in zip(pipelines, tasks, strict=True):
-        if not task.done():
-            task.cancel()
-            found.append(unread(pipeline, f"its bucket did not answer within {PATIENCE_S:.0f} s"))
-        elif (error := task.exception()) is not None:
-            found.append(unread(pipeline, _error_message(error)))
-        else:
-            found.append(task.result())
-    return found
-
-
-def _error_message(error: BaseException) -> str:
-    is_ours = isinstance(error, SluiceError | Refused)
-    return str(error) if is_ours else f"{type(error).__name__}: {error}"
-
-
 pipelines_router = APIRouter(tags=["pipelines"])
+
+Read = TypeVar("Read")
 
 
 class ListedPipeline(PipelineLine, frozen=True, kw_only=True):
@@ -194,6 +87,99 @@ class Pipelines(msgspec.Struct, frozen=True, kw_only=True):
     broken: tuple[BrokenModule, ...]
 
 
+class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG run that was started; ``run`` is its path in Airflow.  Its id is the request's."""
+
+    request_id: str = msgspec.field(name="request-id")
+    dag_id: str
+    run: str
+
+
+class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
+    """``state`` is Airflow's: queued, running, success or failed."""
+
+    state: str
+    note: str | None
+
+
+class DeclaredPipelines:
+    """The pipelines that this Airflow runs, loaded by the first request.  A module that was changed
+    is loaded by the next API server, as a changed plugin is.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loaded: tuple[float, Declarations] | None = None
+
+    def load(self) -> Declarations:
+        """Raises ConfigurationError where nothing says where the pipelines are."""
+        with self._lock:
+            now = time.monotonic()
+            if self._loaded is None or now - self._loaded[0] > LOADED_FOR_S:
+                folder = Path(conf.get("core", "dags_folder"))
+                self._loaded = (now, load_scheduled(find_pipelines(folder)))
+            return self._loaded[1]
+
+
+DECLARED = DeclaredPipelines()
+_pool = ThreadPoolExecutor(READERS, thread_name_prefix="sluice-rest")
+
+
+def declared() -> Declarations:
+    """The declarations, or 503 where this Airflow's settings do not name their place."""
+    try:
+        return DECLARED.load()
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+
+
+DeclaredDep = Annotated[Declarations, Depends(declared)]
+
+
+def job_of(uid: Uid, declarations: DeclaredDep) -> Job:
+    """The job of the pipeline in the path, or 404."""
+    pipeline = declarations.pipelines.get(uid)
+    if pipeline is None:
+        raise Refused(
+            HTTPStatus.NOT_FOUND,
+            f"no pipeline {uid!r} is declared here, or its module is broken; GET "
+            "/sluice/api/v1/pipelines lists those that are",
+        )
+    return open_readable(pipeline)
+
+
+def open_readable(pipeline: Pipeline) -> Job:
+    """The job, opened once for each pipeline.  Its store does not repeat a failed request for a
+    minute, as a person waits for the answer.
+    """
+    try:
+        location = Settings.from_environment().location
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+    return _handle(_Declared(pipeline), location)
+
+
+class _Declared:
+    """A pipeline as a key, which equals no other pipeline."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def __hash__(self) -> int:
+        return id(self.pipeline)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Declared) and other.pipeline is self.pipeline
+
+
+@lru_cache(maxsize=1_000)
+def _handle(declared: _Declared, location: StoreLocation) -> Job:
+    return open_job(declared.pipeline, location, store=open_store(location))
+
+
+JobDep = Annotated[Job, Depends(job_of)]
+
+
 @pipelines_router.get("/pipelines", responses=describe_responses(Pipelines))
 def list_pipelines(
     declarations: DeclaredDep, allowed: Annotated[VisiblePipelines, Depends(visible_pipelines)]
@@ -202,7 +188,7 @@ def list_pipelines(
 
     One whose bucket does not answer has an `error`, and the others are shown.
     """
-    shown = [one for uid, one in declarations.pipelines.items() if uid in allowed.uids]
+    shown = [pipeline for uid, pipeline in declarations.pipelines.items() if uid in allowed.uids]
     lines = read_each(shown, pipeline_line, unread_line)
     problems = declarations.problems if allowed.sees_problems else {}
     return answer(
@@ -230,28 +216,33 @@ def show_pipeline(job: JobDep) -> Response:
     return answer(ShownPipeline(**_fields(found), dag=dag_path(found.uid)))
 
 
-def dag_path(dag_id: str) -> str:
-    """Where Airflow shows a DAG."""
-    return f"{API_ROOT_PATH.rstrip('/')}/dags/{quote(dag_id, safe='')}"
-
-
 def _fields(record: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-class StartedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A DAG run that was started; ``run`` is its path in Airflow.  Its id is the request's."""
+def read_each(
+    pipelines: Sequence[Pipeline],
+    read: Callable[[Job], Read],
+    unread: Callable[[Pipeline, str], Read],
+) -> list[Read]:
+    """*read* of every job at once; *unread* of one that fails, or that does not answer in time."""
+    tasks = [_pool.submit(lambda p: read(open_readable(p)), pipeline) for pipeline in pipelines]
+    wait(tasks, timeout=PATIENCE_S)
+    found: list[Read] = []
+    for pipeline, task in zip(pipelines, tasks, strict=True):
+        if not task.done():
+            task.cancel()
+            found.append(unread(pipeline, f"its bucket did not answer within {PATIENCE_S:.0f} s"))
+        elif (error := task.exception()) is not None:
+            found.append(unread(pipeline, _error_message(error)))
+        else:
+            found.append(task.result())
+    return found
 
-    request_id: str = msgspec.field(name="request-id")
-    dag_id: str
-    run: str
 
-
-class FoundRun(msgspec.Struct, frozen=True, kw_only=True):
-    """``state`` is Airflow's: queued, running, success or failed."""
-
-    state: str
-    note: str | None
+def _error_message(error: BaseException) -> str:
+    is_ours = isinstance(error, SluiceError | Refused)
+    return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
 def start_run(dag_id: str, conf: dict[str, Any], user: BaseUser) -> StartedRun:
@@ -270,30 +261,8 @@ def start_run(dag_id: str, conf: dict[str, Any], user: BaseUser) -> StartedRun:
         raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"DAG {dag_id!r}: {error}") from error
     if started is None:
         raise Refused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
-    return StartedRun(
-        request_id=started.run_id,
-        dag_id=dag_id,
-        run=run_path(dag_id, started.run_id),
-    )
-
-
-def run_path(dag_id: str, run_id: str) -> str:
-    """Where Airflow shows a run."""
-    return f"{dag_path(dag_id)}/runs/{quote(run_id, safe='')}"
-
-
-def find_run(dag_id: str, run_id: str) -> FoundRun:
-    """The run of an earlier request."""
-    with create_session() as session:
-        mine = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
-        found = session.scalars(mine).one_or_none()
-        if found is None:
-            raise Refused(
-                HTTPStatus.NOT_FOUND,
-                f"DAG {dag_id!r} has no run {run_id!r}; it was never requested, or its run was "
-                "deleted",
-            )
-        return FoundRun(state=DagRunState(found.state).value, note=found.note)
+    run = run_path(dag_id, started.run_id)
+    return StartedRun(request_id=started.run_id, dag_id=dag_id, run=run)
 
 
 def _require_ready(dag_id: str) -> None:
@@ -310,3 +279,27 @@ def _require_ready(dag_id: str) -> None:
 
 def _unknown(dag_id: str) -> str:
     return f"Airflow has no DAG {dag_id!r}; look at its import errors"
+
+
+def find_run(dag_id: str, run_id: str) -> FoundRun:
+    """The run of an earlier request."""
+    with create_session() as session:
+        query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        found = session.scalars(query).one_or_none()
+        if found is None:
+            raise Refused(
+                HTTPStatus.NOT_FOUND,
+                f"DAG {dag_id!r} has no run {run_id!r}; it was never requested, or its run was "
+                "deleted",
+            )
+        return FoundRun(state=DagRunState(found.state).value, note=found.note)
+
+
+def dag_path(dag_id: str) -> str:
+    """Where Airflow shows a DAG."""
+    return f"{API_ROOT_PATH.rstrip('/')}/dags/{quote(dag_id, safe='')}"
+
+
+def run_path(dag_id: str, run_id: str) -> str:
+    """Where Airflow shows a run."""
+    return f"{dag_path(dag_id)}/runs/{quote(run_id, safe='')}"
