@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from harness.airflow_api import AirflowApi
 from sluice.devstack.stack import AirflowDatabase, StackOptions
-from tests.chaos.kinds import Field
-from tests.chaos.under_fire import FOLDER_VARIABLE
-from tests.own_stack import own_stack
+from tests.chaos.kinds import REPOSITORY, Field, own_field
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 SLOTS = 10  # A task that stands still at every point, and some that go on.
 SUBTASKS = 4  # Two that hang within Spark, and those of the jobs that are to come to their points.
 
@@ -39,17 +34,5 @@ def _field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
         airflow_database=AirflowDatabase.POSTGRESQL,
         airflow_slots=SLOTS,
     )
-    arrivals = root / "arrivals"
-    arrivals.mkdir()
-    extra_env = {
-        FOLDER_VARIABLE: str(arrivals),
-        "SLUICE_CACHE_DIR": str(root / "cache"),
-        "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{REPOSITORY}",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER_VARIABLE, str(arrivals))  # This process builds the pipelines, too.
-        with (
-            own_stack(root, options, extra_env) as started,
-            AirflowApi(started.airflow_url) as airflow,
-        ):
-            yield Field(started, airflow, options, extra_env)
+    with own_field(root, options) as field:
+        yield field

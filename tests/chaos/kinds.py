@@ -8,17 +8,30 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
 
 from harness.airflow_api import AirflowApi
 from sluice.devstack import processes, stack
-from sluice.devstack import stack as devstack_stack
 from sluice.devstack.child import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE
 from sluice.devstack.stack import Stack, StackOptions, sluice_folder
 from sluice.store.open import StoreLocation
-from tests.chaos.under_fire import FIRST_STAGE, POINTS, SECOND_STAGE, TIMEOUT, uid_of
+from tests.chaos.under_fire import (
+    FIRST_STAGE,
+    FOLDER_VARIABLE,
+    POINTS,
+    SECOND_STAGE,
+    TIMEOUT,
+    uid_of,
+)
+from tests.own_stack import own_stack
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 HANG_S = 75  # Until the slowest of six jobs stands, too; less than the checkpoint timeout.
 OUTAGE_S = 60
@@ -74,7 +87,7 @@ class Field:
         os.kill(first, signal.SIGKILL)
 
     def _stack_id(self) -> str:
-        recorded = devstack_stack.read_stack_file(sluice_folder(self.running.root_dir))
+        recorded = stack.read_stack_file(sluice_folder(self.running.root_dir))
         assert recorded is not None
         return recorded.stack_id
 
@@ -90,6 +103,28 @@ class Field:
         thread = threading.Thread(target=restart)
         thread.start()
         return thread
+
+
+@contextmanager
+def own_field(root: Path, options: StackOptions, **env: str) -> Iterator[Field]:
+    """A stack of one's own, whose Airflow watches a folder for files; this process builds the
+    pipelines, too.
+    """
+    arrivals = root / "arrivals"
+    arrivals.mkdir()
+    extra_env = {
+        FOLDER_VARIABLE: str(arrivals),
+        "SLUICE_CACHE_DIR": str(root / "cache"),
+        "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{REPOSITORY}",
+        **env,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(arrivals))
+        with (
+            own_stack(root, options, extra_env) as started,
+            AirflowApi(started.airflow_url) as airflow,
+        ):
+            yield Field(started, airflow, options, extra_env)
 
 
 Strike = Callable[[Field, Sequence[Struck]], None]
@@ -149,11 +184,7 @@ KINDS = {
                 f"{'fail-worker' if point in IN_SPARK else 'fail-task'} {TASK[point]}"
             ),
         ),
-        Kind(
-            name="decline",
-            fault=lambda point: f"decline {TASK[point]}",
-            points=IN_SPARK,
-        ),
+        Kind(name="decline", fault=lambda point: f"decline {TASK[point]}", points=IN_SPARK),
         Kind(
             name="python-worker-killed",
             fault=lambda point: f"kill-worker {TASK[point]}",
@@ -170,11 +201,7 @@ KINDS = {
         ),
         Kind(name="scheduler-killed", fault=_hang, strike=lambda on, _: on.component("scheduler")),
         Kind(name="triggerer-killed", fault=_hang, strike=lambda on, _: on.component("triggerer")),
-        Kind(
-            name="run-deleted",
-            fault=_hang,
-            strike=_each(_delete),
-        ),
+        Kind(name="run-deleted", fault=_hang, strike=_each(_delete)),
         Kind(
             name="run-marked-success",
             fault=_hang,

@@ -16,7 +16,10 @@ import pytest
 from tests.best_auctions import best_auctions
 from tests.chaos.kinds import KINDS, Field
 from tests.chaos.play import Cell, play
-from tests.chaos.told import assert_arrivals_are_checkpoints, assert_runs_tell_what_they_did
+from tests.chaos.runs_and_arrivals import (
+    assert_arrivals_are_checkpoints,
+    assert_runs_tell_what_they_did,
+)
 from tests.chaos.under_fire import EVENTS, POINTS
 
 WANTED = os.environ.get("SLUICE_CHAOS", "")

@@ -23,6 +23,9 @@ from sluice.store.open import StoreLocation
 DECLARED = Path(__file__).with_name("declared")
 COMMAND = (sys.executable, "-c", "from sluice.cli.main import main; main()")
 WAIT_S = 300
+IS_WHOLE = os.environ.get("SLUICE_CLUSTER") == "all"
+
+whole = pytest.mark.skipif(not IS_WHOLE, reason="minutes; make cluster runs it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
-import pytest
-
 from sluice.devstack.servers import BUCKET
-from tests.cluster.conftest import WAIT_S, Client, a_client
+from tests.cluster.conftest import WAIT_S, Client, a_client, whole
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("SLUICE_CLUSTER") != "all", reason="minutes; make cluster runs it"
-)
+pytestmark = whole
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 

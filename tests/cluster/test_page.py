@@ -15,22 +15,14 @@ import pytest
 
 from harness.s3_server import own_bucket
 from sluice.devstack import processes, servers
-from sluice.devstack.processes import (
-    LOOPBACK,
-    Launch,
-    ProcessRecord,
-    accepts_connections,
-    free_ports,
-)
+from sluice.devstack.processes import LOOPBACK, Launch, ProcessRecord
 from sluice.devstack.servers import BUCKET
 from tests.best_auctions import best_auctions
-from tests.cluster.conftest import DECLARED, WAIT_S
+from tests.cluster.conftest import DECLARED, WAIT_S, whole
 from tests.docs.commands import blocks
 from tests.house.test_repository import REPOSITORY
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("SLUICE_CLUSTER") != "all", reason="minutes; make cluster runs it"
-)
+pytestmark = whole
 EVENTS = 4_000  # As the page says.
 
 
@@ -53,7 +45,7 @@ def _env(tmp_path: Path) -> Iterator[dict[str, str]]:
 def test_the_page_starts_a_cluster_runs_a_job_and_rescales_it(
     tmp_path: Path, env: dict[str, str]
 ) -> None:
-    ports = dict(zip(("7077", "8080", "15002"), free_ports(3), strict=True))
+    ports = dict(zip(("7077", "8080", "15002"), processes.free_ports(3), strict=True))
     commands = [one.body for one in blocks(REPOSITORY / "docs/guides/clusters.md")]
     for given, ours in ports.items():
         commands = [command.replace(given, str(ours)) for command in commands]
@@ -71,7 +63,7 @@ def test_the_page_starts_a_cluster_runs_a_job_and_rescales_it(
             if port is not None:
                 processes.wait_until_ready(
                     started[-1],
-                    partial(accepts_connections, port),
+                    partial(processes.accepts_connections, port),
                     timeout_s=WAIT_S,
                     cancelled=Event(),
                 )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import polars as pl
-import pytest
 
-from tests.cluster.conftest import a_client
+from tests.cluster.conftest import a_client, whole
 from tests.cluster.declared.stalled import COPY, STALLED
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("SLUICE_CLUSTER") != "all", reason="minutes; make cluster runs it"
-)
+pytestmark = whole
 EVENTS = 60_000
 SPECULATION = {
     "spark.speculation": "true",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-
-import pytest
 
 from harness.spark_cluster import Worker
 from sluice.core.ids import CheckpointId
 from tests.best_auctions import best_auctions
-from tests.cluster.conftest import WAIT_S, Client, ended
+from tests.cluster.conftest import WAIT_S, Client, ended, whole
 
 STAGE = "bid_statistics"
 PER_EPOCH = 1_000
-IS_WHOLE = os.environ.get("SLUICE_CLUSTER") == "all"  # make cluster
 Strike = Callable[[Worker], None]
 
 
@@ -31,7 +27,7 @@ def test_a_worker_is_lost_in_mid_epoch_and_the_job_is_rescaled(client: Client, r
     assert client.rows("result.parquet") == best_auctions(4 * PER_EPOCH)
 
 
-@pytest.mark.skipif(not IS_WHOLE, reason="minutes; make cluster runs it")
+@whole
 def test_machines_are_lost_again_and_again_from_2_to_4_to_3_subtasks(
     client: Client, root: str
 ) -> None:
@@ -53,13 +49,9 @@ def test_machines_are_lost_again_and_again_from_2_to_4_to_3_subtasks(
 
 
 def a_run(remote: str, root: str, *, epochs_of_input: int) -> tuple[str, ...]:
-    given = (
-        "--max-records-per-epoch",
-        str(PER_EPOCH),
-        "--events",
-        str(epochs_of_input * PER_EPOCH),
-    )
-    return ("run", "auctions", "--remote", remote, "--root", root, *given)
+    events = str(epochs_of_input * PER_EPOCH)
+    options = ("--max-records-per-epoch", str(PER_EPOCH), "--events", events)
+    return ("run", "auctions", "--remote", remote, "--root", root, *options)
 
 
 def run_and_strike(

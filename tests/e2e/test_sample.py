@@ -7,7 +7,6 @@ e2e`` and ``make chaos``, which bring stacks of their own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +17,17 @@ from harness.airflow_api import AirflowApi
 from sluice.declaration.project import DAGS_VARIABLE, PIPELINES_VARIABLE
 from sluice.devstack.stack import AirflowDatabase, Stack, StackOptions
 from tests.best_auctions import best_auctions
-from tests.chaos.kinds import KINDS, Field
+from tests.chaos.kinds import KINDS, REPOSITORY, Field, own_field
 from tests.chaos.play import play
-from tests.chaos.told import assert_arrivals_are_checkpoints, assert_runs_tell_what_they_did
-from tests.chaos.under_fire import EVENTS, FOLDER_VARIABLE
+from tests.chaos.runs_and_arrivals import (
+    assert_arrivals_are_checkpoints,
+    assert_runs_tell_what_they_did,
+)
+from tests.chaos.under_fire import EVENTS
 from tests.e2e.test_pipelines import IS_WHOLE, PIPELINE, assert_a_kill_changes_nothing
-from tests.own_stack import own_stack
 
 pytestmark = pytest.mark.skipif(IS_WHOLE, reason="a part of make e2e and of make chaos")
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 ROW = replace(KINDS["task-killed"], points=("commit", "restore"))
 
 
@@ -40,22 +40,12 @@ def _field(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
         spark_memory="1g",
         airflow_database=AirflowDatabase.POSTGRESQL,
     )
-    arrivals = root / "arrivals"
-    arrivals.mkdir()
-    extra_env = {
+    env = {
         PIPELINES_VARIABLE: "tests.e2e.declared",
         DAGS_VARIABLE: f"{PIPELINE} at_* on_files",
-        FOLDER_VARIABLE: str(arrivals),
-        "SLUICE_CACHE_DIR": str(root / "cache"),
-        "PYTHONPATH": f"{REPOSITORY / 'include'}{os.pathsep}{REPOSITORY}",
     }
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(FOLDER_VARIABLE, str(arrivals))  # This process builds the pipelines, too.
-        with (
-            own_stack(root, options, extra_env) as started,
-            AirflowApi(started.airflow_url) as airflow,
-        ):
-            yield Field(started, airflow, options, extra_env)
+    with own_field(root, options, **env) as field:
+        yield field
 
 
 @pytest.fixture(scope="module", name="running")

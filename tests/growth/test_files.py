@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -47,9 +48,9 @@ def cost_of_one_record(job: Job, folder: Folder) -> Cost:
     )
 
 
-def cost_among(files: int, *, idle_after: timedelta | None = None) -> Cost:
+def cost_among(files: int, **declared: Any) -> Cost:
     folder = Folder(files)
-    job = a_files_job(folder, idle_after=idle_after, parallelism=2)
+    job = a_files_job(folder, parallelism=2, **declared)
     take_checkpoint(job)
     for _ in range(2):  # The first makes a layer of what the one before it read.
         cost = cost_of_one_record(job, folder)
@@ -77,15 +78,7 @@ def test_one_more_file_costs_the_same_among_1000_and_among_4000(
 
 
 def test_a_backlog_of_4000_files_that_wait_is_not_written_again_and_again() -> None:
-    def cost(files: int) -> Cost:
-        folder = Folder(files)
-        job = a_files_job(folder, max_records_per_epoch=1, parallelism=2)
-        take_checkpoint(job)
-        for _ in range(2):
-            cost = cost_of_one_record(job, folder)
-        return cost
-
-    few, many = cost(1_000), cost(4_000)
+    few, many = (cost_among(files, max_records_per_epoch=1) for files in (1_000, 4_000))
 
     assert_same(few, Cost(many.plan, many.journal, many.metadata, few.calls))
 

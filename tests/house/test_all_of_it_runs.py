@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.house.test_repository import REPOSITORY
+
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 DOTTED = re.compile(r"[a-z_]+(\.\w+)+")
 PACKAGES = ("include/sluice", "plugins")  # What is asked.

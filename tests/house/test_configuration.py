@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
-from pathlib import Path
 
 from sluice.declaration import checkpointing
 from sluice.declaration.checkpointing import Checkpointing, StateBackend
+from tests.house.test_repository import REPOSITORY
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
+PAGE = REPOSITORY / "docs" / "reference" / "configuration.md"
 
 
 def table(first_heading: str) -> list[dict[str, str]]:

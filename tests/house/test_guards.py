@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.house.test_repository import REPOSITORY
+
 SLUICE = REPOSITORY / "include/sluice"
 PLUGINS = REPOSITORY / "plugins"
 OF_A_PROJECT = SLUICE / "cli" / "project"  # What `sluice init` writes, its tests among it.
