@@ -1,19 +1,12 @@
-"""``EpochDriver``: runs the epochs of a job in one process, without Airflow.
+"""Runs the epochs of a job in one process, without Airflow: ``EpochDriver``, and a loop over it.
 
-The coordinator and the stages are those of the DAGs.  It takes one checkpoint after the other; its
-callers decide what comes next: the loop of ``sluice run`` (``run_loop``), local runs, tests and
-benchmarks.
+The coordinator and the stages are those of the DAGs.  ``EpochDriver`` triggers a checkpoint, runs
+its stages, and then completes and commits it, or aborts it.  Its callers decide what comes next:
+``run_epochs``, the loop of ``sluice run``; local runs, tests and benchmarks.
 
 Stages run in threads, each as soon as its inputs, and its state in the parent, are sealed.  So with
 several concurrent checkpoints a stage works on epoch n + 1 while the next one works on n, and in
 unaligned checkpoints no stage waits for another.
-
-An epoch under way in this process: its plan, and the threads that run its stages.
-
-The loop of ``sluice run``: takes epochs, and restarts a failed job or stops (ADR 5).
-
-The restart strategy decides whether the job restarts, and when, as it does in Airflow.  But the
-process of a person stops earlier where a restart cannot help.
 """
 
 from __future__ import annotations
@@ -49,10 +42,12 @@ from sluice.spark.stage import AcknowledgedStage, run_stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
 
-IDLE_POLL_S = 2.0  # Between two looks while none is due: a person may ask for one, or resume.
-QUEUE_POLL_S = 0.5  # The interval at which a queued request is repeated.
+log = logging.getLogger(__name__)
+IDLE_POLL_S = 2.0  # The longest pause while none is due: a person may ask for one, or resume.
+QUEUE_POLL_S = 0.5  # Between two repetitions of a queued request.
+ABORT_POLL_S = 2.0  # Between two readings of the journal, for an abort by a person.
+TOLERATED_PAUSE_S = 1.0  # Behind a tolerated failure, which may be repeated without end.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +81,104 @@ class StageRunner(Protocol):
         *,
         attempt: int,
     ) -> AcknowledgedStage: ...
+
+
+def run_epochs(
+    job: Job,
+    spark: SparkSession,
+    *,
+    epochs: int | None,
+    drain: bool,
+    savepoint: str | None = None,
+    report: Callable[[Epoch], None],
+) -> JobStatus:
+    """Take checkpoints until *epochs* have completed, or the input has ended, or the job has.
+
+    With *drain* an unbounded job that has read everything is ended by a final checkpoint, whose
+    watermark fires all windows.  With *savepoint* the last checkpoint is a savepoint of that name,
+    and suspends a job that has not ended.  A failed stage aborts its checkpoint; the restart
+    strategy decides whether, and when, the job goes on from the latest completed one, as it does in
+    Airflow.  But a job that fails twice for one reason, without a completed checkpoint in between,
+    is suspended: a restart cannot help it (ADR 5).
+
+    Raises:
+        StageFailed: the restart strategy gave up, and the job is FAILED, or it is SUSPENDED; the
+            message ends with the cause.
+    """
+    completed = 0
+    failures: list[StageFailed] = []  # Since the latest completed checkpoint.
+    with EpochDriver(job, spark) as driver:
+        while True:
+            has_room = driver.in_flight < job.state().configuration.max_concurrent
+            is_wanted = epochs is None or completed + driver.in_flight < epochs
+            if has_room and is_wanted and driver.begin(drain=drain):
+                continue
+            if not driver.in_flight and not (savepoint and driver.begin_savepoint(savepoint)):
+                return job.state().status
+            epoch = driver.end_oldest()
+            report(epoch)
+            if epoch.completed is not None:
+                completed += 1
+                failures.clear()
+                continue
+            driver.abandon()
+            if epoch.error is not None:
+                is_repeated = any(is_equal(epoch.error, earlier) for earlier in failures)
+                failures.append(epoch.error)
+                recover(job, epoch.error, is_repeated=is_repeated)
+
+
+def recover(job: Job, failure: StageFailed, *, is_repeated: bool) -> None:
+    """Restore the job when its pause is over, or suspend it if the failure *is_repeated*.
+
+    A failure that the job tolerates only makes it pause.
+
+    Raises:
+        StageFailed: the job ended, or is suspended; the message ends with the cause.
+    """
+    state = job.state()
+    uid = job.pipeline.uid
+    if state.status is JobStatus.RESTARTING and is_repeated:
+        base = stop(job, JobStatus.SUSPENDED).base
+        continues = "from the beginning" if base is None else f"from checkpoint {base}"
+        raise StageFailed(
+            f"job {uid!r} failed twice for the same reason and is SUSPENDED; mend it and run it "
+            f"again, and it goes on {continues}: {failure}",
+            stage=failure.stage,
+            cause=failure.cause,
+        )
+    if state.status is JobStatus.RUNNING:
+        time.sleep(TOLERATED_PAUSE_S)
+    elif state.status is JobStatus.RESTARTING:
+        pause_ms = (state.restart_at_ms or 0) - job.clock()
+        time.sleep(max(0, pause_ms) / 1000)
+        restore(job, Latest(), only_generation=state.generation)
+    else:
+        raise StageFailed(
+            f"job {uid!r} is {state.status.value}: {failure}",
+            stage=failure.stage,
+            cause=failure.cause,
+        )
+
+
+def is_equal(one: StageFailed, other: StageFailed) -> bool:
+    """Whether both are the same failure of the same stage; a transient one never is."""
+    if one.is_transient or one.stage != other.stage:
+        return False
+    return is_equal_cause(one.cause, other.cause)
+
+
+Ran: TypeAlias = Future[float | None]
+"""A stage that runs: ends with the seconds that it took; None if it ran chained to another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningEpoch:
+    """An epoch under way in this process: its plan, and the threads that run its stages."""
+
+    plan: CheckpointPlan
+    stages: dict[str, Ran]
+    started: float = field(default_factory=time.monotonic)
 
 
 class EpochDriver:
@@ -159,14 +252,14 @@ class EpochDriver:
         return isinstance(outcome, Triggered)
 
     def _start(self, plan: CheckpointPlan) -> None:
-        before = self._running[-1].stages if self._running else {}
+        parent = self._running[-1].stages if self._running else {}
         stages: dict[str, Ran] = {}
         # In topological order, so that no stage waits for a thread behind it in the pool.
         for task in plan.tasks:
-            sealed = [before[task.uid]] if task.uid in before else []
+            awaited = [parent[task.uid]] if task.uid in parent else []
             if not task.is_unaligned:
-                sealed += [stages[producer] for producer in task.reads if producer in stages]
-            stages[task.uid] = self._pool.submit(self._run, plan, task.uid, sealed)
+                awaited += [stages[producer] for producer in task.reads if producer in stages]
+            stages[task.uid] = self._pool.submit(self._run, plan, task.uid, awaited)
         self._running.append(RunningEpoch(plan=plan, stages=stages))
 
     def _request(self) -> TriggerOutcome:
@@ -176,7 +269,7 @@ class EpochDriver:
         """
         while True:
             outcome = trigger(self._job, cause="sluice run", request_id=self._request_id)
-            if not isinstance(outcome, Queued):  # An adopted one took its place in the queue, too.
+            if not isinstance(outcome, Queued):  # It has an answer: the next request is another.
                 self._request_id = uuid.uuid4().hex
             if isinstance(outcome, Triggered) or self._running:
                 return outcome
@@ -212,16 +305,20 @@ class EpochDriver:
     def _failure(self, epoch: RunningEpoch, stages: dict[str, Ran]) -> StageFailed | None:
         """The failure of a stage, once the checkpoint is aborted for it; None if all are done."""
         late = [uid for uid, stage in stages.items() if not stage.done()]
-        error = first_failure(stages)
+        error, checkpoint_id = first_failure(stages), epoch.plan.checkpoint_id
         if error is not None:
-            checkpoint_id = epoch.plan.checkpoint_id
             log.warning("stage failed checkpoint_id=%d", checkpoint_id, exc_info=error)
             reason = Reason.CHECKPOINT_DECLINED if error.is_declined else Reason.TASK_FAILURE
-            self._fail(epoch.plan, reason, error)
         elif late:
             cause = "it did not acknowledge in time"
             error = StageFailed(f"stage {late[0]!r} failed: {cause}", stage=late[0], cause=cause)
-            self._fail(epoch.plan, Reason.CHECKPOINT_EXPIRED, error)
+            reason = Reason.CHECKPOINT_EXPIRED
+        else:
+            return None
+        is_task_failure = reason is Reason.TASK_FAILURE
+        fail_checkpoint(
+            self._job, checkpoint_id, reason, str(error), is_task_failure=is_task_failure
+        )
         return error
 
     def _complete(
@@ -243,7 +340,7 @@ class EpochDriver:
         return completed, None
 
     def _aborted(self, plan: CheckpointPlan) -> FailedCheckpoint | None:
-        """How the checkpoint ended, if a person aborted it, or the one that it continues."""
+        """How the checkpoint ended, if a person aborted it or the one that it continues."""
         state = self._job.state()
         failed = state.failed_checkpoint(plan.checkpoint_id)
         is_alive = state.status is JobStatus.RUNNING and state.generation == plan.generation
@@ -257,28 +354,24 @@ class EpochDriver:
 
     def _await(self, epoch: RunningEpoch) -> set[str]:
         """Wait for the stages; return those that were overtaken after the aligned timeout."""
-        may_be = {task.uid for task in epoch.plan.tasks if task.may_be_overtaken}
-        if may_be:
+
+        def wait_up_to(seconds: float, stages: Iterable[Ran]) -> None:
+            wait_for(stages, seconds, gives_up=lambda: self._aborted(epoch.plan) is not None)
+
+        overtaken = {task.uid for task in epoch.plan.tasks if task.may_be_overtaken}
+        if overtaken:
             aligned_ms = self._job.state().configuration.aligned_timeout_ms
-            rest_s = aligned_ms / 1000 - (time.monotonic() - epoch.started)
-            self._wait(epoch, epoch.stages.values(), rest_s)
-        behind = {uid for uid in may_be if not epoch.stages[uid].done()}
-        if behind:
-            state = overtake(self._job, epoch.plan.checkpoint_id, behind)
+            passed_s = time.monotonic() - epoch.started
+            wait_up_to(aligned_ms / 1000 - passed_s, epoch.stages.values())
+            overtaken = {uid for uid in overtaken if not epoch.stages[uid].done()}
+        if overtaken:
+            state = overtake(self._job, epoch.plan.checkpoint_id, overtaken)
             pending = state.pending_checkpoint(epoch.plan.checkpoint_id)
-            behind = set(pending.overtaken if pending is not None else ())
+            overtaken = set(pending.overtaken if pending is not None else ())
         rest_ms = epoch.plan.expires_at_ms - self._job.clock()
-        waited_for = [stage for uid, stage in epoch.stages.items() if uid not in behind]
-        self._wait(epoch, waited_for, rest_ms / 1000)
-        return behind
-
-    def _wait(self, epoch: RunningEpoch, stages: Iterable[Ran], seconds: float) -> None:
-        wait_for(stages, seconds, gives_up=lambda: self._aborted(epoch.plan) is not None)
-
-    def _fail(self, plan: CheckpointPlan, reason: Reason, error: StageFailed) -> None:
-        is_task_failure = reason is Reason.TASK_FAILURE
-        checkpoint_id, why = plan.checkpoint_id, str(error)
-        fail_checkpoint(self._job, checkpoint_id, reason, why, is_task_failure=is_task_failure)
+        others = [stage for uid, stage in epoch.stages.items() if uid not in overtaken]
+        wait_up_to(rest_ms / 1000, others)
+        return overtaken
 
     def _stop(self, epoch: RunningEpoch) -> None:
         """Interrupt stages that still run, to free the cores; the coordinator does not need it."""
@@ -290,8 +383,8 @@ class EpochDriver:
     def _tag(self, plan: CheckpointPlan, uid: str) -> str:
         return stage_tag(self._job.pipeline.uid, plan.checkpoint_id, uid)
 
-    def _run(self, plan: CheckpointPlan, uid: str, sealed: list[Ran]) -> float | None:
-        for other in sealed:
+    def _run(self, plan: CheckpointPlan, uid: str, awaited: list[Ran]) -> float | None:
+        for other in awaited:
             other.result()
         started = time.monotonic()
         with tagged(self._spark, self._tag(plan, uid)):
@@ -303,45 +396,15 @@ class EpochDriver:
         return time.monotonic() - started if stage.snapshots else None
 
 
-# Ends with the seconds that a stage took; None if it ran chained to another.
-Ran: TypeAlias = Future[float | None]
-
-ABORT_POLL_S = 2.0  # The interval at which the journal is asked whether a person aborted it.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningEpoch:
-    plan: CheckpointPlan
-    stages: dict[str, Ran]
-    started: float = field(default_factory=time.monotonic)
-
-
 def wait_for(stages: Iterable[Ran], seconds: float, *, gives_up: Callable[[], bool]) -> None:
-    """Wait until all are done or one failed, for *seconds*, or until *gives_up* says so."""
-    deadline, waited_for = time.monotonic() + seconds, tuple(stages)
+    """Wait until all are done or one failed, for *seconds*, or until *gives_up* is true."""
+    deadline, awaited = time.monotonic() + seconds, tuple(stages)
     while True:
         rest_s = max(0.0, deadline - time.monotonic())
-        ended, others = wait(waited_for, min(rest_s, ABORT_POLL_S), return_when=FIRST_EXCEPTION)
+        ended, others = wait(awaited, min(rest_s, ABORT_POLL_S), return_when=FIRST_EXCEPTION)
         has_failed = any(stage.cancelled() or stage.exception() for stage in ended)
         if not others or has_failed or rest_s == 0 or gives_up():
             return
-
-
-def seconds_by_chain(plan: CheckpointPlan, stages: dict[str, Ran]) -> dict[str, float]:
-    """The seconds of each Spark job of an epoch, by the stages that it ran: ``a > b``."""
-    chains: dict[str, list[str]] = {}
-    seconds: dict[str, float] = {}
-    for task in plan.tasks:
-        if task.uid not in stages:
-            continue
-        took = stages[task.uid].result()
-        if took is None:
-            (producer,) = task.reads
-            chains[task.uid] = chains[producer]
-            chains[producer].append(task.uid)
-        else:
-            chains[task.uid], seconds[task.uid] = [task.uid], took
-    return {" > ".join(chains[first]): took for first, took in seconds.items()}
 
 
 def first_failure(stages: dict[str, Ran]) -> StageFailed | None:
@@ -362,87 +425,18 @@ def first_failure(stages: dict[str, Ran]) -> StageFailed | None:
     return None
 
 
-TOLERATED_PAUSE_S = 1.0  # A subtask that is not ready is asked again; it may never be.
-
-
-def run_epochs(
-    job: Job,
-    spark: SparkSession,
-    *,
-    epochs: int | None,
-    drain: bool,
-    savepoint: str | None = None,
-    report: Callable[[Epoch], None],
-) -> JobStatus:
-    """Take checkpoints until *epochs* have completed, or the input has ended, or the job has.
-
-    With *drain* an unbounded job that has read everything is ended by a final checkpoint, whose
-    watermark fires all windows.  With *savepoint* the last checkpoint is a savepoint of that name,
-    and suspends a job that has not ended.  A failed stage aborts its checkpoint; the restart
-    strategy decides whether the job goes on from the latest completed one.  A job that fails twice
-    for one reason, without a completed checkpoint in between, is suspended.
-
-    Raises:
-        StageFailed: the restart strategy gave up, and the job is FAILED, or it is SUSPENDED; the
-            message ends with the cause.
-    """
-    completed = 0
-    failures: list[StageFailed] = []  # Since the latest completed checkpoint.
-    with EpochDriver(job, spark) as driver:
-        while True:
-            has_room = driver.in_flight < job.state().configuration.max_concurrent
-            is_wanted = epochs is None or completed + driver.in_flight < epochs
-            if has_room and is_wanted and driver.begin(drain=drain):
-                continue
-            if not driver.in_flight and not (savepoint and driver.begin_savepoint(savepoint)):
-                return job.state().status
-            epoch = driver.end_oldest()
-            report(epoch)
-            if epoch.completed is not None:
-                completed += 1
-                failures.clear()
-                continue
-            driver.abandon()
-            if epoch.error is not None:
-                is_repeated = any(is_equal(epoch.error, before) for before in failures)
-                failures.append(epoch.error)
-                recover(job, epoch.error, is_repeated=is_repeated)
-
-
-def is_equal(one: StageFailed, other: StageFailed) -> bool:
-    """Whether both are the same failure of the same stage; a transient one never is."""
-    if one.is_transient or one.stage != other.stage:
-        return False
-    return is_equal_cause(one.cause, other.cause)
-
-
-def recover(job: Job, failure: StageFailed, *, is_repeated: bool) -> None:
-    """Restore the job when its pause is over, or suspend it if the failure *is_repeated*; one that
-    the job tolerates only makes it pause.
-
-    Raises:
-        StageFailed: the job ended, or is suspended; the message ends with the cause.
-    """
-    state = job.state()
-    uid = job.pipeline.uid
-    if state.status is JobStatus.RESTARTING and is_repeated:
-        base = stop(job, JobStatus.SUSPENDED).base
-        continues = "from the beginning" if base is None else f"from checkpoint {base}"
-        raise StageFailed(
-            f"job {uid!r} failed twice for the same reason and is SUSPENDED; mend it and run it "
-            f"again, and it goes on {continues}: {failure}",
-            stage=failure.stage,
-            cause=failure.cause,
-        )
-    if state.status is JobStatus.RUNNING:
-        time.sleep(TOLERATED_PAUSE_S)
-    elif state.status is JobStatus.RESTARTING:
-        pause_ms = (state.restart_at_ms or 0) - job.clock()
-        time.sleep(max(0, pause_ms) / 1000)
-        restore(job, Latest(), only_generation=state.generation)
-    else:
-        raise StageFailed(
-            f"job {uid!r} is {state.status.value}: {failure}",
-            stage=failure.stage,
-            cause=failure.cause,
-        )
+def seconds_by_chain(plan: CheckpointPlan, stages: dict[str, Ran]) -> dict[str, float]:
+    """The seconds of each Spark job of an epoch, by the stages that it ran: ``a > b``."""
+    chains: dict[str, list[str]] = {}
+    seconds: dict[str, float] = {}
+    for task in plan.tasks:
+        if task.uid not in stages:
+            continue
+        took = stages[task.uid].result()
+        if took is None:
+            (producer,) = task.reads
+            chains[task.uid] = chains[producer]
+            chains[producer].append(task.uid)
+        else:
+            chains[task.uid], seconds[task.uid] = [task.uid], took
+    return {" > ".join(chains[first]): took for first, took in seconds.items()}

@@ -1,6 +1,6 @@
 """A test that a pipeline's tables depend neither on cuts into epochs nor on failures.
 
-Comparison of two frames as sets of rows.
+One undisturbed run is compared with others, whose cuts, kills and restores are drawn from a seed.
 """
 
 from __future__ import annotations
@@ -35,10 +35,13 @@ from sluice.local.run_local import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Each costs a Spark job per stage and epoch; another run of the test draws other ones.
+
+# An epoch costs a Spark job per stage; another run of the test draws other numbers.
 MOST_EPOCHS = 4
 MOST_PARALLELISM = 4
 LARGEST_SEED = 10**9
+SHOWN_ROWS = 3
+TOLERANCE = 1e-9  # The last digits of a float depend on the order of additions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,8 @@ def assert_exactly_once(
 
         def run(play: Play) -> LocalRun:
             chunks = {
-                uid: cut_at(one, play.bounds[uid]) if uid in play.bounds else one
-                for uid, one in ready.rows.items()
+                uid: cut_at(whole, play.bounds[uid]) if uid in play.bounds else whole
+                for uid, whole in ready.rows.items()
             }
             return ready.run(
                 chunks, play.script, play.parallelism, Clock(START, every), time.monotonic()
@@ -149,9 +152,23 @@ def _difference(pipeline: Pipeline, expected: LocalRun, got: LocalRun) -> str | 
     return None
 
 
-SHOWN = 3
-# The digits of a float that are compared: the last ones depend on the order of additions.
-DIGITS = 9
+def left_by(changelog: pl.DataFrame) -> pl.DataFrame:
+    """The rows that remain after a changelog is applied.
+
+    A row that is taken back without having been added stays, with False in place of its kind.
+    """
+    rows = _plain_rows(changelog.drop(ROW_KIND))
+    added = {RowKind.INSERT.value, RowKind.UPDATE_AFTER.value}
+    weights: Counter[tuple[Any, ...]] = Counter()
+    place: dict[tuple[Any, ...], int] = {}
+    kinds = changelog[ROW_KIND].to_list()
+    for index, (kind, row) in enumerate(zip(kinds, rows, strict=True)):
+        weights[row] += 1 if kind in added else -1
+        place.setdefault(row, index)
+    left = [place[row] for row, weight in weights.items() for _ in range(abs(weight))]
+    return changelog[left].with_columns(
+        pl.Series(ROW_KIND, [weights[rows[index]] > 0 for index in left], pl.Boolean())
+    )
 
 
 def difference(expected: pl.DataFrame, got: pl.DataFrame) -> str | None:
@@ -160,57 +177,23 @@ def difference(expected: pl.DataFrame, got: pl.DataFrame) -> str | None:
         return None
     if sorted(expected.columns) != sorted(got.columns):
         return f"it has the columns {got.columns} where undisturbed it has {expected.columns}"
-    wanted, found = _rows(expected), _rows(got.select(expected.columns))
+    wanted, found = (
+        Counter(_plain_rows(frame)) for frame in (expected, got.select(expected.columns))
+    )
     missing, extra = _unmatched(
         list((wanted - found).elements()), list((found - wanted).elements())
     )
     if not missing and not extra:
         return None
     lines = [f"{len(missing)} rows are missing, {len(extra)} too many"]
-    lines += [f"    - {dict(zip(expected.columns, row, strict=True))}" for row in missing[:SHOWN]]
-    lines += [f"    + {dict(zip(expected.columns, row, strict=True))}" for row in extra[:SHOWN]]
+    for sign, rows in (("-", missing), ("+", extra)):
+        named = (dict(zip(expected.columns, row, strict=True)) for row in rows[:SHOWN_ROWS])
+        lines += [f"    {sign} {row}" for row in named]
     return "\n".join(lines)
 
 
-def left_by(changelog: pl.DataFrame) -> pl.DataFrame:
-    """The rows that remain after a changelog is applied.
-
-    A row that is taken back without having been added is kept, with its kind.
-    """
-    rows = changelog.drop(ROW_KIND)
-    added = {RowKind.INSERT.value, RowKind.UPDATE_AFTER.value}
-    weights: Counter[tuple[Any, ...]] = Counter()
-    place: dict[tuple[Any, ...], int] = {}
-    kinds = changelog[ROW_KIND].to_list()
-    for index, (kind, row) in enumerate(zip(kinds, rows.rows(), strict=True)):
-        key = tuple(_plain(value) for value in row)
-        weights[key] += 1 if kind in added else -1
-        place.setdefault(key, index)
-    left = [place[row] for row, weight in weights.items() for _ in range(abs(weight))]
-    return changelog[left].with_columns(
-        pl.Series(ROW_KIND, [weights[_key(rows, index)] > 0 for index in left], pl.Boolean())
-    )
-
-
-def _key(rows: pl.DataFrame, index: int) -> tuple[Any, ...]:
-    return tuple(_plain(value) for value in rows.row(index))
-
-
-def _rows(frame: pl.DataFrame) -> Counter[tuple[Any, ...]]:
-    return Counter(tuple(_plain(value) for value in row) for row in frame.rows())
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - a row's
-    """*value* in a form that compares and hashes: NaN equals NaN, and -0.0 equals 0.0."""
-    match value:
-        case float():
-            return "NaN" if math.isnan(value) else value + 0.0
-        case list():
-            return tuple(map(_plain, value))
-        case dict():
-            return tuple((name, _plain(one)) for name, one in value.items())
-        case _:
-            return value
+def _plain_rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(map(_plain, row)) for row in frame.rows()]
 
 
 def _unmatched(
@@ -230,8 +213,21 @@ def _unmatched(
 def _is_near(one: Any, other: Any) -> bool:  # noqa: ANN401 - values of a row
     match one, other:
         case float(), float():
-            return math.isclose(one, other, rel_tol=10**-DIGITS, abs_tol=10**-DIGITS)
+            return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
         case tuple(), tuple():
             return len(one) == len(other) and all(map(_is_near, one, other))
         case _:
             return bool(one == other)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a row's
+    """*value* in a form that compares and hashes: NaN equals NaN, and -0.0 equals 0.0."""
+    match value:
+        case float():
+            return "NaN" if math.isnan(value) else value + 0.0
+        case list():
+            return tuple(map(_plain, value))
+        case dict():
+            return tuple((name, _plain(one)) for name, one in value.items())
+        case _:
+            return value

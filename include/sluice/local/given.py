@@ -3,25 +3,10 @@
 All else is as declared, except for the checkpoints: they are taken by the run, one at a time,
 aligned and exactly once.  Master hooks, which connect to places outside, are left out.
 
-Given rows, converted to one Arrow table per epoch, with the declared columns.
-
-The Arrow types of Spark's columns, and the conversion of Python's values to them.
-
-A source of given rows: one partition, which grows from epoch to epoch.
-
-The rows are in one Arrow file, and the driver of the job sets how many of them have arrived.  A
-slice always has the same rows, also after more have arrived.
-
-The columns of a declared source's rows, without a connection to its place.
-
-They are known of text, JSON and CSV files, Kafka and Nexmark.  The columns of Parquet and Avro
-files, PostgreSQL and Iceberg are those of the given rows.
-
-The sinks of a local run: tables in its own folder, in the place of the declared sinks.
-
-A ``FilesTable`` is used as it is, in another place.  Any other sink is replaced by a table with its
-upsert key and changelog, and with the checks that Kafka and PostgreSQL do without a connection:
-that a row can be encoded as a message, and that the database can hold a value.
+Given rows become one Arrow table per epoch, with the declared columns, and are read as a source of
+one partition, which grows from epoch to epoch.  The columns are known, without a connection, of
+text, JSON and CSV files, Kafka and Nexmark.  Those of Parquet and Avro files, PostgreSQL and
+Iceberg are the columns of the given rows.
 """
 
 from __future__ import annotations
@@ -38,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.kafka.sink import KafkaTarget
 from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.connectors.staged_sink import Target
@@ -60,90 +45,52 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 
-@dataclass(eq=False, slots=True)
-class GivenRows:
-    """A ``SourceSpec``.  ``chunks`` are the rows of each epoch; ``arrive`` makes them readable.
+INSTANT = pa.timestamp("us", tz="UTC")
+_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_LARGEST = pa.decimal128(20, 0)  # For unsigned integers of 64 bits.
+PARTITION = "rows"  # The only one of a source of given rows.
+_PLACEHOLDER = "given.rows"  # In place of a parameter or a secret of a place never opened.
+_OURS = (RECORD, MALFORMED_COLUMN, RAW)
+_T = TypeVar("_T")
+# A list of dicts or of texts; a frame of Polars, pandas, PyArrow or Spark; or a list of those.
+Rows: TypeAlias = Any
 
-    One that is ``bounded`` ends with its last chunk.
+
+@dataclass(frozen=True, slots=True)
+class SourceRows:
+    """The rows of a source by epoch; ``is_cut``: they were given by epoch.
+
+    ``decoding`` is the format of rows that were given as texts.
     """
 
-    uid: str
-    path: Path
-    chunks: Sequence[pa.Table]
-    bounded: bool
+    chunks: tuple[pa.Table, ...]
+    is_cut: bool
     decoding: TextDecoding | None = None
-    _epoch: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        with pa.OSFile(str(self.path), "wb") as file, pa.ipc.new_file(file, self.schema) as writer:
-            for chunk in self.chunks:
-                writer.write_table(chunk)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self.chunks[0].schema
-
-    @property
-    def params(self) -> tuple[Param, ...]:
-        return ()
-
-    def arrive(self, epoch: int) -> None:
-        """Make the chunks of the first *epoch* epochs readable, and no others."""
-        self._epoch = epoch
-
-    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> GivenSource:  # noqa: ARG002 - of a spec
-        ends = [0, *accumulate(chunk.num_rows for chunk in self.chunks)]
-        return GivenSource(
-            uid=self.uid,
-            path=self.path,
-            columns=self.schema,
-            arrived=ends[min(self._epoch, len(self.chunks))],
-            ends=self.bounded and self._epoch >= len(self.chunks),
-            text_decoding=self.decoding,
-        )
 
 
-@dataclass(eq=False, slots=True)
-class GivenTable:
-    """A ``SourceSpec`` of a table to look up, of which each epoch has a file in *folder*.
+# From the number of the first row in the source, and the number of rows, to a column of them.
+Filler = Callable[[int, int], pa.Array]
 
-    *spec* reads the folder; *is_text*: rows are lines.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredRows:
+    """The form in which rows may be given.
+
+    ``schema`` is None where any columns may be.  ``fills`` are columns that the place adds to rows
+    without them.  With a column ``text``, rows may be given as texts: ``text_schema`` is that of
+    the place's rows then, and ``decoding`` their format.
     """
 
-    folder: Path
-    chunks: Sequence[pa.Table]
-    spec: Files
-    is_text: bool
-
-    def __post_init__(self) -> None:
-        self.folder.mkdir()
-        self.arrive(1)
-
-    @property
-    def params(self) -> tuple[Param, ...]:
-        return ()
-
-    def arrive(self, epoch: int) -> None:
-        """Make the table that of *epoch*, or the last one given before it."""
-        rows = self.chunks[min(epoch, len(self.chunks)) - 1]
-        for old in self.folder.iterdir():
-            old.unlink()
-        file = self.folder / f"{epoch:05d}"
-        if self.is_text:
-            file.write_text("".join(f"{line}\n" for line in rows["line"].to_pylist()))
-        else:
-            pq.write_table(rows, file.with_suffix(".parquet"))
-
-    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
-        return self.spec.open(params, endpoint_url)
-
-
-Given = GivenRows | GivenTable
+    schema: pa.Schema | None = None
+    fills: Mapping[str, Filler] = field(default_factory=dict[str, Filler])
+    decoding: TextDecoding | None = None
+    text: str = ""
+    text_schema: pa.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StandIns:
-    """``sources`` are those of ``pipeline``, by uid."""
+    """The pipeline to run in place of the declared one; ``sources`` are its own, by uid."""
 
     pipeline: Pipeline
     sources: Mapping[str, Given]
@@ -167,7 +114,7 @@ class StandIns:
 def stand_ins(
     pipeline: Pipeline, rows: Mapping[str, SourceRows], bounded: frozenset[str], folder: Path
 ) -> StandIns:
-    """*bounded* are the sources that end; files are written to *folder*.
+    """*pipeline* over *rows*; *bounded* are the sources that end, *folder* is for files.
 
     Raises:
         ConfigurationError: a table is given for more epochs than there are.
@@ -213,34 +160,6 @@ def _epochs(sources: Mapping[str, Given]) -> int:
     return max((len(given.chunks) for given in streams), default=1)
 
 
-def local_params(pipeline: Pipeline, params: Mapping[str, object]) -> dict[str, str]:
-    """The given values of the parameters that a local run needs: those of transforms.
-
-    Raises:
-        ConfigurationError: one is not declared.
-    """
-    declared = [one.name for one in pipeline.params]
-    if unknown := [name for name in params if name not in declared]:
-        raise ConfigurationError(
-            f"params= names {unknown[0]!r}, which is no parameter of pipeline {pipeline.uid!r}; "
-            f"those are {', '.join(declared) or 'none'}"
-        )
-    return {name: str(value) for name, value in params.items()}
-
-
-def check_params(
-    needed: tuple[Param, ...], given: Mapping[str, str], environment: Mapping[str, str]
-) -> None:
-    """Raises ConfigurationError when a required parameter is missing."""
-    for one in needed:
-        is_set = one.name in given or ENVIRONMENT_PREFIX + one.name.upper() in environment
-        if one.required and one.default is None and not is_set:
-            meaning = f" ({one.help})" if one.help else ""
-            raise ConfigurationError(
-                f'parameter {one.name!r} is not set{meaning}; pass params={{"{one.name}": ...}}'
-            )
-
-
 def _given(node: SourceNode, rows: SourceRows, place: Path, *, is_bounded: bool) -> Given:
     if not node.is_table:
         return GivenRows(node.uid, place, rows.chunks, is_bounded, rows.decoding)
@@ -252,340 +171,48 @@ def _given(node: SourceNode, rows: SourceRows, place: Path, *, is_bounded: bool)
     return GivenTable(place, rows.chunks, spec, rows.decoding is not None)
 
 
-# A list of dicts or of texts; a frame of Polars, pandas, PyArrow or Spark; or a list of those.
-Rows: TypeAlias = Any
+@dataclass(eq=False, slots=True)
+class GivenRows:
+    """A ``SourceSpec``.  ``chunks`` are the rows of each epoch; ``arrive`` makes them readable.
 
-FORMS = "give a list of dicts, a frame, or a list of those, one for each epoch"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRows:
-    """The rows of a source by epoch; ``is_cut``: they were given by epoch."""
-
-    chunks: tuple[pa.Table, ...]
-    is_cut: bool
-    decoding: TextDecoding | None = None  # The name of rows' only column when they are texts.
-
-
-def source_rows(
-    uid: str, given: Rows, declared: DeclaredRows, event_time: str | None
-) -> SourceRows:
-    """The rows *given*, with the columns that are declared.
-
-    Raises:
-        ConfigurationError: they have other columns, or an unknown form; the message names the row
-            and the column.
+    One that is ``bounded`` ends with its last chunk.  All rows are in one Arrow file at ``path``,
+    so a slice always has the same rows, also after more have arrived.
     """
-    parts, is_cut = _parts(uid, given)
-    is_text = bool(declared.text) and any(map(_is_text, parts))
-    if is_text:
-        declared = replace(declared, schema=declared.text_schema)
-        parts = [_lines(uid, part, declared.text) for part in parts]
-    names = [_where(uid, number, len(parts)) for number in range(1, len(parts) + 1)]
-    schema = declared.schema or _schema_of(uid, parts, event_time)
-    if declared.schema is not None:
-        _check_columns(uid, parts, schema, declared)
-    chunks, first = [], 0
-    for part, where in zip(parts, names, strict=True):
-        chunks.append(_conformed(part, schema, declared, where, first))
-        first += chunks[-1].num_rows
-    return SourceRows(tuple(chunks), is_cut, declared.decoding if is_text else None)
 
+    uid: str
+    path: Path
+    chunks: Sequence[pa.Table]
+    bounded: bool
+    decoding: TextDecoding | None = None
+    _epoch: int = field(default=0, init=False)
 
-def check_cut(*, epochs: int | None, rows_per_epoch: int | None) -> None:
-    """Raises ConfigurationError when both are given, or one is less than 1."""
-    if epochs is not None and rows_per_epoch is not None:
-        raise ConfigurationError(
-            "epochs= and rows_per_epoch= both say where rows are cut; give one of the two"
+    def __post_init__(self) -> None:
+        with pa.OSFile(str(self.path), "wb") as file, pa.ipc.new_file(file, self.schema) as writer:
+            for chunk in self.chunks:
+                writer.write_table(chunk)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.chunks[0].schema
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return ()
+
+    def arrive(self, epoch: int) -> None:
+        """Make the chunks of the first *epoch* epochs readable, and no others."""
+        self._epoch = epoch
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> GivenSource:  # noqa: ARG002 - of a spec
+        ends = [0, *accumulate(chunk.num_rows for chunk in self.chunks)]
+        return GivenSource(
+            uid=self.uid,
+            path=self.path,
+            columns=self.schema,
+            arrived=ends[min(self._epoch, len(self.chunks))],
+            ends=self.bounded and self._epoch >= len(self.chunks),
+            text_decoding=self.decoding,
         )
-    for name, count in (("epochs", epochs), ("rows_per_epoch", rows_per_epoch)):
-        if count is not None and count < 1:
-            raise ConfigurationError(f"{name} is {count}; give 1 or more")
-
-
-def cut(rows: SourceRows, *, epochs: int | None, rows_per_epoch: int | None) -> SourceRows:
-    """*rows*, cut into *epochs* equal parts or by *rows_per_epoch*, unless given by epoch."""
-    if rows.is_cut or (epochs is None and rows_per_epoch is None):
-        return rows
-    (whole,) = rows.chunks
-    count = whole.num_rows
-    if epochs is not None:
-        bounds = [count * epoch // epochs for epoch in range(epochs + 1)]
-    else:
-        assert rows_per_epoch is not None
-        bounds = [*range(0, max(count, 1), rows_per_epoch), count]
-    return cut_at(rows, bounds[1:-1])
-
-
-def cut_at(rows: SourceRows, bounds: Sequence[int]) -> SourceRows:
-    """*rows*, of one chunk, cut before the rows of these ascending numbers."""
-    (whole,) = rows.chunks
-    ends = [0, *bounds, whole.num_rows]
-    pieces = tuple(whole.slice(start, end - start) for start, end in pairwise(ends))
-    return replace(rows, chunks=pieces)
-
-
-def _parts(uid: str, given: Rows) -> tuple[list[Any], bool]:
-    """The parts, lists of dicts or texts and Arrow tables, and whether there is one per epoch."""
-    if not isinstance(given, list | tuple):
-        return [_table(uid, given)], False
-    if not given or isinstance(given[0], Mapping | str | bytes):
-        return [_listed(uid, given)], False
-    return [
-        _listed(uid, one) if isinstance(one, list | tuple) else _table(uid, one) for one in given
-    ], True
-
-
-def _listed(uid: str, rows: Sequence[Any]) -> list[Any]:
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping | str | bytes) or isinstance(row, str | bytes) != isinstance(
-            rows[0], str | bytes
-        ):
-            raise ConfigurationError(
-                f"row {number} of source {uid!r} is {row!r}; a row is a dict of its columns"
-            )
-    return list(rows)
-
-
-def _table(uid: str, frame: Rows) -> pa.Table:
-    if hasattr(frame, "toArrow"):  # Spark's.
-        return frame.toArrow()
-    if type(frame).__module__.startswith("pandas"):
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    if type(frame).__name__ == "LazyFrame":
-        frame = frame.collect()
-    if hasattr(frame, "__arrow_c_stream__"):
-        return pa.table(frame)
-    raise ConfigurationError(
-        f"the rows of source {uid!r} are {type(frame).__name__!r}, which is no form "
-        f"of rows; {FORMS}"
-    )
-
-
-def _is_text(part: Any) -> bool:  # noqa: ANN401 - see Rows
-    return isinstance(part, list) and bool(part) and isinstance(part[0], str | bytes)
-
-
-def _lines(uid: str, part: Any, column: str) -> list[dict[str, Any]]:  # noqa: ANN401 - see Rows
-    if isinstance(part, list) and (not part or _is_text(part)):
-        return [{column: text} for text in part]
-    raise ConfigurationError(
-        f"some rows of source {uid!r} are texts, and others are not; give texts in every epoch, or "
-        "in none"
-    )
-
-
-def _where(uid: str, number: int, count: int) -> str:
-    return f"source {uid!r}" if count == 1 else f"source {uid!r} in epoch {number}"
-
-
-def _names(part: Any) -> list[str]:  # noqa: ANN401 - see Rows
-    if isinstance(part, pa.Table):
-        return list(part.column_names)
-    return list(dict.fromkeys(name for row in part for name in row))
-
-
-def _check_columns(
-    uid: str, parts: Sequence[Any], schema: pa.Schema, declared: DeclaredRows
-) -> None:
-    """Refuse columns that are not declared, and declared ones that no row has."""
-    given = list(dict.fromkeys(name for part in parts for name in _names(part)))
-    if unknown := [name for name in given if name not in schema.names]:
-        close = get_close_matches(unknown[0], schema.names, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ConfigurationError(
-            f"the rows of source {uid!r} have a column {unknown[0]!r}{hint}; it is declared with "
-            f"{', '.join(schema.names)}"
-        )
-    if not any(map(len, parts)):
-        return
-    if missing := [name for name in schema.names if name not in (*given, *declared.fills)]:
-        raise ConfigurationError(
-            f"no row of source {uid!r} has the column {missing[0]!r}, with which it is declared; "
-            "give it, as None where a row has none"
-        )
-
-
-def _schema_of(uid: str, parts: Sequence[Any], event_time: str | None) -> pa.Schema:
-    """The union of the columns of all epochs."""
-    tables = [part for part in parts if isinstance(part, pa.Table)]
-    listed = [row for part in parts if not isinstance(part, pa.Table) for row in part]
-    try:
-        known = [table.schema for table in tables]
-        if listed:
-            known.append(_inferred(uid, listed))
-        whole = pa.unify_schemas(known or [pa.schema([])], promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise ConfigurationError(
-            f"the rows of source {uid!r} make no table: {error}; give one type for each column"
-        ) from error
-    if not whole.names:
-        raise ConfigurationError(
-            f"nothing says which columns source {uid!r} has, as there is no row of it; give an "
-            'empty frame with columns, such as polars.DataFrame(schema={"id": polars.Int64})'
-        )
-    fields = []
-    for one in whole:
-        dtype = as_spark_has_it(one.type)
-        is_instant = one.name == event_time and pa.types.is_timestamp(dtype)
-        fields.append(pa.field(one.name, INSTANT if is_instant else dtype))
-    return pa.schema(fields)
-
-
-def _inferred(uid: str, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """The columns by first appearance, each with the type that holds all of its values."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.schema(
-        [pa.field(name, _type_of(uid, name, [row.get(name) for row in rows])) for name in names]
-    )
-
-
-def _type_of(uid: str, name: str, values: Sequence[Any]) -> pa.DataType:
-    try:
-        return pa.array(values).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        known = pa.null()
-        for row, value in enumerate(values, 1):
-            try:
-                known = pa.array(values[:row]).type
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
-                raise ConfigurationError(
-                    f"row {row} of source {uid!r} has {value!r} in column {name!r}, which is "
-                    f"{known} in the rows before; give one type for each column"
-                ) from error
-        raise
-
-
-def _conformed(
-    part: Any,  # noqa: ANN401 - see Rows
-    schema: pa.Schema,
-    declared: DeclaredRows,
-    where: str,
-    first: int,
-) -> pa.Table:
-    count, given = len(part), set(_names(part))
-    columns = []
-    for one in schema:
-        if one.name not in given and one.name in declared.fills:
-            columns.append(declared.fills[one.name](first, count).cast(one.type))
-        elif one.name not in given:
-            columns.append(pa.nulls(count, one.type))
-        elif isinstance(part, pa.Table):
-            columns.append(cast_column(part[one.name], one.type, one.name, where))
-        else:
-            values = [row.get(one.name) for row in part]
-            columns.append(arrow_column(values, one.type, one.name, where))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-INSTANT = pa.timestamp("us", tz="UTC")
-_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
-_LARGEST = pa.decimal128(20, 0)  # For unsigned integers of 64 bits.
-
-
-def as_spark_has_it(dtype: pa.DataType) -> pa.DataType:
-    """Spark's type that holds all values of *dtype*; instants are microseconds in UTC."""
-    types = pa.types
-    if types.is_dictionary(dtype):
-        return as_spark_has_it(dtype.value_type)
-    if types.is_null(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype):
-        return pa.string()
-    if types.is_large_binary(dtype) or types.is_binary_view(dtype):
-        return pa.binary()
-    if types.is_timestamp(dtype):
-        return pa.timestamp("us") if dtype.tz is None else INSTANT
-    if types.is_date64(dtype):
-        return pa.date32()
-    if types.is_uint64(dtype):
-        return _LARGEST
-    if types.is_struct(dtype):
-        return pa.struct([field.with_type(as_spark_has_it(field.type)) for field in dtype])
-    if _is_list(dtype):
-        return pa.list_(as_spark_has_it(dtype.value_type))
-    if types.is_map(dtype):
-        return pa.map_(as_spark_has_it(dtype.key_type), as_spark_has_it(dtype.item_type))
-    return _WIDER.get(dtype, dtype)
-
-
-def arrow_column(values: Sequence[Any], dtype: pa.DataType, name: str, where: str) -> pa.Array:
-    """*values* as a column; instants and days may be ISO texts, in UTC without a time zone.
-
-    Raises:
-        ConfigurationError: a value is of another type; it names the row, from 1, and the column.
-    """
-    values = [_parsed(value, dtype) for value in values]
-    try:
-        return pa.array(values, dtype)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
-        for row, value in enumerate(values, 1):
-            if not _fits(value, dtype):
-                raise ConfigurationError(
-                    f"row {row} of {where} has {value!r} in column {name!r}, which is "
-                    f"{dtype}; give a value of that type, or None"
-                ) from None
-        raise
-
-
-def cast_column(
-    column: pa.ChunkedArray, dtype: pa.DataType, name: str, where: str
-) -> pa.ChunkedArray:
-    """*column* as *dtype*, without loss.
-
-    Raises:
-        ConfigurationError: a value does not fit; it names the row, if it is known.
-    """
-    if pa.types.is_dictionary(column.type):
-        plain = as_spark_has_it(column.type)
-        decoded = [chunk.dictionary.cast(plain).take(chunk.indices) for chunk in column.chunks]
-        column = pa.chunked_array(decoded, plain)
-    try:
-        return column.cast(dtype)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        given = column.type
-        for row, value in enumerate(column, 1):
-            try:
-                value.cast(dtype)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise ConfigurationError(
-                    f"row {row} of {where} has {value.as_py()!r} in column {name!r}, which is "
-                    f"{given} where {dtype} is declared; cast it, or correct the value"
-                ) from None
-        raise
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(dtype)
-        or types.is_large_list(dtype)
-        or types.is_fixed_size_list(dtype)
-        or types.is_list_view(dtype)
-        or types.is_large_list_view(dtype)
-    )
-
-
-def _parsed(value: Any, dtype: pa.DataType) -> Any:  # noqa: ANN401 - a user's value
-    if not isinstance(value, str):
-        return value
-    try:
-        if pa.types.is_timestamp(dtype):
-            return datetime.fromisoformat(value)
-        if pa.types.is_date(dtype):
-            return date.fromisoformat(value)
-    except ValueError:
-        pass  # The error names its row.
-    return value
-
-
-def _fits(value: Any, dtype: pa.DataType) -> bool:  # noqa: ANN401 - a user's value
-    try:
-        pa.array([value], dtype)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
-PARTITION = "rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,28 +250,377 @@ class GivenSource(OffsetSource):
         yield from rows.slice(piece.start, piece.records).to_batches()
 
 
-_PLACEHOLDER = "given.rows"  # A stand-in for the name of a place that is never opened.
-_OURS = (RECORD, MALFORMED_COLUMN, RAW)
-_T = TypeVar("_T")
+@dataclass(eq=False, slots=True)
+class GivenTable:
+    """A ``SourceSpec`` of a table to look up, of which each epoch has a file in *folder*.
 
-# From the number of the first row in the source, and the number of rows, to a column of them.
-Filler = Callable[[int, int], pa.Array]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredRows:
-    """The form in which rows may be given.
-
-    ``schema`` None: any columns.  ``fills`` are columns that the place adds to each row, if they
-    are not given.  With a column ``text``, rows may be given as texts: ``text_schema`` is that of
-    the place's rows then, and ``decoding`` their format.
+    *spec* reads the folder; *is_text*: rows are lines.
     """
 
-    schema: pa.Schema | None = None
-    fills: Mapping[str, Filler] = field(default_factory=dict[str, Filler])
-    decoding: TextDecoding | None = None
-    text: str = ""
-    text_schema: pa.Schema | None = None
+    folder: Path
+    chunks: Sequence[pa.Table]
+    spec: Files
+    is_text: bool
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        self.arrive(1)
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return ()
+
+    def arrive(self, epoch: int) -> None:
+        """Make the table that of *epoch*, or the last one given before it."""
+        rows = self.chunks[min(epoch, len(self.chunks)) - 1]
+        for old in self.folder.iterdir():
+            old.unlink()
+        file = self.folder / f"{epoch:05d}"
+        if self.is_text:
+            file.write_text("".join(f"{line}\n" for line in rows["line"].to_pylist()))
+        else:
+            pq.write_table(rows, file.with_suffix(".parquet"))
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
+        return self.spec.open(params, endpoint_url)
+
+
+Given = GivenRows | GivenTable
+
+
+def local_params(pipeline: Pipeline, params: Mapping[str, object]) -> dict[str, str]:
+    """The given values of the parameters that a local run needs: those of transforms.
+
+    Raises:
+        ConfigurationError: one is not declared.
+    """
+    declared = [one.name for one in pipeline.params]
+    if unknown := [name for name in params if name not in declared]:
+        raise ConfigurationError(
+            f"params= names {unknown[0]!r}, which is no parameter of pipeline {pipeline.uid!r}; "
+            f"those are {', '.join(declared) or 'none'}"
+        )
+    return {name: str(value) for name, value in params.items()}
+
+
+def check_params(
+    needed: tuple[Param, ...], given: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
+    """Raises ConfigurationError when a required parameter is missing."""
+    for one in needed:
+        is_set = one.name in given or ENVIRONMENT_PREFIX + one.name.upper() in environment
+        if one.required and one.default is None and not is_set:
+            meaning = f" ({one.help})" if one.help else ""
+            raise ConfigurationError(
+                f'parameter {one.name!r} is not set{meaning}; pass params={{"{one.name}": ...}}'
+            )
+
+
+def source_rows(
+    uid: str, given: Rows, declared: DeclaredRows, event_time: str | None
+) -> SourceRows:
+    """The rows *given*, with the columns that are declared.
+
+    Raises:
+        ConfigurationError: they have other columns, or an unknown form; the message names the row
+            and the column.
+    """
+    parts, is_cut = _parts(uid, given)
+    is_text = bool(declared.text) and any(map(_is_text, parts))
+    if is_text:
+        declared = replace(declared, schema=declared.text_schema)
+        parts = [_lines(uid, part, declared.text) for part in parts]
+    schema = declared.schema or _schema_of(uid, parts, event_time)
+    if declared.schema is not None:
+        _check_columns(uid, parts, schema, declared)
+    chunks, first = [], 0
+    for number, part in enumerate(parts, 1):
+        where = f"source {uid!r}" + (f" in epoch {number}" if len(parts) > 1 else "")
+        chunks.append(_conformed(part, schema, declared, where, first))
+        first += chunks[-1].num_rows
+    return SourceRows(tuple(chunks), is_cut, declared.decoding if is_text else None)
+
+
+def _parts(uid: str, given: Rows) -> tuple[list[Any], bool]:
+    """The parts, lists of dicts or texts and Arrow tables, and whether there is one per epoch."""
+    if not isinstance(given, list | tuple):
+        return [_table(uid, given)], False
+    if not given or isinstance(given[0], Mapping | str | bytes):
+        return [_listed(uid, given)], False
+    return [
+        _listed(uid, one) if isinstance(one, list | tuple) else _table(uid, one) for one in given
+    ], True
+
+
+def _listed(uid: str, rows: Sequence[Any]) -> list[Any]:
+    are_texts = bool(rows) and isinstance(rows[0], str | bytes)
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, str | bytes if are_texts else Mapping):
+            raise ConfigurationError(
+                f"row {number} of source {uid!r} is {row!r}; a row is a dict of its columns"
+            )
+    return list(rows)
+
+
+def _table(uid: str, frame: Rows) -> pa.Table:
+    if hasattr(frame, "toArrow"):  # Spark's.
+        return frame.toArrow()
+    if type(frame).__module__.startswith("pandas"):
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    if type(frame).__name__ == "LazyFrame":
+        frame = frame.collect()
+    if hasattr(frame, "__arrow_c_stream__"):
+        return pa.table(frame)
+    raise ConfigurationError(
+        f"the rows of source {uid!r} are {type(frame).__name__!r}, which is no form of rows; give "
+        "a list of dicts, a frame, or a list of those, one for each epoch"
+    )
+
+
+def _is_text(part: Any) -> bool:  # noqa: ANN401 - see Rows
+    return isinstance(part, list) and bool(part) and isinstance(part[0], str | bytes)
+
+
+def _lines(uid: str, part: Any, column: str) -> list[dict[str, Any]]:  # noqa: ANN401 - see Rows
+    if isinstance(part, list) and (not part or _is_text(part)):
+        return [{column: text} for text in part]
+    raise ConfigurationError(
+        f"some rows of source {uid!r} are texts, and others are not; give texts in every epoch, or "
+        "in none"
+    )
+
+
+def _check_columns(
+    uid: str, parts: Sequence[Any], schema: pa.Schema, declared: DeclaredRows
+) -> None:
+    """Refuse columns that are not declared, and declared ones that no row has."""
+    names = list(dict.fromkeys(name for part in parts for name in _names(part)))
+    if unknown := [name for name in names if name not in schema.names]:
+        close = get_close_matches(unknown[0], schema.names, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigurationError(
+            f"the rows of source {uid!r} have a column {unknown[0]!r}{hint}; it is declared with "
+            f"{', '.join(schema.names)}"
+        )
+    if not any(map(len, parts)):
+        return
+    if missing := [name for name in schema.names if name not in (*names, *declared.fills)]:
+        raise ConfigurationError(
+            f"no row of source {uid!r} has the column {missing[0]!r}, with which it is declared; "
+            "give it, as None where a row has none"
+        )
+
+
+def _names(part: Any) -> list[str]:  # noqa: ANN401 - see Rows
+    if isinstance(part, pa.Table):
+        return list(part.column_names)
+    return list(dict.fromkeys(name for row in part for name in row))
+
+
+def _schema_of(uid: str, parts: Sequence[Any], event_time: str | None) -> pa.Schema:
+    """The union of the columns of all epochs."""
+    tables = [part for part in parts if isinstance(part, pa.Table)]
+    listed = [row for part in parts if not isinstance(part, pa.Table) for row in part]
+    try:
+        known = [table.schema for table in tables]
+        if listed:
+            known.append(_inferred(uid, listed))
+        whole = pa.unify_schemas(known or [pa.schema([])], promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise ConfigurationError(
+            f"the rows of source {uid!r} make no table: {error}; give one type for each column"
+        ) from error
+    if not whole.names:
+        raise ConfigurationError(
+            f"nothing says which columns source {uid!r} has, as there is no row of it; give an "
+            'empty frame with columns, such as polars.DataFrame(schema={"id": polars.Int64})'
+        )
+    columns = []
+    for column in whole:
+        dtype = as_spark_has_it(column.type)
+        is_instant = column.name == event_time and pa.types.is_timestamp(dtype)
+        columns.append(pa.field(column.name, INSTANT if is_instant else dtype))
+    return pa.schema(columns)
+
+
+def _inferred(uid: str, rows: Sequence[Mapping[str, Any]]) -> pa.Schema:
+    """The columns by first appearance, each with the type that holds all of its values."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.schema(
+        [pa.field(name, _type_of(uid, name, [row.get(name) for row in rows])) for name in names]
+    )
+
+
+def _type_of(uid: str, name: str, values: Sequence[Any]) -> pa.DataType:
+    try:
+        return pa.array(values).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        known = pa.null()
+        for row, value in enumerate(values, 1):
+            try:
+                known = pa.array(values[:row]).type
+            except (pa.ArrowInvalid, pa.ArrowTypeError):
+                raise ConfigurationError(
+                    f"row {row} of source {uid!r} has {value!r} in column {name!r}, which is "
+                    f"{known} in the rows before; give one type for each column"
+                ) from error
+        raise
+
+
+def _conformed(
+    part: Any,  # noqa: ANN401 - see Rows
+    schema: pa.Schema,
+    declared: DeclaredRows,
+    where: str,
+    first: int,
+) -> pa.Table:
+    count, names = len(part), set(_names(part))
+    columns = []
+    for column in schema:
+        name, dtype = column.name, column.type
+        if name not in names and name in declared.fills:
+            columns.append(declared.fills[name](first, count).cast(dtype))
+        elif name not in names:
+            columns.append(pa.nulls(count, dtype))
+        elif isinstance(part, pa.Table):
+            columns.append(cast_column(part[name], dtype, name, where))
+        else:
+            columns.append(arrow_column([row.get(name) for row in part], dtype, name, where))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def check_cut(*, epochs: int | None, rows_per_epoch: int | None) -> None:
+    """Raises ConfigurationError when both are given, or one is less than 1."""
+    if epochs is not None and rows_per_epoch is not None:
+        raise ConfigurationError(
+            "epochs= and rows_per_epoch= both say where rows are cut; give one of the two"
+        )
+    for name, count in (("epochs", epochs), ("rows_per_epoch", rows_per_epoch)):
+        if count is not None and count < 1:
+            raise ConfigurationError(f"{name} is {count}; give 1 or more")
+
+
+def cut(rows: SourceRows, *, epochs: int | None, rows_per_epoch: int | None) -> SourceRows:
+    """*rows*, cut into *epochs* equal parts or by *rows_per_epoch*, unless given by epoch."""
+    if rows.is_cut or (epochs is None and rows_per_epoch is None):
+        return rows
+    (whole,) = rows.chunks
+    count = whole.num_rows
+    if epochs is not None:
+        bounds = [count * epoch // epochs for epoch in range(epochs + 1)]
+    else:
+        assert rows_per_epoch is not None
+        bounds = [*range(0, max(count, 1), rows_per_epoch), count]
+    return cut_at(rows, bounds[1:-1])
+
+
+def cut_at(rows: SourceRows, bounds: Sequence[int]) -> SourceRows:
+    """*rows*, of one chunk, cut before the rows of these ascending numbers."""
+    (whole,) = rows.chunks
+    ends = [0, *bounds, whole.num_rows]
+    pieces = tuple(whole.slice(start, end - start) for start, end in pairwise(ends))
+    return replace(rows, chunks=pieces)
+
+
+def arrow_column(values: Sequence[Any], dtype: pa.DataType, name: str, where: str) -> pa.Array:
+    """*values* as a column; instants and days may be ISO texts, in UTC without a time zone.
+
+    Raises:
+        ConfigurationError: a value is of another type; it names the row, from 1, and the column.
+    """
+    values = [_parsed(value, dtype) for value in values]
+    try:
+        return pa.array(values, dtype)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
+        for row, value in enumerate(values, 1):
+            if not _fits(value, dtype):
+                raise ConfigurationError(
+                    f"row {row} of {where} has {value!r} in column {name!r}, which is "
+                    f"{dtype}; give a value of that type, or None"
+                ) from None
+        raise
+
+
+def _parsed(value: Any, dtype: pa.DataType) -> Any:  # noqa: ANN401 - a user's value
+    if not isinstance(value, str):
+        return value
+    try:
+        if pa.types.is_timestamp(dtype):
+            return datetime.fromisoformat(value)
+        if pa.types.is_date(dtype):
+            return date.fromisoformat(value)
+    except ValueError:
+        pass  # The error names its row.
+    return value
+
+
+def _fits(value: Any, dtype: pa.DataType) -> bool:  # noqa: ANN401 - a user's value
+    try:
+        pa.array([value], dtype)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def cast_column(
+    column: pa.ChunkedArray, dtype: pa.DataType, name: str, where: str
+) -> pa.ChunkedArray:
+    """*column* as *dtype*, without loss.
+
+    Raises:
+        ConfigurationError: a value does not fit; it names the row, if it is known.
+    """
+    if pa.types.is_dictionary(column.type):
+        plain = as_spark_has_it(column.type)
+        decoded = [chunk.dictionary.cast(plain).take(chunk.indices) for chunk in column.chunks]
+        column = pa.chunked_array(decoded, plain)
+    try:
+        return column.cast(dtype)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        for row, value in enumerate(column, 1):
+            try:
+                value.cast(dtype)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+                raise ConfigurationError(
+                    f"row {row} of {where} has {value.as_py()!r} in column {name!r}, which is "
+                    f"{column.type} where {dtype} is declared; cast it, or correct the value"
+                ) from None
+        raise
+
+
+def as_spark_has_it(dtype: pa.DataType) -> pa.DataType:
+    """Spark's type that holds all values of *dtype*; instants are microseconds in UTC."""
+    types = pa.types
+    if types.is_dictionary(dtype):
+        return as_spark_has_it(dtype.value_type)
+    if types.is_null(dtype) or types.is_large_string(dtype) or types.is_string_view(dtype):
+        return pa.string()
+    if types.is_large_binary(dtype) or types.is_binary_view(dtype):
+        return pa.binary()
+    if types.is_timestamp(dtype):
+        return pa.timestamp("us") if dtype.tz is None else INSTANT
+    if types.is_date64(dtype):
+        return pa.date32()
+    if types.is_uint64(dtype):
+        return _LARGEST
+    if types.is_struct(dtype):
+        return pa.struct([field.with_type(as_spark_has_it(field.type)) for field in dtype])
+    if _is_list(dtype):
+        return pa.list_(as_spark_has_it(dtype.value_type))
+    if types.is_map(dtype):
+        return pa.map_(as_spark_has_it(dtype.key_type), as_spark_has_it(dtype.item_type))
+    return _WIDER.get(dtype, dtype)
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_list(dtype)
+        or types.is_large_list(dtype)
+        or types.is_fixed_size_list(dtype)
+        or types.is_list_view(dtype)
+        or types.is_large_list_view(dtype)
+    )
 
 
 def declared_rows(node: SourceNode, params: Mapping[str, str], spark: SparkSession) -> DeclaredRows:
@@ -666,10 +642,10 @@ def placed(spec: _T, *, keeps: tuple[str, ...] = ()) -> _T:
     assert is_dataclass(spec)
     assert not isinstance(spec, type)
     changed = {
-        one.name: _without_params(value)
-        for one in fields(spec)
-        if one.init and one.name not in keeps
-        if (value := getattr(spec, one.name)) is not None
+        part.name: _without_params(value)
+        for part in fields(spec)
+        if part.init and part.name not in keeps
+        if (value := getattr(spec, part.name)) is not None
     }
     return replace(spec, **changed)
 
@@ -681,7 +657,7 @@ def _without_params(value: Any) -> Any:  # noqa: ANN401 - whatever a spec holds
         case Env():
             return _PLACEHOLDER
         case Mapping():
-            return {name: _without_params(one) for name, one in value.items()}
+            return {name: _without_params(part) for name, part in value.items()}
         case tuple():
             return tuple(map(_without_params, value))
         case _ if is_dataclass(value) and not isinstance(value, type):
@@ -703,7 +679,7 @@ def _of_files(source: Source, spark: SparkSession) -> DeclaredRows:
     if how is None:
         return DeclaredRows(schema=lines, fills=fills, text="line", text_schema=lines)
     return DeclaredRows(
-        schema=_held(how, spark),
+        schema=_decoded(how, spark),
         fills=fills,
         decoding=replace(how, has_header=False),
         text=how.column,
@@ -733,7 +709,7 @@ def _of_kafka(source: Source, spark: SparkSession) -> DeclaredRows:
         return DeclaredRows(schema=schema, fills=fills, text=text, text_schema=schema)
     kept = [schema.field(name) for name in how.keeps]
     return DeclaredRows(
-        schema=pa.schema([*_held(how, spark), *kept]),
+        schema=pa.schema([*_decoded(how, spark), *kept]),
         fills=fills,
         decoding=how,
         text=how.column,
@@ -745,7 +721,7 @@ def _nulls(dtype: pa.DataType) -> Filler:
     return lambda _, count: pa.nulls(count, dtype)
 
 
-def _held(how: TextDecoding, spark: SparkSession) -> pa.Schema:
+def _decoded(how: TextDecoding, spark: SparkSession) -> pa.Schema:
     """The Arrow schema of the columns in a text."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -763,6 +739,10 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 
 
 def captured(node: SinkNode) -> SinkNode:
+    """The sink *node* as a table in the folder of the run.
+
+    A ``FilesTable`` is used as it is, in another place.
+    """
     match node.spec:
         case FilesTable() as table:
             return replace(
@@ -774,7 +754,11 @@ def captured(node: SinkNode) -> SinkNode:
 
 @dataclass(frozen=True, slots=True)
 class CapturedSink:
-    """A ``SinkSpec``: a table in the place of the sink *declared*."""
+    """A ``SinkSpec``: a table in place of the sink ``declared``, with its upsert key and changelog.
+
+    Kafka's and PostgreSQL's checks that need no connection are made, too: that a row can be encoded
+    as a message, and that the database can hold a value.
+    """
 
     declared: SinkSpec
 
@@ -807,7 +791,7 @@ class CapturedSink:
 
 
 @dataclass(frozen=True, slots=True)
-class CapturedTable(FilesTableSink):
+class CapturedTable(ManifestTable):
     """A table with the checks of *target*, which is never connected to; None without checks."""
 
     target: Target | None = None
@@ -817,7 +801,7 @@ class CapturedTable(FilesTableSink):
     ) -> Committable | None:
         if self.target is not None:
             self.target.check_rows(table)
-        return FilesTableSink.stage(
+        return ManifestTable.stage(
             self,
             table,
             checkpoint_id=checkpoint_id,
@@ -830,4 +814,4 @@ class CapturedTable(FilesTableSink):
     ) -> None:
         if isinstance(self.target, KafkaTarget):
             self.target.format.check(schema)
-        FilesTableSink.check(self, parent, schema, committables)
+        ManifestTable.check(self, parent, schema, committables)

@@ -1,14 +1,7 @@
-"""One declared pipeline over given rows, in this process: ``run_local``.
+"""One declared pipeline over given rows, in this process: ``run_local``, and its result.
 
-The script of a local run: attempts to kill, and restores.
-
-``Attempts``: runs stages with retries, as Airflow does, and injects deaths of attempts.
-
-The Spark session of local runs: an existing one, or one that is started once per process.
-
-``LocalRun``: the result of a local run: tables, side outputs, keyed state, and epochs.
-
-Reads the result of a local run from its folder, which is temporary.
+A script says which attempts are killed and to which checkpoints the job goes back.  A run has a
+temporary folder; its tables, side outputs and keyed state are read before that is deleted.
 """
 
 from __future__ import annotations
@@ -64,190 +57,47 @@ from sluice.spark.checking import check_pipeline
 from sluice.spark.jvm import find_java
 from sluice.spark.session import SETTINGS, local_session, with_our_settings
 from sluice.spark.stage import AcknowledgedStage, run_stage
-from sluice.state.segments import StateSchema
+from sluice.state.segments import StateSchema, to_frame
 from sluice.store.open import StoreLocation
 from sluice.surface.state import open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 INTERVAL = timedelta(minutes=1)  # The interval between checkpoints, if the pipeline has none.
 PARALLELISM = 2  # The least number of subtasks that spreads keys.
-
-
-def run_local(
-    pipeline: Pipeline,
-    rows: Mapping[str, Rows],
-    *,
-    epochs: int | None = None,
-    rows_per_epoch: int | None = None,
-    script: Sequence[Happening] = (),
-    params: Mapping[str, object] | None = None,
-    parallelism: int = PARALLELISM,
-    bounded: bool | Collection[str] = True,
-    start: datetime = START,
-    interval: timedelta | None = None,
-    spark: SparkSession | None = None,
-) -> LocalRun:
-    """Run *pipeline* over *rows*, by source, and return when the last epoch is published.
-
-    Rows of a source are a list of dicts, a frame (Polars, pandas, PyArrow, Spark), or a list of
-    those: one for each epoch, ``[]`` for an epoch without rows.  If the declaration decodes texts,
-    rows may be texts, such as lines of JSON.  Rows that are given in one piece arrive in the first
-    epoch, or are cut into *epochs* equal parts, or into parts of *rows_per_epoch*.  They are one
-    partition, in their order.
-
-    *script* has the failures to inject: a ``Kill`` of an attempt, a ``Restore``.  *params* are
-    needed only if a transform takes them.  *parallelism* is that of every stage, in subtasks.
-
-    A *bounded* source ends with its last chunk; when all sources end, the job does, and its last
-    epoch fires every window.  *bounded* may name the sources that end; with False windows wait for
-    the watermark.
-
-    Processing time is *start* at the first checkpoint, and *interval* more at every other; by
-    default the pipeline's own, or a minute.  The Spark session is *spark*, else the active one,
-    else one that is started once in a process.
-
-    Raises:
-        ConfigurationError: the rows, a parameter or the script does not fit the declaration, or the
-            declaration cannot be run; the message names it.
-        StageFailed: a stage failed; the message ends with the cause.
-    """
-    started = time.monotonic()
-    check_cut(epochs=epochs, rows_per_epoch=rows_per_epoch)
-    given = local_params(pipeline, params or {})
-    with prepared_pipeline(pipeline, rows, given, names_of(pipeline, bounded), spark) as ready:
-        chunks = {
-            uid: one
-            if pipeline.sources[uid].is_table
-            else cut(one, epochs=epochs, rows_per_epoch=rows_per_epoch)
-            for uid, one in ready.rows.items()
-        }
-        every = interval or pipeline.checkpointing.interval or INTERVAL
-        return ready.run(chunks, script, parallelism, Clock(start, every), started)
-
-
-@dataclass(slots=True)
-class Clock:
-    """Processing time, which advances only between epochs."""
-
-    now: datetime
-    interval: timedelta
-
-    def __call__(self) -> int:
-        return round(self.now.timestamp() * 1000)
-
-    def pass_on(self) -> None:
-        self.now += self.interval
+DRIVER_MEMORY = "1g"  # A test has few rows.
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A pipeline with checked rows and a session, ready to be run any number of times."""
+class Kill:
+    """A kill of the first attempt of *stage* in *epoch*, which counts from 1.
 
-    pipeline: Pipeline
-    rows: Mapping[str, SourceRows]
-    params: Mapping[str, str]
-    bounded: frozenset[str]
-    spark: SparkSession
-    folder: Path
-
-    def run(
-        self,
-        rows: Mapping[str, SourceRows],
-        script: Sequence[Happening],
-        parallelism: int,
-        clock: Clock,
-        started: float,
-    ) -> LocalRun:
-        """One run over *rows*, in a folder of its own."""
-        folder = Path(tempfile.mkdtemp(dir=self.folder))
-        local = stand_ins(self.pipeline, rows, self.bounded, folder)
-        check_script(self.pipeline, script, local.epochs, ends=local.ends)
-        needed = local.pipeline.params
-        check_params(needed, self.params, os.environ)
-        params = {one.name: self.params[one.name] for one in needed if one.name in self.params}
-        everywhere = dict.fromkeys(local.pipeline.stages, parallelism)
-        configuration = configure(
-            local.pipeline, params, parallelism=parallelism, stage_parallelism=everywhere
-        )
-        yields = check_pipeline(local.pipeline, self.spark, configuration.params, None)
-        job = open_job(local.pipeline, StoreLocation(root=f"file://{folder / 'root'}"), clock=clock)
-        submit(job, configuration)
-        epochs = _Play(job, local, self.spark, clock, yields).play(script)
-        return read_local_run(job, yields, epochs, seconds=time.monotonic() - started)
-
-
-@contextmanager
-def prepared_pipeline(
-    pipeline: Pipeline,
-    rows: Mapping[str, Rows],
-    params: Mapping[str, str],
-    bounded: frozenset[str],
-    spark: SparkSession | None,
-) -> Iterator[Prepared]:
-    """The pipeline, prepared to run; ConfigurationError when the rows do not fit the sources."""
-    _check_sources(pipeline, rows)
-    with (
-        session_of(spark) as session,
-        tempfile.TemporaryDirectory(prefix="sluice-local-", ignore_cleanup_errors=True) as folder,
-    ):
-        fitting = {
-            uid: source_rows(uid, rows[uid], declared_rows(node, params, session), node.event_time)
-            for uid, node in pipeline.sources.items()
-        }
-        yield Prepared(
-            pipeline=pipeline,
-            rows=fitting,
-            params=params,
-            bounded=bounded,
-            spark=session,
-            folder=Path(folder),
-        )
-
-
-@dataclass(slots=True)
-class Attempts:
-    """A ``StageRunner`` with retries.
-
-    ``dying`` are the stages whose first attempt dies in the next epoch; ``counts`` is the number
-    of attempts of each stage in it.
+    A worker process is killed when it has written its files, and before it acknowledges.  Then the
+    stage is run again.
     """
 
-    dying: frozenset[str] = frozenset()
-    counts: Counter[str] = field(default_factory=Counter[str])
-
-    def next_epoch(self, dying: Iterable[str]) -> None:
-        self.dying = frozenset(dying)
-        self.counts = Counter()
-
-    def __call__(
-        self,
-        job: Job,
-        spark: SparkSession,
-        checkpoint_id: CheckpointId,
-        stage: str,
-        *,
-        attempt: int,
-    ) -> AcknowledgedStage:
-        self.counts[stage] += 1
-        pending = job.state().pending_checkpoint(checkpoint_id)
-        # An earlier stage was run again, which fences the stages behind it.
-        if pending is not None:
-            attempt = pending.attempt_of(stage)
-        if stage not in self.dying:
-            return run_stage(job, spark, checkpoint_id, stage, attempt=attempt)
-        fault = Fault(kind="kill-worker", stage=stage, checkpoint_id=checkpoint_id)
-        try:
-            return run_stage(job, spark, checkpoint_id, stage, attempt=attempt, fault=fault)
-        except StageFailed:
-            again = start_attempt(job, checkpoint_id, stage)
-            self.counts[stage] += 1
-            return run_stage(job, spark, checkpoint_id, stage, attempt=again)
+    stage: str
+    epoch: int
 
 
-_T = TypeVar("_T")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """A restore of the checkpoint of *to_epoch*, once *after_epoch* is published.
+
+    The epochs between them are read again; none, if *to_epoch* is *after_epoch*.  *parallelism*, if
+    it is given, is that of every stage from then on.
+    """
+
+    to_epoch: int
+    after_epoch: int
+    parallelism: int | None = None
+
+
+Happening: TypeAlias = Kill | Restore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,250 +123,6 @@ class LocalEpoch:
         With an upsert key or deletes there is the column ``_deleted``, true in a deleted row.
         """
         return _named(self._published, sink, "sink")
-
-
-def _named(known: Mapping[str, _T], name: str, what: str) -> _T:
-    if name not in known:
-        raise ConfigurationError(
-            f"the run has no {what} {name!r}; it has {', '.join(known) or 'none'}"
-        )
-    return known[name]
-
-
-def _published(
-    job: Job, yields: Mapping[str, Result], uid: str, metadata: CheckpointMetadata
-) -> pl.DataFrame:
-    table, columns = open_result_table(job, {}, uid), _columns(job, yields, uid)
-    if table.upsert_key:
-        columns = {**columns, DELETED: pl.Boolean()}
-    if metadata.tables.get(uid) != metadata.checkpoint_id:
-        return pl.DataFrame(schema=columns)
-    files = table.chain(metadata.checkpoint_id)[-1].files
-    staged = StagedFiles(uid, table.store, table.upsert_key, table.format, table.partition_by)
-    frame = _frame(read_chain(staged, files, None), columns)
-    if not table.upsert_key:
-        return frame
-    if DELETED not in frame.columns:
-        return frame.with_columns(pl.lit(False).alias(DELETED))  # noqa: FBT003 - a value
-    return frame.with_columns(pl.col(DELETED).fill_null(False))  # noqa: FBT003 - a value
-
-
-def _columns(job: Job, yields: Mapping[str, Result], uid: str) -> dict[str, pl.DataType]:
-    """The columns that readers of the sink see, also without rows."""
-    node = job.pipeline.sinks[uid]
-    kind = {ROW_KIND: pl.String()} if node.spec.changelog else {}
-    return {**dict(yields[node.input].columns), **kind}
-
-
-def _frame(table: pa.Table, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """*table* as a frame, with *columns* also where the table has no file, and so no columns."""
-    if not table.column_names:
-        return pl.DataFrame(schema=columns)
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
-
-
-@dataclass(slots=True)
-class _Play:
-    """One run: its epochs, and the restores between them."""
-
-    job: Job
-    local: StandIns
-    spark: SparkSession
-    clock: Clock
-    yields: Mapping[str, Result]
-    attempts: Attempts = field(default_factory=Attempts)
-    epochs: list[LocalEpoch] = field(default_factory=list[LocalEpoch])
-    checkpoints: dict[int, CheckpointId] = field(default_factory=dict[int, CheckpointId])
-
-    def play(self, script: Sequence[Happening]) -> list[LocalEpoch]:
-        with EpochDriver(self.job, self.spark, self.attempts) as driver:
-            for number in range(1, self.local.epochs + 1):
-                self._take(driver, number, _dying(script, number))
-                for one in restores_after(script, number):
-                    self._restore(one)
-                    for again in range(one.to_epoch + 1, number + 1):
-                        self._take(driver, again, ())
-        return self.epochs
-
-    def _take(self, driver: EpochDriver, number: int, dying: Collection[str]) -> None:
-        self.local.arrive(number)
-        self.attempts.next_epoch(dying)
-        is_last = self.local.ends and number == self.local.epochs
-        kind = CheckpointType.SAVEPOINT_TERMINATE if is_last else CheckpointType.CHECKPOINT
-        if not driver.force(kind, cause="run_local"):
-            raise ConfigurationError(f"no checkpoint can be taken in epoch {number}")
-        epoch = driver.end_oldest()
-        self.clock.pass_on()
-        self.checkpoints[number] = _completed(epoch, number)
-        self.epochs.append(
-            epoch_of(self.job, self.yields, number, epoch, dict(self.attempts.counts))
-        )
-
-    def _restore(self, one: Restore) -> None:
-        pipeline, before = self.job.pipeline, self.job.state().configuration
-        everywhere = dict.fromkeys(pipeline.stages, one.parallelism) if one.parallelism else {}
-        changed = reconfigure(
-            pipeline, before, {}, parallelism=one.parallelism, stage_parallelism=everywhere
-        )
-        self.local.arrive(one.to_epoch)
-        restore(
-            self.job,
-            FromCheckpoint(self.checkpoints[one.to_epoch]),
-            RestoreOptions(roll_back_tables=True),
-            configuration=changed,
-        )
-
-
-def _dying(script: Sequence[Happening], number: int) -> list[str]:
-    return [one.stage for one in script if isinstance(one, Kill) and one.epoch == number]
-
-
-def _completed(epoch: Epoch, number: int) -> CheckpointId:
-    """The id of a completed epoch; StageFailed, without Spark's traces, when it failed."""
-    error = epoch.error
-    if error is not None:
-        raise StageFailed(
-            f"epoch {number}: {error}", stage=error.stage, cause=error.cause
-        ) from None
-    assert epoch.completed is not None
-    return epoch.completed.checkpoint_id
-
-
-def names_of(pipeline: Pipeline, bounded: bool | Collection[str]) -> frozenset[str]:  # noqa: FBT001 - of the API
-    if isinstance(bounded, bool):
-        return frozenset(pipeline.sources if bounded else ())
-    for uid in bounded:
-        if uid not in pipeline.sources:
-            raise ConfigurationError(_no_source(pipeline, f"bounded= names {uid!r}"))
-    return frozenset(bounded)
-
-
-def _check_sources(pipeline: Pipeline, rows: Mapping[str, Rows]) -> None:
-    for uid in rows:
-        if uid not in pipeline.sources:
-            raise ConfigurationError(_no_source(pipeline, f"rows are given for {uid!r}"))
-    if missing := [uid for uid in pipeline.sources if uid not in rows]:
-        raise ConfigurationError(
-            f"no rows are given for source {missing[0]!r} of pipeline {pipeline.uid!r}; if it has "
-            f'none, say so: {{"{missing[0]}": []}}'
-        )
-
-
-def _no_source(pipeline: Pipeline, what: str) -> str:
-    return (
-        f"{what}, which is no source of pipeline {pipeline.uid!r}; those are "
-        f"{', '.join(pipeline.sources)}"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
-    """A kill of the first attempt of *stage* in *epoch*, which counts from 1.
-
-    A worker process is killed when it has written its files, and before it acknowledges.  Then the
-    stage is run again.
-    """
-
-    stage: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restore:
-    """Once *after_epoch* is published the job goes back to the checkpoint of *to_epoch*, and reads
-    what came since again, in the same epochs.  *parallelism*, if it is given, is that of every
-    stage from then on.
-
-    *to_epoch* may be *after_epoch*: then nothing is read again.
-    """
-
-    to_epoch: int
-    after_epoch: int
-    parallelism: int | None = None
-
-
-Happening: TypeAlias = Kill | Restore
-
-
-def check_script(pipeline: Pipeline, script: Iterable[Happening], last: int, *, ends: bool) -> None:
-    """Check that all of *script* can happen; with *ends* the *last* epoch ends the job.
-
-    Raises:
-        ConfigurationError: a kill or a restore could never happen.
-    """
-    for one in script:
-        match one:
-            case Kill(stage=stage, epoch=epoch):
-                if stage not in pipeline.stages:
-                    raise ConfigurationError(
-                        f"{one} names stage {stage!r}; those of pipeline {pipeline.uid!r} are "
-                        f"{', '.join(pipeline.stages)}"
-                    )
-                if not 1 <= epoch <= last:
-                    raise ConfigurationError(
-                        f"{one} never comes: the run has {last} epochs; give their rows as a list "
-                        "of chunks, or epochs="
-                    )
-            case Restore(to_epoch=to, after_epoch=after):
-                _check_restore(one, to, after, last, ends=ends)
-
-
-def _check_restore(one: Restore, to: int, after: int, last: int, *, ends: bool) -> None:
-    if not 1 <= to <= after:
-        raise ConfigurationError(f"{one} cannot be: give a to_epoch from 1 to after_epoch")
-    if after > last or (ends and after == last):
-        behind = f"the job ends with epoch {last}" if ends else f"the run has {last} epochs"
-        raise ConfigurationError(
-            f"{one} never comes: {behind}; give more chunks, or epochs="
-            + (", or bounded=False" if ends else "")
-        )
-
-
-def restores_after(script: Sequence[Happening], epoch: int) -> list[Restore]:
-    return [one for one in script if isinstance(one, Restore) and one.after_epoch == epoch]
-
-
-DRIVER_MEMORY = "1g"  # Rows of a test are few.
-
-
-@contextmanager
-def session_of(given: SparkSession | None) -> Iterator[SparkSession]:
-    """*given*, else the active session, else that of this process.
-
-    The latter is started by the first call, and ends with the process.  Within the block a session
-    has the settings that results depend on, and after it the previous ones.
-    """
-    spark = given or _active() or _own()
-    before = {name: spark.conf.get(name, None) for name in SETTINGS}
-    try:
-        yield with_our_settings(spark)
-    finally:
-        for name, value in before.items():
-            if value is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, value)
-
-
-def _active() -> SparkSession | None:
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession()
-
-
-def _own() -> SparkSession:
-    find_java(os.environ)
-    stack = ExitStack()
-    spark = stack.enter_context(local_session(driver_memory=DRIVER_MEMORY, compiles_for_rows=False))
-    # Errors are raised to the caller, and a ``Kill`` is intended.
-    spark.sparkContext.setLogLevel("OFF")
-    atexit.register(stack.close)
-    return spark
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -581,12 +187,337 @@ class LocalRun:
         return _named(tables, table, f"table in the state of {stage!r}")
 
 
-def watermark_of(watermark_ms: int) -> datetime:
-    if watermark_ms == MIN_WATERMARK:
-        return BEGINNING_OF_TIME
-    if watermark_ms == MAX_WATERMARK:
-        return END_OF_TIME
-    return _EPOCH + timedelta(milliseconds=watermark_ms)
+def _named(known: Mapping[str, _T], name: str, what: str) -> _T:
+    if name not in known:
+        raise ConfigurationError(
+            f"the run has no {what} {name!r}; it has {', '.join(known) or 'none'}"
+        )
+    return known[name]
+
+
+def run_local(
+    pipeline: Pipeline,
+    rows: Mapping[str, Rows],
+    *,
+    epochs: int | None = None,
+    rows_per_epoch: int | None = None,
+    script: Sequence[Happening] = (),
+    params: Mapping[str, object] | None = None,
+    parallelism: int = PARALLELISM,
+    bounded: bool | Collection[str] = True,
+    start: datetime = START,
+    interval: timedelta | None = None,
+    spark: SparkSession | None = None,
+) -> LocalRun:
+    """Run *pipeline* over *rows*, by source, and return when the last epoch is published.
+
+    Rows of a source are a list of dicts, a frame (Polars, pandas, PyArrow, Spark), or a list of
+    those: one for each epoch, ``[]`` for an epoch without rows.  If the declaration decodes texts,
+    rows may be texts, such as lines of JSON.  Rows that are given in one piece arrive in the first
+    epoch, or are cut into *epochs* equal parts, or into parts of *rows_per_epoch*.  They are one
+    partition, in their order.
+
+    *script* has the failures to inject: a ``Kill`` of an attempt, a ``Restore``.  *params* are
+    needed only if a transform takes them.  *parallelism* is that of every stage, in subtasks.
+
+    A *bounded* source ends with its last chunk; when all sources end, the job does, and its last
+    epoch fires every window.  *bounded* may name the sources that end; with False windows wait for
+    the watermark.
+
+    Processing time is *start* at the first checkpoint, and *interval* more at every other; by
+    default the pipeline's own, or a minute.  The Spark session is *spark*, else the active one,
+    else one that is started once in a process.
+
+    Raises:
+        ConfigurationError: the rows, a parameter or the script does not fit the declaration, or the
+            declaration cannot be run; the message names it.
+        StageFailed: a stage failed; the message ends with the cause.
+    """
+    started = time.monotonic()
+    check_cut(epochs=epochs, rows_per_epoch=rows_per_epoch)
+    given = local_params(pipeline, params or {})
+    with prepared_pipeline(pipeline, rows, given, names_of(pipeline, bounded), spark) as ready:
+        chunks = {
+            uid: whole
+            if pipeline.sources[uid].is_table
+            else cut(whole, epochs=epochs, rows_per_epoch=rows_per_epoch)
+            for uid, whole in ready.rows.items()
+        }
+        every = interval or pipeline.checkpointing.interval or INTERVAL
+        return ready.run(chunks, script, parallelism, Clock(start, every), started)
+
+
+def names_of(pipeline: Pipeline, bounded: bool | Collection[str]) -> frozenset[str]:  # noqa: FBT001 - of the API
+    """The sources that end.  Raises ConfigurationError when *bounded* names one that is none."""
+    if isinstance(bounded, bool):
+        return frozenset(pipeline.sources if bounded else ())
+    for uid in bounded:
+        if uid not in pipeline.sources:
+            raise ConfigurationError(_no_source(pipeline, f"bounded= names {uid!r}"))
+    return frozenset(bounded)
+
+
+@contextmanager
+def prepared_pipeline(
+    pipeline: Pipeline,
+    rows: Mapping[str, Rows],
+    params: Mapping[str, str],
+    bounded: frozenset[str],
+    spark: SparkSession | None,
+) -> Iterator[Prepared]:
+    """*pipeline*, ready to be run; ConfigurationError when the rows do not fit its sources."""
+    _check_sources(pipeline, rows)
+    with (
+        session_of(spark) as session,
+        tempfile.TemporaryDirectory(prefix="sluice-local-", ignore_cleanup_errors=True) as folder,
+    ):
+        fitting = {
+            uid: source_rows(uid, rows[uid], declared_rows(node, params, session), node.event_time)
+            for uid, node in pipeline.sources.items()
+        }
+        yield Prepared(
+            pipeline=pipeline,
+            rows=fitting,
+            params=params,
+            bounded=bounded,
+            spark=session,
+            folder=Path(folder),
+        )
+
+
+def _check_sources(pipeline: Pipeline, rows: Mapping[str, Rows]) -> None:
+    for uid in rows:
+        if uid not in pipeline.sources:
+            raise ConfigurationError(_no_source(pipeline, f"rows are given for {uid!r}"))
+    if missing := [uid for uid in pipeline.sources if uid not in rows]:
+        raise ConfigurationError(
+            f"no rows are given for source {missing[0]!r} of pipeline {pipeline.uid!r}; if it has "
+            f'none, say so: {{"{missing[0]}": []}}'
+        )
+
+
+def _no_source(pipeline: Pipeline, what: str) -> str:
+    return (
+        f"{what}, which is no source of pipeline {pipeline.uid!r}; those are "
+        f"{', '.join(pipeline.sources)}"
+    )
+
+
+@contextmanager
+def session_of(given: SparkSession | None) -> Iterator[SparkSession]:
+    """*given*, else the active session, else that of this process.
+
+    That of the process is started by the first call, and ends with the process.  Within the block a
+    session has the settings that results depend on, and after it the previous ones.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = given or SparkSession.getActiveSession() or _own()
+    before = {name: spark.conf.get(name, None) for name in SETTINGS}
+    try:
+        yield with_our_settings(spark)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
+
+
+def _own() -> SparkSession:
+    find_java(os.environ)
+    stack = ExitStack()
+    spark = stack.enter_context(local_session(driver_memory=DRIVER_MEMORY, compiles_for_rows=False))
+    # Errors are raised to the caller, and a ``Kill`` is intended.
+    spark.sparkContext.setLogLevel("OFF")
+    atexit.register(stack.close)
+    return spark
+
+
+@dataclass(slots=True)
+class Clock:
+    """Processing time, which advances only between epochs, by ``interval``."""
+
+    now: datetime
+    interval: timedelta
+
+    def __call__(self) -> int:
+        return round(self.now.timestamp() * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A pipeline with checked rows and a session, ready to be run any number of times."""
+
+    pipeline: Pipeline
+    rows: Mapping[str, SourceRows]
+    params: Mapping[str, str]
+    bounded: frozenset[str]
+    spark: SparkSession
+    folder: Path
+
+    def run(
+        self,
+        rows: Mapping[str, SourceRows],
+        script: Sequence[Happening],
+        parallelism: int,
+        clock: Clock,
+        started: float,
+    ) -> LocalRun:
+        """One run over *rows*, in a folder of its own."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        local = stand_ins(self.pipeline, rows, self.bounded, folder)
+        check_script(self.pipeline, script, local.epochs, ends=local.ends)
+        needed = local.pipeline.params
+        check_params(needed, self.params, os.environ)
+        params = {one.name: self.params[one.name] for one in needed if one.name in self.params}
+        everywhere = dict.fromkeys(local.pipeline.stages, parallelism)
+        configuration = configure(
+            local.pipeline, params, parallelism=parallelism, stage_parallelism=everywhere
+        )
+        yields = check_pipeline(local.pipeline, self.spark, configuration.params, None)
+        job = open_job(local.pipeline, StoreLocation(root=f"file://{folder / 'root'}"), clock=clock)
+        submit(job, configuration)
+        epochs = _Play(job, local, self.spark, clock, yields).play(script)
+        return read_local_run(job, yields, epochs, seconds=time.monotonic() - started)
+
+
+def check_script(pipeline: Pipeline, script: Iterable[Happening], last: int, *, ends: bool) -> None:
+    """Check that all of *script* can happen; with *ends* the *last* epoch ends the job.
+
+    Raises:
+        ConfigurationError: a kill or a restore could never happen.
+    """
+    for one in script:
+        match one:
+            case Kill(stage=stage, epoch=epoch):
+                if stage not in pipeline.stages:
+                    raise ConfigurationError(
+                        f"{one} names stage {stage!r}; those of pipeline {pipeline.uid!r} are "
+                        f"{', '.join(pipeline.stages)}"
+                    )
+                if not 1 <= epoch <= last:
+                    raise ConfigurationError(
+                        f"{one} never comes: the run has {last} epochs; give their rows as a list "
+                        "of chunks, or epochs="
+                    )
+            case Restore(to_epoch=to, after_epoch=after):
+                if not 1 <= to <= after:
+                    raise ConfigurationError(
+                        f"{one} cannot be: give a to_epoch from 1 to after_epoch"
+                    )
+                if after > last or (ends and after == last):
+                    end = (
+                        f"the job ends with epoch {last}" if ends else f"the run has {last} epochs"
+                    )
+                    raise ConfigurationError(
+                        f"{one} never comes: {end}; give more chunks, or epochs="
+                        + (", or bounded=False" if ends else "")
+                    )
+
+
+@dataclass(slots=True)
+class Attempts:
+    """A ``StageRunner`` that retries, as Airflow does, and injects deaths of attempts.
+
+    ``dying`` are the stages whose first attempt dies in the next epoch; ``counts`` is the number
+    of attempts of each stage in it.
+    """
+
+    dying: Collection[str] = ()
+    counts: Counter[str] = field(default_factory=Counter[str])
+
+    def __call__(
+        self,
+        job: Job,
+        spark: SparkSession,
+        checkpoint_id: CheckpointId,
+        stage: str,
+        *,
+        attempt: int,
+    ) -> AcknowledgedStage:
+        self.counts[stage] += 1
+        pending = job.state().pending_checkpoint(checkpoint_id)
+        if pending is not None:  # An earlier stage that runs again fences those behind it.
+            attempt = pending.attempt_of(stage)
+        if stage not in self.dying:
+            return run_stage(job, spark, checkpoint_id, stage, attempt=attempt)
+        fault = Fault(kind="kill-worker", stage=stage, checkpoint_id=checkpoint_id)
+        try:
+            return run_stage(job, spark, checkpoint_id, stage, attempt=attempt, fault=fault)
+        except StageFailed:
+            attempt = start_attempt(job, checkpoint_id, stage)
+            self.counts[stage] += 1
+            return run_stage(job, spark, checkpoint_id, stage, attempt=attempt)
+
+
+@dataclass(slots=True)
+class _Play:
+    """One run: its epochs, and the restores between them."""
+
+    job: Job
+    local: StandIns
+    spark: SparkSession
+    clock: Clock
+    yields: Mapping[str, Result]
+    attempts: Attempts = field(default_factory=Attempts)
+    epochs: list[LocalEpoch] = field(default_factory=list[LocalEpoch])
+    checkpoints: dict[int, CheckpointId] = field(default_factory=dict[int, CheckpointId])
+
+    def play(self, script: Sequence[Happening]) -> list[LocalEpoch]:
+        with EpochDriver(self.job, self.spark, self.attempts) as driver:
+            for number in range(1, self.local.epochs + 1):
+                kills = [one for one in script if isinstance(one, Kill) and one.epoch == number]
+                self._take(driver, number, [kill.stage for kill in kills])
+                for one in script:
+                    if isinstance(one, Restore) and one.after_epoch == number:
+                        self._restore(one)
+                        for again in range(one.to_epoch + 1, number + 1):
+                            self._take(driver, again, ())
+        return self.epochs
+
+    def _take(self, driver: EpochDriver, number: int, dying: Collection[str]) -> None:
+        self.local.arrive(number)
+        self.attempts.dying, self.attempts.counts = dying, Counter()
+        is_last = self.local.ends and number == self.local.epochs
+        kind = CheckpointType.SAVEPOINT_TERMINATE if is_last else CheckpointType.CHECKPOINT
+        if not driver.force(kind, cause="run_local"):
+            raise ConfigurationError(f"no checkpoint can be taken in epoch {number}")
+        epoch = driver.end_oldest()
+        self.clock.now += self.clock.interval
+        self.checkpoints[number] = _completed(epoch, number)
+        self.epochs.append(
+            epoch_of(self.job, self.yields, number, epoch, dict(self.attempts.counts))
+        )
+
+    def _restore(self, event: Restore) -> None:
+        pipeline, before = self.job.pipeline, self.job.state().configuration
+        count = event.parallelism
+        changed = reconfigure(
+            pipeline,
+            before,
+            {},
+            parallelism=count,
+            stage_parallelism=dict.fromkeys(pipeline.stages, count) if count else {},
+        )
+        self.local.arrive(event.to_epoch)
+        restore(
+            self.job,
+            FromCheckpoint(self.checkpoints[event.to_epoch]),
+            RestoreOptions(roll_back_tables=True),
+            configuration=changed,
+        )
+
+
+def _completed(epoch: Epoch, number: int) -> CheckpointId:
+    """The id of a completed epoch; StageFailed, without Spark's traces, when it failed."""
+    error = epoch.error
+    if error is not None:
+        raise StageFailed(
+            f"epoch {number}: {error}", stage=error.stage, cause=error.cause
+        ) from None
+    assert epoch.completed is not None
+    return epoch.completed.checkpoint_id
 
 
 def epoch_of(
@@ -607,11 +538,18 @@ def epoch_of(
     )
 
 
+def watermark_of(watermark_ms: int) -> datetime:
+    if watermark_ms == MIN_WATERMARK:
+        return BEGINNING_OF_TIME
+    if watermark_ms == MAX_WATERMARK:
+        return END_OF_TIME
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=watermark_ms)
+
+
 def read_local_run(
     job: Job, yields: Mapping[str, Result], epochs: Sequence[LocalEpoch], *, seconds: float
 ) -> LocalRun:
     metadata = job.metadata(CheckpointId(epochs[-1].checkpoint_id))
-    sides = {uid: open_side_table(job, uid).read() for uid in side_outputs(job.pipeline)}
     return LocalRun(
         pipeline=job.pipeline.uid,
         status=job.state().status.value,
@@ -621,7 +559,9 @@ def read_local_run(
             uid: _frame(open_result_table(job, {}, uid).read(), _columns(job, yields, uid))
             for uid in job.pipeline.sinks
         },
-        _side_outputs={uid: _frame(table, {}) for uid, table in sides.items()},
+        _side_outputs={
+            uid: _frame(open_side_table(job, uid).read(), {}) for uid in side_outputs(job.pipeline)
+        },
         _state={
             uid: {name: _state(job, metadata, uid, name, schema) for name, schema in tables.items()}
             for uid, result in yields.items()
@@ -634,7 +574,37 @@ def _state(
     job: Job, metadata: CheckpointMetadata, stage: str, table: str, schema: StateSchema
 ) -> pl.DataFrame:
     found = metadata.stage(stage)
-    handles = found.subtasks if found is not None else ()
-    if not any(handle.table == table for one in handles for handle in one.state):
+    subtasks = found.subtasks if found is not None else ()
+    if not any(handle.table == table for subtask in subtasks for handle in subtask.state):
         return schema.columns.to_frame()
     return open_state(job, str(metadata.checkpoint_id), stage, table).frame()
+
+
+def _published(
+    job: Job, yields: Mapping[str, Result], uid: str, metadata: CheckpointMetadata
+) -> pl.DataFrame:
+    table, columns = open_result_table(job, {}, uid), _columns(job, yields, uid)
+    if table.upsert_key:
+        columns = {**columns, DELETED: pl.Boolean()}
+    if metadata.tables.get(uid) != metadata.checkpoint_id:
+        return pl.DataFrame(schema=columns)
+    files = table.chain(metadata.checkpoint_id)[-1].files
+    staged = StagedFiles(uid, table.store, table.upsert_key, table.format, table.partition_by)
+    frame = _frame(read_chain(staged, files, None), columns)
+    if not table.upsert_key:
+        return frame
+    if DELETED not in frame.columns:
+        return frame.with_columns(pl.lit(False).alias(DELETED))  # noqa: FBT003 - a value
+    return frame.with_columns(pl.col(DELETED).fill_null(False))  # noqa: FBT003 - a value
+
+
+def _columns(job: Job, yields: Mapping[str, Result], uid: str) -> dict[str, pl.DataType]:
+    """The columns that readers of the sink see, also without rows."""
+    node = job.pipeline.sinks[uid]
+    kind = {ROW_KIND: pl.String()} if node.spec.changelog else {}
+    return {**dict(yields[node.input].columns), **kind}
+
+
+def _frame(table: pa.Table, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """*table* as a frame, with *columns* also where the table has no file, and so no columns."""
+    return to_frame(table) if table.column_names else pl.DataFrame(schema=columns)

@@ -6,20 +6,8 @@
 Promises: a piece of the rows is in memory at a time, whatever the size of the state; a piece has
 all rows of each of its keys.
 
-The stages of a snapshot, and what becomes of each in the savepoint that is made of it.
-
-Rows that a person gives for a table of keyed state, checked and brought into its columns.
-
 Refused by name: columns that are missing or unknown, types that may lose a value, keys that only
 Spark can hash or that a rewritten row did not have, and an identity that is there twice.
-
-The tables of keyed state that the stages of a pipeline keep, as they are declared now.
-
-Stages whose state holds what a changed stage told them, and which will be told otherwise.
-
-Changes of a table's rows that are said in SQL: which rows go, and what their columns become.
-
-The SQL is Polars', as behind a stage's result: an expression of one row.
 """
 
 from __future__ import annotations
@@ -68,11 +56,30 @@ from sluice.state.segments import DELETED, HASH, WRITTEN, RowFiles, StateSchema,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PIECE_ROWS = 262_144
-MEMORY_BYTES = 512 * 1024**2  # Of which a quarter holds rows that wait to be sorted.
 
+PIECE_ROWS = 262_144  # Of a snapshot or a Parquet file, in memory at a time.
+MEMORY_BYTES = 512 * 1024**2  # Of which a quarter holds rows that wait to be sorted.
+_PLACE = "_place"
+StateRows: TypeAlias = pl.DataFrame | str | Path | Iterable[pl.DataFrame]
+"""A frame, several of them, or a Parquet file or a folder of such files."""
+Function: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+Tables: TypeAlias = Mapping[str, StateSchema]
+SessionFactory: TypeAlias = "Callable[[], AbstractContextManager[SparkSession]]"
+"""Opens the Spark that finds the columns which Spark alone knows; it reads no row."""
 StoreSegment = Callable[[SegmentHandle, bytes], SegmentHandle]
-"""Puts a segment's bytes where they are to lie, and says so in its handle."""
+"""Stores a segment's bytes; returns the handle that says where they are."""
+
+
+@dataclass(slots=True)
+class StageChanges:
+    """The changes of one stage: its state is removed first; then tables are written or rewritten.
+
+    ``functions`` and ``rows`` are by table; a table None is the stage's only one.
+    """
+
+    is_removed: bool = False
+    functions: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
+    rows: dict[str | None, StateRows] = field(default_factory=dict["str | None", StateRows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +121,7 @@ def rewrite_table(
     cache: SegmentCache,
     keep: StoreSegment,
 ) -> NewTable:
-    """What *functions*, one after the other, make of the live rows of a snapshot as of then.
+    """What *functions*, one after the other, make of a snapshot's rows that are live at *as_of_ms*.
 
     *subtasks* have the table's segments of each former subtask, oldest first.
 
@@ -143,6 +150,41 @@ def rewrite_table(
     return NewTable(subtasks=writer.finish(), rows_before=rows_before, rows=writer.rows)
 
 
+def rewritten(
+    schema: StateSchema, before: pl.DataFrame, function: Function, *, now_ms: int, what: str
+) -> pl.DataFrame:
+    """The stored rows that *function* makes of the stored rows *before*, sorted by identity.
+
+    A row keeps the time of its last write, unless its sub-key is a new one: an edit is no access.
+    """
+    given = before.select(schema.columns.names())
+    result: object = function(given)
+    if not isinstance(result, pl.DataFrame):
+        raise ConfigurationError(
+            f"{what}: the function gives a {type(result).__name__}; it has to give the frame of "
+            "rows that take the place of those it was given"
+        )
+    after = conformed_to_state(schema, result, what)
+    others = schema.identity[1:]
+    if after.select(others).equals(before.select(others)):
+        return before.with_columns(after.get_columns()).select(*schema.stored)
+    hashes = before.select(schema.key).unique()
+    found = _joined(after, hashes, schema.key_columns)
+    if found[HASH].null_count():
+        key = found.filter(pl.col(HASH).is_null()).select(schema.key_columns).row(0, named=True)
+        raise ConfigurationError(
+            f"{what}: the function gives the key {_named(key)}, which none of its rows has; a "
+            "function rewrites values and drops keys: for other keys remove the state, and "
+            "bootstrap the rows"
+        )
+    if schema.ttl_ms is not None:
+        times = before.select(*others, pl.col(WRITTEN), pl.lit(value=True).alias(_PLACE))
+        found = _joined(found, times, others).with_columns(
+            pl.when(pl.col(_PLACE)).then(pl.col(WRITTEN)).otherwise(now_ms).alias(WRITTEN)
+        )
+    return unique_by_identity(schema, _stored(schema, found, now_ms), what)
+
+
 def bootstrap_table(place: RewrittenTable, given: StateRows, keep: StoreSegment) -> NewTable:
     """The table that holds the rows *given*.
 
@@ -167,8 +209,115 @@ class _AsTheyAre:
         return groups
 
 
+def frames_of(rows: StateRows, what: str) -> Iterator[pl.DataFrame]:
+    """*rows*, piece by piece; *what* is for messages: "stage 'totals', table 'groups'".
+
+    Raises:
+        ConfigurationError: there is no such file, or it is no Parquet.
+    """
+    if isinstance(rows, pl.DataFrame):
+        yield rows
+    elif isinstance(rows, str | Path):
+        for path in _files(Path(rows), what):
+            yield from _read(path, what)
+    else:
+        yield from rows
+
+
+def _files(path: Path, what: str) -> list[Path]:
+    found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not found or not path.exists():
+        raise ConfigurationError(f"{what}: there is no Parquet file {path}")
+    return found
+
+
+def _read(path: Path, what: str) -> Iterator[pl.DataFrame]:
+    try:
+        with pq.ParquetFile(path) as file:
+            yield to_frame(pa.Table.from_batches([], schema=file.schema_arrow))
+            for batch in file.iter_batches(PIECE_ROWS):
+                yield to_frame(pa.Table.from_batches([batch]))
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigurationError(f"{what}: {path} cannot be read as Parquet: {error}") from error
+
+
+def bootstrapped(
+    schema: StateSchema, rows: pl.DataFrame, *, now_ms: int, what: str
+) -> pl.DataFrame:
+    """*rows* as stored ones, hashed as Spark does, written at *now_ms*; in any order."""
+    conformed = conformed_to_state(schema, rows, what)
+    for name in schema.key_columns:
+        if not can_hash(schema.columns[name]):
+            raise ConfigurationError(
+                f"{what}: its key column {name!r} is {schema.columns[name]}, whose hash only Spark "
+                "computes, so it cannot be bootstrapped; let the stage key by a whole number, a "
+                "text, a date or a timestamp"
+            )
+    if schema.one_hash is not None:
+        hashes: pl.Expr | pl.Series = pl.lit(schema.one_hash, pl.Int64).alias(HASH)
+    else:
+        hashes = pl.Series(HASH, key_hash(conformed, schema.key_columns))
+    return _stored(schema, conformed.with_columns(hashes), now_ms)
+
+
+def unique_by_identity(schema: StateSchema, rows: pl.DataFrame, what: str) -> pl.DataFrame:
+    """*rows* sorted by identity; raises ConfigurationError if one is there twice."""
+    numbered = rows.with_row_index(_PLACE)
+    newest = newest_per_identity(numbered, schema.identity)
+    if newest.height < rows.height:
+        twice = numbered.join(newest.select(_PLACE), on=_PLACE, how="anti")
+        identity = twice.select(schema.identity[1:]).row(0, named=True)
+        raise ConfigurationError(
+            f"{what}: {_named(identity)} is there more than once; a table of state has one row for "
+            "each key" + (" and sub-key" if schema.sub_key_columns else "")
+        )
+    return newest.drop(_PLACE)
+
+
+def conformed_to_state(schema: StateSchema, rows: pl.DataFrame, what: str) -> pl.DataFrame:
+    """*rows* with exactly the columns of the table, in its order and its types."""
+    wanted = schema.columns
+    missing = [name for name in wanted if name not in rows.columns]
+    unknown = [name for name in rows.columns if name not in wanted]
+    if missing or unknown:
+        problems = [f"the rows lack {', '.join(missing)}"] if missing else []
+        problems += [f"the table has no {', '.join(unknown)}"] if unknown else []
+        columns = ", ".join(f"{name} ({dtype})" for name, dtype in wanted.items())
+        raise ConfigurationError(f"{what}: {'; '.join(problems)}; its columns are {columns}")
+    for name, dtype in wanted.items():
+        if not is_widened(rows[name].dtype, dtype) and rows[name].dtype != pl.Null():
+            raise ConfigurationError(
+                f"{what}: column {name!r} of the rows is {rows[name].dtype}, and the state keeps "
+                f"{dtype}; cast it"
+            )
+    return rows.select(_converted(name, rows.schema[name], dtype) for name, dtype in wanted.items())
+
+
+def _converted(name: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
+    if given == pl.Null():
+        return pl.col(name).cast(wanted)
+    return widened(pl.col(name), given, wanted).alias(name)
+
+
+def _stored(schema: StateSchema, rows: pl.DataFrame, now_ms: int) -> pl.DataFrame:
+    """*rows*, hashed, with the reserved columns that they lack."""
+    if schema.ttl_ms is not None and WRITTEN not in rows.columns:
+        rows = rows.with_columns(pl.lit(now_ms, pl.Int64).alias(WRITTEN))
+    return rows.with_columns(pl.lit(value=False).alias(DELETED)).select(
+        pl.col(name).cast(dtype) for name, dtype in schema.stored.items()
+    )
+
+
+def _joined(rows: pl.DataFrame, other: pl.DataFrame, on: Iterable[str]) -> pl.DataFrame:
+    return rows.join(other, on=[*on], how="left", nulls_equal=True, maintain_order="left")
+
+
+def _named(values: dict[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
 class _Writer:
-    """Stored rows, ascending by identity, as files of which each is of one subtask."""
+    """Writes stored rows, ascending by identity, to files of which each is of one subtask."""
 
     def __init__(self, place: RewrittenTable, keep: StoreSegment) -> None:
         self._place = place
@@ -207,18 +356,59 @@ class _Writer:
         self._written[self._index].append(handle)
 
 
-StateRows: TypeAlias = pl.DataFrame | str | Path | Iterable[pl.DataFrame]
+def state_tables(
+    job: Job,
+    stages: Iterable[str],
+    params: Mapping[str, str] | None = None,
+    *,
+    session: SessionFactory = local_session,
+) -> dict[str, Tables]:
+    """The tables of each of *stages*, by name.
 
-Function: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
+    *params* are as for a submission; those of a submitted job need not be given.  A Spark is
+    started only if Spark alone knows the columns of one of these stages.
+
+    Raises:
+        ConfigurationError: a stage is not declared, or keeps no state.
+    """
+    wanted = [*stages]
+    for uid in wanted:
+        require_stateful(job, uid)
+    if not wanted:
+        return {}
+    resolved = resolved_params(job, params or {})
+    known = analyse(job.pipeline, resolved, job.location.endpoint_url)
+    found = {uid: _written(result.tables) for uid in wanted if (result := known[uid]) is not None}
+    if len(found) < len({*wanted}):
+        with session() as spark:
+            checked = check_pipeline(job.pipeline, spark, resolved, job.location.endpoint_url)
+        found = {uid: _written(checked[uid].tables) for uid in wanted}
+    return found
 
 
-@dataclass(slots=True)
-class StageChanges:
-    """Of one stage: its state is removed first; then tables are bootstrapped, or rewritten."""
+def require_stateful(job: Job, uid: str) -> None:
+    """Raises ConfigurationError unless the pipeline declares *uid* as a stage with keyed state."""
+    declared = job.pipeline.stages
+    stateful = ", ".join(name for name, stage in declared.items() if stage.is_stateful) or "none"
+    if uid not in declared:
+        raise ConfigurationError(
+            f"pipeline {job.pipeline.uid!r} has no stage {uid!r}; with keyed state it has "
+            f"{stateful}"
+        )
+    if not declared[uid].is_stateful:
+        raise ConfigurationError(f"stage {uid!r} keeps no state; with keyed state are {stateful}")
 
-    is_removed: bool = False
-    functions: dict[str, list[Function]] = field(default_factory=dict[str, list[Function]])
-    rows: dict[str | None, StateRows] = field(default_factory=dict["str | None", StateRows])
+
+def resolved_params(job: Job, params: Mapping[str, str]) -> dict[str, str]:
+    """The pipeline's parameters: those of the job, and *params* above them."""
+    declared = {one.name for one in job.pipeline.params}
+    kept = {n: v for n, v in job.state().configuration.params.items() if n in declared}
+    return resolve_params(job.pipeline.params, kept | dict(params), job.pipeline.uid)
+
+
+def _written(tables: Tables) -> Tables:
+    """Those of *tables* that a stage writes."""
+    return {name: schema for name, schema in tables.items() if not schema.is_former}
 
 
 def with_new_stages(
@@ -261,14 +451,14 @@ def kept_stages(
             continue
         subtasks = (
             replace(
-                one,
+                subtask,
                 state=tuple(
                     handle
-                    for handle in one.state
+                    for handle in subtask.state
                     if not change.is_removed and handle.table not in change.functions
                 ),
             )
-            for one in stage.subtasks
+            for subtask in stage.subtasks
         )
         yield replace(stage, subtasks=tuple(subtasks))
 
@@ -277,15 +467,16 @@ def with_tables(
     metadata: CheckpointMetadata, made: Iterable[tuple[RewrittenTable, NewTable]]
 ) -> CheckpointMetadata:
     """*metadata* with the new tables in their stages."""
-    added: dict[str, list[NewTable]] = {}
+    added: dict[SubtaskId, list[StateHandle]] = {}
     for place, table in made:
-        added.setdefault(place.stage, []).append(table)
+        for index, handles in enumerate(table.subtasks):
+            added.setdefault(SubtaskId(place.stage, index), []).extend(handles)
     stages = (
         replace(
             stage,
             subtasks=tuple(
-                replace(one, state=(*one.state, *_of_subtask(added.get(stage.uid, ()), index)))
-                for index, one in enumerate(stage.subtasks)
+                replace(subtask, state=(*subtask.state, *added.get(subtask.subtask, ())))
+                for subtask in stage.subtasks
             ),
         )
         for stage in metadata.stages
@@ -293,253 +484,32 @@ def with_tables(
     return replace(metadata, stages=tuple(stages))
 
 
-def _of_subtask(tables: Iterable[NewTable], index: int) -> Iterable[StateHandle]:
-    return (handle for table in tables for handle in table.subtasks[index])
-
-
 """A frame, several of them, or a Parquet file or a folder of such files."""
-
-BATCH_ROWS = 262_144  # Of a Parquet file, in memory at a time.
-_PLACE = "_place"
-
-
-def frames_of(rows: StateRows, what: str) -> Iterator[pl.DataFrame]:
-    """*rows*, piece by piece; *what* is for messages: "stage 'totals', table 'groups'".
-
-    Raises:
-        ConfigurationError: there is no such file, or it is no Parquet.
-    """
-    if isinstance(rows, pl.DataFrame):
-        yield rows
-    elif isinstance(rows, str | Path):
-        for path in _files(Path(rows), what):
-            yield from _read(path, what)
-    else:
-        yield from rows
-
-
-def bootstrapped(
-    schema: StateSchema, rows: pl.DataFrame, *, now_ms: int, what: str
-) -> pl.DataFrame:
-    """*rows* as stored ones, hashed as Spark does, written at *now_ms*; in any order."""
-    mine = conformed_to_state(schema, rows, what)
-    for name in schema.key_columns:
-        if not can_hash(schema.columns[name]):
-            raise ConfigurationError(
-                f"{what}: its key column {name!r} is {schema.columns[name]}, whose hash only Spark "
-                "computes, so it cannot be bootstrapped; let the stage key by a whole number, a "
-                "text, a date or a timestamp"
-            )
-    if schema.one_hash is not None:
-        hashed = mine.with_columns(pl.lit(schema.one_hash, pl.Int64).alias(HASH))
-    else:
-        hashed = mine.with_columns(pl.Series(HASH, key_hash(mine, schema.key_columns)))
-    return _stored(schema, hashed, now_ms)
-
-
-def rewritten(
-    schema: StateSchema, before: pl.DataFrame, function: Function, *, now_ms: int, what: str
-) -> pl.DataFrame:
-    """The stored rows that *function* makes of the stored rows *before*, sorted by identity.
-
-    A row keeps the time of its last write, unless its sub-key is a new one: an edit is no access.
-    """
-    given = before.select(schema.columns.names())
-    result: object = function(given)
-    if not isinstance(result, pl.DataFrame):
-        raise ConfigurationError(
-            f"{what}: the function gives a {type(result).__name__}; it has to give the frame of "
-            "rows that take the place of those it was given"
-        )
-    after = conformed_to_state(schema, result, what)
-    others = schema.identity[1:]
-    if after.select(others).equals(before.select(others)):
-        return before.with_columns(after.get_columns()).select(*schema.stored)
-    hashes = before.select(schema.key).unique()
-    found = _joined(after, hashes, schema.key_columns)
-    if found[HASH].null_count():
-        key = found.filter(pl.col(HASH).is_null()).select(schema.key_columns).row(0, named=True)
-        raise ConfigurationError(
-            f"{what}: the function gives the key {_named(key)}, which none of its rows has; a "
-            "function rewrites values and drops keys: for other keys remove the state, and "
-            "bootstrap the rows"
-        )
-    if schema.ttl_ms is not None:
-        times = before.select(*others, pl.col(WRITTEN), pl.lit(value=True).alias(_PLACE))
-        found = _joined(found, times, others).with_columns(
-            pl.when(pl.col(_PLACE)).then(pl.col(WRITTEN)).otherwise(now_ms).alias(WRITTEN)
-        )
-    return unique_by_identity(schema, _stored(schema, found, now_ms), what)
-
-
-def unique_by_identity(schema: StateSchema, rows: pl.DataFrame, what: str) -> pl.DataFrame:
-    """*rows* sorted by identity; raises ConfigurationError if one is there twice."""
-    numbered = rows.with_row_index(_PLACE)
-    newest = newest_per_identity(numbered, schema.identity)
-    if newest.height < rows.height:
-        twice = numbered.join(newest.select(_PLACE), on=_PLACE, how="anti")
-        identity = twice.select(schema.identity[1:]).row(0, named=True)
-        raise ConfigurationError(
-            f"{what}: {_named(identity)} is there more than once; a table of state has one row for "
-            "each key" + (" and sub-key" if schema.sub_key_columns else "")
-        )
-    return newest.drop(_PLACE)
-
-
-def conformed_to_state(schema: StateSchema, rows: pl.DataFrame, what: str) -> pl.DataFrame:
-    """*rows* with exactly the columns of the table, in its order and its types."""
-    wanted = schema.columns
-    missing = [name for name in wanted if name not in rows.columns]
-    unknown = [name for name in rows.columns if name not in wanted]
-    if missing or unknown:
-        said = [f"the rows lack {', '.join(missing)}"] if missing else []
-        said += [f"the table has no {', '.join(unknown)}"] if unknown else []
-        raise ConfigurationError(
-            f"{what}: {'; '.join(said)}; its columns are {describe_columns(schema)}"
-        )
-    for name, dtype in wanted.items():
-        if not is_widened(rows[name].dtype, dtype) and rows[name].dtype != pl.Null():
-            raise ConfigurationError(
-                f"{what}: column {name!r} of the rows is {rows[name].dtype}, and the state keeps "
-                f"{dtype}; cast it"
-            )
-    return rows.select(_converted(name, rows.schema[name], dtype) for name, dtype in wanted.items())
-
-
-def describe_columns(schema: StateSchema) -> str:
-    return ", ".join(f"{name} ({dtype})" for name, dtype in schema.columns.items())
-
-
-def _converted(name: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:
-    if given == pl.Null():
-        return pl.col(name).cast(wanted)
-    return widened(pl.col(name), given, wanted).alias(name)
-
-
-def _stored(schema: StateSchema, rows: pl.DataFrame, now_ms: int) -> pl.DataFrame:
-    """*rows*, hashed, with the reserved columns that they lack."""
-    if schema.ttl_ms is not None and WRITTEN not in rows.columns:
-        rows = rows.with_columns(pl.lit(now_ms, pl.Int64).alias(WRITTEN))
-    return rows.with_columns(pl.lit(value=False).alias(DELETED)).select(
-        pl.col(name).cast(dtype) for name, dtype in schema.stored.items()
-    )
-
-
-def _joined(rows: pl.DataFrame, other: pl.DataFrame, on: Iterable[str]) -> pl.DataFrame:
-    return rows.join(other, on=[*on], how="left", nulls_equal=True, maintain_order="left")
-
-
-def _files(path: Path, what: str) -> list[Path]:
-    found = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if not found or not path.exists():
-        raise ConfigurationError(f"{what}: there is no Parquet file {path}")
-    return found
-
-
-def _read(path: Path, what: str) -> Iterator[pl.DataFrame]:
-    try:
-        with pq.ParquetFile(path) as file:
-            yield _frame(pa.Table.from_batches([], schema=file.schema_arrow))
-            for batch in file.iter_batches(BATCH_ROWS):
-                yield _frame(pa.Table.from_batches([batch]))
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigurationError(f"{what}: {path} cannot be read as Parquet: {error}") from error
-
-
-def _frame(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
-
-
-def _named(values: dict[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
-
-
-SessionFactory: TypeAlias = "Callable[[], AbstractContextManager[SparkSession]]"
-"""Opens the Spark that is asked for columns which Spark alone knows; it reads no row."""
-
-Tables: TypeAlias = Mapping[str, StateSchema]
-
-
-def state_tables(
-    job: Job,
-    stages: Iterable[str],
-    params: Mapping[str, str] | None = None,
-    *,
-    session: SessionFactory = local_session,
-) -> dict[str, Tables]:
-    """The tables of each of *stages*, by name.
-
-    *params* are as for a submission; those of a submitted job need not be given.  A Spark is begun
-    for what only Spark knows of these stages, and else not.
-
-    Raises:
-        ConfigurationError: a stage is not declared, or keeps no state.
-    """
-    wanted = [*stages]
-    for uid in wanted:
-        require_stateful(job, uid)
-    if not wanted:
-        return {}
-    given = resolved_params(job, params or {})
-    known = analyse(job.pipeline, given, job.location.endpoint_url)
-    found = {uid: _written(one.tables) for uid in wanted if (one := known[uid]) is not None}
-    if len(found) < len({*wanted}):
-        with session() as spark:
-            checked = check_pipeline(job.pipeline, spark, given, job.location.endpoint_url)
-        found = {uid: _written(checked[uid].tables) for uid in wanted}
-    return found
-
-
-def require_stateful(job: Job, uid: str) -> None:
-    """Raises ConfigurationError unless the pipeline declares *uid* as a stage with keyed state."""
-    declared = job.pipeline.stages
-    stateful = ", ".join(name for name, stage in declared.items() if stage.is_stateful) or "none"
-    if uid not in declared:
-        raise ConfigurationError(
-            f"pipeline {job.pipeline.uid!r} has no stage {uid!r}; with keyed state it has "
-            f"{stateful}"
-        )
-    if not declared[uid].is_stateful:
-        raise ConfigurationError(f"stage {uid!r} keeps no state; with keyed state are {stateful}")
-
-
-def resolved_params(job: Job, params: Mapping[str, str]) -> dict[str, str]:
-    """The pipeline's parameters: those of the job, and *params* above them."""
-    declared = {one.name for one in job.pipeline.params}
-    kept = {n: v for n, v in job.state().configuration.params.items() if n in declared}
-    return resolve_params(job.pipeline.params, kept | dict(params), job.pipeline.uid)
-
-
-def _written(tables: Tables) -> Tables:
-    """Those of *tables* that a stage writes."""
-    return {name: schema for name, schema in tables.items() if not schema.is_former}
 
 
 def readers_of(pipeline: Pipeline, changed: Collection[str]) -> tuple[str, ...]:
     """The stages with state that read updates of the *changed* ones, directly or through stages
     without state, and are not changed themselves.
 
-    A stage that takes a row back takes it from its own state; a reader that was told of another
-    row, or of none, would subtract what it never added.
+    A stage takes rows back from its own state.  So a changed one may take back a row that its
+    reader never got, and the reader would subtract what it never added.
     """
     declared = pipeline.stages
-    waiting = [uid for uid in changed if uid in declared and declared[uid].kind != Append()]
+    producers = [uid for uid in changed if uid in declared and declared[uid].kind != Append()]
     found: dict[str, None] = {}
-    while waiting:
-        for reader in pipeline.consumers_of(waiting.pop()):
+    while producers:
+        for reader in pipeline.consumers_of(producers.pop()):
             if reader.uid in changed or reader.uid in found:
                 continue
             if reader.is_stateful:
                 found[reader.uid] = None
             else:
-                waiting.append(reader.uid)
+                producers.append(reader.uid)
     return tuple(found)
 
 
 def dropping(where: str) -> Function:
-    """Leaves out the rows for which *where* is true."""
+    """Leaves out the rows for which *where* is true: Polars' SQL of one row."""
 
     def function(rows: pl.DataFrame) -> pl.DataFrame:
         is_dropped = _condition(where, rows)
@@ -549,8 +519,9 @@ def dropping(where: str) -> Function:
 
 
 def setting(columns: Mapping[str, str], where: str | None = None) -> Function:
-    """Computes *columns*, each by its SQL of the row as it was, of those rows alone for which
-    *where* is true.
+    """Computes *columns*, each by its SQL, of the rows alone for which *where* is true.
+
+    The SQL is Polars', as behind a stage's result: an expression of one row, as it was before.
     """
 
     def function(rows: pl.DataFrame) -> pl.DataFrame:
@@ -570,11 +541,11 @@ def setting(columns: Mapping[str, str], where: str | None = None) -> Function:
 
 
 def _condition(sql: str, rows: pl.DataFrame) -> pl.Expr:
-    found = _expression(sql, rows)
-    of = _computed(sql, lambda: rows.head(0).select(found)).dtypes[0]
-    if of != pl.Boolean():
-        raise ConfigurationError(f"{sql!r} is {of}, and has to say yes or no of each row")
-    return found
+    condition = _expression(sql, rows)
+    dtype = _computed(sql, lambda: rows.head(0).select(condition)).dtypes[0]
+    if dtype != pl.Boolean():
+        raise ConfigurationError(f"{sql!r} is {dtype}, and has to say yes or no of each row")
+    return condition
 
 
 def _expression(sql: str, rows: pl.DataFrame) -> pl.Expr:

@@ -3,18 +3,12 @@
 Flink's class of that name.  What it writes is a savepoint like any other: self-contained, never
 overwritten, complete as soon as its ``_metadata`` is there, which is written last; ``restore``
 takes it with its usual checks.  The snapshot that it is made of is only read.
-
-The snapshot that a new savepoint is made of: an existing one, or the empty state.
-
-The job whose state is data here: named by its pipeline and its root.
-
-A savepoint's files, and at last its ``_metadata``, out of a snapshot and its changes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -28,11 +22,10 @@ from sluice.coordinator.savepoints import (
     require_outside,
 )
 from sluice.core.completed import CheckpointMetadata, StageState
-from sluice.core.configuration import CheckpointType, JobConfiguration
-from sluice.core.handles import SegmentHandle, StateHandle
+from sluice.core.configuration import CheckpointType
+from sluice.core.handles import SegmentHandle
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
 from sluice.core.plan import SourceCut
-from sluice.core.state import CoordinatorState
 from sluice.declaration.checkpointing import fixed_configuration
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_pipeline
@@ -68,6 +61,47 @@ from sluice.store.open import StoreLocation
 from sluice.surface.differences import SnapshotName, open_snapshot
 from sluice.surface.state import table_names
 
+log = logging.getLogger(__name__)
+
+Starts = Mapping[str, Mapping[str, int]]
+"""By source and partition, the offset of the first record to read."""
+
+
+class WrittenTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that was rewritten or bootstrapped: its rows then and now."""
+
+    stage: str
+    table: str
+    rows_before: int
+    rows: int
+
+
+class WrittenSavepoint(msgspec.Struct, frozen=True, kw_only=True):
+    """``uri`` is where it lies; ``checkpoint`` the id behind which a job goes on.
+
+    ``readers`` are stages that may have to be changed, too: see ``readers_of``.
+    """
+
+    name: str
+    uri: str
+    checkpoint: int
+    files: int
+    size_bytes: int
+    tables: tuple[WrittenTable, ...]
+    readers: tuple[str, ...] = ()
+
+
+def open_job(pipeline: Pipeline | str, root: str, *, endpoint_url: str | None = None) -> Job:
+    """The job of a pipeline, or of one that the project declares under this uid; nothing is read.
+
+    *endpoint_url* names an S3 server other than AWS.
+
+    Raises:
+        ConfigurationError: there is no such pipeline, or *root* is no root.
+    """
+    declared = load_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
+    return jobs.open_job(declared, StoreLocation(root=root, endpoint_url=endpoint_url))
+
 
 class SavepointWriter:
     """Collects changes; ``write`` makes them, and reads and writes nothing before.
@@ -102,16 +136,25 @@ class SavepointWriter:
     ) -> Self:
         """A writer on a savepoint by name, a retained checkpoint by id, or ``latest``.
 
-        *root* is another root where it lies, *pipeline* the uid there, if another.  Positions of
-        sources, watermarks, rows in flight and versions of tables stay those of the snapshot.
-        *session* opens a Spark where only Spark knows a stage's columns.
+        *root* is another root where it lies, *pipeline* the uid there, if another.  Its life, its
+        id, positions of sources, watermarks, rows in flight and versions of tables stay those of
+        the snapshot.  *session* opens a Spark where only Spark knows a stage's columns.
 
         Raises:
             ConfigurationError: there is no such checkpoint, or its commit is owed.
             RestoreError: there is no such savepoint, or its ``_metadata`` is gone.
             ProtocolViolation: its ``_metadata`` is damaged, or names files that are not its own.
         """
-        base = existing(job, SnapshotName(named=snapshot, root=root, pipeline=pipeline))
+        found = open_snapshot(job, SnapshotName(named=snapshot, root=root, pipeline=pipeline))
+        if root is None and (snapshot == LATEST or snapshot.isdecimal()):
+            done = job.state().completed_checkpoint(found.checkpoint_id)
+            if done is not None and not done.is_committed:
+                raise ConfigurationError(
+                    f"checkpoint {found.checkpoint_id} is not committed yet, so its tables may "
+                    "still change; try again once it is"
+                )
+        kind = found.type if found.type.is_savepoint else CheckpointType.SAVEPOINT
+        base = replace(found, pipeline=job.pipeline.uid, type=kind)
         return cls(job, base, params or {}, session)
 
     @classmethod
@@ -129,7 +172,22 @@ class SavepointWriter:
         Raises:
             ConfigurationError: a start is of no source, or is no offset of it.
         """
-        base = empty(job, starts or {}, resolved_params(job, params or {}))
+        resolved = resolved_params(job, params or {})
+        base = CheckpointMetadata(
+            pipeline=job.pipeline.uid,
+            life=new_life(),
+            checkpoint_id=FIRST_CHECKPOINT_ID,
+            parent=None,
+            generation=NO_GENERATION,
+            type=CheckpointType.SAVEPOINT,
+            triggered_at_ms=job.clock(),
+            drains=False,
+            sources=tuple(
+                _cut(job, uid, offsets, resolved) for uid, offsets in (starts or {}).items()
+            ),
+            stages=(),
+            committables=(),
+        )
         return cls(job, base, params or {}, session)
 
     def transform(self, stage: str, function: Function, table: str | None = None) -> Self:
@@ -163,7 +221,7 @@ class SavepointWriter:
             ConfigurationError: the snapshot has no such stage.
         """
         if self._base.stage(stage) is None:
-            known = ", ".join(one.uid for one in self._base.stages) or "none"
+            known = ", ".join(known.uid for known in self._base.stages) or "none"
             raise ConfigurationError(f"the snapshot has no stage {stage!r}; it has {known}")
         self._changes[stage] = StageChanges(is_removed=True)
         return self
@@ -210,66 +268,72 @@ class SavepointWriter:
             CorruptSegment, RestoreError: a file of the snapshot is damaged, is gone, or is not
                 readable as the stage is declared now.
         """
-        wanted = [uid for uid, one in self._changes.items() if one.functions or one.rows]
-        schemas = state_tables(self._job, wanted, self._params, session=self._session)
-        return write_savepoint(self._job, self._base, self._changes, schemas, name, root)
-
-
-def _chosen(stage: str, names: tuple[str, ...], table: str | None) -> str:
-    if table is None and len(names) > 1:
-        raise ConfigurationError(
-            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
+        job, changes = self._job, self._changes
+        wanted = [uid for uid, change in changes.items() if change.functions or change.rows]
+        schemas = state_tables(job, wanted, self._params, session=self._session)
+        state = job.state()
+        require_free_name(job, name, state, request_id="")
+        target = job.store if root is None else require_outside(job, root)
+        key = job.paths.savepoint_metadata(name)
+        if target.get(key) is not None:
+            raise _taken(name, target)
+        is_submitted = state.generation != NO_GENERATION
+        configuration = (
+            state.configuration if is_submitted else fixed_configuration(job.pipeline.checkpointing)
         )
-    if table is not None and table not in names:
+        keep = _kept_in(job, name, target, configuration.inline_threshold_bytes)
+        work = _Work(job=job, base=self._base, schemas=schemas, keep=keep)
+        stages = with_new_stages(job, self._base, changes, configuration)
+        made = [
+            table for stage in stages for table in work.tables_of(stage, changes.get(stage.uid))
+        ]
+        kept = replace(self._base, stages=tuple(kept_stages(job, stages, changes)))
+        copy_files(job, kept, name, target)
+        metadata = with_tables(copied_metadata(job, kept, name), made)
+        is_held = root is None and is_submitted
+        if is_held:
+            hold(job, state, metadata.sources, SAVEPOINT + name)
+        created = target.create(key, encode_metadata(metadata))  # Last: it is what makes it one.
+        if not isinstance(created, Created):
+            raise _taken(name, target)
+        if is_held:  # The garbage collector may have released it: it was of no savepoint yet.
+            hold(job, state, metadata.sources, SAVEPOINT + name)
+        log.info("savepoint written name=%s root=%s tables=%d", name, target.root, len(made))
+        return WrittenSavepoint(
+            name=name,
+            uri=f"{target.root}/{job.paths.savepoint(name)}",
+            checkpoint=metadata.checkpoint_id,
+            files=len({handle.key for handle in metadata.files}),
+            size_bytes=sum(handle.size_bytes for handle in metadata.files),
+            tables=tuple(
+                WrittenTable(
+                    stage=place.stage,
+                    table=place.table,
+                    rows_before=table.rows_before,
+                    rows=table.rows,
+                )
+                for place, table in made
+            ),
+            readers=readers_of(job.pipeline, [*changes]) if self._base.stages else (),
+        )
+
+
+def _chosen(stage: str, names: Sequence[str], table: str | None) -> str:
+    if table is None:
+        return _only_table(stage, names)
+    if table not in names:
         raise ConfigurationError(
             f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
         )
-    return names[0] if table is None else table
+    return table
 
 
-Starts = Mapping[str, Mapping[str, int]]
-"""By source and partition, the offset of the first record to read."""
-
-
-def existing(job: Job, name: SnapshotName) -> CheckpointMetadata:
-    """The snapshot as a savepoint of *job*: its life, its id and its barrier stay what they were.
-
-    Raises:
-        ConfigurationError: there is no such checkpoint, or its rows are not published yet.
-        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
-        ProtocolViolation: it is damaged, or was not written by sluice.
-    """
-    found = open_snapshot(job, name)
-    if name.root is None and (name.named == LATEST or name.named.isdecimal()):
-        done = job.state().completed_checkpoint(found.checkpoint_id)
-        if done is not None and not done.is_committed:
-            raise ConfigurationError(
-                f"checkpoint {found.checkpoint_id} is not committed yet, so its tables may still "
-                "change; try again once it is"
-            )
-    kind = found.type if found.type.is_savepoint else CheckpointType.SAVEPOINT
-    return replace(found, pipeline=job.pipeline.uid, type=kind)
-
-
-def empty(job: Job, starts: Starts, params: Mapping[str, str]) -> CheckpointMetadata:
-    """The empty state, of a life of its own; sources without a start are read as they are declared.
-
-    Raises:
-        ConfigurationError: a start is of no source, or is no offset of it.
-    """
-    return CheckpointMetadata(
-        pipeline=job.pipeline.uid,
-        life=new_life(),
-        checkpoint_id=FIRST_CHECKPOINT_ID,
-        parent=None,
-        generation=NO_GENERATION,
-        type=CheckpointType.SAVEPOINT,
-        triggered_at_ms=job.clock(),
-        drains=False,
-        sources=tuple(_cut(job, uid, offsets, params) for uid, offsets in starts.items()),
-        stages=(),
-        committables=(),
-    )
+def _only_table(stage: str, names: Sequence[str]) -> str:
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
+        )
+    return names[0]
 
 
 def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, str]) -> SourceCut:
@@ -291,86 +355,10 @@ def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, st
     )
 
 
-def open_job(pipeline: Pipeline | str, root: str, *, endpoint_url: str | None = None) -> Job:
-    """The job of a pipeline, or of one that the project declares under this uid; nothing is read.
-
-    *endpoint_url* names an S3 server other than AWS.
-
-    Raises:
-        ConfigurationError: there is no such pipeline, or *root* is no root.
-    """
-    declared = load_pipeline(pipeline) if isinstance(pipeline, str) else pipeline
-    return jobs.open_job(declared, StoreLocation(root=root, endpoint_url=endpoint_url))
-
-
-log = logging.getLogger(__name__)
-
-
-class WrittenTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table that was rewritten or bootstrapped: its rows then and now."""
-
-    stage: str
-    table: str
-    rows_before: int
-    rows: int
-
-
-class WrittenSavepoint(msgspec.Struct, frozen=True, kw_only=True):
-    """``uri`` is where it lies; ``checkpoint`` the id behind which a job goes on.
-
-    ``readers`` are stages that may have to be changed, too: see ``readers_of``.
-    """
-
-    name: str
-    uri: str
-    checkpoint: int
-    files: int
-    size_bytes: int
-    tables: tuple[WrittenTable, ...]
-    readers: tuple[str, ...] = ()
-
-
-def write_savepoint(
-    job: Job,
-    base: CheckpointMetadata,
-    changes: Mapping[str, StageChanges],
-    schemas: Mapping[str, Tables],
-    name: str,
-    root: str | None,
-) -> WrittenSavepoint:
-    """See ``SavepointWriter.write``; *schemas* are of the stages that get rows."""
-    state = job.state()
-    require_free_name(job, name, state, request_id="")
-    target = job.store if root is None else require_outside(job, root)
-    key = job.paths.savepoint_metadata(name)
-    if target.get(key) is not None:
-        raise _taken(name, target)
-    configuration = _configuration(job, state)
-    work = _Work(
-        job=job,
-        base=base,
-        schemas=schemas,
-        keep=_kept_in(job, name, target, configuration.inline_threshold_bytes),
-    )
-    stages = with_new_stages(job, base, changes, configuration)
-    made = [table for stage in stages for table in work.tables_of(stage, changes.get(stage.uid))]
-    kept = replace(base, stages=tuple(kept_stages(job, stages, changes)))
-    copy_files(job, kept, name, target)
-    metadata = with_tables(copied_metadata(job, kept, name), made)
-    if root is None:
-        _hold(job, state, metadata, name)
-    created = target.create(key, encode_metadata(metadata))  # Last: it is what makes it one.
-    if not isinstance(created, Created):
-        raise _taken(name, target)
-    if root is None:  # The garbage collector may have released it: it was of no savepoint yet.
-        _hold(job, state, metadata, name)
-    log.info("savepoint written name=%s root=%s tables=%d", name, target.root, len(made))
-    readers = readers_of(job.pipeline, [*changes]) if base.stages else ()
-    return msgspec.structs.replace(_written(job, target, name, metadata, made), readers=readers)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
+    """What the new tables of a savepoint are made with; ``keep`` stores their segments."""
+
     job: Job
     base: CheckpointMetadata
     schemas: Mapping[str, Tables]
@@ -386,8 +374,8 @@ class _Work:
         for table, functions in changes.functions.items():
             place = self._place(stage, table)
             handles = [
-                sorted((h for h in one.state if h.table == table), key=_run)
-                for one in stage.subtasks
+                sorted((h for h in subtask.state if h.table == table), key=lambda h: h.run)
+                for subtask in stage.subtasks
             ]
             rewritten = rewrite_table(
                 place,
@@ -399,19 +387,12 @@ class _Work:
             )
             found.append((place, rewritten))
         for named, rows in changes.rows.items():
-            place = self._place(stage, self._table(stage.uid, named))
-            if place.table in {one.table for one, _ in found}:
+            only = _only_table(stage.uid, [*self.schemas[stage.uid]]) if named is None else named
+            place = self._place(stage, only)
+            if place.table in {other.table for other, _ in found}:
                 raise ConfigurationError(f"{place} is given its rows twice")
             found.append((place, bootstrap_table(place, rows, self.keep)))
         return found
-
-    def _table(self, uid: str, named: str | None) -> str:
-        names = [*self.schemas[uid]]
-        if named is None and len(names) > 1:
-            raise ConfigurationError(
-                f"the state of stage {uid!r} has several tables; name one: {', '.join(names)}"
-            )
-        return names[0] if named is None else named
 
     def _place(self, stage: StageState, table: str) -> RewrittenTable:
         tables = self.schemas[stage.uid]
@@ -431,7 +412,7 @@ class _Work:
 
 
 def _kept_in(job: Job, name: str, target: ObjectStore, threshold_bytes: int) -> StoreSegment:
-    """A segment becomes a file of the savepoint, unless it is small enough for ``_metadata``."""
+    """Stores a segment as a file of the savepoint, unless it is small enough for ``_metadata``."""
 
     def keep(segment: SegmentHandle, body: bytes) -> SegmentHandle:
         if len(body) < threshold_bytes:
@@ -443,48 +424,7 @@ def _kept_in(job: Job, name: str, target: ObjectStore, threshold_bytes: int) -> 
     return keep
 
 
-def _written(
-    job: Job,
-    target: ObjectStore,
-    name: str,
-    metadata: CheckpointMetadata,
-    made: Iterable[tuple[RewrittenTable, NewTable]],
-) -> WrittenSavepoint:
-    return WrittenSavepoint(
-        name=name,
-        uri=f"{target.root}/{job.paths.savepoint(name)}",
-        checkpoint=metadata.checkpoint_id,
-        files=len({handle.key for handle in metadata.files}),
-        size_bytes=sum(handle.size_bytes for handle in metadata.files),
-        tables=tuple(
-            WrittenTable(
-                stage=place.stage,
-                table=place.table,
-                rows_before=table.rows_before,
-                rows=table.rows,
-            )
-            for place, table in made
-        ),
-    )
-
-
-def _hold(job: Job, state: CoordinatorState, metadata: CheckpointMetadata, name: str) -> None:
-    if state.generation != NO_GENERATION:
-        hold(job, state, metadata.sources, SAVEPOINT + name)
-
-
-def _configuration(job: Job, state: CoordinatorState) -> JobConfiguration:
-    """The job's; of one that was never submitted what its declaration says."""
-    if state.generation == NO_GENERATION:
-        return fixed_configuration(job.pipeline.checkpointing)
-    return state.configuration
-
-
 def _taken(name: str, target: ObjectStore) -> ConfigurationError:
     return ConfigurationError(
         f"savepoint {name!r} exists in {target.root} and is never overwritten; choose another name"
     )
-
-
-def _run(handle: StateHandle) -> int:
-    return handle.run
