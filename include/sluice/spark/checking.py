@@ -1,12 +1,10 @@
 """The check of a whole pipeline's types and columns before its first epoch; no row is read.
 
 Spark's analyzer and the operators' constructors check every stage, in topological order: so a
-misspelt column of the last stage is found now, and not in epoch 7.
-
-The check that a user's function is row-wise: each result row depends on one row of its epoch.
-
-An epoch is the rows between two barriers.  A function that compares, numbers or counts its rows
-would depend on the barriers, and a restore or another interval would change its result.
+misspelt column of the last stage is found now, and not in epoch 7.  A user's function has to be
+row-wise: each result row depends on one row of its epoch.  An epoch is the rows between two
+barriers, so the result of a function that compares, numbers or counts its rows would depend on the
+barriers, and change with a restore or another interval.
 """
 
 from __future__ import annotations
@@ -56,6 +54,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# By the operators of a plan that read many rows: what a user calls them, and what to use instead.
+_INSTEAD = {
+    "Window": ("a window function (OVER)", "top_n(), latest() or window()"),
+    "Aggregate": ("an aggregate (groupBy)", "key_by().aggregate() or window()"),
+    "Deduplicate": ("dropDuplicates()", "key_by().deduplicate()"),
+    "Distinct": ("distinct()", "key_by().deduplicate()"),
+    "GlobalLimit": ("limit()", "top_n()"),
+}
+# A node of Spark's plan, behind the lines that draw the tree.
+_NODE = re.compile(r"^[\s:+|-]*(?P<name>[A-Z]\w+)\b", re.MULTILINE)
+
+
 def check_pipeline(
     pipeline: Pipeline, spark: SparkSession, params: Mapping[str, str], endpoint_url: str | None
 ) -> dict[str, Result]:
@@ -100,12 +110,6 @@ def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
     return replace(stage, inputs=tuple(inputs))
 
 
-def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
-    for sink in pipeline.sinks_of(uid):
-        check_sink(sink.uid, sink.spec, StreamRead(uid, result.kind))
-        check_sink_columns(sink.uid, sink.spec, uid, result.columns)
-
-
 def _result(
     pipeline: Pipeline, stage: StageNode, rows: Mapping[str, DataFrame], params: Mapping[str, str]
 ) -> tuple[pl.DataFrame, Mapping[str, StateSchema]]:
@@ -141,15 +145,10 @@ def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
     return spark.createDataFrame([], from_arrow_schema(table.schema))
 
 
-_INSTEAD = {
-    "Window": ("a window function (OVER)", "top_n(), latest() or window()"),
-    "Aggregate": ("an aggregate (groupBy)", "key_by().aggregate() or window()"),
-    "Deduplicate": ("dropDuplicates()", "key_by().deduplicate()"),
-    "Distinct": ("distinct()", "key_by().deduplicate()"),
-    "GlobalLimit": ("limit()", "top_n()"),
-}
-# A node of Spark's plan, behind the lines that draw the tree.
-_NODE = re.compile(r"^[\s:+|-]*(?P<name>[A-Z]\w+)\b", re.MULTILINE)
+def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
+    for sink in pipeline.sinks_of(uid):
+        check_sink(sink.uid, sink.spec, StreamRead(uid, result.kind))
+        check_sink_columns(sink.uid, sink.spec, uid, result.columns)
 
 
 def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
@@ -176,7 +175,7 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
 def _analysed_plan(rows: DataFrame) -> str:
     """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):  # Connect has no other way.
+    with contextlib.redirect_stdout(printed):  # Spark Connect has no other way.
         rows.explain(extended=True)
     analysed = printed.getvalue().partition("== Analyzed Logical Plan ==")[2]
     return analysed.partition("== Optimized")[0]

@@ -1,28 +1,18 @@
 """``Deployment``: the rows of a stage's execution attempt, and what its subtasks do with them.
 
-The exchange of a keyed stage's rows without the JVM: Python reads, hashes and sends columns.
+    sources, streams --exchange: Python reads, hashes, pre-aggregates--> blocks --+
+         |                                                                        +--> subtasks
+         +-----------Spark reads, transforms, shuffles--> rows of key groups -----+
 
-Spark still schedules, shuffles and retries, but the rows of its shuffle are blocks.  Measured with
-5 million rows of Parquet on two cores: 2.8 CPU seconds to the subtasks instead of 5.7 (ADR 7).
+An exchange goes past Spark's JVM: Spark still schedules, shuffles and retries, but the rows of its
+shuffle are blocks of columns.  Measured with 5 million rows of Parquet on two cores: 2.8 CPU
+seconds to the subtasks instead of 5.7 (ADR 7).  Spark reads the rows where only Spark can.
 
-Keying: rows are hashed, pre-aggregated where keys repeat, and sent to their subtasks.
-
-The event times of an epoch's source rows, which decide what fires in a stage.
-
-All rows of the source count, before filters: so a partition whose rows are all filtered out still
-advances event time (ADR 10).  Where Python reads the source, its readers measure as the rows pass;
-elsewhere the driver measures before the stage runs, in a Spark job of its own.  Only the rows that
-a transform yields are measured behind it, by the subtasks.
-
-Compaction of a stage's state: a small Spark job behind its acks, off the critical path.
-
-It reads the runs that the acks name and records the merged ones; a later epoch uses these if it
-still has all of the runs that they replace.  A crash, or a second compaction, leaves only garbage.
-
-Whether a pipeline's rows pass Spark's JVM at all, told before a Spark is started.
-
-A JVM that only schedules tasks, and moves references to rows, has no code that is worth compiling
-twice: its second compiler would take a sixth of the CPU of every epoch (``spark/session.py``).
+Event times decide what fires in an epoch.  All rows of a source count, before filters: so a
+partition whose rows are all filtered out still advances event time (ADR 10).  Where Python reads
+the source, its readers measure as the rows pass; elsewhere the driver measures before the stage
+runs, in a Spark job of its own.  Only the event times that a transform yields are measured behind
+it, by the subtasks.
 """
 
 from __future__ import annotations
@@ -112,18 +102,74 @@ from sluice.spark.tasks import (
     take_along,
 )
 from sluice.state.merging import MERGED_SCHEMA, CompactionSpec, DueMerge, run_merges, runs_to_merge
-from sluice.state.segments import HASH, StateSchema, to_table
+from sluice.state.segments import HASH, StateSchema, to_frame, to_table
 from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
+log = logging.getLogger(__name__)
+SUBTASK = "_subtask"  # The subtask of a row; Spark's partitioner reads it.
+# From this many rows per key, grouping in the JVM before the shuffle is faster than without.
+# Measured with 5 million rows on two cores: 2.9 s instead of 5.5 s at 50 rows per key, 7.3 s
+# instead of 5.5 s at 5 rows per key.
+PRE_AGGREGATED_ROWS_PER_GROUP = 10.0
+# The same where Python groups, which then hashes the groups alone.  Measured with 5 rows per key:
+# 1.8 CPU s in Python instead of 2.2.
+GROUPED_ROWS_PER_GROUP = 2.0
+MAX_MILLIS = (2**63 - 1) // 1000  # An instant is a 64-bit number of microseconds.
+_MILLIS = re.compile(r"timestamp_millis\(\s*([\w.]+)\s*\)", re.IGNORECASE)
+_NOWHERE = StoreLocation("memory://nowhere")  # Of streams that are never read.
+FileRows: TypeAlias = ParquetRows | JsonRows | StreamRows
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The exchange of a keyed stage: a feed for each input, and the schemas of their rows."""
+
+    feeds: tuple[Feed, ...]
+    operator: Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedRows:
+    """Rows, placed on the subtasks that own their keys.
+
+    ``schemas`` are the serialized Arrow schemas of each input's rows, as a subtask gets them;
+    ``tables`` the operator's keyed state, and ``result`` the columns that it yields.  With
+    ``is_exchanged`` the rows are blocks of rows.
+    """
+
+    rows: Partitions
+    schemas: tuple[bytes, ...]
+    result: pl.Schema
+    is_pre_aggregated: bool = False
+    is_exchanged: bool = False
+    tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredEventTime:
+    """The event times of an epoch.
+
+    ``measured_ms`` are those that the driver measured, per ``source/partition``; ``by_subtasks``
+    is the source whose event times the subtasks measure as its rows pass.  With a ``clock`` those
+    of the inputs ``timed`` come with the rows, and ``time`` lacks the watermark of the epoch's end.
+    """
+
+    time: EpochTime
+    measured_ms: dict[str, int] = field(default_factory=dict[str, int])
+    by_subtasks: str | None = None
+    clock: CarriedClock | ChainedClock | None = None
+    timed: dict[int, TimedInput] = field(default_factory=dict[int, TimedInput])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The rows by subtask, the specification of the subtasks, and the stage's keyed state.
+    """The rows by subtask, the specification of the subtasks, and the tables of their keyed state.
 
-    ``result`` are the columns that its operation yields.
+    ``result`` are the columns that the stage's operation yields.
     """
 
     run: StageRun
@@ -154,7 +200,7 @@ def stream_schema(node: StageNode, result: pl.Schema) -> bytes:
 def deploy(run: StageRun, *, by_spark: bool = False, without_rows: bool = False) -> Deployment:
     """Analyse the stage over the actual columns of its inputs, and plan its Spark job.
 
-    With *by_spark* no row goes past Spark's JVM; *without_rows* its subtasks get none.
+    With *by_spark* Spark's JVM reads all rows; *without_rows* its subtasks get none.
 
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
@@ -163,14 +209,14 @@ def deploy(run: StageRun, *, by_spark: bool = False, without_rows: bool = False)
     exchange = None if by_spark or without_rows else exchange_of(run)
     if exchange is not None:
         event_time = measured_event_time(run, exchange.feeds)
-        given = exchanged_rows(run, exchange, event_time)
+        keyed = exchanged_rows(run, exchange, event_time)
     else:
         event_time = measured_event_time(run, None)
-        given = _rows_by_spark(run, read_inputs(run))
+        keyed = _rows_by_spark(run, read_inputs(run))
     if without_rows:
-        assert isinstance(given.rows, Frame)
-        given = replace(given, rows=given.rows.without_rows(run.task.parallelism))
-    return _deployment(run, given, event_time)
+        assert isinstance(keyed.rows, Frame)
+        keyed = replace(keyed, rows=keyed.rows.without_rows(run.task.parallelism))
+    return _deployment(run, keyed, event_time)
 
 
 def deploy_behind(before: Deployment, run: StageRun) -> Deployment | None:
@@ -192,29 +238,17 @@ def deploy_behind(before: Deployment, run: StageRun) -> Deployment | None:
     return _deployment(run, keyed_blocks(blocks, exchange), event_time)
 
 
-def _deployment(run: StageRun, given: KeyedRows, event_time: MeasuredEventTime) -> Deployment:
+def _deployment(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Deployment:
     return Deployment(
         run=run,
-        rows=given.rows,
-        spec=_spec(run, given, event_time),
-        tables=given.tables,
-        result=given.result,
+        rows=keyed.rows,
+        spec=_spec(run, keyed, event_time),
+        tables=keyed.tables,
+        result=keyed.result,
     )
 
 
-def _rows_by_spark(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
-    if run.node.is_stateful:
-        rows_per_group = run.before.rows_per_group if run.before is not None else None
-        sides = keyed_inputs(run.node, inputs, lookup_table(run))
-        return keyed_rows(sides, run.node, run.task, rows_per_group)
-    rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
-    if len(inputs) > 1:  # Each input was read over as many partitions as there are subtasks.
-        rows = rows.coalesce(run.task.parallelism)
-    result = {name: of for name, of in polars_schema(rows).items() if name != WEIGHT}
-    return KeyedRows(rows=Frame(rows), schemas=(_schema(rows),), result=pl.Schema(result))
-
-
-def _spec(run: StageRun, given: KeyedRows, event_time: MeasuredEventTime) -> SubtaskSpec:
+def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> SubtaskSpec:
     job, plan, node = run.job, run.plan, run.node
     stream = run.given.streams[node.broadcast.producer] if node.broadcast is not None else None
     return SubtaskSpec(
@@ -227,15 +261,15 @@ def _spec(run: StageRun, given: KeyedRows, event_time: MeasuredEventTime) -> Sub
         checkpoint_id=plan.checkpoint_id,
         attempt=run.attempt,
         params=dict(run.configuration.params),
-        input_schemas=given.schemas,
+        input_schemas=keyed.schemas,
         state=take_over_compactions(job, node.uid, assigned_state(run.before, run.task)),
         epoch_time=event_time.time,
         streams_watermark_ms=run.given.watermark_ms(run.before),
         event_times_ms=event_time.measured_ms,
         clock=event_time.clock,
         measured_source=event_time.by_subtasks,
-        is_pre_aggregated=given.is_pre_aggregated,
-        is_exchanged=given.is_exchanged,
+        is_pre_aggregated=keyed.is_pre_aggregated,
+        is_exchanged=keyed.is_exchanged,
         is_full=plan.is_full,
         inline_threshold_bytes=run.configuration.inline_threshold_bytes,
         memory_bytes=job.pipeline.state_backend.memory_per_subtask,
@@ -259,24 +293,6 @@ def _unused(_: DataFrame) -> DataFrame:
     raise AssertionError("a transform runs on the driver")
 
 
-def _schema(rows: DataFrame) -> bytes:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    body: bytes = to_arrow_schema(rows.schema, timezone="UTC").serialize().to_pybytes()
-    return body
-
-
-FileRows: TypeAlias = ParquetRows | JsonRows | StreamRows
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """The exchange of a keyed stage: a feed for each input, and the schemas of their rows."""
-
-    feeds: tuple[Feed, ...]
-    operator: Operator
-
-
 def exchange_of(run: StageRun) -> Exchange | None:
     """The exchange of a stage; None if Spark has to read an input, or to sort a subtask's rows.
 
@@ -287,16 +303,13 @@ def exchange_of(run: StageRun) -> Exchange | None:
 
 
 def exchange_over(node: StageNode, rows: Sequence[FileRows | None]) -> Exchange | None:
-    """The exchange of stage *node*, whose inputs are *rows*; None where Spark has to read
-    one of them, or to sort a subtask's rows.
-
-    Raises:
-        ConfigurationError: the stage cannot compute what it declares of these columns.
-    """
+    """See ``exchange_of``; *rows* are the inputs of *node*, None for one that Spark has to read."""
     if not node.is_stateful or isinstance(node.operation, KeyedLookup):
         return None
-    pairs = zip(node.shuffled, rows, strict=True)
-    feeds = [None if found is None else _feed(node, given, found) for given, found in pairs]
+    feeds = [
+        None if read is None else _feed(node, given, read)
+        for given, read in zip(node.shuffled, rows, strict=True)
+    ]
     possible = [feed for feed in feeds if feed is not None and feed.plain.is_possible]
     if len(possible) < len(feeds) or not all(map(_is_known_to_spark, possible)):
         return None
@@ -308,6 +321,47 @@ def exchange_over(node: StageNode, rows: Sequence[FileRows | None]) -> Exchange 
         for feed in possible
     )
     return Exchange(feeds=tuple(narrowed), operator=operator)
+
+
+def _feed(node: StageNode, given: Input, rows: FileRows) -> Feed | None:
+    if isinstance(node.operation, WindowTopN) and not given.keys:
+        if not isinstance(node.operation.window, Attached):
+            return None  # Spark computes the window from the row.
+        hashed: tuple[str, ...] = ("window_start",)
+    else:
+        hashed = given.keys
+    operation = wanted(node.operation)
+    return Feed(rows=rows, schema=rows.schema, given=given, hashed=hashed, wanted=operation)
+
+
+def _is_known_to_spark(feed: Feed) -> bool:
+    """Whether Spark's types hold each column unchanged; if not, Spark has to read the rows."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    schema = to_table(feed.prepared_schema.to_frame()).schema
+    try:
+        of_spark = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+    except PySparkException:
+        return False
+    return to_frame(of_spark.empty_table()).schema == feed.prepared_schema
+
+
+def _file_rows(run: StageRun, given: Input) -> FileRows | None:
+    parallelism = run.task.parallelism
+    if given.producer not in run.job.pipeline.sources:
+        stream = run.given.streams[given.producer]
+        segments = share(stream.segments, parallelism)
+        return StreamRows(run.job.location, segments, stream.schema)
+    source = open_source(run.job, given.producer, run.configuration.params)
+    shares = share(run.plan.source(given.producer).slices, parallelism)
+    if isinstance(source, ParquetSource):
+        return ParquetRows(source, shares, source.schema().serialize().to_pybytes())
+    if isinstance(source, FilesSource):
+        plain = plain_schema(source.decoding)
+        if plain is not None:
+            return JsonRows(source, shares, plain.serialize().to_pybytes())
+    return None
 
 
 def exchanged_rows(run: StageRun, exchange: Exchange, event_time: MeasuredEventTime) -> KeyedRows:
@@ -370,82 +424,21 @@ def keyed_blocks(blocks: Partitions, exchange: Exchange) -> KeyedRows:
     )
 
 
-def _feed(node: StageNode, given: Input, found: FileRows) -> Feed | None:
-    if node.operation.__class__ is WindowTopN and not given.keys:
-        assert isinstance(node.operation, WindowTopN)
-        if not isinstance(node.operation.window, Attached):
-            return None  # Spark computes the window from the row.
-        hashed: tuple[str, ...] = ("window_start",)
-    else:
-        hashed = given.keys
-    operation = wanted(node.operation)
-    return Feed(rows=found, schema=found.schema, given=given, hashed=hashed, wanted=operation)
-
-
-def _file_rows(run: StageRun, given: Input) -> FileRows | None:
-    parallelism = run.task.parallelism
-    if given.producer not in run.job.pipeline.sources:
-        stream = run.given.streams[given.producer]
-        segments = share(stream.segments, parallelism)
-        return StreamRows(run.job.location, segments, stream.schema)
-    source = open_source(run.job, given.producer, run.configuration.params)
-    shares = share(run.plan.source(given.producer).slices, parallelism)
-    if isinstance(source, ParquetSource):
-        return ParquetRows(source, shares, source.schema().serialize().to_pybytes())
-    if isinstance(source, FilesSource):
-        plain = plain_schema(source.decoding)
-        if plain is not None:
-            return JsonRows(source, shares, plain.serialize().to_pybytes())
-    return None
-
-
-def _is_known_to_spark(feed: Feed) -> bool:
-    """Whether Spark's types hold each column unchanged; if not, Spark has to read the rows."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-    schema = to_table(feed.prepared_schema.to_frame()).schema
-    try:
-        of_spark = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
-    except PySparkException:
-        return False
-    frame = pl.from_arrow(of_spark.empty_table())
-    assert isinstance(frame, pl.DataFrame)
-    return frame.schema == feed.prepared_schema
-
-
 def _serialized(feed: Feed) -> bytes:
     body: bytes = to_table(pl.DataFrame(schema=feed.sent)).schema.serialize().to_pybytes()
     return body
 
 
-SUBTASK = "_subtask"  # The subtask of a row; Spark's partitioner reads it.
-
-# From this many rows per key, grouping in the JVM before the shuffle is faster than without.
-# Measured with 5 million rows on two cores: 2.9 s instead of 5.5 s at 50 rows per key, 7.3 s
-# instead of 5.5 s at 5 rows per key.
-PRE_AGGREGATED_ROWS_PER_GROUP = 10.0
-
-# The same for Python, where it hashes the groups alone.  Measured with 5 rows per key: 1.8 CPU s
-# in Python instead of 2.2.
-GROUPED_ROWS_PER_GROUP = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedRows:
-    """Rows, placed on the subtasks that own their keys.
-
-    ``schemas`` are the serialized Arrow schemas of each input's rows, as a subtask gets them;
-    ``tables`` the operator's keyed state, and ``result`` the columns that it yields.  With
-    ``is_exchanged`` the rows are blocks of rows.
-    """
-
-    rows: Partitions
-    schemas: tuple[bytes, ...]
-    result: pl.Schema
-    is_pre_aggregated: bool = False
-    is_exchanged: bool = False
-    tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
+def _rows_by_spark(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
+    if run.node.is_stateful:
+        rows_per_group = run.before.rows_per_group if run.before is not None else None
+        sides = keyed_inputs(run.node, inputs, lookup_table(run))
+        return keyed_rows(sides, run.node, run.task, rows_per_group)
+    rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
+    if len(inputs) > 1:  # Each input was read over as many partitions as there are subtasks.
+        rows = rows.coalesce(run.task.parallelism)
+    result = {name: of for name, of in polars_schema(rows).items() if name != WEIGHT}
+    return KeyedRows(rows=Frame(rows), schemas=(_schema(rows),), result=pl.Schema(result))
 
 
 def keyed_rows(
@@ -467,7 +460,7 @@ def keyed_rows(
         side.select(*columns_named(needed_columns(side.columns, given, operator)))
         for side, given in zip(sides, node.shuffled, strict=True)
     ]
-    schemas = tuple(_arrow_schema(side) for side in sides)
+    schemas = tuple(map(_schema, sides))
     partial = _partial_for(operator, sides, rows_per_group)
     if partial is not None:
         hashed = _hashed(_pre_aggregated(sides[0], partial), node, node.inputs[0])
@@ -488,6 +481,26 @@ def keyed_rows(
     )
 
 
+def with_computed_columns(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
+    """*rows* with the columns that the declaration computes."""
+    from pyspark.sql.functions import expr
+
+    for name, expression in given.key_expressions.items():
+        rows = rows.withColumn(name, expr(expression))
+    for computed in to_compute(wanted(node.operation), rows.columns):
+        rows = rows.withColumn(computed.column, expr(computed.sql))
+    return _hashed(rows, node, given)
+
+
+def _hashed(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
+    if HASH in (name.lower() for name in rows.columns):
+        raise ConfigurationError(
+            f"stage {node.uid!r} reads a column {HASH!r} of {given.producer!r}, a name that sluice "
+            f"gives to a column of its own; rename it before: select('{HASH} AS ...')"
+        )
+    return rows.withColumn(HASH, hash_of_keys(node, given))
+
+
 def hash_of_keys(node: StageNode, given: Input) -> Column:
     """The hash that decides a row's key group: Spark's xxhash64 of its key, or of its window."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
@@ -506,42 +519,22 @@ def hash_of_keys(node: StageNode, given: Input) -> Column:
             return F.lit(0).cast("bigint")  # A row is in several windows: all go to one subtask.
 
 
-def with_computed_columns(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
-    """*rows* with the columns that the declaration computes."""
-    from pyspark.sql.functions import expr
-
-    for name, expression in given.key_expressions.items():
-        rows = rows.withColumn(name, expr(expression))
-    for one in to_compute(wanted(node.operation), rows.columns):
-        rows = rows.withColumn(one.column, expr(one.sql))
-    return _hashed(rows, node, given)
-
-
-def _hashed(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
-    if HASH in (name.lower() for name in rows.columns):
-        raise ConfigurationError(
-            f"stage {node.uid!r} reads a column {HASH!r} of {given.producer!r}, a name that sluice "
-            f"gives to a column of its own; rename it before: select('{HASH} AS ...')"
-        )
-    return rows.withColumn(HASH, hash_of_keys(node, given))
-
-
 def needed_columns(columns: Sequence[str], given: Input, operator: Operator) -> list[str]:
     """Those of *columns* that the stage uses; a shuffle would move the others for nothing."""
     needed = operator.needed_columns()
-    mine = [HASH, WEIGHT, *(name for name in columns if name.startswith(COMPUTED))]
+    reserved = [HASH, WEIGHT, *(name for name in columns if name.startswith(COMPUTED))]
     if MALFORMED_COLUMN in columns:
-        mine += [MALFORMED_COLUMN, RAW, SOURCE]
+        reserved += [MALFORMED_COLUMN, RAW, SOURCE]
     if needed is None:
-        return [name for name in columns if name != SOURCE or name in mine]
-    wanted = dict.fromkeys((*given.keys, *needed, *mine))
-    return [name for name in wanted if name in columns]
+        return [name for name in columns if name != SOURCE or name in reserved]
+    names = dict.fromkeys((*given.keys, *needed, *reserved))
+    return [name for name in names if name in columns]
 
 
 def is_pre_aggregated(rows_per_group: float | None, *, hashes_groups: bool = False) -> bool:
     """Whether an epoch with so many rows per key is grouped before the shuffle.
 
-    With *hashes_groups* by Python, which then need not hash each row.
+    With *hashes_groups* Python groups, which then need not hash each row.
     """
     least = GROUPED_ROWS_PER_GROUP if hashes_groups else PRE_AGGREGATED_ROWS_PER_GROUP
     return rows_per_group is not None and rows_per_group >= least
@@ -550,9 +543,10 @@ def is_pre_aggregated(rows_per_group: float | None, *, hashes_groups: bool = Fal
 def _partial_for(
     operator: Operator, sides: Sequence[DataFrame], rows_per_group: float | None
 ) -> SparkPartial | None:
-    is_worth_it = is_pre_aggregated(rows_per_group)
     may_be_malformed = MALFORMED_COLUMN in sides[0].columns
-    if not is_worth_it or may_be_malformed or len(sides) > 1 or operator.is_order_sensitive:
+    if may_be_malformed or len(sides) > 1 or operator.is_order_sensitive:
+        return None
+    if not is_pre_aggregated(rows_per_group):
         return None
     return operator.spark_partial()
 
@@ -567,7 +561,7 @@ def _pre_aggregated(rows: DataFrame, partial: SparkPartial) -> DataFrame:
 
 
 def _both(sides: Sequence[DataFrame]) -> DataFrame:
-    """Both inputs of a join as one DataFrame: a row has nulls in the columns of the other input."""
+    """Both inputs of a join as one DataFrame; a row has nulls in the columns of the other input."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     tagged = [
@@ -599,58 +593,24 @@ def _placed(hashed: DataFrame, task: TaskPlan) -> DataFrame:
     return placed.repartitionById(parallelism, SUBTASK).drop(SUBTASK)
 
 
-def _arrow_schema(rows: DataFrame) -> bytes:
+def _schema(rows: DataFrame) -> bytes:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    schema = to_arrow_schema(rows.schema, timezone="UTC")
-    body: bytes = schema.serialize().to_pybytes()
+    body: bytes = to_arrow_schema(rows.schema, timezone="UTC").serialize().to_pybytes()
     return body
 
 
 def polars_schema(rows: DataFrame) -> pl.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    frame = pl.from_arrow(to_arrow_schema(rows.schema, timezone="UTC").empty_table())
-    assert isinstance(frame, pl.DataFrame)
+    frame = to_frame(to_arrow_schema(rows.schema, timezone="UTC").empty_table())
     return frame.drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False).schema
-
-
-MAX_MILLIS = (2**63 - 1) // 1000  # To milliseconds, from an instant's microseconds.
-
-_MILLIS = re.compile(r"timestamp_millis\(\s*([\w.]+)\s*\)", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredEventTime:
-    """The event times of an epoch.
-
-    ``measured_ms`` are those that the driver measured, per ``source/partition``; ``by_subtasks``
-    is the source whose event times the subtasks measure as its rows pass.  With a ``clock`` those
-    of the inputs ``timed`` come with the rows, and ``time`` lacks the watermark of the epoch's end.
-    """
-
-    time: EpochTime
-    measured_ms: dict[str, int] = field(default_factory=dict[str, int])
-    by_subtasks: str | None = None
-    clock: CarriedClock | ChainedClock | None = None
-    timed: dict[int, TimedInput] = field(default_factory=dict[int, TimedInput])
-
-
-def chained_event_time(producer: StageRun, run: StageRun) -> MeasuredEventTime:
-    """The event times of *run*, a stage that is chained to *producer*."""
-    floor_ms = run.before.watermark_ms if run.before is not None else MIN_WATERMARK
-    clock = ChainedClock(
-        producer=producer.node.uid,
-        before=stage_clock(run.job, run.plan, producer.node.uid, None, producer.before),
-        floor_ms=floor_ms,
-    )
-    return MeasuredEventTime(time=epoch_time(run, floor_ms), clock=clock)
 
 
 def measured_event_time(run: StageRun, feeds: tuple[Feed, ...] | None) -> MeasuredEventTime:
     """The event times of *run*, measured now or as the rows pass.
 
-    *feeds* are its inputs where it bypasses the JVM.
+    *feeds* are those of its exchange; None if Spark reads its rows.
     """
     node, before = run.node, run.before
     sides = _measured_sides(run)
@@ -667,15 +627,26 @@ def measured_event_time(run: StageRun, feeds: tuple[Feed, ...] | None) -> Measur
             timed=timed,
         )
     measured: dict[str, int] = {}
-    for side, seen in _event_times_by_input(run, sides).items():
+    for side, times_ms in _event_times_by_input(run, sides).items():
         source = node.inputs[side].producer
-        own = {f"{source}/{partition}": at_ms for partition, at_ms in seen.items()}
+        own = {f"{source}/{partition}": at_ms for partition, at_ms in times_ms.items()}
         measured = latest(measured, own)
     return MeasuredEventTime(
         time=epoch_time(run, clock.watermark_ms(measured)),
         measured_ms=measured,
         by_subtasks=node.inputs[0].producer if _is_measured_after_transform(run) else None,
     )
+
+
+def chained_event_time(producer: StageRun, run: StageRun) -> MeasuredEventTime:
+    """The event times of *run*, a stage that is chained to *producer*."""
+    floor_ms = run.before.watermark_ms if run.before is not None else MIN_WATERMARK
+    clock = ChainedClock(
+        producer=producer.node.uid,
+        before=stage_clock(run.job, run.plan, producer.node.uid, None, producer.before),
+        floor_ms=floor_ms,
+    )
+    return MeasuredEventTime(time=epoch_time(run, floor_ms), clock=clock)
 
 
 def epoch_time(run: StageRun, watermark_ms: int) -> EpochTime:
@@ -694,6 +665,27 @@ def _measured_sides(run: StageRun) -> dict[int, SourceCut]:
         for side, given in enumerate(run.node.inputs)
         if given.event_time is not None and _holds_back_watermark(run, given)
     }
+
+
+def _holds_back_watermark(run: StageRun, given: Input) -> bool:
+    is_source = given.producer in run.job.pipeline.sources
+    return is_source and not (run.plan.drains or run.plan.source(given.producer).exhausted)
+
+
+def _timed_inputs(
+    run: StageRun, feeds: tuple[Feed, ...], sides: Mapping[int, SourceCut]
+) -> dict[int, TimedInput] | None:
+    """The inputs that readers measure as they read them; None if Spark has to measure one."""
+    timed: dict[int, TimedInput] = {}
+    for side, cut in sides.items():
+        rows = feeds[side].rows
+        assert isinstance(rows, ParquetRows | JsonRows), "no other source goes past the JVM"
+        alone = feeds[side].of_event_time()
+        if not alone.plain.is_possible:
+            return None
+        heads = replace(rows, shares=share(cut.heads, run.task.parallelism))
+        timed[side] = TimedInput(feed=alone, heads=replace(alone, rows=heads))
+    return timed
 
 
 def _event_times_by_input(
@@ -715,15 +707,10 @@ def _event_times_by_input(
     }
 
 
-def _holds_back_watermark(run: StageRun, given: Input) -> bool:
-    is_source = given.producer in run.job.pipeline.sources
-    return is_source and not (run.plan.drains or run.plan.source(given.producer).exhausted)
-
-
 def _is_measured_after_transform(run: StageRun) -> bool:
     """Whether the subtasks measure event times, as rows pass.
 
-    They do where a transform computes the event time, and where no row is filtered out before.
+    They do where a transform may compute the event time, and where a lookup passes every row on.
     """
     node = run.node
     given = node.inputs[0]
@@ -742,38 +729,15 @@ def _head_partitions(cut: SourceCut) -> frozenset[str]:
     return frozenset(piece.partition for piece in cut.heads)
 
 
-def _timed_inputs(
-    run: StageRun, feeds: tuple[Feed, ...], sides: Mapping[int, SourceCut]
-) -> dict[int, TimedInput] | None:
-    """The inputs that readers measure as they read them; None if Spark has to measure one."""
-    timed: dict[int, TimedInput] = {}
-    for side, cut in sides.items():
-        rows = feeds[side].rows
-        assert isinstance(rows, ParquetRows | JsonRows), "no other source goes past the JVM"
-        alone = feeds[side].of_event_time()
-        if not alone.plain.is_possible:
-            return None
-        heads = replace(rows, shares=share(cut.heads, run.task.parallelism))
-        timed[side] = TimedInput(feed=alone, heads=replace(alone, rows=heads))
-    return timed
-
-
 def _by_spark(run: StageRun, given: Input, cut: SourceCut) -> Times:
     assert given.event_time is not None
     renamed = {new: name for name, new in given.renames.items()}
     at = renamed.get(given.event_time, given.event_time)
     steps = computing(given.steps, at)
-    looked_at = replace(cut, slices=(*cut.slices, *cut.heads))
-    rows = read_source(run, given.producer, looked_at, steps, [at])
+    with_heads = replace(cut, slices=(*cut.slices, *cut.heads))
+    rows = read_source(run, given.producer, with_heads, steps, [at])
     alone = replace(given, steps=tuple(map(_without_overflow, steps)))
     return _measured(projected(rows, alone), given.event_time)
-
-
-def _measured_after_transform(run: StageRun, given: Input, cut: SourceCut) -> Times:
-    assert given.event_time is not None
-    rows = projected(read_source(run, given.producer, cut, given.steps), given)
-    result = transformed(run.node, [rows], lookup_table(run), run.configuration.params)
-    return _measured(result, given.event_time)
 
 
 def _without_overflow(step: Step) -> Step:
@@ -784,13 +748,20 @@ def _without_overflow(step: Step) -> Step:
     return Projection(tuple(_MILLIS.sub(guarded, column) for column in step.columns))
 
 
+def _measured_after_transform(run: StageRun, given: Input, cut: SourceCut) -> Times:
+    assert given.event_time is not None
+    rows = projected(read_source(run, given.producer, cut, given.steps), given)
+    result = transformed(run.node, [rows], lookup_table(run), run.configuration.params)
+    return _measured(result, given.event_time)
+
+
 def _measured(rows: DataFrame, event_time: str) -> Times:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     if MALFORMED_COLUMN in rows.columns:
         rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
     (at,) = columns_named([event_time])
-    seen = (
+    times = (
         rows.groupBy(F.col(f"{SOURCE}.partition").alias("partition"))
         .agg(
             F.unix_millis(F.min(at)).alias("least_ms"),
@@ -799,14 +770,38 @@ def _measured(rows: DataFrame, event_time: str) -> Times:
         .where("most_ms IS NOT NULL")
         .collect()
     )
-    return {row["partition"]: (row["least_ms"], row["most_ms"]) for row in seen}
+    return {row["partition"]: (row["least_ms"], row["most_ms"]) for row in times}
 
 
-log = logging.getLogger(__name__)
+@uncollected
+def take_over_compactions(
+    job: Job, stage: str, state: tuple[tuple[StateHandle, ...], ...]
+) -> tuple[tuple[StateHandle, ...], ...]:
+    """The state of each subtask, with merged runs in place of those that they replace.
+
+    Records of compactions are read only if some subtask has runs to merge.
+    """
+    if not any(_is_due(handles) for handles in state):
+        return state
+    merges = Merges(compactions_of(job, stage))
+    return tuple(merges.applied_to(handles) for handles in state)
+
+
+def _is_due(handles: Sequence[StateHandle]) -> bool:
+    tables = {handle.table for handle in handles}
+    return any(
+        runs_to_merge([run.rows for run in sorted_runs(h for h in handles if h.table == name)]) > 1
+        for name in tables
+    )
 
 
 def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, StateSchema]) -> int:
-    """Merge the stage's state, named by *acks*, where it has too many runs; return the merges."""
+    """Merge the stage's state, named by *acks*, where it has too many runs; return the merges.
+
+    It is a small Spark job, off the critical path.  It reads the runs that the acks name and
+    records the merged ones; a later epoch uses these if it still has all of the runs that they
+    replace.  A crash, or a second compaction, leaves only garbage.
+    """
     merges = tuple(
         merge
         for ack in acks
@@ -840,28 +835,6 @@ def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, State
     return len(merged)
 
 
-@uncollected
-def take_over_compactions(
-    job: Job, stage: str, state: tuple[tuple[StateHandle, ...], ...]
-) -> tuple[tuple[StateHandle, ...], ...]:
-    """The state of each subtask, with merged runs in the place of those that they replace.
-
-    Records of compactions are read only if some subtask has runs to merge.
-    """
-    if not any(_is_due(handles) for handles in state):
-        return state
-    merges = Merges(compactions_of(job, stage))
-    return tuple(merges.applied_to(handles) for handles in state)
-
-
-def _is_due(handles: Sequence[StateHandle]) -> bool:
-    tables = {handle.table for handle in handles}
-    return any(
-        runs_to_merge([run.rows for run in sorted_runs(h for h in handles if h.table == name)]) > 1
-        for name in tables
-    )
-
-
 def _due(ack: Ack, table: str, schema: StateSchema) -> DueMerge | None:
     runs = sorted_runs(handle for handle in ack.state if handle.table == table)
     count = runs_to_merge([run.rows for run in runs])
@@ -877,14 +850,12 @@ def _due(ack: Ack, table: str, schema: StateSchema) -> DueMerge | None:
     )
 
 
-_NOWHERE = StoreLocation("memory://nowhere")
-
-
 def rows_pass_jvm(pipeline: Pipeline, params: Mapping[str, str], endpoint_url: str | None) -> bool:
     """Whether Spark may have to read, transform or sort rows of some stage.
 
-    No only if all sources are Parquet files, some of which are there, and each stage has an
-    exchange of its own: of JSON one line may be left to Spark.
+    It is known before a Spark is started, so that its JVM need not compile code twice that only
+    schedules tasks (``spark/session.py``).  False only if all sources are Parquet files, some of
+    which are there, and each stage has an exchange: of JSON a line may be left to Spark.
     """
     rows: dict[str, FileRows] = {}
     try:
@@ -899,6 +870,6 @@ def rows_pass_jvm(pipeline: Pipeline, params: Mapping[str, str], endpoint_url: s
                 return True
             yields = stream_schema(stage, exchange.operator.output_schema)
             rows[uid] = StreamRows(_NOWHERE, (), yields)
-    except ConfigurationError:  # The check of the pipeline says so, or the first epoch.
+    except ConfigurationError:  # The check of the pipeline raises it again, or the first epoch.
         return True
     return False

@@ -1,21 +1,10 @@
 """The rows of a stage's inputs, as DataFrames: a source's slices or a stream's segments.
 
+Python reads both in ``mapInArrow``, spread over exactly *parallelism* Spark partitions, so that no
+S3 jar is needed and partition i is subtask i of a stage that does not shuffle.
+
 Rows may have reserved columns: ``_source``, the origin of a row; ``_malformed``, why it could not
 be read, and ``_raw``, its text; ``_weight``, -1 for a row that is taken back.
-
-Readers of a stage's inputs: slices of a source, or segments of a stream, as a DataFrame.
-
-Both are read by Python in ``mapInArrow``, spread over exactly *parallelism* Spark partitions, so
-that no S3 jar is needed and partition i is subtask i of a stage that does not shuffle.
-
-Decoding of a column of JSON or CSV text to columns, in Spark.
-
-A text is one record, or it is malformed: no part of it is silently dropped or misread.
-``from_json`` stops behind the first value, whatever follows, and ``from_csv`` closes a quote that
-is open at the end.  So an extra field is appended to each text, and a record is good if that field
-was decoded.
-
-The keyed state of a stage as a Spark DataFrame, read by the executors.
 """
 
 from __future__ import annotations
@@ -52,89 +41,45 @@ from sluice.surface.state import StateTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)
+
+OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
+SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
+ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
+DECODED_RECORD = "_record"
+CORRUPT = "_corrupt"
+MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+BLANKS = " \t"
+T = TypeVar("T")
 
 
 def read_inputs(run: StageRun) -> list[DataFrame]:
     """The epoch's rows of each input that is shuffled, filtered and projected as declared."""
-    sides = [side for side, given in enumerate(run.node.inputs) if not given.is_broadcast]
-    return [_read_input(run, side) for side in sides]
+    inputs = enumerate(run.node.inputs)
+    return [_read_input(run, side) for side, given in inputs if not given.is_broadcast]
 
 
-def lookup_table(run: StageRun) -> DataFrame | None:
-    """The table that a lookup's barrier pinned; None for any other stage."""
-    lookup = lookup_of(run.node)
-    if lookup is None:
-        return None
-    handle = run.plan.source(lookup.table).table
-    assert handle is not None, "a plan pins every table source"
-    pinned = SegmentCache(run.job.location, run.job.store).open(handle)
-    rows = run.spark.createDataFrame(for_spark(pinned))
-    source = open_source(run.job, lookup.table, run.configuration.params)
-    return rows if source.decoding is None else table_rows(lookup.table, rows, source.decoding)
+def _read_input(run: StageRun, side: int) -> DataFrame:
+    given = run.node.inputs[side]
+    if given.producer in run.job.pipeline.sources:
+        cut = run.plan.source(given.producer)
+        rows = read_source(run, given.producer, cut, given.steps)
+        if MALFORMED_COLUMN in rows.columns and not _is_first_reader(run, side):
+            rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
+        return projected(rows, given)
+    stream = run.given.streams[given.producer]
+    schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
+    rows = read_segments(run.spark, run.job.location, stream.segments, schema, run.task.parallelism)
+    is_added_up = run.node.is_stateful and lookup_of(run.node) is None
+    if stream.has_waited and given.kind != Append() and not is_added_up:
+        rows = net_changes(rows, run.task.parallelism)
+    return renamed(rows, given)
 
 
-def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:
-    """The rows in the lines of a table source.
-
-    A malformed line is an error: without its row, lookups would silently find nothing.
-    """
-    origin = "struct(file AS partition, line_number - 1 AS record)"
-    rows = decoded_text(lines.selectExpr(how.column, *how.keeps, f"{origin} AS {SOURCE}"), how)
-    place = f"'line ', {SOURCE}.record + 1, ' of ', {SOURCE}.partition"
-    words = f"concat({place}, ', which table source {uid} reads, is ', {MALFORMED_COLUMN})"
-    readable = rows.where(f"{MALFORMED_COLUMN} IS NULL OR raise_error({words}) IS NOT NULL")
-    return readable.drop(*OURS)
-
-
-def lookup_of(node: StageNode) -> Lookup | None:
-    match node.operation:
-        case Lookup() as lookup:
-            return lookup
-        case KeyedLookup(lookup=lookup):
-            return lookup
-        case _:
-            return None
-
-
-def keyed_inputs(
-    node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None
-) -> Sequence[DataFrame]:
-    """The inputs of a stage with keyed state.
-
-    Those of a keyed lookup are its new rows, joined with the table, and rows that are not looked
-    up, with the keys that have rows taken back.
-    """
-    if not isinstance(node.operation, KeyedLookup):
-        return inputs
-    from pyspark.sql.functions import lit
-
-    assert table is not None
-    (rows,) = inputs
-    new = _look_up(node.operation.lookup, rows.where(f"{WEIGHT} > 0"), table)
-    added = {
-        field.name: lit(None).cast(field.dataType)
-        for field in new.schema.fields
-        if field.name in node.operation.lookup.add
-    }
-    gone = rows.where(f"{WEIGHT} < 0").withColumns(added)
-    return [new.unionByName(gone)]
-
-
-def transformed(
-    node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None, params: Mapping[str, str]
-) -> DataFrame:
-    """The result of a stateless stage, which Spark's JVM computes from the inputs."""
-    rows = _united(inputs)
-    match node.operation:
-        case Transform(function=function, arguments=arguments):
-            resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
-            return _checked(node, rows, function(rows, **resolved))
-        case Lookup() as lookup:
-            assert table is not None
-            return _look_up(lookup, rows, table)
-        case _:
-            return rows
+def _is_first_reader(run: StageRun, side: int) -> bool:
+    """Whether this input reports the malformed rows of its source: one input of one stage does."""
+    producer = run.node.inputs[side].producer
+    first = run.job.pipeline.consumers_of(producer)[0]
+    return first.uid == run.node.uid and first.producers.index(producer) == side
 
 
 def projected(rows: DataFrame, given: Input) -> DataFrame:
@@ -161,30 +106,6 @@ def renamed(rows: DataFrame, given: Input) -> DataFrame:
     for name, new in given.renames.items():
         rows = rows.withColumnRenamed(name, new)
     return rows
-
-
-def _read_input(run: StageRun, side: int) -> DataFrame:
-    given = run.node.inputs[side]
-    if given.producer in run.job.pipeline.sources:
-        cut = run.plan.source(given.producer)
-        rows = read_source(run, given.producer, cut, given.steps)
-        if MALFORMED_COLUMN in rows.columns and not _is_first_reader(run, side):
-            rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
-        return projected(rows, given)
-    stream = run.given.streams[given.producer]
-    schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
-    rows = read_segments(run.spark, run.job.location, stream.segments, schema, run.task.parallelism)
-    is_added_up = run.node.is_stateful and lookup_of(run.node) is None
-    if stream.has_waited and given.kind != Append() and not is_added_up:
-        rows = net_changes(rows, run.task.parallelism)
-    return renamed(rows, given)
-
-
-def _is_first_reader(run: StageRun, side: int) -> bool:
-    """Whether this input reports the malformed rows of its source: one input of one stage does."""
-    producer = run.node.inputs[side].producer
-    first = run.job.pipeline.consumers_of(producer)[0]
-    return first.uid == run.node.uid and first.producers.index(producer) == side
 
 
 def net_changes(rows: DataFrame, parallelism: int) -> DataFrame:
@@ -221,58 +142,6 @@ def read_source(
             return read_columns(run.spark, source, columns, cut.slices, run.task.parallelism)
     rows = read_slices(run.spark, source, cut.slices, run.task.parallelism)
     return rows if source.decoding is None else decoded_text(rows, source.decoding)
-
-
-def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
-    """Refuse a function that drops the column of malformed rows, or that of weights."""
-    for name in (MALFORMED_COLUMN, WEIGHT):
-        if name in rows.columns and name not in result.columns:
-            raise ConfigurationError(
-                f"the function of stage {node.uid!r} drops the column {name!r}; keep it: it "
-                "says which rows could not be read, or are taken back"
-            )
-    return result
-
-
-def _united(inputs: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all *inputs*.
-
-    An input without a reserved column that another one has gets its default: a weight of 1, and
-    an unknown origin.
-    """
-    from pyspark.sql.functions import lit
-
-    if len(inputs) == 1:
-        return inputs[0]
-    ours = {
-        field.name: lit(1 if field.name == WEIGHT else None).cast(field.dataType)
-        for rows in inputs
-        for field in rows.schema.fields
-        if field.name in OURS
-    }
-    completed = [
-        rows.withColumns({name: one for name, one in ours.items() if name not in rows.columns})
-        for rows in inputs
-    ]
-    return reduce(lambda one, other: one.unionByName(other), completed)
-
-
-def _look_up(lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
-    from pyspark.sql.functions import broadcast
-
-    columns = {**lookup.on, **lookup.add}
-    wanted = table.selectExpr(
-        *(f"{expression} AS {quoted(column)}" for column, expression in columns.items())
-    )
-    matched = "inner" if lookup.add else "left_semi"
-    how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
-    return rows.join(broadcast(wanted), on=list(lookup.on), how=how)
-
-
-T = TypeVar("T")
-
-SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
-ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
 
 
 def read_slices(
@@ -342,27 +211,18 @@ def read_segments(
     return _read_in_parallel(spark, read, schema, parallelism)
 
 
-def for_spark(table: pa.Table) -> pa.Table:
-    """*table* with types that Spark accepts from Python."""
-    fields = [field.with_type(_for_spark(field.type)) for field in table.schema]
-    return table.cast(pa.schema(fields))
+def state_dataframe(spark: SparkSession, state: StateTable) -> DataFrame:
+    """The live rows of *state*, read by the executors: a partition per subtask that wrote it."""
 
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for subtask in _partitions(batches):
+            for piece in state.pieces(subtask):
+                yield from to_table(piece).cast(schema).to_batches()
 
-def _for_spark(dtype: pa.DataType) -> pa.DataType:
-    """*dtype* with plain lists, as Spark accepts no large ones, which segments have."""
-    if pa.types.is_large_list(dtype) or pa.types.is_list(dtype):
-        return pa.list_(dtype.value_field.with_type(_for_spark(dtype.value_type)))
-    if pa.types.is_struct(dtype):
-        return pa.struct([field.with_type(_for_spark(field.type)) for field in dtype])
-    if pa.types.is_map(dtype):
-        return pa.map_(_for_spark(dtype.key_type), _for_spark(dtype.item_type))
-    return dtype
-
-
-def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:
-    """*items* in *parallelism* shares of neighbours, whose sizes differ by at most one."""
-    bounds = [len(items) * index // parallelism for index in range(parallelism + 1)]
-    return tuple(tuple(items[start:end]) for start, end in pairwise(bounds))
+    if state.migrating is not None:
+        take_along(state.migrating)
+    schema = to_table(state.schema().columns.to_frame()).schema
+    return _read_in_parallel(spark, read, schema, len(state.subtasks))
 
 
 def _read_in_parallel(
@@ -380,6 +240,12 @@ def _read_in_parallel(
 def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
     for batch in batches:
         yield from batch.column(0).to_pylist()
+
+
+def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:
+    """*items* in *parallelism* shares of neighbours, whose sizes differ by at most one."""
+    bounds = [len(items) * index // parallelism for index in range(parallelism + 1)]
+    return tuple(tuple(items[start:end]) for start, end in pairwise(bounds))
 
 
 def with_origin(schema: pa.Schema) -> pa.Schema:
@@ -401,15 +267,31 @@ def rows_with_origin(
     return pa.RecordBatch.from_arrays([*batch.columns, origin], schema=schema)
 
 
-DECODED_RECORD = "_record"
-CORRUPT = "_corrupt"
-MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+def for_spark(table: pa.Table) -> pa.Table:
+    """*table* with types that Spark accepts from Python."""
+    fields = [field.with_type(_for_spark(field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields))
 
-BLANKS = " \t"
+
+def _for_spark(dtype: pa.DataType) -> pa.DataType:
+    """*dtype* with plain lists, as Spark accepts no large ones, which segments have."""
+    if pa.types.is_large_list(dtype) or pa.types.is_list(dtype):
+        return pa.list_(dtype.value_field.with_type(_for_spark(dtype.value_type)))
+    if pa.types.is_struct(dtype):
+        return pa.struct([field.with_type(_for_spark(field.type)) for field in dtype])
+    if pa.types.is_map(dtype):
+        return pa.map_(_for_spark(dtype.key_type), _for_spark(dtype.item_type))
+    return dtype
 
 
 def decoded_text(rows: DataFrame, how: TextDecoding) -> DataFrame:
-    """The decoded columns of a column of text; blank texts are no rows."""
+    """The decoded columns of a column of text; blank texts are no rows.
+
+    A text is one record, or it is malformed: no part of it is silently dropped or misread.
+    ``from_json`` stops behind the first value, whatever follows, and ``from_csv`` closes a quote
+    that is open at the end.  So an extra field is appended to each text, and a record is good if
+    that field was decoded.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     text = F.col(how.column)
@@ -417,10 +299,10 @@ def decoded_text(rows: DataFrame, how: TextDecoding) -> DataFrame:
     if how.has_header:
         rows = rows.where(f"{SOURCE}.record > 0")
     if how.format == "json":
-        what, read, held = "a JSON object", _from_json(text, how), f"{DECODED_RECORD}.record.*"
+        what, read, columns = "a JSON object", _from_json(text, how), f"{DECODED_RECORD}.record.*"
         is_there = f"{DECODED_RECORD}.record IS NOT NULL"
     else:
-        what, read, held = "a CSV row", _from_csv(text, how), f"{DECODED_RECORD}.*"
+        what, read, columns = "a CSV row", _from_csv(text, how), f"{DECODED_RECORD}.*"
         is_there = "true"
     is_good = F.expr(
         f"coalesce({DECODED_RECORD}.{CORRUPT} IS NULL AND {DECODED_RECORD}.{END} = '{END}'"
@@ -431,9 +313,15 @@ def decoded_text(rows: DataFrame, how: TextDecoding) -> DataFrame:
         rows.withColumn(DECODED_RECORD, read)
         .withColumn(MALFORMED_COLUMN, F.when(~is_good, f"not {what} of the source's schema"))
         .withColumn(RAW, F.when(~is_good, text))
-        .select(held, *columns_named(how.keeps), SOURCE, MALFORMED_COLUMN, RAW)
+        .select(columns, *columns_named(how.keeps), SOURCE, MALFORMED_COLUMN, RAW)
         .drop(END, CORRUPT)
     )
+
+
+def _blanks(how: TextDecoding) -> str:
+    """The characters of a blank text; a delimiter is none, as it makes a row of empty fields."""
+    delimiter = delimiter_of(how) if how.format == "csv" else ""
+    return "".join(blank for blank in BLANKS if blank not in delimiter)
 
 
 def _from_json(text: Column, how: TextDecoding) -> Column:
@@ -453,24 +341,121 @@ def _from_csv(text: Column, how: TextDecoding) -> Column:
     return F.from_csv(with_end, schema, {**MODE, **how.options})
 
 
-def _blanks(how: TextDecoding) -> str:
-    """The characters of a blank text; a delimiter is none, as it makes a row of empty fields."""
-    delimiter = delimiter_of(how) if how.format == "csv" else ""
-    return "".join(blank for blank in BLANKS if blank not in delimiter)
+def lookup_table(run: StageRun) -> DataFrame | None:
+    """The table that a lookup's barrier pinned; None for any other stage."""
+    lookup = lookup_of(run.node)
+    if lookup is None:
+        return None
+    handle = run.plan.source(lookup.table).table
+    assert handle is not None, "a plan pins every table source"
+    pinned = SegmentCache(run.job.location, run.job.store).open(handle)
+    rows = run.spark.createDataFrame(for_spark(pinned))
+    source = open_source(run.job, lookup.table, run.configuration.params)
+    return rows if source.decoding is None else table_rows(lookup.table, rows, source.decoding)
 
 
-def state_dataframe(spark: SparkSession, state: StateTable) -> DataFrame:
-    """The live rows of *state*, a partition per subtask that wrote it."""
-    from pyspark.sql.pandas.types import from_arrow_schema
+def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:
+    """The rows in the lines of a table source.
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for subtask in batch.column(0).to_pylist():
-                for piece in state.pieces(subtask):
-                    yield from to_table(piece).cast(schema).to_batches()
+    A malformed line is an error: without its row, lookups would silently find nothing.
+    """
+    origin = "struct(file AS partition, line_number - 1 AS record)"
+    rows = decoded_text(lines.selectExpr(how.column, *how.keeps, f"{origin} AS {SOURCE}"), how)
+    place = f"'line ', {SOURCE}.record + 1, ' of ', {SOURCE}.partition"
+    message = f"concat({place}, ', which table source {uid} reads, is ', {MALFORMED_COLUMN})"
+    readable = rows.where(f"{MALFORMED_COLUMN} IS NULL OR raise_error({message}) IS NOT NULL")
+    return readable.drop(*OURS)
 
-    if state.migrating is not None:
-        take_along(state.migrating)
-    schema = to_table(state.schema().columns.to_frame()).schema
-    count = len(state.subtasks)
-    return spark.range(0, count, 1, count).mapInArrow(read, from_arrow_schema(schema))
+
+def lookup_of(node: StageNode) -> Lookup | None:
+    match node.operation:
+        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+            return lookup
+        case _:
+            return None
+
+
+def keyed_inputs(
+    node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None
+) -> Sequence[DataFrame]:
+    """The inputs of a stage with keyed state.
+
+    A keyed lookup gets one: its new rows, joined with *table*, and the rows that are taken back,
+    which are not looked up.
+    """
+    if not isinstance(node.operation, KeyedLookup):
+        return inputs
+    from pyspark.sql.functions import lit
+
+    assert table is not None
+    (rows,) = inputs
+    joined = _look_up(node.operation.lookup, rows.where(f"{WEIGHT} > 0"), table)
+    added = {
+        field.name: lit(None).cast(field.dataType)
+        for field in joined.schema.fields
+        if field.name in node.operation.lookup.add
+    }
+    taken_back = rows.where(f"{WEIGHT} < 0").withColumns(added)
+    return [joined.unionByName(taken_back)]
+
+
+def transformed(
+    node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None, params: Mapping[str, str]
+) -> DataFrame:
+    """The result of a stateless stage, which Spark's JVM computes from the inputs."""
+    rows = _united(inputs)
+    match node.operation:
+        case Transform(function=function, arguments=arguments):
+            resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
+            return _checked(node, rows, function(rows, **resolved))
+        case Lookup() as lookup:
+            assert table is not None
+            return _look_up(lookup, rows, table)
+        case _:
+            return rows
+
+
+def _united(inputs: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all *inputs*.
+
+    An input without a reserved column that another one has gets its default: a weight of 1, and
+    an unknown origin.
+    """
+    from pyspark.sql.functions import lit
+
+    if len(inputs) == 1:
+        return inputs[0]
+    defaults = {
+        field.name: lit(1 if field.name == WEIGHT else None).cast(field.dataType)
+        for rows in inputs
+        for field in rows.schema.fields
+        if field.name in OURS
+    }
+    completed = [
+        rows.withColumns({name: d for name, d in defaults.items() if name not in rows.columns})
+        for rows in inputs
+    ]
+    return reduce(lambda rows, others: rows.unionByName(others), completed)
+
+
+def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
+    """Refuse a function that drops the column of malformed rows, or that of weights."""
+    for name in (MALFORMED_COLUMN, WEIGHT):
+        if name in rows.columns and name not in result.columns:
+            raise ConfigurationError(
+                f"the function of stage {node.uid!r} drops the column {name!r}; keep it: it "
+                "says which rows could not be read, or are taken back"
+            )
+    return result
+
+
+def _look_up(lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import broadcast
+
+    columns = {**lookup.on, **lookup.add}
+    wanted = table.selectExpr(
+        *(f"{expression} AS {quoted(column)}" for column, expression in columns.items())
+    )
+    matched = "inner" if lookup.add else "left_semi"
+    how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
+    return rows.join(broadcast(wanted), on=list(lookup.on), how=how)

@@ -1,11 +1,10 @@
-"""The Java that runs Spark: found and checked, or an error that says what to install.
+"""The Java that runs Spark, and the archive of its classes.
 
-The archive of Spark's classes with which a JVM of ``sluice run`` starts with a third less CPU.
-
-The JVM that finds none writes one when it ends, in the background, for the next run (class data
-sharing, JEP 350).  It is a file of some 160 MB per Spark, Java and classpath in the user's cache
-folder.  No run needs it: the JVM passes over one that is not of its own classes, and what cannot be
-written is not written.
+Java is found and checked, or an error says what to install.  With the archive a JVM of ``sluice
+run`` starts with a third less CPU.  The JVM that finds none writes one when it ends, in the
+background, for the next run (class data sharing, JEP 350).  It is a file of some 160 MB per Spark,
+Java and classpath in the user's cache folder.  No run needs it: the JVM passes over one that is not
+of its own classes, and what cannot be written is not written.
 """
 
 from __future__ import annotations
@@ -24,13 +23,19 @@ from pathlib import Path
 from sluice.errors import ConfigurationError
 
 MINIMUM_VERSION = 17  # The oldest that Spark 4 runs on.
-
 _INSTALL = (
     "install Java 17 (Debian/Ubuntu: `sudo apt-get install openjdk-17-jre-headless`;"
     " Fedora: `sudo dnf install java-17-openjdk-headless`; macOS: `brew install openjdk@17`)"
 )
 _ANSWER_TIMEOUT_S = 30  # A cold JVM on a loaded machine takes seconds.
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+SWITCH = "SLUICE_CLASS_ARCHIVE"  # "off": neither read nor written.
+# Variables with options of the JVM; one of _DECIDED among them already decides on an archive.
+OPTIONS = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+_DECIDED = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare")
+WRITTEN_WITHIN_S = 3600  # A writer that took longer was killed.
+KEPT_UNUSED_S = 30 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +95,6 @@ def _version(executable: Path) -> int:
     return int(found.group(1))
 
 
-SWITCH = "SLUICE_CLASS_ARCHIVE"  # "off": neither read nor written.
-# Where options of the JVM may come from that decide about an archive of their own.
-OPTIONS = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
-_DECIDED = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare")
-
-WRITTEN_WITHIN_S = 3600  # A writer that took longer was killed.
-KEPT_UNUSED_S = 30 * 24 * 3600
-
-
 def archive_option(java: Path, spark_home: Path, env: Mapping[str, str]) -> str:
     """The JVM's option to read the archive, or to write it; empty for neither.
 
@@ -130,7 +126,7 @@ def _cache_folder(env: Mapping[str, str]) -> Path:
 
 
 def _digest(java: Path, spark_home: Path) -> str:
-    """Of what the JVM compares, too: it refuses an archive of other jars or another Java."""
+    """A digest of what the JVM compares: it refuses an archive of other jars or another Java."""
     real = java.resolve()
     release = real.parent.parent / "release"
     parts = [str(real), release.read_text() if release.is_file() else str(real.stat().st_mtime_ns)]
@@ -160,7 +156,7 @@ def _is_whole(written: Path) -> bool:
 
 
 def _claimed(archive: Path) -> bool:
-    """Whether this run is to write the archive: one at a time does."""
+    """Whether this run is to write the archive, which one run at a time does."""
     claim = _claim(archive)
     with suppress(FileNotFoundError):
         if time.time() - claim.stat().st_mtime > WRITTEN_WITHIN_S:

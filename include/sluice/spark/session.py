@@ -1,22 +1,12 @@
 """Spark sessions: one warm, named session per pipeline on a Spark Connect server, or a local one.
 
 Attaching to a named session and leaving without ``stop()`` keeps its Python workers warm: the next
-task's epoch costs well under a second beyond its work.
-
-The session of a ``sluice run`` on a Spark Connect server that is running already.
-
-Unlike the sessions of Airflow's tasks it is not shared, so two runs of one pipeline do not affect
-each other.  It ends with the run; the server keeps running.
-
-Asks whether a Spark Connect server answers, without a session and without its client library.
-
-An HTTP/2 server greets with its settings.  So a driver that hangs is told from one that works: its
-port alone would be answered by the kernel.
+task's epoch costs well under a second beyond its work.  A ``sluice run`` has a session of its own:
+a JVM that ends with the run, or a session on a Spark Connect server that goes on running.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
@@ -26,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +29,7 @@ from sluice.spark.jvm import archive_option, java_executable
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 # Rows pass mostly through Python, so the JVM's second compiler costs more than it saves until a
@@ -53,7 +44,6 @@ _COMPILED_ONCE = "-XX:TieredStopAtLevel=1"
 # Throughput counts, not pauses: this collector does the least work in total.  Spark's own classes
 # take 60 MB and stay; by default the JVM collects in full three times until it has room for them.
 _JVM_OPTIONS = f"-Dlog4j2.configurationFile={_LOGGING} -XX:+UseParallelGC -XX:MetaspaceSize=128m"
-
 # The settings that results depend on, also set in sessions that exist already: otherwise a day
 # would begin at midnight of the server's time zone, and an overflow be null on some clusters.
 SETTINGS: dict[str, bool | float | int | str | None] = {
@@ -70,145 +60,22 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024**2),
 }
-
 # What a Spark is started with, once, for Python workers that start fast and do not wait for TCP.
 PYTHON_WORKERS = {
     "spark.python.daemon.module": "sluice.spark.worker_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
 }
-
-_LOCAL = re.compile(r"local\[(\d+)[,\]]")  # Of a `*` the JVM decides, not we.
+DEFAULT_PORT = 15002
+ANSWER_TIMEOUT_S = 10.0  # Enough for a server that is starting.
+END_TIMEOUT_S = 5.0  # For the client's threads, which need milliseconds.
+CONNECT_TIMEOUT_S = 3.0  # As the store's: across an ocean it takes 0.3 s.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_NO_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_LOCAL = re.compile(r"local\[(\d+)[,\]]")  # What `*` stands for, the JVM decides.
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Must never change.
 
 
-def session_url(remote: str, pipeline: str) -> str:
-    """The address of *pipeline*'s own session on the Spark Connect server at *remote*.
-
-    Raises:
-        ConfigurationError: *remote* is not of the form ``sc://host:port``.
-    """
-    session_id = uuid.uuid5(_NAMESPACE, pipeline)
-    return remote_of(remote, session_id=str(session_id), user_id="sluice")
-
-
-def remote_of(remote: str, **options: str) -> str:
-    """The address of a Spark Connect server, with *options* such as a token appended to its own.
-
-    Raises:
-        ConfigurationError: *remote* is not of the form ``sc://host:port``.
-    """
-    parts = urlsplit(remote)
-    if parts.scheme != "sc" or not parts.hostname or _port(parts) == 0:
-        raise ConfigurationError(f"the Spark remote is {remote!r}; write sc://host:port")
-    given = "".join(f";{name}={value}" for name, value in options.items())
-    has_options = "/;" in remote
-    return f"{remote.rstrip('/;')}{'' if has_options or not given else '/'}{given}"
-
-
-def _port(parts: SplitResult) -> int | None:
-    """The port of an address; 0 if it is not a number."""
-    try:
-        return parts.port
-    except ValueError:
-        return 0
-
-
-def require_pyspark(who: str) -> None:
-    """Raises ConfigurationError, naming *who* needs it, unless a supported PySpark is installed."""
-    require_installed("pyspark", "pandas", who=who)
-    from pyspark import __version__
-
-    SPARK.check(__version__, " (the library pyspark)")
-
-
-def connect(remote: str, pipeline: str) -> SparkSession:
-    """Attach to the pipeline's session.  The caller must not stop it: other tasks use it, too.
-
-    Raises:
-        ConfigurationError: *remote* is no address, or the library or the server is not supported.
-    """
-    url = session_url(remote, pipeline)
-    require_pyspark("the Spark Connect client")
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.remote(url).getOrCreate()
-    SPARK.check(session.version, f" at {remote}")
-    return session
-
-
-def with_our_settings(spark: SparkSession) -> SparkSession:
-    """The session *spark* with the settings that results depend on."""
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, str(value))
-    return spark
-
-
-def is_on_one_machine(spark: SparkSession) -> bool:
-    """Whether all tasks of the session run on one machine, that of its JVM (``local[…]``)."""
-    if has_rdds(spark):
-        master = spark.sparkContext.master or ""  # A session's settings may say otherwise.
-    else:
-        master = spark.conf.get("spark.master", "") or ""
-    return master == "local" or master.startswith("local[")
-
-
-@lru_cache(1)
-def task_slots(context: SparkContext) -> int:
-    """The number of tasks that certainly run at once, on one machine; 0 where it is not said."""
-    master = _LOCAL.match(context.master or "")
-    if master is None:
-        return 0
-    return int(master[1]) // int(context.getConf().get("spark.task.cpus", "1") or 1)
-
-
-def has_rdds(spark: SparkSession) -> bool:
-    """Whether the session has RDDs: a Spark Connect client's has none."""
-    from pyspark.sql import SparkSession
-
-    return isinstance(spark, SparkSession)
-
-
-def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
-    """The tag of the Spark jobs of one stage in one epoch, by which they can be interrupted."""
-    return f"{pipeline}-{checkpoint_id}-{stage}"
-
-
-@contextlib.contextmanager
-def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Give *tag* to the Spark jobs that this thread starts in the block."""
-    if has_rdds(spark):  # The tags of a session are not on jobs of RDDs.
-        context = spark.sparkContext
-        add, remove = context.addJobTag, context.removeJobTag
-    else:
-        add, remove = spark.addTag, spark.removeTag
-    add(tag)
-    try:
-        yield
-    finally:
-        remove(tag)
-
-
-def interrupt(spark: SparkSession, tag: str) -> None:
-    """Interrupt the Spark jobs that are ``tagged`` with *tag*."""
-    if has_rdds(spark):
-        spark.sparkContext.cancelJobsWithTag(tag)
-    else:
-        spark.interruptTag(tag)
-
-
-@contextlib.contextmanager
-def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Interrupt the Spark jobs with *tag* if the block is left by an exception."""
-    with tagged(spark, tag):
-        try:
-            yield
-        except BaseException:  # A task's timeout is no subclass of Exception.
-            with contextlib.suppress(Exception):
-                interrupt(spark, tag)
-            raise
-
-
-@contextlib.contextmanager
+@contextmanager
 def local_session(
     *,
     cores: int | None = None,
@@ -221,8 +88,8 @@ def local_session(
 
     Its Python workers have the import path of this process.  Output that the JVM and the workers
     print goes to *log_file*, if given.  With *archives* the JVM starts with the archive of its
-    classes, or writes it when it ends.  Not *compiles_for_rows* is for a JVM that rows pass by, or
-    of which few come (``spark.passing_by``).
+    classes, or writes it when it ends.  *compiles_for_rows* is False for a JVM that no rows pass,
+    or few (``rows_pass_jvm``).
     """
     require_pyspark("a Spark of one's own")
     from pyspark.sql import SparkSession
@@ -274,7 +141,7 @@ def _import_path() -> str:
     return os.pathsep.join(str(Path(place).resolve()) for place in sys.path)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _prints_to(log_file: Path | None) -> Iterator[None]:
     """Redirect the output of processes that are started within the block to *log_file*."""
     if log_file is None:
@@ -310,14 +177,59 @@ class _ToRoot(logging.Handler):
         logging.getLogger().handle(record)
 
 
-DEFAULT_PORT = 15002
-ANSWER_TIMEOUT_S = 10.0  # Enough for a server that is starting.
-END_TIMEOUT_S = 5.0  # For the client's threads, which need milliseconds.
+def connect(remote: str, pipeline: str) -> SparkSession:
+    """Attach to the pipeline's session.  The caller must not stop it: other tasks use it, too.
+
+    Raises:
+        ConfigurationError: *remote* is no address, or the library or the server is not supported.
+    """
+    url = session_url(remote, pipeline)
+    require_pyspark("the Spark Connect client")
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.remote(url).getOrCreate()
+    SPARK.check(session.version, f" at {remote}")
+    return session
+
+
+def session_url(remote: str, pipeline: str) -> str:
+    """The address of *pipeline*'s own session on the Spark Connect server at *remote*.
+
+    Raises:
+        ConfigurationError: *remote* is not of the form ``sc://host:port``.
+    """
+    session_id = uuid.uuid5(_NAMESPACE, pipeline)
+    return remote_of(remote, session_id=str(session_id), user_id="sluice")
+
+
+def remote_of(remote: str, **options: str) -> str:
+    """The address of a Spark Connect server, with *options* such as a token appended to its own.
+
+    Raises:
+        ConfigurationError: *remote* is not of the form ``sc://host:port``.
+    """
+    parts = urlsplit(remote)
+    if parts.scheme != "sc" or not parts.hostname or _port(parts) == 0:
+        raise ConfigurationError(f"the Spark remote is {remote!r}; write sc://host:port")
+    given = "".join(f";{name}={value}" for name, value in options.items())
+    has_options = "/;" in remote
+    return f"{remote.rstrip('/;')}{'' if has_options or not given else '/'}{given}"
+
+
+def _port(parts: SplitResult) -> int | None:
+    """The port of an address; 0 if it is not a number."""
+    try:
+        return parts.port
+    except ValueError:
+        return 0
 
 
 @contextmanager
 def remote_session(remote: str) -> Iterator[SparkSession]:
     """A session on the Spark Connect server at *remote*, ``sc://host:port``, for the block.
+
+    Unlike the sessions of Airflow's tasks it is not shared, so two runs of one pipeline do not
+    affect each other.
 
     Raises:
         ConfigurationError: no server listens there, or one that is not a Spark Connect server, or
@@ -334,19 +246,6 @@ def remote_session(remote: str) -> Iterator[SparkSession]:
     finally:
         spark.stop()
         _wait_for_daemons(before)
-
-
-def _wait_for_daemons(before: set[threading.Thread]) -> None:
-    """Wait until the threads have ended that gRPC began behind those of *before*.
-
-    They are daemons, and end soon after their channel was closed.  One that is still at work when
-    Python ends is unwound in the middle of gRPC's C++, which aborts the process: its exit code
-    would say that a run has failed that had not.
-    """
-    deadline = time.monotonic() + END_TIMEOUT_S
-    for thread in {*threading.enumerate()} - before:
-        if thread.daemon:
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def check_listening(remote: str, *, said_by: str = "--remote") -> None:
@@ -366,11 +265,26 @@ def check_listening(remote: str, *, said_by: str = "--remote") -> None:
             f"no server listens at {host}:{port}, where {said_by} {remote} names a Spark Connect "
             f"server ({error.strerror or error}); start one there, or correct the address"
         ) from error
-    if "use_ssl=true" not in parts.path.lower() and not _speaks_grpc(f"{host}:{port}"):
+    if not _uses_tls(parts) and not _speaks_grpc(f"{host}:{port}"):
         raise ConfigurationError(
             f"what listens at {host}:{port} is no Spark Connect server; name its gRPC port (by "
             f"default {DEFAULT_PORT}), which is neither that of its UI nor that of a master"
         )
+
+
+def _uses_tls(parts: SplitResult) -> bool:
+    return "use_ssl=true" in parts.path.lower()
+
+
+def _speaks_grpc(address: str) -> bool:
+    import grpc  # type: ignore[import-untyped]
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=ANSWER_TIMEOUT_S)
+        except grpc.FutureTimeoutError:
+            return False
+    return True
 
 
 def check_version(remote: str, server: str) -> None:
@@ -385,39 +299,118 @@ def check_version(remote: str, server: str) -> None:
         )
 
 
-def _speaks_grpc(address: str) -> bool:
-    import grpc  # type: ignore[import-untyped]
-
-    with grpc.insecure_channel(address) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=ANSWER_TIMEOUT_S)
-        except grpc.FutureTimeoutError:
-            return False
-    return True
-
-
 def _release(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-CONNECT_TIMEOUT_S = 3.0  # As the store's: across an ocean it takes 0.3 s.
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_NO_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+def _wait_for_daemons(before: set[threading.Thread]) -> None:
+    """Wait until the threads have ended that gRPC began behind those of *before*.
+
+    They are daemons, and end soon after their channel was closed.  One that is still at work when
+    Python ends is unwound in the middle of gRPC's C++, which aborts the process: its exit code
+    would say that a run has failed that had not.
+    """
+    deadline = time.monotonic() + END_TIMEOUT_S
+    for thread in {*threading.enumerate()} - before:
+        if thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def ask_spark(remote: str) -> None:
     """Return once the server at *remote*, ``sc://host:port``, has greeted.
 
-    Of one behind TLS only the port is asked.
+    An HTTP/2 server greets with its settings.  The kernel alone would answer for the port of a
+    driver that hangs.  Of a server behind TLS only the port is tried.  It needs neither a session
+    nor the client library.
 
     Raises:
-        OSError: nothing listens there, or what does said nothing in CONNECT_TIMEOUT_S.
+        OSError: nothing listens there, or what listens sent nothing within CONNECT_TIMEOUT_S.
     """
     parts = urlsplit(remote)
     address = parts.hostname or "localhost", parts.port or DEFAULT_PORT
     with socket.create_connection(address, timeout=CONNECT_TIMEOUT_S) as connection:
-        if "use_ssl=true" in parts.path.lower() or "token=" in parts.path.lower():
+        if _uses_tls(parts) or "token=" in parts.path.lower():
             return
         connection.sendall(_PREFACE + _NO_SETTINGS)
         if not connection.recv(1):
             raise ConnectionError("it closed the connection without a greeting")
+
+
+def require_pyspark(who: str) -> None:
+    """Raises ConfigurationError, naming *who* needs it, unless a supported PySpark is installed."""
+    require_installed("pyspark", "pandas", who=who)
+    from pyspark import __version__
+
+    SPARK.check(__version__, " (the library pyspark)")
+
+
+def with_our_settings(spark: SparkSession) -> SparkSession:
+    """The session *spark* with the settings that results depend on."""
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, str(value))
+    return spark
+
+
+def is_on_one_machine(spark: SparkSession) -> bool:
+    """Whether all tasks of the session run on one machine, that of its JVM (``local[…]``)."""
+    if has_rdds(spark):
+        master = spark.sparkContext.master or ""  # A session's settings may say otherwise.
+    else:
+        master = spark.conf.get("spark.master", "") or ""
+    return master == "local" or master.startswith("local[")
+
+
+@lru_cache(1)
+def task_slots(context: SparkContext) -> int:
+    """The number of tasks that certainly run at once, on one machine; 0 where it is not known."""
+    master = _LOCAL.match(context.master or "")
+    if master is None:
+        return 0
+    return int(master[1]) // int(context.getConf().get("spark.task.cpus", "1") or 1)
+
+
+def has_rdds(spark: SparkSession) -> bool:
+    """Whether the session has RDDs: a Spark Connect client's has none."""
+    from pyspark.sql import SparkSession
+
+    return isinstance(spark, SparkSession)
+
+
+def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
+    """The tag of the Spark jobs of one stage in one epoch, by which they can be interrupted."""
+    return f"{pipeline}-{checkpoint_id}-{stage}"
+
+
+@contextmanager
+def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Give *tag* to the Spark jobs that this thread starts in the block."""
+    if has_rdds(spark):  # The tags of a session are not on jobs of RDDs.
+        context = spark.sparkContext
+        add, remove = context.addJobTag, context.removeJobTag
+    else:
+        add, remove = spark.addTag, spark.removeTag
+    add(tag)
+    try:
+        yield
+    finally:
+        remove(tag)
+
+
+def interrupt(spark: SparkSession, tag: str) -> None:
+    """Interrupt the Spark jobs that are ``tagged`` with *tag*."""
+    if has_rdds(spark):
+        spark.sparkContext.cancelJobsWithTag(tag)
+    else:
+        spark.interruptTag(tag)
+
+
+@contextmanager
+def interrupted_with(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Interrupt the Spark jobs with *tag* if the block is left by an exception."""
+    with tagged(spark, tag):
+        try:
+            yield
+        except BaseException:  # A task's timeout is no subclass of Exception.
+            with suppress(Exception):
+                interrupt(spark, tag)
+            raise

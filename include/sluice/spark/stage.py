@@ -4,14 +4,13 @@ transform, shuffle, snapshot.
 Spark's JVM scans, joins and shuffles; the subtask merges, writes and acknowledges.  Running a stage
 again is harmless at any moment: files are named by their content and acks are created once.
 
-A stage's failure in one sentence: the stage, what it was reading, and the cause last.
-
-Chains: stages that run one behind the other in one Spark job (Flink's operator chaining).
-
-The driver of the first stage decides, for one attempt.  The stages keep their uids, state, acks and
+Stages that are chained run one behind the other in one Spark job (Flink's operator chaining).  The
+driver of the first stage decides, for one attempt.  The stages keep their uids, state, acks and
 metrics; only the stream between them is not in the bucket.  So a chained stage acknowledges when
 those behind it have: there is nothing that they could read again.  The driver writes the acks once
 it knows that every subtask has read the same executions of those before it.
+
+A stage's failure is one sentence: the stage, what it was reading, and the cause last.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from sluice.core.failures import Cause, code_place, root_cause, stage_in
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
-from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Transform
 from sluice.errors import (
     ConfigurationError,
@@ -54,16 +52,12 @@ from sluice.state.segments import StateSchema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
 log = logging.getLogger(__name__)
-
 RUNS_OF_A_CHAIN = 2  # One more when Spark has lost rows of it; then the attempt fails.
-
-
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
-    run: StageRun
-    acks: tuple[Ack, ...]
-    tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
+NAMED_PARTITIONS = 2  # In an error's sentence; of more partitions their number is named.
+_SPARK = ("pyspark", "py4j")
+_LOST = "indeterminate output was failed and retried"  # DAGScheduler, by checksums of shuffles.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +71,22 @@ class AcknowledgedStage:
 
     @property
     def acks(self) -> tuple[Ack, ...]:
-        return tuple(ack for one in self.snapshots for ack in one.acks)
+        return tuple(ack for snapshot in self.snapshots for ack in snapshot.acks)
 
     def compact(self) -> None:
         """Merge runs of their state, if there are too many.  An error is only logged."""
-        for one in self.snapshots:
+        for snapshot in self.snapshots:
             try:
-                compact_state(one.run, one.acks, one.tables)
+                compact_state(snapshot.run, snapshot.acks, snapshot.tables)
             except Exception:  # The checkpoint does not depend on it, whatever failed.
-                log.warning(
-                    "state not compacted checkpoint_id=%d stage=%s",
-                    one.run.plan.checkpoint_id,
-                    one.run.node.uid,
-                    exc_info=True,
-                )
+                log.warning("state not compacted %s", _of(snapshot.run), exc_info=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    run: StageRun
+    acks: tuple[Ack, ...]
+    tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
 
 
 def run_stage(
@@ -104,8 +100,8 @@ def run_stage(
 ) -> AcknowledgedStage:
     """Run the stage, and return when every subtask has acknowledged.
 
-    So have those of the stages that are chained to it; nothing is left to do for them.
-    *fault* is injected into this attempt; by default the one that the environment names.
+    The subtasks of the stages that are chained to it have acknowledged then, too.  *fault* is
+    injected into this attempt; by default the one that the environment names.
 
     Raises:
         StageFailed: the Spark job failed; the message ends with the root cause.
@@ -116,7 +112,7 @@ def run_stage(
     plan = plan_of(job, checkpoint_id)
     state = job.journal.load(after=plan.journal_seq).state
     if state.pending_checkpoint(checkpoint_id) is None:
-        state = job.state()  # It seems to have ended: make sure.
+        state = job.state()  # It has ended, or the state is too old to know it.
     pending = still_pending(state, checkpoint_id)
     _require_current(pending, stage, attempt)
     _require_planned(plan, stage)
@@ -143,42 +139,6 @@ def run_stage(
     return _acknowledged(snapshots)
 
 
-def _acknowledged(snapshots: tuple[_Snapshot, ...]) -> AcknowledgedStage:
-    for one in snapshots:
-        _require_all_acks(one)
-    job = snapshots[0].run.job
-    if len(snapshots) == 1:
-        (alone,) = snapshots
-        snapshots = (replace(alone, acks=job.answers.write_acks(alone.acks)),)
-    elif (answered := job.answers.write_chain([one.acks for one in snapshots])) is not None:
-        raise _answered_by_another(answered)
-    for run in (one.run for one in snapshots):
-        log.info(
-            "stage acknowledged checkpoint_id=%d stage=%s", run.plan.checkpoint_id, run.node.uid
-        )
-        if run.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
-            publish_early(job, run.plan.checkpoint_id, run.node.uid)
-    return AcknowledgedStage(snapshots)
-
-
-def _require_all_acks(snapshot: _Snapshot) -> None:
-    task = snapshot.run.task
-    missing = set(task.subtasks) - {ack.subtask for ack in snapshot.acks}
-    if missing:
-        names = ", ".join(str(subtask) for subtask in sorted(missing))
-        is_transform = isinstance(snapshot.run.node.operation, Transform)
-        hint = "; a transform must not change the partitioning" if is_transform else ""
-        raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}{hint}")
-
-
-def _answered_by_another(stage: str) -> StageFailed:
-    """The error of a driver that was started twice: what both acknowledge would be a mixture."""
-    cause = "another driver of the same attempt has acknowledged for it"
-    return StageFailed(
-        f"stage {stage!r} failed: {cause}", stage=stage, cause=cause, is_transient=True
-    )
-
-
 def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:
     checkpoint_id = pending.checkpoint_id
     if stage in pending.overtaken:
@@ -198,80 +158,10 @@ def _require_planned(plan: CheckpointPlan, stage: str) -> None:
         )
 
 
-def _run(run: StageRun, pending: PendingCheckpoint, lineage: Lineage) -> tuple[_Snapshot, ...]:
-    """Raises StageFailed, also where Spark lost a part of a chain each time."""
-    error: StageFailed | None = None
-    for _ in range(RUNS_OF_A_CHAIN):
-        chain, done, error = _collected(run, pending, lineage)
-        if error is None:
-            return tuple(_snapshot(one, done) for one in chain)
-        log.warning("a part of the chain was lost %s: %s", _of(run), error)
-    assert error is not None
-    raise error
-
-
-def _collected(
-    run: StageRun, pending: PendingCheckpoint, lineage: Lineage
-) -> tuple[Sequence[Deployment], Sequence[Execution], StageFailed | None]:
-    """What was chained in one Spark job, and the executions that it came to.
-
-    With an error the job may begin again, in the same attempt: no subtask has acknowledged.
-    """
-    chain: tuple[Deployment, ...] = ()
-    try:
-        chain = deploy_chain(run, pending, lineage)
-        done = _executions(chain[-1])
-        if not done and chain[0].spec.is_exchanged:
-            log.info("lines are left to Spark %s", _of(run))
-            chain = deploy_chain(run, pending, lineage, by_spark=True)
-            done = _executions(chain[-1])
-        if not done and chain[0].has_no_rows():
-            # Filters that contradict each other: Spark starts no task for what cannot be there.
-            log.info("Spark has started no task, for no rows %s", _of(run))
-            chain = deploy_chain(run, pending, lineage, without_rows=True)
-            done = _executions(chain[-1])
-    except SluiceError:
-        raise
-    except Exception as error:
-        failure = stage_failure([one.run for one in chain] or [run], error)
-        if has_lost_rows(failure):
-            return chain, (), failure
-        raise failure from error
-    mixture = mixture_in([one.run.node.uid for one in chain], done)
-    return chain, done, None if mixture is None else _mixed(mixture)
-
-
-def _of(run: StageRun) -> str:
-    return f"checkpoint_id={run.plan.checkpoint_id} stage={run.node.uid}"
-
-
-def _executions(deployed: Deployment) -> list[Execution]:
-    """What the last subtasks yield; nothing if the rows are undecided, or if no task started."""
-    spec = deployed.spec
-    done = deployed.rows.mapped(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
-    return executions_in(done.collected(), deployed.run.node.uid)
-
-
-def _mixed(mixture: Mixture) -> StageFailed:
-    cause = (
-        f"Spark lost what it had sent to stage {mixture.reader!r} and computed it again, when a "
-        "part had been read; a function may have answered otherwise then. Where machines are "
-        f"lost often, declare {mixture.reader!r} with disable_chaining()"
-    )
-    said = f"stage {mixture.producer!r} failed: {cause}"
-    return StageFailed(said, stage=mixture.producer, cause=cause, is_transient=True)
-
-
-def _snapshot(deployed: Deployment, executions: Sequence[Execution]) -> _Snapshot:
-    uid = deployed.run.node.uid
-    acks = tuple(one.ack for one in executions if one.ack.subtask.stage == uid)
-    return _Snapshot(deployed.run, acks, deployed.tables)
-
-
 def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:
     """The acks of an unaligned stage that cannot read yet: the columns of an input are unknown.
 
-    What is in flight waits, and so does event time, or these rows would be late.
+    Its data in flight waits, and so does event time, or these rows would be late.
     """
     task, before = run.task, run.before
     return tuple(
@@ -286,9 +176,147 @@ def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:
     )
 
 
-NAMED_PARTITIONS = 2
-_SPARK = ("pyspark", "py4j")
-_LOST = "indeterminate output was failed and retried"  # DAGScheduler, by checksums of shuffles.
+def _run(run: StageRun, pending: PendingCheckpoint, lineage: Lineage) -> tuple[_Snapshot, ...]:
+    """Raises StageFailed, also where Spark lost a part of the chain in each run."""
+    error: StageFailed | None = None
+    for _ in range(RUNS_OF_A_CHAIN):
+        chain, done, error = _collected(run, pending, lineage)
+        if error is None:
+            acks = [execution.ack for execution in done]
+            return tuple(
+                _Snapshot(
+                    deployed.run,
+                    tuple(ack for ack in acks if ack.subtask.stage == deployed.run.node.uid),
+                    deployed.tables,
+                )
+                for deployed in chain
+            )
+        log.warning("a part of the chain was lost %s: %s", _of(run), error)
+    assert error is not None
+    raise error
+
+
+def _collected(
+    run: StageRun, pending: PendingCheckpoint, lineage: Lineage
+) -> tuple[Sequence[Deployment], Sequence[Execution], StageFailed | None]:
+    """The stages that ran chained in one Spark job, and the executions of their subtasks.
+
+    With an error the job may begin again, in the same attempt: no subtask has acknowledged.
+    """
+    chain: tuple[Deployment, ...] = ()
+    try:
+        chain = deploy_chain(run, pending, lineage)
+        done = _executions(chain[-1])
+        if not done and chain[0].spec.is_exchanged:
+            log.info("lines are left to Spark %s", _of(run))
+            chain = deploy_chain(run, pending, lineage, by_spark=True)
+            done = _executions(chain[-1])
+        if not done and chain[0].has_no_rows():
+            # Its filters contradict each other: Spark starts no task for rows that cannot be.
+            log.info("Spark has started no task, for no rows %s", _of(run))
+            chain = deploy_chain(run, pending, lineage, without_rows=True)
+            done = _executions(chain[-1])
+    except SluiceError:
+        raise
+    except Exception as error:
+        failure = stage_failure([deployed.run for deployed in chain] or [run], error)
+        if has_lost_rows(failure):
+            return chain, (), failure
+        raise failure from error
+    mixture = mixture_in([deployed.run.node.uid for deployed in chain], done)
+    return chain, done, None if mixture is None else _mixed(mixture)
+
+
+def deploy_chain(
+    run: StageRun,
+    pending: PendingCheckpoint,
+    lineage: Lineage,
+    *,
+    by_spark: bool = False,
+    without_rows: bool = False,
+) -> tuple[Deployment, ...]:
+    """Deploy the stage of *run* and those that can be chained to it, in their order.
+
+    With *by_spark* Spark reads the rows of the first, *without_rows* it has none.
+
+    Raises:
+        ConfigurationError: a stage cannot compute what it declares of its columns.
+    """
+    chain = [deploy(run, by_spark=by_spark, without_rows=without_rows)]
+    while True:
+        before = chain[-1]
+        node = chained_behind(
+            run.job.pipeline, run.configuration, run.plan, before.run.node.uid, lineage
+        )
+        if node is None:
+            break
+        stream = StreamInput(segments=(), schema=before.stream_schema, watermark_ms=None)
+        behind = replace(
+            run,
+            node=node,
+            given=StageInput(streams={before.run.node.uid: stream}),
+            before=lineage.stage(node.uid),
+            attempt=pending.attempt_of(node.uid),
+        )
+        deployed = deploy_behind(before, behind)
+        if deployed is None:
+            break
+        chain.append(deployed)
+    return tuple(chain)
+
+
+def _executions(deployed: Deployment) -> list[Execution]:
+    """The executions of a chain's last subtasks; none if rows are left to Spark, or no task ran."""
+    spec = deployed.spec
+    done = deployed.rows.mapped(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
+    return executions_in(done.collected(), deployed.run.node.uid)
+
+
+def _mixed(mixture: Mixture) -> StageFailed:
+    return _transient(
+        mixture.producer,
+        f"Spark lost what it had sent to stage {mixture.reader!r} and computed it again, when a "
+        "part had been read; a function may have answered otherwise then. Where machines are "
+        f"lost often, declare {mixture.reader!r} with disable_chaining()",
+    )
+
+
+def _transient(stage: str, cause: str) -> StageFailed:
+    return StageFailed(
+        f"stage {stage!r} failed: {cause}", stage=stage, cause=cause, is_transient=True
+    )
+
+
+def _of(run: StageRun) -> str:
+    return f"checkpoint_id={run.plan.checkpoint_id} stage={run.node.uid}"
+
+
+def _acknowledged(snapshots: tuple[_Snapshot, ...]) -> AcknowledgedStage:
+    for snapshot in snapshots:
+        _require_all_acks(snapshot)
+    job = snapshots[0].run.job
+    if len(snapshots) == 1:
+        (alone,) = snapshots
+        snapshots = (replace(alone, acks=job.answers.write_acks(alone.acks)),)
+    elif (stage := job.answers.write_chain([chained.acks for chained in snapshots])) is not None:
+        # The driver was started twice: what both acknowledge would be a mixture.
+        raise _transient(stage, "another driver of the same attempt has acknowledged for it")
+    for snapshot in snapshots:
+        run = snapshot.run
+        log.info("stage acknowledged %s", _of(run))
+        if run.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
+            publish_early(job, run.plan.checkpoint_id, run.node.uid)
+    return AcknowledgedStage(snapshots)
+
+
+def _require_all_acks(snapshot: _Snapshot) -> None:
+    task = snapshot.run.task
+    missing = set(task.subtasks) - {ack.subtask for ack in snapshot.acks}
+    if missing:
+        names = ", ".join(str(subtask) for subtask in sorted(missing))
+        is_transform = isinstance(snapshot.run.node.operation, Transform)
+        hint = "; a transform must not change the partitioning" if is_transform else ""
+        raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}{hint}")
 
 
 def failure_cause(error: BaseException) -> Cause:
@@ -308,37 +336,36 @@ def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:
 
     Of *chain* the stage is named that declined or that raised; the first one, where a worker died.
     """
-    run, said = _failed(chain, error)
+    run, declined = _failed(chain, error)
     stage = run.node.uid
-    noticed = failure_cause(error)
-    cause = noticed if said is None else root_cause(said)
+    raised = failure_cause(error)
+    cause = raised if declined is None else root_cause(declined)
     what = _reading(run)
     over = f" over {what}" if what else ""
     return StageFailed(
         f"stage {stage!r} failed{over}: {cause}",
         stage=stage,
         cause=str(cause),
-        is_transient=noticed.is_transient or _LOST in str(cause),
-        is_declined=said is not None,
+        is_transient=raised.is_transient or _LOST in str(cause),
+        is_declined=declined is not None,
     )
 
 
 def has_lost_rows(failure: StageFailed) -> bool:
-    """Whether Spark gave up because rows that it had lost became others when it computed them again
-    and some were read.
+    """Whether Spark gave up because it lost rows that had been read in part, and computed others.
 
-    Blocks do that say which execution they are of, or which file their rows are in.
+    Blocks differ each time: they say which execution they are of, or which file has their rows.
     """
     return _LOST in failure.cause
 
 
 def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, str | None]:
-    """The run that failed, and what its subtask said if it declined."""
+    """The run that failed, and the message of its subtask if it declined."""
     runs = {run.node.uid: run for run in chain}
-    for one in chain[0].job.answers.declines(chain[0].plan.checkpoint_id):
-        run = runs.get(one.subtask.stage)
-        if run is not None and run.attempt == one.attempt:
-            return run, one.message
+    for decline in chain[0].job.answers.declines(chain[0].plan.checkpoint_id):
+        run = runs.get(decline.subtask.stage)
+        if run is not None and run.attempt == decline.attempt:
+            return run, decline.message
     raised = stage_in("".join(traceback.format_exception(error)))
     return runs.get(raised, chain[0]), None
 
@@ -362,40 +389,3 @@ def _user_place(error: BaseException) -> str:
     frames = reversed(traceback.extract_tb(error.__traceback__))
     places = (code_place(frame.filename, frame.lineno or 0) for frame in frames)
     return next(filter(None, places), "")
-
-
-def deploy_chain(
-    run: StageRun,
-    pending: PendingCheckpoint,
-    lineage: Lineage,
-    *,
-    by_spark: bool = False,
-    without_rows: bool = False,
-) -> tuple[Deployment, ...]:
-    """Deploy the stage of *run* and those that can be chained to it, in their order.
-
-    With *by_spark* Spark reads the rows of the first, *without_rows* it has none.
-
-    Raises:
-        ConfigurationError: a stage cannot compute what it declares of its columns.
-    """
-    chain = [deploy(run, by_spark=by_spark, without_rows=without_rows)]
-    while (node := _next(chain[-1].run, lineage)) is not None:
-        before = chain[-1]
-        stream = StreamInput(segments=(), schema=before.stream_schema, watermark_ms=None)
-        behind = replace(
-            run,
-            node=node,
-            given=StageInput(streams={before.run.node.uid: stream}),
-            before=lineage.stage(node.uid),
-            attempt=pending.attempt_of(node.uid),
-        )
-        deployed = deploy_behind(before, behind)
-        if deployed is None:
-            break
-        chain.append(deployed)
-    return tuple(chain)
-
-
-def _next(run: StageRun, lineage: Lineage) -> StageNode | None:
-    return chained_behind(run.job.pipeline, run.configuration, run.plan, run.node.uid, lineage)

@@ -5,15 +5,15 @@ of a zip: every new daemon, one per session, compiled PySpark again (1.9 s again
 We take the zips off the path, so the same PySpark comes from the installed package; and we import
 before the fork what every worker of a stage would import after it.
 
-Behind each task PySpark's worker has Python look for garbage among all its objects, most of which
-are what was imported: that took more CPU than the tasks of small epochs.  We freeze it.
+Behind each task PySpark's worker collects garbage among all its objects, most of which are imported
+modules: that took more CPU than the tasks of small epochs.  So we freeze these.
 
-Its workers keep memory that they freed.  They allocate the same large buffers for every chunk and
+The workers keep memory that they freed.  They allocate the same large buffers for every chunk and
 every epoch, and by default give each back at once: to get it anew, zeroed, was a fifth of their CPU
 time.  Polars gives back what was unused for ten seconds.
 
-A task has the threads that Spark grants it, one by default, in Polars, too: as many workers run at
-a time as there are processors, and each with a thread for every one of them takes a tenth more CPU.
+A task has the threads that Spark grants it, one by default, in Polars, too.  There are as many
+workers at a time as processors; a thread for each processor in each worker costs a tenth more CPU.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _EVERY_WORKER_IMPORTS = (
     "sluice.store.uploads",
 )
 
-# PySpark, Py4J, and the jar of Spark's own classes.  Each task invalidates what is cached of the
-# path, and would read the directory of each anew, that of the jar for 12 ms.
+# PySpark, Py4J, and the jar of Spark's own classes.  Each task invalidates Python's cache of the
+# path, and would read the directory of each archive anew: 12 ms for the jar.
 _ARCHIVES = ("pyspark.zip", "-src.zip", ".jar")
 
 # Read by the libraries when they are loaded: Polars' jemalloc, and Arrow, which then uses malloc.
@@ -74,7 +74,7 @@ def main() -> None:
 
 def import_before_the_fork() -> None:
     """Import what every worker needs, but for what does not survive a fork."""
-    gc.disable()  # There is no garbage yet, and imports would have it looked for a hundred times.
+    gc.disable()  # There is no garbage yet, and imports would start a hundred collections.
     for name in _EVERY_WORKER_IMPORTS:
         with suppress(ImportError):  # The worker will name the missing module, and what needs it.
             importlib.import_module(name)
@@ -85,14 +85,14 @@ def freeze_what_is_imported() -> None:
     """Spare full collections, here and in the children, the objects of imported modules.
 
     A worker goes on importing in its first tasks, so the first full collection behind an import
-    freezes what is there.  As later ones do not, cyclic garbage is found as ever.
+    freezes the objects that there are.  As later ones do not, cyclic garbage is found as ever.
     """
-    seen = 0
+    frozen = 0  # How many modules.
 
     def freeze_once(phase: str, details: dict[str, int]) -> None:
-        nonlocal seen
-        if phase == "stop" and details["generation"] == _OLDEST and len(sys.modules) != seen:
-            seen = len(sys.modules)
+        nonlocal frozen
+        if phase == "stop" and details["generation"] == _OLDEST and len(sys.modules) != frozen:
+            frozen = len(sys.modules)
             gc.freeze()
 
     gc.callbacks.append(freeze_once)

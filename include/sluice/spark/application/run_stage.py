@@ -39,14 +39,14 @@ def main(
     ] = None,
 ) -> None:
     """Run one stage of one pending checkpoint; fails when it does not acknowledge."""
-    said = None if os.environ.get(PIPELINES_VARIABLE) else pipelines
-    declared = load_pipeline(pipeline, find_pipelines(said=said))
+    folder = None if os.environ.get(PIPELINES_VARIABLE) else pipelines
+    declared = load_pipeline(pipeline, find_pipelines(said=folder))
     job = open_job(declared, StoreLocation(root=root, endpoint_url=endpoint_url))
     require_pyspark("a Spark application")
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    if SparkConf().get("spark.master", LOCAL).startswith(LOCAL):  # Else it is the cluster's to say.
+    if SparkConf().get("spark.master", LOCAL).startswith(LOCAL):  # Else the cluster decides.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.config(map=SETTINGS).getOrCreate()
     SPARK.check(spark.version)
