@@ -1,17 +1,8 @@
-"""``sluice cancel``: the job ends; what becomes of its checkpoints, the retention says.
+"""Commands that change a job: its checkpoints and savepoints, its end, its restore, its timing.
 
-``sluice checkpoints abort``: ends one pending checkpoint; the job goes on.
-
-``sluice dispose``: deletes a savepoint that is needed no more.
-
-``sluice checkpoint``, ``savepoint`` and ``stop``: asked for here, done by what drives the job.
-
-``sluice run`` or Airflow takes the request up with its next checkpoint.  The command waits for the
-end, and says so when nothing takes it up.
-
-``sluice restore``: what the form of the restore DAG does, on the command line.
-
-``sluice pause``, ``resume`` and ``checkpoints config``: when a running job takes checkpoints.
+``checkpoint``, ``savepoint`` and ``stop`` are requests: ``sluice run`` or Airflow, whichever drives
+the job, takes one up with its next checkpoint.  The command waits for the end, and says so when
+nothing takes the request up.  All other commands act at once.
 """
 
 from __future__ import annotations
@@ -30,6 +21,7 @@ from sluice.cli.options import (
     AsJson,
     EndpointUrl,
     NoChecksums,
+    OtherPipeline,
     Params,
     PipelineName,
     Root,
@@ -68,107 +60,9 @@ from sluice.surface.options import (
 from sluice.surface.snapshots import FileDetails, file_details
 from sluice.surface.units import moment, size
 
-
-class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
-    """``aborted`` were pending; ``retained`` can still be restored."""
-
-    pipeline: str
-    status: str
-    aborted: list[int]
-    retained: list[int]
-
-
-def cancel(
-    pipeline: PipelineName,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """End the job: what is pending is aborted; what is retained is kept or goes, as configured."""
-    job = declared_job(pipeline, root, endpoint_url)
-    before = job.state()
-    if before.generation == NO_GENERATION:
-        raise ConfigurationError(never_submitted_message(job))
-    after = stop(job, JobStatus.CANCELED)
-    if after.status is not JobStatus.CANCELED:
-        raise ConfigurationError(
-            f"job {pipeline!r} is {after.status.value}; it cannot be cancelled"
-        )
-    result = CancelResult(
-        pipeline=pipeline,
-        status=after.status.value,
-        aborted=[pending.checkpoint_id for pending in before.pending],
-        retained=[done.checkpoint_id for done in after.completed],
-    )
-    if as_json:
-        print_json(result)
-        return
-    retained = ", ".join(map(str, result.retained)) or "none"
-    print_line(f"{pipeline} is {result.status}; retained checkpoints: {retained}")
-
-
-class AbortResult(msgspec.Struct, frozen=True, kw_only=True):
-    """``aborted`` are the checkpoint and those that continued it."""
-
-    pipeline: str
-    status: str
-    aborted: list[int]
-
-
-def abort(
-    pipeline: PipelineName,
-    checkpoint: Annotated[str, typer.Argument(metavar="ID", help="A pending one, or 'latest'.")],
-    because: Annotated[
-        str, typer.Option("--because", help="Why; the history shows it.", show_default=False)
-    ] = "",
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Abort the pending checkpoint ID: what it wrote is deleted, and its records are read again.
-
-    The job goes on: it does not fail over, and nothing counts as a failure.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    checkpoint_id = pending_checkpoint(job, checkpoint)
-    before = job.state().pending
-    after = abort_checkpoint(job, checkpoint_id, by=this_person(because))
-    gone = [one.checkpoint_id for one in before if not after.pending_checkpoint(one.checkpoint_id)]
-    result = AbortResult(pipeline=pipeline, status=after.status.value, aborted=[*map(int, gone)])
-    if as_json:
-        print_json(result)
-        return
-    print_line(f"checkpoint {checkpoint_id} is aborted; {pipeline} is {result.status} and goes on")
-    for child in result.aborted:
-        if child != checkpoint_id:
-            print_line(f"checkpoint {child}, which continued it, is aborted too")
-
-
-def dispose_command(
-    pipeline: PipelineName,
-    name: Annotated[str, typer.Argument(help="The savepoint's name.")],
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Delete savepoint NAME of PIPELINE, and nothing else; refused while the job needs it.
-
-    One that is not there, or not any more, is no error.  Jobs of other roots that were restored
-    from it, and have completed no checkpoint since, are not asked.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    was_there = dispose_savepoint(job, name)
-    if as_json:
-        print_json({"savepoint": name, "disposed": was_there})
-    elif was_there:
-        print_line(f"savepoint {name} is deleted")
-    else:
-        print_line(f"there is no savepoint {name} in {job.store.root}; nothing was deleted")
-
-
 POLL_S = 0.5
-HINT_AFTER_S = 15.0  # Longer than most checkpoints that are before it, shorter than a coffee.
-
+HINT_AFTER_S = 15.0  # Longer than most checkpoints, for which the request may have to wait.
+NOT_COMPARED = "not compared with their checksums"
 NoWait: TypeAlias = Annotated[
     bool, typer.Option("--no-wait", help="Return once the request is queued.")
 ]
@@ -181,7 +75,6 @@ WaitFor: TypeAlias = Annotated[
         "[default: the checkpoint timeout]",
     ),
 ]
-
 Force: TypeAlias = Annotated[
     bool,
     typer.Option(
@@ -190,6 +83,108 @@ Force: TypeAlias = Annotated[
         "Unaligned ones may not overlap, and wait all the same.",
     ),
 ]
+Checkpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="A retained checkpoint, or 'latest'.  [default: the latest]"),
+]
+Savepoint: TypeAlias = Annotated[str | None, typer.Option(help="A savepoint, by name.")]
+FromRoot: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URI", help="Another root, which has the checkpoint.")
+]
+FromPath: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="PATH",
+        help="A snapshot by its path: its folder or the _metadata in it, as a URI, an absolute "
+        "path, or a path in the root.",
+    ),
+]
+ClaimModeOption: TypeAlias = Annotated[
+    ClaimMode,
+    typer.Option(
+        case_sensitive=False,
+        help="NO_CLAIM leaves the savepoint to you; CLAIM gives it to the job, which deletes it "
+        "when no checkpoint reads it any more.",
+    ),
+]
+AllowNonRestoredState: TypeAlias = Annotated[
+    bool,
+    typer.Option("--allow-non-restored-state", help="Drop the state of stages that are gone."),
+]
+IgnoreInFlightOf: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="ID", help="Drop the data in flight of this checkpoint: its rows are lost."
+    ),
+]
+RollBackTables: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--roll-back-tables",
+        help="Put the sinks' tables back to what the checkpoint pinned, too, now.",
+    ),
+]
+AcceptTables: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--accept-tables",
+        help="Take the sinks' tables as they are, where they lack rows or show those of another "
+        "life of a job.",
+    ),
+]
+Parallelism: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
+]
+DryRun: TypeAlias = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")
+]
+
+
+class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``aborted`` were pending; ``retained`` can still be restored."""
+
+    pipeline: str
+    status: str
+    aborted: list[int]
+    retained: list[int]
+
+
+class AbortResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``aborted`` are the checkpoint and those that continued it."""
+
+    pipeline: str
+    status: str
+    aborted: list[int]
+
+
+class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``--dry-run --json``.  ``checkpoint`` None: the job would start from empty."""
+
+    pipeline: str
+    can_restore: bool
+    problems: tuple[str, ...]
+    checkpoint: int | None = None
+    origin: str | None = None
+    replays_commit: bool = False
+    checksums_compared: bool = False
+    ignores_in_flight: bool = False
+    dropped_stages: tuple[str, ...] = ()
+    total_bytes: int = 0
+    files: tuple[FileDetails, ...] = ()
+    tables_ahead: tuple[TableAhead, ...] = ()
+    changed_options: tuple[OptionChange, ...] = ()
+
+
+class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
+    pipeline: str
+    checkpoint: int | None
+    origin: str | None
+    generation: int
+    status: str
+    tables_ahead: tuple[TableAhead, ...] = ()
+    changed_options: tuple[OptionChange, ...] = ()
 
 
 def checkpoint(
@@ -293,7 +288,7 @@ def _ask(job: Job, request: UserRequest, *, waits: bool, as_json: bool) -> None:
 
 
 def _await_end(job: Job, queued: CheckpointRequest) -> RequestProgress:
-    """Look until it has ended; say once that nothing takes it up, and which one it became."""
+    """Wait for its end; say once that nothing takes it up, and once which checkpoint it became."""
     begin, is_hinted = time.monotonic(), False
     checkpoint: int | None = None
     while True:
@@ -315,7 +310,7 @@ def _end_of(queued: CheckpointRequest) -> str:
 
 
 def _hint(job: Job) -> str:
-    """What is to take the request up, and what a person can do if that is not there."""
+    """What should take the request up, and what a person can do if that does not run."""
     uid, host = job.pipeline.uid, last_host(job.state())
     if host is None:
         return f"what drives the job takes it up: 'sluice run {uid}', or the DAG {uid!r}"
@@ -332,12 +327,12 @@ def _hint(job: Job) -> str:
 
 
 def _why(job: Job, progress: RequestProgress) -> str:
-    said = ": ".join(part for part in (progress.reason, progress.message) if part)
+    cause = ": ".join(part for part in (progress.reason, progress.message) if part)
     match progress.status:
         case RequestStatus.FAILED:
-            return f"checkpoint {progress.checkpoint} was aborted, {said}"
+            return f"checkpoint {progress.checkpoint} was aborted, {cause}"
         case RequestStatus.REJECTED:
-            return f"the request was dropped, {said}; {_hint(job)}"
+            return f"the request was dropped, {cause}; {_hint(job)}"
         case _:
             uid = job.pipeline.uid
             return f"the journal does not tell what became of it; see 'sluice journal {uid}'"
@@ -354,99 +349,88 @@ def _completion_message(job: Job, request: UserRequest, progress: RequestProgres
     return f"{uid} is {job.state().status.value}; {taken}"
 
 
-NOT_COMPARED = "not compared with their checksums"
-
-Checkpoint: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="ID", help="A retained checkpoint, or 'latest'.  [default: the latest]"),
-]
-Savepoint: TypeAlias = Annotated[str | None, typer.Option(help="A savepoint, by name.")]
-FromRoot: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="URI", help="Another root, which has the checkpoint.")
-]
-FromPipeline: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
-]
-FromPath: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="PATH",
-        help="A snapshot by its path: its folder or the _metadata in it, as a URI, an absolute "
-        "path, or a path in the root.",
-    ),
-]
-ClaimModeOption: TypeAlias = Annotated[
-    ClaimMode,
-    typer.Option(
-        case_sensitive=False,
-        help="NO_CLAIM leaves the savepoint to you; CLAIM gives it to the job, which deletes it "
-        "when no checkpoint reads it any more.",
-    ),
-]
-AllowNonRestoredState: TypeAlias = Annotated[
-    bool,
-    typer.Option("--allow-non-restored-state", help="Drop the state of stages that are gone."),
-]
-IgnoreInFlightOf: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        metavar="ID", help="Drop the data in flight of this checkpoint: its rows are lost."
-    ),
-]
-
-RollBackTables: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--roll-back-tables",
-        help="Put the sinks' tables back to what the checkpoint pinned, too, now.",
-    ),
-]
-
-AcceptTables: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--accept-tables",
-        help="Take the sinks' tables as they are, where they lack rows or show those of another "
-        "life of a job.",
-    ),
-]
-
-Parallelism: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
-]
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")
-]
+def cancel(
+    pipeline: PipelineName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """End the job: what is pending is aborted; what is retained is kept or goes, as configured."""
+    job = declared_job(pipeline, root, endpoint_url)
+    before = job.state()
+    if before.generation == NO_GENERATION:
+        raise ConfigurationError(never_submitted_message(job))
+    after = stop(job, JobStatus.CANCELED)
+    if after.status is not JobStatus.CANCELED:
+        raise ConfigurationError(
+            f"job {pipeline!r} is {after.status.value}; it cannot be cancelled"
+        )
+    result = CancelResult(
+        pipeline=pipeline,
+        status=after.status.value,
+        aborted=[pending.checkpoint_id for pending in before.pending],
+        retained=[done.checkpoint_id for done in after.completed],
+    )
+    if as_json:
+        print_json(result)
+        return
+    retained = ", ".join(map(str, result.retained)) or "none"
+    print_line(f"{pipeline} is {result.status}; retained checkpoints: {retained}")
 
 
-class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of ``--dry-run --json``.  ``checkpoint`` None: the job would start from empty."""
+def abort(
+    pipeline: PipelineName,
+    checkpoint: Annotated[str, typer.Argument(metavar="ID", help="A pending one, or 'latest'.")],
+    because: Annotated[
+        str, typer.Option("--because", help="Why; the history shows it.", show_default=False)
+    ] = "",
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Abort the pending checkpoint ID: what it wrote is deleted, and its records are read again.
 
-    pipeline: str
-    can_restore: bool
-    problems: tuple[str, ...]
-    checkpoint: int | None = None
-    origin: str | None = None
-    replays_commit: bool = False
-    checksums_compared: bool = False
-    ignores_in_flight: bool = False
-    dropped_stages: tuple[str, ...] = ()
-    total_bytes: int = 0
-    files: tuple[FileDetails, ...] = ()
-    tables_ahead: tuple[TableAhead, ...] = ()
-    changed_options: tuple[OptionChange, ...] = ()
+    The job goes on: it does not fail over, and nothing counts as a failure.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    checkpoint_id = pending_checkpoint(job, checkpoint)
+    before = job.state().pending
+    after = abort_checkpoint(job, checkpoint_id, by=this_person(because))
+    ids = [pending.checkpoint_id for pending in before]
+    result = AbortResult(
+        pipeline=pipeline,
+        status=after.status.value,
+        aborted=[pending_id for pending_id in ids if not after.pending_checkpoint(pending_id)],
+    )
+    if as_json:
+        print_json(result)
+        return
+    print_line(f"checkpoint {checkpoint_id} is aborted; {pipeline} is {result.status} and goes on")
+    for child in result.aborted:
+        if child != checkpoint_id:
+            print_line(f"checkpoint {child}, which continued it, is aborted too")
 
 
-class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    pipeline: str
-    checkpoint: int | None
-    origin: str | None
-    generation: int
-    status: str
-    tables_ahead: tuple[TableAhead, ...] = ()
-    changed_options: tuple[OptionChange, ...] = ()
+def dispose_command(
+    pipeline: PipelineName,
+    name: Annotated[str, typer.Argument(help="The savepoint's name.")],
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete savepoint NAME of PIPELINE, and nothing else; refused while the job needs it.
+
+    One that is not there, or not any more, is no error.  Jobs of other roots that were restored
+    from it, and have completed no checkpoint since, are not asked.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    was_there = dispose_savepoint(job, name)
+    if as_json:
+        print_json({"savepoint": name, "disposed": was_there})
+    elif was_there:
+        print_line(f"savepoint {name} is deleted")
+    else:
+        print_line(f"there is no savepoint {name} in {job.store.root}; nothing was deleted")
 
 
 def restore_command(
@@ -455,7 +439,7 @@ def restore_command(
     checkpoint: Checkpoint = None,
     savepoint: Savepoint = None,
     from_root: FromRoot = None,
-    from_pipeline: FromPipeline = None,
+    from_pipeline: OtherPipeline = None,
     from_path: FromPath = None,
     claim_mode: ClaimModeOption = ClaimMode.NO_CLAIM,
     allow_non_restored_state: AllowNonRestoredState = False,
@@ -486,26 +470,24 @@ def restore_command(
         options=RestoreOptions(
             allow_non_restored_state=allow_non_restored_state,
             claim_mode=claim_mode,
-            ignore_in_flight_of=_as_id(ignore_in_flight_of),
+            ignore_in_flight_of=(
+                None if ignore_in_flight_of is None else CheckpointId(ignore_in_flight_of)
+            ),
             roll_back_tables=roll_back_tables,
             accept_tables=accept_tables,
             compare_checksums=not no_checksums,
         ),
     )
-    resolved = resolve(job, state := job.state(), request)
+    state = job.state()
+    resolved = resolve(job, state, request)
     if dry_run:
         planned = _plan(job, state, resolved)
         _print_plan(planned, as_json=as_json, rolls_back=roll_back_tables)
         return
-    restored = _restored(job, state, resolved)
-    _print_result(restored, as_json=as_json, is_compared=not no_checksums)
-
-
-def _restored(job: Job, state: CoordinatorState, resolved: Resolved) -> RestoreResult:
     restored = restore_job(
         job, resolved.target, resolved.options, configuration=resolved.configuration
     )
-    return RestoreResult(
+    result = RestoreResult(
         pipeline=job.pipeline.uid,
         checkpoint=restored.checkpoint_id,
         origin=None if restored.origin is None else str(restored.origin),
@@ -514,51 +496,7 @@ def _restored(job: Job, state: CoordinatorState, resolved: Resolved) -> RestoreR
         tables_ahead=restored.tables_ahead,
         changed_options=options_after(state, resolved.configuration),
     )
-
-
-def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) -> None:
-    if as_json:
-        print_json(result)
-        return
-    if not is_compared:
-        print_line(f"its files are {NOT_COMPARED}")
-    what = _named(result.checkpoint, result.origin)
-    print_line(f"{result.pipeline} is {result.status} from {what}, generation {result.generation}")
-    for change in result.changed_options:
-        print_line(change.made)
-    for ahead in result.tables_ahead:
-        print_line(ahead.told(rolls_back=False))
-
-
-def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
-    """Raises RestoreError, or with *as_json* ends with exit code 1, when it cannot be restored."""
-    if as_json:
-        print_json(plan)
-        if plan.problems:
-            raise typer.Exit(1)
-        return
-    for problem in plan.problems:
-        print_line(problem)
-    if plan.problems:
-        count = len(plan.problems)
-        first = "one problem" if count == 1 else f"{count} problems"
-        raise RestoreError(f"the job cannot be restored for the {first} above")
-    print_files(plan.files)
-    compared = "as they were written" if plan.checksums_compared else NOT_COMPARED
-    print_line(
-        f"would restore {_named(plan.checkpoint, plan.origin)}: {len(plan.files):,} files, "
-        f"{size(plan.total_bytes)}, all of them there, {compared}"
-    )
-    if plan.replays_commit:
-        print_line("its sinks publish what they staged first")
-    if plan.ignores_in_flight:
-        print_line("its data in flight is dropped, and those rows are lost")
-    if plan.dropped_stages:
-        print_line(f"the state of {', '.join(plan.dropped_stages)} is dropped")
-    for change in plan.changed_options:
-        print_line(change.made)
-    for ahead in plan.tables_ahead:
-        print_line(ahead.told(rolls_back=rolls_back))
+    _print_result(result, as_json=as_json, is_compared=not no_checksums)
 
 
 def _plan(job: Job, state: CoordinatorState, resolved: Resolved) -> RestorePlan:
@@ -584,14 +522,55 @@ def _plan(job: Job, state: CoordinatorState, resolved: Resolved) -> RestorePlan:
     )
 
 
+def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
+    """Raises RestoreError, or with *as_json* ends with exit code 1, when it cannot be restored."""
+    if as_json:
+        print_json(plan)
+        if plan.problems:
+            raise typer.Exit(1)
+        return
+    for problem in plan.problems:
+        print_line(problem)
+    if plan.problems:
+        count = len(plan.problems)
+        problems = "one problem" if count == 1 else f"{count} problems"
+        raise RestoreError(f"the job cannot be restored for the {problems} above")
+    print_files(plan.files)
+    compared = "as they were written" if plan.checksums_compared else NOT_COMPARED
+    print_line(
+        f"would restore {_named(plan.checkpoint, plan.origin)}: {len(plan.files):,} files, "
+        f"{size(plan.total_bytes)}, all of them there, {compared}"
+    )
+    if plan.replays_commit:
+        print_line("its sinks publish what they staged first")
+    if plan.ignores_in_flight:
+        print_line("its data in flight is dropped, and those rows are lost")
+    if plan.dropped_stages:
+        print_line(f"the state of {', '.join(plan.dropped_stages)} is dropped")
+    for change in plan.changed_options:
+        print_line(change.made)
+    for ahead in plan.tables_ahead:
+        print_line(ahead.told(rolls_back=rolls_back))
+
+
+def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    if not is_compared:
+        print_line(f"its files are {NOT_COMPARED}")
+    what = _named(result.checkpoint, result.origin)
+    print_line(f"{result.pipeline} is {result.status} from {what}, generation {result.generation}")
+    for change in result.changed_options:
+        print_line(change.made)
+    for ahead in result.tables_ahead:
+        print_line(ahead.told(rolls_back=False))
+
+
 def _named(checkpoint_id: int | None, origin: str | None) -> str:
     if origin is not None:
         return origin
     return "the empty state" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
-
-
-def _as_id(checkpoint_id: int | None) -> CheckpointId | None:
-    return None if checkpoint_id is None else CheckpointId(checkpoint_id)
 
 
 def pause_command(
@@ -622,6 +601,13 @@ def resume_command(
     _print_outcome(job, f"checkpointing of {pipeline} is resumed", as_json=as_json)
 
 
+def _print_outcome(job: Job, sentence: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(checkpoint_config(job))
+    else:
+        print_line(sentence)
+
+
 def config(
     pipeline: PipelineName,
     interval: Annotated[
@@ -649,9 +635,9 @@ def config(
     """
     job = declared_job(pipeline, root, endpoint_url)
     times = NewTimes(
-        interval=_option_period("--interval", interval),
-        min_pause=_option_period("--min-pause", min_pause),
-        timeout=_option_period("--timeout", timeout),
+        interval=_period("--interval", interval),
+        min_pause=_period("--min-pause", min_pause),
+        timeout=_period("--timeout", timeout),
         tolerable_failed_checkpoints=tolerable,
         resets=reset,
     )
@@ -661,23 +647,16 @@ def config(
     if as_json:
         print_json(shown)
     else:
-        _print(job, shown)
+        _print_config(job, shown)
 
 
-def _option_period(option: str, given: str | None) -> timedelta | None:
-    if given is None:
+def _period(option: str, text: str | None) -> timedelta | None:
+    if text is None:
         return None
-    return timedelta(0) if given == "0" else timedelta(milliseconds=period_ms(option, given))
+    return timedelta(0) if text == "0" else timedelta(milliseconds=period_ms(option, text))
 
 
-def _print_outcome(job: Job, sentence: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(checkpoint_config(job))
-    else:
-        print_line(sentence)
-
-
-def _print(job: Job, shown: CheckpointConfig) -> None:
+def _print_config(job: Job, shown: CheckpointConfig) -> None:
     state = job.state()
     paused = ", paused" if shown.paused else ""
     print_line(f"{job.pipeline.uid} is {state.status.value}{paused}")
@@ -685,19 +664,16 @@ def _print(job: Job, shown: CheckpointConfig) -> None:
         at = moment(shown.changed_at)[:-4]
         print_line(f"changed last by {shown.changed_by}, at {at} (UTC)")
     table = Table("option", "declared", "in force", "default", box=None, padding=(0, 1, 0, 0))
-    for one in shown.settings:
-        cells = [
-            value_with_unit(one.name, value) for value in (one.declared, one.in_force, one.default)
-        ]
-        style = "yellow" if one.declared != one.in_force else None
-        table.add_row(one.name.removesuffix("_ms"), *map(escape, cells), style=style)
+    for setting in shown.settings:
+        values = (setting.declared, setting.in_force, setting.default)
+        cells = [escape(value_with_unit(setting.name, value)) for value in values]
+        style = "yellow" if setting.declared != setting.in_force else None
+        table.add_row(setting.name.removesuffix("_ms"), *cells, style=style)
     Console().print(table)
     for change in awaited_changes(job.pipeline, state):
         print_line(change.awaited)
-    for one in shown.settings:
-        if one.changed and one.declared != one.in_force:
-            declared, in_force = (
-                value_with_unit(one.name, one.declared),
-                value_with_unit(one.name, one.in_force),
-            )
-            print_line(f"{one.name}: declared {declared}, in force {in_force} until --reset")
+    for setting in shown.settings:
+        if setting.changed and setting.declared != setting.in_force:
+            declared = value_with_unit(setting.name, setting.declared)
+            in_force = value_with_unit(setting.name, setting.in_force)
+            print_line(f"{setting.name}: declared {declared}, in force {in_force} until --reset")

@@ -1,6 +1,6 @@
-"""``sluice check``: what a pipeline's stages yield, found out without reading a row.
+"""``sluice check`` and ``sluice init``: a project begun, and what its pipelines' stages yield.
 
-``sluice init``: a project of one's own, with a pipeline, its test and its input.
+The check reads no row.  The project has a pipeline, its test and its input.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ def check(
     modules that cannot be loaded, whatever PIPELINE is, and options of a running job that the
     declaration changed and that come into force with a restore.
     """
-    job = declared_job(pipeline, root, endpoint_url)  # If that one is broken, no other matters.
+    job = declared_job(pipeline, root, endpoint_url)  # If PIPELINE is broken, no other matters.
     for name, problem in load_declarations().problems.items():
         typer.secho(f"warning: {name}: {problem}", err=True, fg="yellow")
     declared = job.pipeline
-    given = parameters(param or [], context.args)
-    params = resolve_params(declared.params, given, declared.uid)
+    params = resolve_params(declared.params, parameters(param or [], context.args), declared.uid)
     yields = _analysed(job, params)
     state = job.state()
-    for change in () if state.status.is_globally_terminal else awaited_changes(declared, state):
-        typer.secho(f"warning: {declared.uid}: {change.awaited}", err=True, fg="yellow")
+    if not state.status.is_globally_terminal:
+        for change in awaited_changes(declared, state):
+            typer.secho(f"warning: {declared.uid}: {change.awaited}", err=True, fg="yellow")
     if as_json:
         print_json(
             {
@@ -79,8 +79,8 @@ def check(
     table = Table("stage", "kind", "column", "type")
     for uid, result in yields.items():
         for number, (name, dtype) in enumerate(result.columns.items()):
-            who = ("", "") if number else (uid, str(result.kind))
-            table.add_row(*who, name, str(dtype))
+            stage = ("", "") if number else (uid, str(result.kind))
+            table.add_row(*stage, name, str(dtype))
     Console().print(table)
 
 
@@ -97,12 +97,12 @@ def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
     find_java(os.environ)
     with run_log(f"{job.pipeline.uid}-check") as log, local_session(log_file=log) as spark:
         yields = check_pipeline(job.pipeline, spark, params, job.location.endpoint_url)
-    check_state(job, {uid: one for uid, one in yields.items() if uid not in known})
+    check_state(job, {uid: result for uid, result in yields.items() if uid not in known})
     return yields
 
 
 TEMPLATE = Path(__file__).with_name("project")
-_DOT = "dot-"  # A file of the template that begins so, begins with a dot in the project.
+_DOT = "dot-"  # This prefix of a template's file becomes a dot in the project.
 
 
 def init(
@@ -116,7 +116,7 @@ def init(
         raise ConfigurationError(
             f"the folder {folder} is not empty, it has {found[0]}; name a new one"
         )
-    words = {"PROJECT_NAME": place.name, "SLUICE_VERSION": version(DISTRIBUTION)}
+    values = {"PROJECT_NAME": place.name, "SLUICE_VERSION": version(DISTRIBUTION)}
     for template in sorted(TEMPLATE.rglob("*")):
         if template.is_dir() or "__pycache__" in template.parts:
             continue
@@ -124,8 +124,8 @@ def init(
         if to.name.startswith(_DOT):
             to = to.with_name("." + to.name.removeprefix(_DOT))
         text = template.read_text(encoding="utf-8")
-        for word, meaning in words.items():
-            text = text.replace(word, meaning)
+        for name, value in values.items():
+            text = text.replace(name, value)
         to.parent.mkdir(parents=True, exist_ok=True)
         to.write_text(text, encoding="utf-8")
     typer.echo(

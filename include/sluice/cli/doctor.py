@@ -1,16 +1,8 @@
 """``sluice doctor``: whether Sluice works on this machine, in this project and on this root.
 
-``Finding``, the outcome of one check: good, a warning or a problem, and what to do.
-
-Findings about this machine: Python, libraries, Java, the segment cache, the Spark server.
-
-Nothing heavy is imported before its check needs it: versions are read from what is installed.
-
-Findings about the project: its pipelines can be loaded, and a job's journal can be read.
-
-Findings about a root: reachable, writable, truly conditional, consistent, and on time.
-
-What is written to find that out lies outside of every job's prefix, and is deleted again.
+A ``Finding`` is the outcome of one check: good, a warning or a problem, and what to do.  Nothing
+heavy is imported before its check needs it: versions are read from what is installed.  What is
+written to a root to try it out lies outside of every job's prefix, and is deleted again.
 """
 
 from __future__ import annotations
@@ -56,6 +48,11 @@ from sluice.store.open import StoreLocation, open_store
 from sluice.store.redaction import redacted
 from sluice.surface.units import size
 
+SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
+CLOCK_TOLERANCE_MS = 5_000  # S3's times are whole seconds, and a slow request takes some.
+BODY = b"sluice doctor writes this, and deletes it again"
+_USE = f"use AWS S3, a local folder, or another store listed in {STORES}"
+
 
 class Status(StrEnum):
     OK = "ok"
@@ -65,6 +62,14 @@ class Status(StrEnum):
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red"}
 _WIDTHS = (7, 18)  # Of a status and of a check's name; the sentence has the rest.
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """``message`` is one sentence: what was found, and unless that is good, what to do."""
+
+    check: str
+    status: Status
+    message: str
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +113,7 @@ def doctor(
 
 
 def _findings(pipeline: str | None, place: StoreLocation) -> Iterator[Finding]:
-    """Each as soon as it is found, without any secret that an error quotes."""
+    """Yield each as soon as it is found, without any secret that an error quotes."""
     for finding in _checks(pipeline, place):
         yield msgspec.structs.replace(finding, message=redacted(finding.message))
 
@@ -134,14 +139,6 @@ def _print(console: Console, finding: Finding) -> None:
     console.print(line)
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """``message`` is one sentence: what was found, and unless that is good, what to do."""
-
-    check: str
-    status: Status
-    message: str
-
-
 def good(check: str, message: str) -> Finding:
     return Finding(check=check, status=Status.OK, message=message)
 
@@ -152,9 +149,6 @@ def warning(check: str, message: str) -> Finding:
 
 def problem(check: str, message: str | SluiceError) -> Finding:
     return Finding(check=check, status=Status.PROBLEM, message=str(message))
-
-
-SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
 
 
 def machine_findings(env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -168,7 +162,7 @@ def machine_findings(env: Mapping[str, str] = os.environ) -> Iterator[Finding]:
 
 
 def python_finding(running: str, required: str) -> Finding:
-    """*required* as the distribution says it: ``>=3.11``."""
+    """*required* has the form of the distribution's metadata: ``>=3.11``."""
     first = required.removeprefix(">=")
     if is_within(running, first=first):
         return good("Python", f"{running}, and {DISTRIBUTION} {version(DISTRIBUTION)}")
@@ -176,9 +170,9 @@ def python_finding(running: str, required: str) -> Finding:
 
 
 def libraries_finding(extra: str, found: Mapping[Requirement, str | None]) -> Finding:
-    """*found* holds what *extra* asks for, by the version that is installed.
+    """*found* has the installed version of each library that *extra* requires.
 
-    Only what every pipeline needs has to be there; Spark's absence is a warning.
+    Only what every pipeline needs has to be installed; without Spark there is a warning.
     """
     what = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
     check = what if extra else "libraries"
@@ -202,8 +196,15 @@ def libraries_finding(extra: str, found: Mapping[Requirement, str | None]) -> Fi
             return good(check, f"{missing} is not installed; if a pipeline needs it, {install}")
 
 
+def _installed(library: str) -> str | None:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return None
+
+
 def java_finding(env: Mapping[str, str]) -> Finding:
-    """Where stages run on a Spark server, that one has a Java of its own."""
+    """No Java is only a warning where stages run on a Spark server, which has its own."""
     try:
         java = find_java(env)
     except ConfigurationError as error:
@@ -243,6 +244,18 @@ def cache_finding() -> Finding:
     return good("segment cache", f"{folder}, {size(free)} free, may grow to {size(limit)}")
 
 
+def _bytes_in(folder: Path) -> int:
+    """The bytes in *folder* now; a file that is deleted meanwhile counts nothing."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += (Path(path) / name).stat().st_size
+            except OSError:
+                continue
+    return total
+
+
 def spark_server_finding(remote: str) -> Finding:
     try:
         check_listening(remote, said_by=SPARK_VARIABLE)
@@ -257,25 +270,6 @@ def spark_server_finding(remote: str) -> Finding:
     return good("Spark server", f"{remote} answers")
 
 
-def _installed(library: str) -> str | None:
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return None
-
-
-def _bytes_in(folder: Path) -> int:
-    """What is in *folder* now; a file that goes meanwhile counts nothing."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += (Path(path) / name).stat().st_size
-            except OSError:
-                continue
-    return total
-
-
 def pipeline_findings() -> Iterator[Finding]:
     """One for all that can be loaded, and one for each module that cannot."""
     try:
@@ -283,36 +277,12 @@ def pipeline_findings() -> Iterator[Finding]:
     except ConfigurationError as error:
         yield problem("pipelines", error)
         return
-    for module, said in declared.problems.items():
-        yield problem("pipelines", f"{module} cannot be loaded: {said}")
+    for module, cause in declared.problems.items():
+        yield problem("pipelines", f"{module} cannot be loaded: {cause}")
     if declared.pipelines:
         yield good("pipelines", f"{len(declared.pipelines)}: {', '.join(declared.pipelines)}")
     elif not declared.problems:
         yield warning("pipelines", "none is declared; assign a Pipeline to a name in a module")
-
-
-def job_finding(uid: str, location: StoreLocation) -> Finding:
-    """The journal of the job *uid* as a coordinator would read it."""
-    check = f"job {uid}"
-    try:
-        job = open_job(load_pipeline(uid), location, store=open_store(location))
-        state = job.state()
-    except SluiceError as error:
-        return problem(check, error)
-    if state.generation == NO_GENERATION:
-        return good(check, f"never submitted in {job.store.root}")
-    latest = state.latest_completed
-    done = "none" if latest is None else str(latest.checkpoint_id)
-    said = f"{state.status.value}, generation {state.generation}, latest checkpoint {done}"
-    if state.status is JobStatus.FAILED:
-        because = f" ({state.stopped_because})" if state.stopped_because else ""
-        return warning(check, f"{said}{because}; mend the cause, then run: sluice restore {uid}")
-    return good(check, said)
-
-
-CLOCK_TOLERANCE_MS = 5_000  # S3 tells whole seconds, and a slow request takes some.
-_USE = f"use AWS S3, a local folder, or another store listed in {STORES}"
-BODY = b"sluice doctor writes this, and deletes it again"
 
 
 def root_findings(location: StoreLocation) -> Iterator[Finding]:
@@ -337,9 +307,9 @@ def store_findings(
     """Check the *store*; what needs a check that failed is left out."""
     token = uuid.uuid4().hex
     try:
-        began = time.monotonic()
+        started = time.monotonic()
         list(store.list(scratch_folder(token)))
-        took_ms = (time.monotonic() - began) * 1000
+        took_ms = (time.monotonic() - started) * 1000
     except SluiceError as error:
         yield problem("root", error)
         return
@@ -415,7 +385,7 @@ def _conditional(store: ObjectStore, token: str) -> Finding:
 
 
 def _deleting(store: ObjectStore, token: str) -> Finding:
-    """Delete whatever the checks wrote, and look whether it is gone."""
+    """Delete all that the checks wrote, and list whether it is gone."""
     folder = scratch_folder(token)
     try:
         keys = [one.key for one in store.list(folder)]
@@ -424,8 +394,24 @@ def _deleting(store: ObjectStore, token: str) -> Finding:
     except SluiceError as error:
         return problem("delete", f"{error}; then delete {store.root}/{folder} by hand")
     if left:
-        return problem(
-            "delete",
-            f"{store.root} still lists {left[0]} after it was deleted; {_USE}",
-        )
+        return problem("delete", f"{store.root} still lists {left[0]} after it was deleted; {_USE}")
     return good("delete", "what was written for these checks is gone")
+
+
+def job_finding(uid: str, location: StoreLocation) -> Finding:
+    """The journal of the job *uid* as a coordinator would read it."""
+    check = f"job {uid}"
+    try:
+        job = open_job(load_pipeline(uid), location, store=open_store(location))
+        state = job.state()
+    except SluiceError as error:
+        return problem(check, error)
+    if state.generation == NO_GENERATION:
+        return good(check, f"never submitted in {job.store.root}")
+    latest = state.latest_completed
+    done = "none" if latest is None else str(latest.checkpoint_id)
+    summary = f"{state.status.value}, generation {state.generation}, latest checkpoint {done}"
+    if state.status is JobStatus.FAILED:
+        because = f" ({state.stopped_because})" if state.stopped_because else ""
+        return warning(check, f"{summary}{because}; mend the cause, then run: sluice restore {uid}")
+    return good(check, summary)

@@ -11,11 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import acts, check, doctor, maintenance, show, state
-from sluice.cli import check as init_command
-from sluice.cli import run as run_command
-from sluice.cli import show as cli_show
-from sluice.cli import state as cli_state
+from sluice.cli import acts, check, doctor, maintenance, run, show, state
 from sluice.cli.options import with_flags
 from sluice.errors import SluiceError
 from sluice.extras import DISTRIBUTION
@@ -59,14 +55,14 @@ def _options(
 # The parameters of a pipeline are options, too.
 TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-app.command("init")(init_command.init)
+app.command("init")(check.init)
 app.command("doctor")(doctor.doctor)
-app.command("run", context_settings=TAKES_PARAMETERS)(run_command.run)
+app.command("run", context_settings=TAKES_PARAMETERS)(run.run)
 app.command("pipelines")(show.pipelines)
 app.command("side-output")(show.side_output_rows)
 app.command("check", context_settings=TAKES_PARAMETERS)(check.check)
 app.command("restore", context_settings=TAKES_PARAMETERS)(acts.restore_command)
-app.command("snapshots")(cli_show.show_snapshots)
+app.command("snapshots")(show.show_snapshots)
 app.command("checkpoint")(acts.checkpoint)
 app.command("savepoint")(acts.savepoint)
 app.command("dispose")(acts.dispose_command)
@@ -74,22 +70,22 @@ app.command("stop")(acts.stop_command)
 app.command("pause")(acts.pause_command)
 app.command("resume")(acts.resume_command)
 app.command("cancel")(acts.cancel)
-app.command("journal")(cli_show.journal)
-app.command("lag")(cli_show.lag)
-app.command("metrics")(cli_show.metrics_command)
+app.command("journal")(show.journal)
+app.command("lag")(show.lag)
+app.command("metrics")(show.metrics_command)
 app.command("orphans")(maintenance.orphans)
 app.command("gc")(maintenance.gc)
 checkpoint_commands.command("list")(show.checkpoints)
-checkpoint_commands.command("show")(cli_show.show)
+checkpoint_commands.command("show")(show.show)
 checkpoint_commands.command("config")(acts.config)
 checkpoint_commands.command("abort")(acts.abort)
-checkpoint_commands.command("stats")(cli_show.stats)
+checkpoint_commands.command("stats")(show.stats)
 keyed_state.command("read")(state.read)
-keyed_state.command("diff")(cli_state.diff)
-keyed_state.command("schema")(cli_state.schema)
-keyed_state.command("rewrite")(cli_state.rewrite)
-keyed_state.command("drop")(cli_state.drop)
-keyed_state.command("bootstrap")(cli_state.bootstrap)
+keyed_state.command("diff")(state.diff)
+keyed_state.command("schema")(state.schema)
+keyed_state.command("rewrite")(state.rewrite)
+keyed_state.command("drop")(state.drop)
+keyed_state.command("bootstrap")(state.bootstrap)
 files_tables.command("show")(maintenance.show)
 files_tables.command("compact")(maintenance.compact)
 files_tables.command("vacuum")(maintenance.vacuum)

@@ -1,6 +1,6 @@
-"""``sluice tables``: the versions of a table of files; merge its files, delete what is old.
+"""``sluice tables``, ``orphans`` and ``gc``: versions of a table of files, and what nothing names.
 
-``sluice orphans`` and ``sluice gc``: what nothing names any more, reported or deleted.
+Files of tables are merged, old ones and orphans are reported or deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sluice.cli.options import (
     print_json,
     print_line,
 )
-from sluice.connectors.files_table.log import Chain, TableLog
+from sluice.connectors.files_table.log import TableLog
 from sluice.connectors.files_table.maintenance import TARGET_BYTES
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
@@ -34,8 +34,15 @@ from sluice.job.job import Job, never_submitted_message
 from sluice.job.places import open_sinks
 from sluice.surface.units import size
 
+DEFAULT_GRACE = "1h"  # The garbage collector's own default.
 SinkName: TypeAlias = Annotated[
     str, typer.Argument(help="The uid of a FilesTable, or STAGE.late or STAGE.malformed.")
+]
+Grace: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--grace", help="Leave what is younger, by the store's clock: 90s, 30m, 1h, 2d, or 0s."
+    ),
 ]
 
 
@@ -76,6 +83,43 @@ class VacuumRecord(msgspec.Struct, frozen=True, kw_only=True):
     versions: list[int]
     files: int
     size_bytes: int
+
+
+class ReasonRecord(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+    description: str
+    files: int
+    size_bytes: int
+
+
+class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``key`` is relative to the root, or to the place of ``sink``."""
+
+    key: str
+    sink: str | None
+    size_bytes: int
+    reason: str
+
+
+class SavepointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    files: int
+    size_bytes: int
+
+
+class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``--json``; ``deleted``: whether ``files``, which only ``gc`` has, are gone."""
+
+    pipeline: str
+    root: str
+    deleted: bool
+    total_files: int
+    total_bytes: int
+    reasons: list[ReasonRecord]
+    too_young: list[ReasonRecord]
+    incomplete_savepoints: list[SavepointRecord]
+    unknown: list[str]
+    files: list[FileRecord] | msgspec.UnsetType = msgspec.UNSET
 
 
 def show(
@@ -198,24 +242,9 @@ def _table(job: Job, sink: str) -> ManifestTable:
     return table
 
 
-def _pinned(job: Job, sink: str) -> list[int]:
-    """The versions a checkpoint or savepoint continues, or that one's own that is still to commit.
-
-    A sink that a checkpoint does not know pins nothing.
-    """
-    state = job.state()
-    found = [job.metadata(one.checkpoint_id) for one in state.completed]
-    found += [job.savepoint_metadata(name) for name in savepoint_names(job)]
-    if (base := job.base_metadata(state)) is not None:
-        found.append(base)
-    tables = [one for metadata in found for one in (metadata.tables, metadata.previous_tables)]
-    tables.append(state.tables or {})
-    return [pins[sink] for pins in tables if sink in pins]
-
-
 def _record(sink: str, table: ManifestTable) -> TableRecord:
     log = TableLog(table.store)
-    chain: Chain = log.chain()
+    chain = log.chain()
     in_table, compacted = set(log.lineage()), set(log.compacted())
     manifests = log.manifests(log.versions())
     return TableRecord(
@@ -241,51 +270,19 @@ def _record(sink: str, table: ManifestTable) -> TableRecord:
     )
 
 
-DEFAULT_GRACE = "1h"  # The collector's own default, as a person writes it.
+def _pinned(job: Job, sink: str) -> list[int]:
+    """The versions that checkpoints and savepoints have published, continue or still commit.
 
-Grace: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--grace", help="Leave what is younger, by the store's clock: 90s, 30m, 1h, 2d, or 0s."
-    ),
-]
-
-
-class ReasonRecord(msgspec.Struct, frozen=True, kw_only=True):
-    reason: str
-    description: str
-    files: int
-    size_bytes: int
-
-
-class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``key`` is relative to the root, or to the place of ``sink``."""
-
-    key: str
-    sink: str | None
-    size_bytes: int
-    reason: str
-
-
-class SavepointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    files: int
-    size_bytes: int
-
-
-class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """``deleted`` tells whether ``files`` are gone; ``orphans`` leaves them out."""
-
-    pipeline: str
-    root: str
-    deleted: bool
-    total_files: int
-    total_bytes: int
-    reasons: list[ReasonRecord]
-    too_young: list[ReasonRecord]
-    incomplete_savepoints: list[SavepointRecord]
-    unknown: list[str]
-    files: list[FileRecord] | msgspec.UnsetType = msgspec.UNSET
+    A checkpoint that does not know the sink pins nothing.
+    """
+    state = job.state()
+    snapshots = [job.metadata(done.checkpoint_id) for done in state.completed]
+    snapshots += [job.savepoint_metadata(name) for name in savepoint_names(job)]
+    if (base := job.base_metadata(state)) is not None:
+        snapshots.append(base)
+    pins = [tables for found in snapshots for tables in (found.tables, found.previous_tables)]
+    pins.append(state.tables or {})
+    return [tables[sink] for tables in pins if sink in tables]
 
 
 def orphans(
@@ -301,7 +298,7 @@ def orphans(
     if as_json:
         print_json(_report(job, found, deleted=False))
         return
-    _print(found, "would be deleted by 'sluice gc'")
+    _print_orphans(found, "would be deleted by 'sluice gc'")
 
 
 def gc(
@@ -327,10 +324,11 @@ def gc(
         ]
         print_json(msgspec.structs.replace(report, files=files))
         return
-    for one in found.files if dry_run else ():
-        place = f"{one.key} of sink {one.sink}" if one.sink else one.key
-        typer.echo(f"{place} ({size(one.size_bytes)})")
-    _print(found, "would be deleted" if dry_run else "deleted")
+    if dry_run:
+        for one in found.files:
+            place = f"{one.key} of sink {one.sink}" if one.sink else one.key
+            typer.echo(f"{place} ({size(one.size_bytes)})")
+    _print_orphans(found, "would be deleted" if dry_run else "deleted")
 
 
 def _report(job: Job, found: Orphans, *, deleted: bool) -> GarbageReport:
@@ -361,7 +359,7 @@ def _by_reason(files: Sequence[Orphan]) -> list[ReasonRecord]:
     ]
 
 
-def _print(found: Orphans, what_happens: str) -> None:
+def _print_orphans(found: Orphans, what_happens: str) -> None:
     if found.files:
         table = Table("what", "files", "size")
         for record in _by_reason(found.files):

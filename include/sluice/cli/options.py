@@ -1,8 +1,6 @@
-"""Options of several commands: the job, its root, parameters, and periods of time.
+"""What several commands share: options, output, and the name of the person at the command line.
 
-Output of the commands: one JSON document on stdout, or lines for people.
-
-The person at the command line, as the journal names them.
+Output is one JSON document on stdout, or lines for people.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from sluice.surface.units import size
 ROOT_VARIABLE = "SLUICE_ROOT"
 DEFAULT_FOLDER = ".sluice/jobs"  # Below the current folder; .gitignore names it.
 
-# What a person may consent to, in the words of the refusals, and how it is said here.
+# The flags for what a person may consent to, by the words of the refusals.
 _CHOICES = {
     r"allow non-restored state": "--allow-non-restored-state",
     r"accept(?: the)? tables as they are": "--accept-tables",
@@ -73,15 +71,18 @@ NoChecksums: TypeAlias = Annotated[
         "do.",
     ),
 ]
+OtherPipeline: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 def location(root: str | None, endpoint_url: str | None) -> StoreLocation:
-    """The root that was named, the environment's, or a folder here."""
-    named = root or os.environ.get(ROOT_VARIABLE)
-    if named is None:
-        named = f"file://{Path(DEFAULT_FOLDER).resolve()}"
-    return StoreLocation(root=named, endpoint_url=endpoint_url)
+    """The named *root*, the environment's, or a folder below the current one."""
+    uri = root or os.environ.get(ROOT_VARIABLE)
+    if uri is None:
+        uri = f"file://{Path(DEFAULT_FOLDER).resolve()}"
+    return StoreLocation(root=uri, endpoint_url=endpoint_url)
 
 
 def declared_job(pipeline: str, root: str | None, endpoint_url: str | None) -> Job:
@@ -134,12 +135,12 @@ def print_json(document: object) -> None:
 
 
 def print_line(line: str) -> None:
-    """As it is, however narrow the terminal."""
+    """Print *line* as it is, however narrow the terminal."""
     Console(soft_wrap=True).print(line, highlight=False, markup=False)
 
 
 def print_files(files: Iterable[FileDetails]) -> None:
-    """A line each: a table would break the keys of a narrow terminal."""
+    """Print a line for each: a table would break the keys in a narrow terminal."""
     for file in files:
         place = f"{file.root}/{file.key}" if file.root else file.key
         print_line(f"{size(file.size_bytes):>9} {file.rows:>11,} rows  {place}")

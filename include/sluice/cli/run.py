@@ -1,10 +1,8 @@
 """``sluice run``: a pipeline in one process, with a Spark of its own or a remote one.
 
-The end of ``sluice run``: its checkpoints, its tables, and what is written of them.
-
-The log file of one run: output that is of use only if it fails, mainly traces of the JVM.
-
-The final result table of a job, and the file it is written to.
+What can be refused is refused before a Spark is started.  A run has a log file, for output that is
+of use only if it fails, mainly traces of the JVM.  Its end is a summary: the checkpoints, the rows
+of the result and of side outputs, and the file that the result table was written to.
 """
 
 from __future__ import annotations
@@ -60,6 +58,10 @@ if TYPE_CHECKING:
     from sluice.job.analysis import Result
     from sluice.local.driver import Epoch
 
+
+SUFFIXES = (".parquet", ".json", ".csv")
+FOLDER = ".sluice/logs"  # Beside the jobs' default folder; .gitignore names it.
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 ResultFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(help="Write the final result table here: .parquet, .json or .csv."),
@@ -93,6 +95,24 @@ Remote: TypeAlias = Annotated[
         "and to see --root.",
     ),
 ]
+Wanted: TypeAlias = tuple[str | None, Path | None]  # A sink's uid, and the file for its table.
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``--json``.  ``seconds`` is the whole run's; ``side_outputs`` counts rows."""
+
+    pipeline: str
+    status: str
+    root: str
+    seconds: float
+    checkpoints: list[CheckpointRecord]
+    result_rows: int | None
+    output: str | None
+    side_outputs: dict[str, int]
+
+
+class Unexpected(SluiceError):
+    """An error that no part of sluice expects: a mistake of a library, or of sluice."""
 
 
 def run(
@@ -139,12 +159,58 @@ def run(
     with run_log(pipeline) as log, _session(job, configuration, remote, log) as spark:
         _check_yields(job, _yields(job, spark, configuration, found), (result, output), fresh=fresh)
         first_id = _begin(job, configuration, console, consent, fresh=fresh)
-        tell = partial(_report, console)
+        report = partial(_report, console)
         status = run_epochs(
-            job, spark, epochs=epochs, drain=drain, savepoint=savepoint, report=tell
+            job, spark, epochs=epochs, drain=drain, savepoint=savepoint, report=report
         )
     summarize(job, console, status, first_id, started, (result, output), as_json=as_json)
     _check_taken(pipeline, savepoint, status)
+
+
+def check_result_file(path: Path | None) -> None:
+    """Raises ConfigurationError unless the table can be written there; called before the work."""
+    if path is None:
+        return
+    if path.suffix not in SUFFIXES:
+        raise ConfigurationError(
+            f"--output {path} has no known ending; name it {' or '.join(SUFFIXES)}"
+        )
+    if not path.resolve().parent.is_dir():
+        raise ConfigurationError(f"--output {path}: there is no folder {path.resolve().parent}")
+
+
+def _check_savepoint(job: Job, name: str | None, *, drain: bool) -> None:
+    """Refuse a name that is taken before the work, not after it."""
+    if name is None:
+        return
+    if drain:
+        raise ConfigurationError(
+            "--drain ends the job and --savepoint suspends it; give one of the two"
+        )
+    require_free_name(job, name, job.state(), request_id="")
+
+
+def chosen_sink(pipeline: Pipeline, named: str | None, output: Path | None) -> str | None:
+    """The sink whose table is the result; None if there are several and none is named.
+
+    Raises:
+        ConfigurationError: there is none of that name, or --output is given and not of which.
+    """
+    sinks = ", ".join(pipeline.sinks)
+    if named is not None:
+        if named not in pipeline.sinks:
+            raise ConfigurationError(
+                f"--sink {named}: pipeline {pipeline.uid!r} has no such sink; it has {sinks}"
+            )
+        return named
+    if len(pipeline.sinks) == 1:
+        return next(iter(pipeline.sinks))
+    if output is not None:
+        raise ConfigurationError(
+            f"--output {output}: pipeline {pipeline.uid!r} has the sinks {sinks}; say which one "
+            "with --sink NAME"
+        )
+    return None
 
 
 def _check_without_spark(
@@ -154,7 +220,7 @@ def _check_without_spark(
     remote: str | None,
     endpoint_url: str | None,
 ) -> Mapping[str, Result | None]:
-    """Find what can be found before a Spark is started or asked, and so before any work.
+    """Refuse what can be refused before a Spark is started or called, and so before any work.
 
     Returns the result of each stage by uid, as ``analyse`` does.
     """
@@ -174,51 +240,6 @@ def _check_without_spark(
     return found
 
 
-def _yields(
-    job: Job,
-    spark: SparkSession,
-    configuration: JobConfiguration,
-    found: Mapping[str, Result | None],
-) -> Mapping[str, Result]:
-    """The result of each stage; Spark is asked unless all were *found* without it."""
-    from sluice.spark.checking import check_pipeline
-
-    known = {uid: result for uid, result in found.items() if result is not None}
-    if len(known) == len(found):
-        return known
-    return check_pipeline(job.pipeline, spark, configuration.params, job.location.endpoint_url)
-
-
-def _check_yields(job: Job, yields: Mapping[str, Result], wanted: Wanted, *, fresh: bool) -> None:
-    """Refuse stages whose state, or whose result's file, cannot take what they give."""
-    from sluice.job.analysis import check_state
-
-    if not fresh:
-        check_state(job, yields)
-    sink, output = wanted
-    if sink is not None:
-        check_result_columns(output, sink, yields[job.pipeline.sinks[sink].input].columns)
-
-
-def _check_taken(pipeline: str, savepoint: str | None, status: JobStatus) -> None:
-    if savepoint is not None and status is not JobStatus.SUSPENDED:
-        raise ConfigurationError(
-            f"there is no savepoint {savepoint!r}: job {pipeline!r} is {status.value}, for it read "
-            "all of its input first; --epochs N stops before that"
-        )
-
-
-def _check_savepoint(job: Job, name: str | None, *, drain: bool) -> None:
-    """Refuse a name that is taken before the work, not after it."""
-    if name is None:
-        return
-    if drain:
-        raise ConfigurationError(
-            "--drain ends the job and --savepoint suspends it; give one of the two"
-        )
-    require_free_name(job, name, job.state(), request_id="")
-
-
 def _session(
     job: Job, configuration: JobConfiguration, remote: str | None, log_file: Path
 ) -> AbstractContextManager[SparkSession]:
@@ -228,6 +249,44 @@ def _session(
         return remote_session(remote)
     rows = rows_pass_jvm(job.pipeline, configuration.params, job.location.endpoint_url)
     return local_session(log_file=log_file, archives=True, compiles_for_rows=rows)
+
+
+def _yields(
+    job: Job,
+    spark: SparkSession,
+    configuration: JobConfiguration,
+    found: Mapping[str, Result | None],
+) -> Mapping[str, Result]:
+    """The result of each stage; Spark analyses them unless all were *found* without it."""
+    from sluice.spark.checking import check_pipeline
+
+    known = {uid: result for uid, result in found.items() if result is not None}
+    if len(known) == len(found):
+        return known
+    return check_pipeline(job.pipeline, spark, configuration.params, job.location.endpoint_url)
+
+
+def _check_yields(job: Job, yields: Mapping[str, Result], wanted: Wanted, *, fresh: bool) -> None:
+    """Refuse stages whose rows do not fit their state, or the file for the result."""
+    from sluice.job.analysis import check_state
+
+    if not fresh:
+        check_state(job, yields)
+    sink, output = wanted
+    if sink is not None:
+        check_result_columns(output, sink, yields[job.pipeline.sinks[sink].input].columns)
+
+
+def check_result_columns(path: Path | None, sink: str, columns: pl.Schema) -> None:
+    """Raises ConfigurationError when the file cannot hold the columns; called before the work."""
+    if path is None or path.suffix != ".csv":
+        return
+    for name, dtype in columns.items():
+        if dtype.is_nested() or str(dtype) == "Binary":
+            raise ConfigurationError(
+                f"--output {path}: column {name!r} of sink {sink!r} is {dtype}, which a CSV file "
+                "cannot hold; write .parquet or .json"
+            )
 
 
 def _begin(
@@ -275,22 +334,6 @@ def _report(console: Console, epoch: Epoch) -> None:
     )
 
 
-Wanted: TypeAlias = tuple[str | None, Path | None]  # A sink's uid, and the file for its table.
-
-
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of ``--json``.  ``seconds`` is the whole run's; ``side_outputs`` counts rows."""
-
-    pipeline: str
-    status: str
-    root: str
-    seconds: float
-    checkpoints: list[CheckpointRecord]
-    result_rows: int | None
-    output: str | None
-    side_outputs: dict[str, int]
-
-
 def summarize(
     job: Job,
     console: Console,
@@ -307,8 +350,9 @@ def summarize(
     """
     params = job.state().configuration.params
     sink, output = wanted
-    is_read = sink is not None and has_result_table(job, params, sink)
-    result = final_table(job, params, sink) if is_read and sink is not None else None
+    result = None
+    if sink is not None and has_result_table(job, params, sink):
+        result = final_table(job, params, sink)
     if output is not None and result is not None:
         write_result(result, output)
     sides = {uid: open_side_table(job, uid).row_count() for uid in side_outputs(job.pipeline)}
@@ -343,20 +387,44 @@ def summarize(
         )
 
 
-FOLDER = ".sluice/logs"  # Beside the jobs' default folder; .gitignore names it.
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+def final_table(job: Job, params: Mapping[str, str], sink: str | None = None) -> pa.Table:
+    """The table of *sink*, by default of the first, sorted by its columns that have an order."""
+    import pyarrow as pa
+
+    table = open_result_table(job, params, sink).read()
+    ordered = [column.name for column in table.schema if not pa.types.is_nested(column.type)]
+    return table.sort_by([(name, "ascending") for name in ordered]) if ordered else table
 
 
-class Unexpected(SluiceError):
-    """What no part of sluice expects: a mistake of a library, or of sluice."""
+def write_result(table: pa.Table, path: Path) -> None:
+    """Write Parquet, JSON (an array of rows; times as ISO 8601 in UTC) or CSV, by the ending."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        pq.write_table(table, path)
+    elif path.suffix == ".csv":
+        import pyarrow.csv
+
+        pyarrow.csv.write_csv(table, path)
+    else:
+        raw = msgspec.json.encode(table.to_pylist())
+        path.write_bytes(msgspec.json.format(raw, indent=1) + b"\n")
+
+
+def _check_taken(pipeline: str, savepoint: str | None, status: JobStatus) -> None:
+    if savepoint is not None and status is not JobStatus.SUSPENDED:
+        raise ConfigurationError(
+            f"there is no savepoint {savepoint!r}: job {pipeline!r} is {status.value}, for it read "
+            "all of its input first; --epochs N stops before that"
+        )
 
 
 @contextmanager
 def run_log(what: str) -> Iterator[Path]:
-    """A log file for the block, gone again when the block ends well.
+    """A log file for the block, which is deleted again when the block ends well.
 
-    It gets what ``logging`` is told, and errors alone are printed, too.  An exception leaves as one
-    sentence that names the file, where the whole trace is.
+    All log records go to it, and errors are printed, too.  An exception becomes one sentence that
+    names the file, where the whole trace is.
 
     Raises:
         SluiceError: what the block raised, with its cause last.
@@ -401,15 +469,15 @@ def _handlers(path: Path) -> list[logging.Handler]:
     printed.addFilter(logging.Filter("sluice"))
     printed.setFormatter(logging.Formatter("%(message)s"))
     written = logging.FileHandler(path)
-    written.setFormatter(logging.Formatter(_FORMAT))
+    written.setFormatter(logging.Formatter(_LOG_FORMAT))
     return [written, printed]
 
 
 def _naming(path: Path, error: Exception) -> SluiceError:
     match error:
         case StageFailed(cause=cause):
-            said = str(error).removesuffix(cause).rstrip(": ")
-            return StageFailed(f"{said} (trace: {path}): {cause}", cause=cause)
+            place = str(error).removesuffix(cause).rstrip(": ")
+            return StageFailed(f"{place} (trace: {path}): {cause}", cause=cause)
         case SluiceError():
             path.unlink(missing_ok=True)  # It says everything that there is to say.
             return error
@@ -417,86 +485,3 @@ def _naming(path: Path, error: Exception) -> SluiceError:
             from sluice.spark.stage import failure_cause
 
             return Unexpected(f"the run was broken off (trace: {path}): {failure_cause(error)}")
-
-
-SUFFIXES = (".parquet", ".json", ".csv")
-
-
-def check_result_file(path: Path | None) -> None:
-    """Raises ConfigurationError unless the table can be written there; asked before the work."""
-    if path is None:
-        return
-    if path.suffix not in SUFFIXES:
-        raise ConfigurationError(
-            f"--output {path} has no known ending; name it {' or '.join(SUFFIXES)}"
-        )
-    if not path.resolve().parent.is_dir():
-        raise ConfigurationError(f"--output {path}: there is no folder {path.resolve().parent}")
-
-
-def chosen_sink(pipeline: Pipeline, named: str | None, output: Path | None) -> str | None:
-    """The sink whose table is the result; None if there are several and none is named.
-
-    Raises:
-        ConfigurationError: there is none of that name, or --output is given and not of which.
-    """
-    sinks = ", ".join(pipeline.sinks)
-    if named is not None:
-        if named not in pipeline.sinks:
-            raise ConfigurationError(
-                f"--sink {named}: pipeline {pipeline.uid!r} has no such sink; it has {sinks}"
-            )
-        return named
-    if len(pipeline.sinks) == 1:
-        return next(iter(pipeline.sinks))
-    if output is not None:
-        raise ConfigurationError(
-            f"--output {output}: pipeline {pipeline.uid!r} has the sinks {sinks}; say which one "
-            "with --sink NAME"
-        )
-    return None
-
-
-def check_result_columns(path: Path | None, sink: str, columns: pl.Schema) -> None:
-    """Raises ConfigurationError when the file cannot hold the columns; asked before the work."""
-    if path is None or path.suffix != ".csv":
-        return
-    for name, of in columns.items():
-        if of.is_nested() or str(of) == "Binary":
-            raise ConfigurationError(
-                f"--output {path}: column {name!r} of sink {sink!r} is {of}, which a CSV file "
-                "cannot hold; write .parquet or .json"
-            )
-
-
-def final_table(job: Job, params: Mapping[str, str], sink: str | None = None) -> pa.Table:
-    """What *sink*, by default the first, has published, sorted by its columns from the left, as far
-    as they have an order.
-    """
-    table = open_result_table(job, params, sink).read()
-    ordered = [(field.name, "ascending") for field in table.schema if not _is_nested(field.type)]
-    return table.sort_by(ordered) if ordered else table
-
-
-def _is_nested(dtype: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    nested: bool = pa.types.is_nested(dtype)
-    return nested
-
-
-def write_result(table: pa.Table, path: Path) -> None:
-    """Write Parquet, JSON (an array of rows; times as ISO 8601 in UTC) or CSV, by the ending."""
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        pq.write_table(table, path)
-    elif path.suffix == ".csv":
-        import pyarrow.csv
-
-        pyarrow.csv.write_csv(table, path)
-    else:
-        import msgspec
-
-        raw = msgspec.json.encode(table.to_pylist())
-        path.write_bytes(msgspec.json.format(raw, indent=1) + b"\n")

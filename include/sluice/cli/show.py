@@ -1,17 +1,4 @@
-"""Commands that only look: pipelines, checkpoints, side outputs.
-
-``sluice checkpoints show``: one retained checkpoint, stage by stage and file by file.
-
-``sluice journal``: the coordinator's log, as people read it.
-
-``sluice lag``: how far the sources of a job are behind, and how fast rows flow.
-
-``sluice snapshots``: what a job can be restored from, and what stands against it.
-
-``sluice checkpoints stats``: how long, how large, and who was late.
-
-``sluice metrics``: the figures of jobs for Prometheus, printed once, or served.
-"""
+"""Commands that only show: pipelines, checkpoints, snapshots, the journal, lag and metrics."""
 
 from __future__ import annotations
 
@@ -28,6 +15,7 @@ from rich.table import Table
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
+    OtherPipeline,
     PipelineName,
     Root,
     declared_job,
@@ -66,11 +54,21 @@ from sluice.surface.units import duration, moment, period, size, watermark
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
+
+DEFAULT_LIMIT = 100
+DEFAULT_LAST = 20
+MAX_LATE = 10  # Subtasks of a stage that are named; --json has them all.
+LOOPBACK = "127.0.0.1"
+MAX_PORT = 65_535
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
 _HEADERS = ("id", "type", "status", "records", "duration", "size")
 _PADDING = 2
-DEFAULT_LIMIT = 100
-_LEAST = 12  # Of a reason, however narrow the screen is.
+_LEAST = 12  # The least width of a reason, however narrow the screen is.
+_YES_OR_NO = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}
+_SHORT_LIFE = 6  # Letters of a life that are shown.
+_PERCENTILES = ("min", "avg", "p50", "p90", "p95", "p99", "p999", "max")
+_SIZES = ("checkpointed_size", "state_size", "persisted_data")
+_DURATIONS = ("end_to_end_duration", "finalization_duration")
 
 
 def pipelines(as_json: AsJson = False) -> None:
@@ -131,23 +129,6 @@ def checkpoints(
     names = savepoint_names(job)
     if names:
         console.print(f"savepoints: {', '.join(names)}", highlight=False)
-
-
-def side_output_rows(
-    pipeline: PipelineName,
-    side_output: Annotated[str, typer.Argument(help="STAGE.malformed or STAGE.late")],
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-) -> None:
-    """Print the rows of a side output as JSON lines: where each came from, and why it is there."""
-    job = declared_job(pipeline, root, endpoint_url)
-    known = side_outputs(job.pipeline)
-    if side_output not in known:
-        raise ConfigurationError(
-            f"there is no side output {side_output!r}; {pipeline} has {', '.join(known)}"
-        )
-    for row in open_side_table(job, side_output).read().to_pylist():
-        typer.echo(msgspec.json.encode(row).decode())
 
 
 def checkpoint_table(records: list[CheckpointRecord], width: int) -> Table:
@@ -257,7 +238,208 @@ def _sources(details: CheckpointDetails) -> Table:
     return table
 
 
-DEFAULT_LAST = 20
+def stats(
+    pipeline: PipelineName,
+    checkpoint: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="One checkpoint, retained or not.", min=1)
+    ] = None,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show counts, percentiles and failures of a job's checkpoints; or of checkpoint ID all that
+    was measured, stage by stage.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    if checkpoint is None:
+        shown = overview(job)
+        print_json(shown) if as_json else _print_overview(shown)
+    else:
+        found = details(job, parsed_checkpoint_id(str(checkpoint)))
+        print_json(found) if as_json else _print_details(found)
+
+
+def _print_overview(shown: Overview) -> None:
+    counts, latest = shown.counts, shown.latest
+    print_line(
+        f"{counts.total:,} checkpoints: {counts.completed:,} completed, {counts.failed:,} failed, "
+        f"{counts.in_progress:,} in progress; {counts.restored:,} restores"
+    )
+    table = Table("of the completed", *_PERCENTILES)
+    for name in (*_DURATIONS, *_SIZES, "records"):
+        row: StatsSummary | None = getattr(shown.summary, name)
+        if row is not None:
+            table.add_row(name, *(_figure(name, getattr(row, column)) for column in _PERCENTILES))
+    Console().print(table)
+    for what, one in (("completed", latest.completed), ("savepoint", latest.savepoint)):
+        if one is not None:
+            print_line(f"latest {what}: {one.id}, triggered {moment(one.trigger_timestamp)} (UTC)")
+    if latest.restored is not None:
+        at = moment(latest.restored.restore_timestamp)
+        print_line(f"latest restored: {latest.restored.external_path}, {at} (UTC)")
+    if latest.failed is not None:
+        print_line(f"latest failed: {latest.failed.id}, {_why(latest.failed)}")
+    for reason, number in shown.failures.items():
+        print_line(f"{number:,} failed with {reason}")
+
+
+def _print_details(found: Details) -> None:
+    line = found.checkpoint
+    print_line(
+        f"checkpoint {line.id}: {line.checkpoint_type}, {line.status}"
+        f"{', discarded' if found.discarded else ''}, triggered {moment(line.trigger_timestamp)} "
+        f"(UTC)"
+    )
+    if line.failure_reason is not None:
+        print_line(_why(line))
+    for one in found.exceptions:
+        print_line(f"{one.stage}/{one.index}, attempt {one.attempt}: {one.message}")
+    table = Table(
+        "stage", "acks", "latest ack after", "start delay", "alignment", "sync", "async", "written",
+        "state", "rows in", "rows out", "late", "requests", "watermark",
+    )  # fmt: skip
+    for stage in found.stages:
+        table.add_row(*map(escape, _stage_cells(stage, found.summaries[stage.id])))
+    Console().print(table)
+    for stage in found.stages:
+        missing = [s.index for s in stage.subtasks if s.status is SubtaskStatus.PENDING_OR_FAILED]
+        if missing:
+            named = ", ".join(str(index) for index in missing[:MAX_LATE])
+            more = f" and {len(missing) - MAX_LATE} more" if len(missing) > MAX_LATE else ""
+            print_line(f"{stage.id} lacks the acks of subtasks {named}{more}")
+
+
+def _stage_cells(stage: StageStats, of: StageSummary) -> list[str]:
+    """The figures of a stage; of its subtasks' the largest: the slowest one holds up the rest."""
+
+    def most(summary: StatsSummary | None) -> str:
+        return "" if summary is None else _figure("duration", summary.max)
+
+    return [
+        stage.id,
+        f"{stage.num_acknowledged_subtasks}/{stage.num_subtasks}",
+        _figure("duration", stage.end_to_end_duration),
+        most(of.start_delay),
+        _figure("duration", stage.alignment.duration),
+        most(of.sync),
+        most(of.async_),
+        _figure("size", stage.checkpointed_size),
+        _figure("size", stage.state_size),
+        _figure("rows", stage.rows_in),
+        _figure("rows", stage.rows_out),
+        _figure("rows", stage.late_rows),
+        "" if stage.requests is None else _figure("requests", stage.requests.total),
+        "" if stage.watermark is None else watermark(stage.watermark),
+    ]
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if "duration" in name:
+        return duration(value / 1000)
+    return size(round(value)) if name in _SIZES or name == "size" else f"{round(value):,}"
+
+
+def _why(line: CheckpointStats) -> str:
+    return ": ".join(part for part in (line.failure_reason, line.failure_message) if part)
+
+
+def show_snapshots(
+    pipeline: PipelineName,
+    roots: Annotated[
+        list[str] | None,
+        typer.Option("--in", metavar="URI", help="Another root; may be given several times."),
+    ] = None,
+    from_pipeline: OtherPipeline = None,
+    no_checks: Annotated[
+        bool, typer.Option("--no-checks", help="Do not ask whether each can be restored.")
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what PIPELINE can be restored from: retained checkpoints and savepoints, newest first.
+
+    Of each: its size, the generation that took it, the tables' versions that it pins, and whether
+    it can be restored now.  'sluice restore --dry-run' also reads its files.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    found = snapshots(job, roots or (), pipeline=from_pipeline, checks=not no_checks)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        print_line(f"{pipeline} has no snapshot in {job.store.root}")
+        return
+    for place in dict.fromkeys(one.root for one in found):
+        here = [one for one in found if one.root == place]
+        print_line(f"{here[0].pipeline} in {place or job.store.root}")
+        Console().print(_snapshot_table(here))
+    for one in found:
+        _print_remarks(one)
+
+
+def _snapshot_table(found: list[Snapshot]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("id", justify="right")
+    table.add_column("snapshot", overflow="fold")
+    table.add_column("completed (UTC)", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("taken by", no_wrap=True)
+    table.add_column("tables", overflow="ellipsis", no_wrap=True)
+    table.add_column("restore", no_wrap=True)
+    for one in found:
+        table.add_row(
+            "" if one.id is None else str(one.id),
+            escape(one.savepoint or one.kind.value),
+            "" if one.completed_at_ms is None else moment(one.completed_at_ms)[:-4],
+            "" if one.full_bytes is None else size(one.full_bytes),
+            _taken_by(one),
+            escape(_pinned(one)),
+            _YES_OR_NO[one.can_restore],
+        )
+    return table
+
+
+def _taken_by(snapshot: Snapshot) -> str:
+    """The generation, and the life unless it is the job's current one."""
+    if snapshot.generation is None:
+        return ""
+    generation = f"gen. {snapshot.generation}"
+    if snapshot.is_of_this_life or snapshot.life is None:
+        return generation
+    return f"{generation}, life {snapshot.life[:_SHORT_LIFE]}"
+
+
+def _pinned(snapshot: Snapshot) -> str:
+    """The versions of the sinks' tables; those of side outputs are in the JSON."""
+    sinks = {uid: version for uid, version in snapshot.tables.items() if "." not in uid}
+    return ", ".join(f"{uid} {version}" for uid, version in sinks.items())
+
+
+def _print_remarks(snapshot: Snapshot) -> None:
+    for problem in snapshot.problems:
+        print_line(f"{snapshot.name} cannot be restored: {problem}")
+    for ahead in snapshot.tables_ahead:
+        print_line(f"{snapshot.name}: {ahead.told(rolls_back=False)}")
+
+
+def side_output_rows(
+    pipeline: PipelineName,
+    side_output: Annotated[str, typer.Argument(help="STAGE.malformed or STAGE.late")],
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Print the rows of a side output as JSON lines: where each came from, and why it is there."""
+    job = declared_job(pipeline, root, endpoint_url)
+    known = side_outputs(job.pipeline)
+    if side_output not in known:
+        raise ConfigurationError(
+            f"there is no side output {side_output!r}; {pipeline} has {', '.join(known)}"
+        )
+    for row in open_side_table(job, side_output).read().to_pylist():
+        typer.echo(msgspec.json.encode(row).decode())
 
 
 def journal(
@@ -298,10 +480,10 @@ def lag(
 ) -> None:
     """Show how far each source is behind as of the newest trigger, and rows per second."""
     found = job_lag(declared_job(pipeline, root, endpoint_url))
-    print_json(found) if as_json else _print(found)
+    print_json(found) if as_json else _print_lag(found)
 
 
-def _print(found: JobLag) -> None:
+def _print_lag(found: JobLag) -> None:
     if not found.sources:
         print_line("nothing is known of the sources: there is no checkpoint, pending or retained")
         return
@@ -324,22 +506,22 @@ def _print(found: JobLag) -> None:
         _print_rates(found.rates)
 
 
-def _print_rates(rates: Rates) -> None:
-    table = Table("node", "rows in/s", "rows out/s", "bytes out/s")
-    for uid, node in rates.nodes.items():
-        table.add_row(uid, *_rate_cells(node))
-    Console().print(table)
-    print_line(f"over {rates.checkpoints} completed checkpoints, {period(rates.window)}")
-
-
 def pending(source: SourceLag) -> str:
-    """What is pending in words: ``12 records``, ``at least 3 files, 4.0 MB``, ``unknown``."""
+    """The pending records in words: ``12 records``, ``at least 3 files, 4.0 MB``, ``unknown``."""
     least = "at least " if source.pending_is_least else ""
     if source.pending_records is not None:
         return f"{least}{source.pending_records:,} records"
     if source.pending_bytes is not None:
         return f"{least}{size(source.pending_bytes)} in {source.pending_splits:,} files"
     return "unknown"
+
+
+def _print_rates(rates: Rates) -> None:
+    table = Table("node", "rows in/s", "rows out/s", "bytes out/s")
+    for uid, node in rates.nodes.items():
+        table.add_row(uid, *_rate_cells(node))
+    Console().print(table)
+    print_line(f"over {rates.checkpoints} completed checkpoints, {period(rates.window)}")
 
 
 def _rate_cells(node: NodeRates) -> list[str]:
@@ -349,209 +531,6 @@ def _rate_cells(node: NodeRates) -> list[str]:
         "" if node.rows_out_per_second is None else f"{node.rows_out_per_second:,.1f}",
         "" if bytes_out is None else f"{size(round(bytes_out))}/s",
     ]
-
-
-_YES_OR_NO = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "?"}
-_SHORT_LIFE = 6
-
-
-def show_snapshots(
-    pipeline: PipelineName,
-    roots: Annotated[
-        list[str] | None,
-        typer.Option("--in", metavar="URI", help="Another root; may be given several times."),
-    ] = None,
-    from_pipeline: Annotated[
-        str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
-    ] = None,
-    no_checks: Annotated[
-        bool, typer.Option("--no-checks", help="Do not ask whether each can be restored.")
-    ] = False,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """List what PIPELINE can be restored from: retained checkpoints and savepoints, newest first.
-
-    Of each: its size, the generation that took it, the tables' versions that it pins, and whether
-    it can be restored now.  'sluice restore --dry-run' also reads its files.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    found = snapshots(job, roots or (), pipeline=from_pipeline, checks=not no_checks)
-    if as_json:
-        print_json(found)
-        return
-    if not found:
-        print_line(f"{pipeline} has no snapshot in {job.store.root}")
-        return
-    for place in dict.fromkeys(one.root for one in found):
-        here = [one for one in found if one.root == place]
-        print_line(f"{here[0].pipeline} in {place or job.store.root}")
-        Console().print(_table(here))
-    for one in found:
-        _print_remarks(one)
-
-
-def _table(found: list[Snapshot]) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("id", justify="right")
-    table.add_column("snapshot", overflow="fold")
-    table.add_column("completed (UTC)", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("taken by", no_wrap=True)
-    table.add_column("tables", overflow="ellipsis", no_wrap=True)
-    table.add_column("restore", no_wrap=True)
-    for one in found:
-        table.add_row(
-            "" if one.id is None else str(one.id),
-            escape(one.savepoint or one.kind.value),
-            "" if one.completed_at_ms is None else moment(one.completed_at_ms)[:-4],
-            "" if one.full_bytes is None else size(one.full_bytes),
-            _taken_by(one),
-            escape(_pinned(one)),
-            _YES_OR_NO[one.can_restore],
-        )
-    return table
-
-
-def _pinned(snapshot: Snapshot) -> str:
-    """The sinks' versions; those of side outputs are in the JSON."""
-    sinks = {uid: version for uid, version in snapshot.tables.items() if "." not in uid}
-    return ", ".join(f"{uid} {version}" for uid, version in sinks.items())
-
-
-def _taken_by(snapshot: Snapshot) -> str:
-    """The generation, and the life if that is not the job's of today."""
-    if snapshot.generation is None:
-        return ""
-    generation = f"gen. {snapshot.generation}"
-    if snapshot.is_of_this_life or snapshot.life is None:
-        return generation
-    return f"{generation}, life {snapshot.life[:_SHORT_LIFE]}"
-
-
-def _print_remarks(snapshot: Snapshot) -> None:
-    for problem in snapshot.problems:
-        print_line(f"{snapshot.name} cannot be restored: {problem}")
-    for ahead in snapshot.tables_ahead:
-        print_line(f"{snapshot.name}: {ahead.told(rolls_back=False)}")
-
-
-_PERCENTILES = ("min", "avg", "p50", "p90", "p95", "p99", "p999", "max")
-_SIZES = ("checkpointed_size", "state_size", "persisted_data")
-_DURATIONS = ("end_to_end_duration", "finalization_duration")
-MAX_LATE = 10  # Subtasks of a stage that are named; --json has them all.
-
-
-def stats(
-    pipeline: PipelineName,
-    checkpoint: Annotated[
-        int | None, typer.Argument(metavar="[ID]", help="One checkpoint, retained or not.", min=1)
-    ] = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show counts, percentiles and failures of a job's checkpoints; or of checkpoint ID all that
-    was measured, stage by stage.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    if checkpoint is None:
-        shown = overview(job)
-        print_json(shown) if as_json else _print_overview(shown)
-    else:
-        told = details(job, parsed_checkpoint_id(str(checkpoint)))
-        print_json(told) if as_json else _print_details(told)
-
-
-def _print_overview(shown: Overview) -> None:
-    counts, latest = shown.counts, shown.latest
-    print_line(
-        f"{counts.total:,} checkpoints: {counts.completed:,} completed, {counts.failed:,} failed, "
-        f"{counts.in_progress:,} in progress; {counts.restored:,} restores"
-    )
-    table = Table("of the completed", *_PERCENTILES)
-    for name in (*_DURATIONS, *_SIZES, "records"):
-        row: StatsSummary | None = getattr(shown.summary, name)
-        if row is not None:
-            table.add_row(name, *(_figure(name, getattr(row, column)) for column in _PERCENTILES))
-    Console().print(table)
-    for what, one in (("completed", latest.completed), ("savepoint", latest.savepoint)):
-        if one is not None:
-            print_line(f"latest {what}: {one.id}, triggered {moment(one.trigger_timestamp)} (UTC)")
-    if latest.restored is not None:
-        at = moment(latest.restored.restore_timestamp)
-        print_line(f"latest restored: {latest.restored.external_path}, {at} (UTC)")
-    if latest.failed is not None:
-        print_line(f"latest failed: {latest.failed.id}, {_why(latest.failed)}")
-    for reason, number in shown.failures.items():
-        print_line(f"{number:,} failed with {reason}")
-
-
-def _print_details(told: Details) -> None:
-    line = told.checkpoint
-    print_line(
-        f"checkpoint {line.id}: {line.checkpoint_type}, {line.status}"
-        f"{', discarded' if told.discarded else ''}, triggered {moment(line.trigger_timestamp)} "
-        f"(UTC)"
-    )
-    if line.failure_reason is not None:
-        print_line(_why(line))
-    for one in told.exceptions:
-        print_line(f"{one.stage}/{one.index}, attempt {one.attempt}: {one.message}")
-    table = Table(
-        "stage", "acks", "latest ack after", "start delay", "alignment", "sync", "async", "written",
-        "state", "rows in", "rows out", "late", "requests", "watermark",
-    )  # fmt: skip
-    for stage in told.stages:
-        table.add_row(*map(escape, _stage_cells(stage, told.summaries[stage.id])))
-    Console().print(table)
-    for stage in told.stages:
-        missing = [s.index for s in stage.subtasks if s.status is SubtaskStatus.PENDING_OR_FAILED]
-        if missing:
-            named = ", ".join(str(index) for index in missing[:MAX_LATE])
-            more = f" and {len(missing) - MAX_LATE} more" if len(missing) > MAX_LATE else ""
-            print_line(f"{stage.id} lacks the acks of subtasks {named}{more}")
-
-
-def _stage_cells(stage: StageStats, of: StageSummary) -> list[str]:
-    """Of a figure that subtasks have each, the largest: the slowest one holds up the rest."""
-
-    def most(summary: StatsSummary | None) -> str:
-        return "" if summary is None else _figure("duration", summary.max)
-
-    return [
-        stage.id,
-        f"{stage.num_acknowledged_subtasks}/{stage.num_subtasks}",
-        _figure("duration", stage.end_to_end_duration),
-        most(of.start_delay),
-        _figure("duration", stage.alignment.duration),
-        most(of.sync),
-        most(of.async_),
-        _figure("size", stage.checkpointed_size),
-        _figure("size", stage.state_size),
-        _figure("rows", stage.rows_in),
-        _figure("rows", stage.rows_out),
-        _figure("rows", stage.late_rows),
-        "" if stage.requests is None else _figure("requests", stage.requests.total),
-        "" if stage.watermark is None else watermark(stage.watermark),
-    ]
-
-
-def _figure(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    if "duration" in name:
-        return duration(value / 1000)
-    return size(round(value)) if name in _SIZES or name == "size" else f"{round(value):,}"
-
-
-def _why(line: CheckpointStats) -> str:
-    return ": ".join(part for part in (line.failure_reason, line.failure_message) if part)
-
-
-LOOPBACK = "127.0.0.1"
-MAX_PORT = 65_535
 
 
 def metrics_command(
@@ -608,17 +587,24 @@ def address(listen: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def count_orphans(job: Job) -> tuple[int, int]:
-    """How many files nothing names, beyond the grace period, and their bytes."""
-    found = find_orphans(job)
-    return len(found.files), found.total_bytes
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # A host's name.
+        return False
 
 
 def _jobs(uids: Sequence[str], root: str | None, endpoint_url: str | None) -> list[Job]:
-    """The jobs of the pipelines; a request that fails is not repeated, but the next scrape's is."""
+    """The jobs of the pipelines; a failed request is not repeated before the next scrape."""
     declared = [load_pipeline(uid) for uid in uids] or [*load_pipelines().values()]
     place = location(root, endpoint_url)
     return [open_job(pipeline, place, store=open_store(place)) for pipeline in declared]
+
+
+def count_orphans(job: Job) -> tuple[int, int]:
+    """The number of files that nothing names, beyond the grace period, and their bytes."""
+    found = find_orphans(job)
+    return len(found.files), found.total_bytes
 
 
 def _serve(host: str, port: int, registry: CollectorRegistry) -> None:
@@ -635,10 +621,3 @@ def _serve(host: str, port: int, registry: CollectorRegistry) -> None:
         thread.join()
     except KeyboardInterrupt:
         server.shutdown()
-
-
-def _is_unspecified(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:  # A name.
-        return False

@@ -1,8 +1,7 @@
-"""``sluice state read``: what a stage remembers, as of a checkpoint.
+"""``sluice state``: what stages remember, what changed of it, and other savepoints made of it.
 
-``sluice state diff``: what changed between two snapshots of a job, down to the keys.
-
-``sluice state schema``, ``rewrite``, ``drop`` and ``bootstrap``: state as data, by command.
+``read`` and ``diff`` only read; ``schema`` shows the tables as they are declared now; ``rewrite``,
+``drop`` and ``bootstrap`` write a new savepoint, and change no other.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from rich.text import Text
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
+    OtherPipeline,
     Params,
     PipelineName,
     Root,
@@ -59,18 +59,91 @@ if TYPE_CHECKING:
     from sluice.state.segments import StateSchema
     from sluice.state_processor import SavepointWriter, WrittenSavepoint
 
+
 SHOWN_ROWS = 20
+SHOWN_CHANGES = 20
+_SNAPSHOT = "A retained checkpoint's id, 'latest', or a savepoint's name."
+_MARKS = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
+_STYLES = {ChangeKind.ADDED: "green", ChangeKind.REMOVED: "red", ChangeKind.CHANGED: "yellow"}
+BeforeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="FROM", help=_SNAPSHOT)]
+AfterArgument: TypeAlias = Annotated[str, typer.Argument(metavar="TO", help=_SNAPSHOT)]
+Stages: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--stage", help="Only the state of this stage; repeatable.")
+]
+ComparedTable: TypeAlias = Annotated[
+    str | None, typer.Option("--table", help="Only this table, where a stage keeps several.")
+]
+Keys: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="COLUMN=VALUE", help="Only such keys; COLUMN alone is null."),
+]
+Kinds: TypeAlias = Annotated[
+    list[ChangeKind] | None, typer.Option("--kind", help="Only such changes; repeatable.")
+]
+Limit: TypeAlias = Annotated[
+    int, typer.Option("--limit", min=0, help="Keys shown of a table; 0 counts them all.")
+]
+MaxRows: TypeAlias = Annotated[
+    int | None, typer.Option("--max-rows", min=1, help="Compare about so many rows of a table.")
+]
+OtherRoot: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URI", help="Another root, which has this snapshot.")
+]
+SnapshotArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="FROM", help="A savepoint's name, a retained checkpoint, or 'latest'."),
+]
+NewName: TypeAlias = Annotated[
+    str, typer.Argument(metavar="NAME", help="The name of the new savepoint.")
+]
+StageArgument: TypeAlias = Annotated[str, typer.Option("--stage", help="The uid of the stage.")]
+TableOption: TypeAlias = Annotated[
+    str | None, typer.Option("--table", help="Which table, if the stage keeps several.")
+]
+Where: TypeAlias = Annotated[
+    str | None, typer.Option("--where", metavar="SQL", help="Only the rows for which it is true.")
+]
+SnapshotRoot: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URI", help="Another root, where FROM lies.")
+]
+ToRoot: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="URI", help="Another root, to write the savepoint there.")
+]
+RowsOfStages: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(metavar="STAGE[.TABLE]=FILE...", help="A Parquet file, or a folder of them."),
+]
+From: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="FROM", help="A savepoint, or a retained checkpoint, to add it to."
+    ),
+]
+Replace: TypeAlias = Annotated[
+    bool, typer.Option("--replace", help="Remove what these stages have in FROM.")
+]
+StartsOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--start",
+        metavar="SOURCE/PARTITION=OFFSET",
+        help="Where a source begins, without --from.  [default: as it is declared]",
+    ),
+]
+
+
+class StateDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """The output of ``--json``."""
+
+    snapshots: SnapshotDifference
+    state: tuple[TableDifference, ...]
 
 
 def read(
     pipeline: PipelineName,
-    checkpoint: Annotated[
-        str, typer.Argument(help="A retained checkpoint's id, 'latest', or a savepoint's name.")
-    ],
+    checkpoint: Annotated[str, typer.Argument(help=_SNAPSHOT)],
     stage: Annotated[str, typer.Argument(help="The uid of a stage with keyed state.")],
-    table: Annotated[
-        str | None, typer.Option("--table", help="Which table, if the stage keeps several.")
-    ] = None,
+    table: TableOption = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", help="Write all rows there: *.parquet, *.csv or *.json."),
@@ -106,47 +179,6 @@ def read(
     print_line(f"{rows.height:,} rows shown; its segments hold {total:,}, older versions included")
 
 
-SHOWN_CHANGES = 20
-_SNAPSHOT = "A retained checkpoint's id, 'latest', or a savepoint's name."
-_MARKS = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
-_STYLES = {ChangeKind.ADDED: "green", ChangeKind.REMOVED: "red", ChangeKind.CHANGED: "yellow"}
-
-BeforeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="FROM", help=_SNAPSHOT)]
-AfterArgument: TypeAlias = Annotated[str, typer.Argument(metavar="TO", help=_SNAPSHOT)]
-Stages: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--stage", help="Only the state of this stage; repeatable.")
-]
-ComparedTable: TypeAlias = Annotated[
-    str | None, typer.Option("--table", help="Only this table, where a stage keeps several.")
-]
-Keys: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--key", metavar="COLUMN=VALUE", help="Only such keys; COLUMN alone is null."),
-]
-Kinds: TypeAlias = Annotated[
-    list[ChangeKind] | None, typer.Option("--kind", help="Only such changes; repeatable.")
-]
-Limit: TypeAlias = Annotated[
-    int, typer.Option("--limit", min=0, help="Keys shown of a table; 0 counts them all.")
-]
-MaxRows: TypeAlias = Annotated[
-    int | None, typer.Option("--max-rows", min=1, help="Compare about so many rows of a table.")
-]
-OtherRoot: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="URI", help="Another root, which has this snapshot.")
-]
-OtherPipeline: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
-]
-
-
-class StateDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """The output of ``--json``."""
-
-    snapshots: SnapshotDifference
-    state: tuple[TableDifference, ...]
-
-
 def diff(
     pipeline: PipelineName,
     before: BeforeArgument,
@@ -172,10 +204,10 @@ def diff(
         SnapshotName(named=after, root=to_root, pipeline=to_pipeline),
     )
     kinds = frozenset(kind or ChangeKind)
-    asked = DifferenceQuery(limit=limit, kinds=kinds, key=tuple(key or ()), most_rows=max_rows)
+    query = DifferenceQuery(limit=limit, kinds=kinds, key=tuple(key or ()), most_rows=max_rows)
     places = _places(pair, tuple(stage or ()), table)
     summary = snapshot_difference(pair)
-    found = (table_difference(*pair.table(*place), asked) for place in places)
+    found = (table_difference(*pair.table(*place), query) for place in places)
     if as_json:
         print_json(StateDifference(snapshots=summary, state=tuple(found)))
         return
@@ -205,9 +237,8 @@ def _print_summary(summary: SnapshotDifference) -> None:
         return
     shown = Table("of", "name", "what", "before", "after")
     for difference in summary.differences:
-        values = (
-            _difference_cell(difference, side) for side in (difference.before, difference.after)
-        )
+        sides = (difference.before, difference.after)
+        values = (_difference_cell(difference, value) for value in sides)
         shown.add_row(difference.about.value, difference.name, difference.what, *values)
     Console().print(shown)
 
@@ -242,18 +273,6 @@ def _print_table(files: TableFiles, found: TableDifference, *, is_one_of_several
     print_line(_counted(found))
 
 
-def _counted(found: TableDifference) -> str:
-    counts = found.counts
-    line = f"{counts.added:,} added, {counts.removed:,} removed, {counts.changed:,} changed"
-    match found.cut:
-        case Cut.LIMIT:
-            return f"{line} are shown, and there are more; --limit shows them, --limit 0 counts all"
-        case Cut.ROWS:
-            return f"{line} in the first {found.rows_compared:,} rows; --max-rows compares more"
-        case None:
-            return line
-
-
 def _rows(found: TableDifference) -> Table:
     keys = [one.name for one in found.columns if one.is_key]
     values = [one.name for one in found.columns if not one.is_key]
@@ -268,7 +287,7 @@ def _rows(found: TableDifference) -> Table:
 
 
 def _values(change: Change, names: list[str]) -> Iterator[Text]:
-    """A value, or both of them where they differ."""
+    """The cells of a changed key: a value, or both values where they differ."""
     for name in names:
         old, new = ((side or {}).get(name) for side in (change.before, change.after))
         if name in change.changed:
@@ -281,51 +300,16 @@ def _cell(value: object) -> Text:
     return Text("null", style="dim") if value is None else Text(str(value))
 
 
-SnapshotArgument: TypeAlias = Annotated[
-    str,
-    typer.Argument(metavar="FROM", help="A savepoint's name, a retained checkpoint, or 'latest'."),
-]
-NewName: TypeAlias = Annotated[
-    str, typer.Argument(metavar="NAME", help="The name of the new savepoint.")
-]
-StageArgument: TypeAlias = Annotated[str, typer.Option("--stage", help="The uid of the stage.")]
-TableOption: TypeAlias = Annotated[
-    str | None, typer.Option("--table", help="Which table, if the stage keeps several.")
-]
-Where: TypeAlias = Annotated[
-    str | None, typer.Option("--where", metavar="SQL", help="Only the rows for which it is true.")
-]
-SnapshotRoot: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="URI", help="Another root, where FROM lies.")
-]
-SnapshotPipeline: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
-]
-ToRoot: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="URI", help="Another root, to write the savepoint there.")
-]
-
-RowsOfStages: TypeAlias = Annotated[
-    list[str],
-    typer.Argument(metavar="STAGE[.TABLE]=FILE...", help="A Parquet file, or a folder of them."),
-]
-From: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="FROM", help="A savepoint, or a retained checkpoint, to add it to."
-    ),
-]
-Replace: TypeAlias = Annotated[
-    bool, typer.Option("--replace", help="Remove what these stages have in FROM.")
-]
-StartsOption: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--start",
-        metavar="SOURCE/PARTITION=OFFSET",
-        help="Where a source begins, without --from.  [default: as it is declared]",
-    ),
-]
+def _counted(found: TableDifference) -> str:
+    counts = found.counts
+    line = f"{counts.added:,} added, {counts.removed:,} removed, {counts.changed:,} changed"
+    match found.cut:
+        case Cut.LIMIT:
+            return f"{line} are shown, and there are more; --limit shows them, --limit 0 counts all"
+        case Cut.ROWS:
+            return f"{line} in the first {found.rows_compared:,} rows; --max-rows compares more"
+        case None:
+            return line
 
 
 def schema(
@@ -344,10 +328,10 @@ def schema(
     params = parameters(param or [], [])
     found = state_tables(job, wanted, params, session=_session(job))
     rows = [
-        (uid, name, column, str(dtype), _role(of, column))
+        (uid, name, column, str(dtype), _role(table, column))
         for uid, tables in found.items()
-        for name, of in tables.items()
-        for column, dtype in of.columns.items()
+        for name, table in tables.items()
+        for column, dtype in table.columns.items()
     ]
     names = ("stage", "table", "column", "type", "role")
     if as_json:
@@ -357,6 +341,13 @@ def schema(
     for row in rows:
         shown.add_row(*row)
     Console().print(shown)
+
+
+def _role(schema: StateSchema, column: str) -> str:
+    if column in schema.key_columns:
+        return "key"
+    roles = ["sub-key"] if column in schema.sub_key_columns else []
+    return ", ".join([*roles, "timer"] if column == schema.time_column else roles)
 
 
 def rewrite(
@@ -371,7 +362,7 @@ def rewrite(
     table: TableOption = None,
     where: Where = None,
     from_root: SnapshotRoot = None,
-    from_pipeline: SnapshotPipeline = None,
+    from_pipeline: OtherPipeline = None,
     to_root: ToRoot = None,
     param: Params = None,
     root: Root = None,
@@ -382,7 +373,7 @@ def rewrite(
     from sluice.local.savepoint_tables import setting
 
     job = declared_job(pipeline, root, endpoint_url)
-    columns = dict(_pair(one, "--set", "COLUMN=SQL") for one in assignments)
+    columns = dict(_pair(assignment, "--set", "COLUMN=SQL") for assignment in assignments)
     writer = _writer(job, snapshot, from_root, from_pipeline, param)
     writer.transform(stage, setting(columns, where), table)
     _print_written(job, writer.write(name, root=to_root), to_root, as_json=as_json)
@@ -396,7 +387,7 @@ def drop(
     table: TableOption = None,
     where: Where = None,
     from_root: SnapshotRoot = None,
-    from_pipeline: SnapshotPipeline = None,
+    from_pipeline: OtherPipeline = None,
     to_root: ToRoot = None,
     param: Params = None,
     root: Root = None,
@@ -413,8 +404,9 @@ def drop(
     writer = _writer(job, snapshot, from_root, from_pipeline, param)
     if where is None and table is None:
         writer.remove(stage)
-    for one in (writer.tables(stage) if table is None else (table,)) if where or table else ():
-        writer.transform(stage, dropping(where or "true"), one)
+    elif where or table:
+        for name_of_table in writer.tables(stage) if table is None else (table,):
+            writer.transform(stage, dropping(where or "true"), name_of_table)
     _print_written(job, writer.write(name, root=to_root), to_root, as_json=as_json)
 
 
@@ -426,7 +418,7 @@ def bootstrap(
     replace: Replace = False,
     start: StartsOption = None,
     from_root: SnapshotRoot = None,
-    from_pipeline: SnapshotPipeline = None,
+    from_pipeline: OtherPipeline = None,
     to_root: ToRoot = None,
     param: Params = None,
     root: Root = None,
@@ -440,7 +432,7 @@ def bootstrap(
     from sluice.state_processor import SavepointWriter
 
     job = declared_job(pipeline, root, endpoint_url)
-    given = [_pair(one, "the argument", "STAGE=FILE") for one in rows]
+    pairs = [_pair(argument, "the argument", "STAGE=FILE") for argument in rows]
     if snapshot is not None:
         if start:
             raise ConfigurationError(
@@ -450,14 +442,16 @@ def bootstrap(
     elif replace or from_root or from_pipeline:
         raise ConfigurationError("--replace and --from-root need the snapshot: give --from")
     else:
-        params = parameters(param or [], [])
-        starts = _starts(start or [])
         writer = SavepointWriter.new_savepoint(
-            job, starts=starts, params=params, session=_session(job)
+            job,
+            starts=_starts(start or []),
+            params=parameters(param or [], []),
+            session=_session(job),
         )
-    targets = [(*place.partition(".")[::2], file) for place, file in given]
-    for stage in dict.fromkeys(stage for stage, _, _ in targets) if replace else ():
-        writer.remove(stage)
+    targets = [(*place.partition(".")[::2], file) for place, file in pairs]
+    if replace:
+        for stage in dict.fromkeys(stage for stage, _, _ in targets):
+            writer.remove(stage)
     for stage, table, file in targets:
         writer.bootstrap(stage, file, table or None)
     _print_written(job, writer.write(name, root=to_root), to_root, as_json=as_json)
@@ -491,6 +485,13 @@ def _session(job: Job) -> SessionFactory:
     return session
 
 
+def _pair(text: str, what: str, form: str) -> tuple[str, str]:
+    name, _, value = (part.strip() for part in text.partition("="))
+    if not (name and value):
+        raise ConfigurationError(f"{what} {text!r} is not understood; write {form}")
+    return name, value
+
+
 def _starts(texts: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
     starts: dict[str, dict[str, int]] = {}
     for text in texts:
@@ -502,20 +503,6 @@ def _starts(texts: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
             )
         starts.setdefault(source, {})[partition] = int(offset)
     return starts
-
-
-def _pair(text: str, what: str, form: str) -> tuple[str, str]:
-    name, _, value = (part.strip() for part in text.partition("="))
-    if not (name and value):
-        raise ConfigurationError(f"{what} {text!r} is not understood; write {form}")
-    return name, value
-
-
-def _role(schema: StateSchema, column: str) -> str:
-    if column in schema.key_columns:
-        return "key"
-    roles = ["sub-key"] if column in schema.sub_key_columns else []
-    return ", ".join([*roles, "timer"] if column == schema.time_column else roles)
 
 
 def _print_written(
