@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluice.coordinator.submission import configure, submit
 from sluice.declaration.project import load_pipeline
-from sluice.job.job import Job, open_job
+from sluice.job.job import Job
 from sluice.spark.session import local_session
-from sluice.store.open import StoreLocation
+from tests.spark.folder_job import FolderJob, a_submitted_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 # Where values that Spark computes are the point, it computes them with the code that it generates,
 # as everywhere else.  To generate it for a few rows is an eighth of the CPU of the other files.
 WITH_GENERATED_CODE = (
-    *("test_exchange", "test_fuzz", "test_nexmark", "test_partial_sql", "test_types"),
-    *("test_updates", "test_ways"),
+    *("test_exchange", "test_fuzz", "test_nexmark", "test_types", "test_updates"),
 )
 INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
@@ -70,20 +68,22 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(name="job")
+def _job(spark: SparkSession, tmp_path: Path) -> FolderJob:
+    return FolderJob(spark, tmp_path)
+
+
 @pytest.fixture(name="submitted")
 def _submitted(tmp_path: Path) -> Callable[..., Job]:
     """Submit a declared pipeline in a folder of this test."""
 
     def start(uid: str, *, parallelism: int, max_records: int, **params: object) -> Job:
-        pipeline = load_pipeline(uid)
-        job = open_job(pipeline, StoreLocation(root=f"file://{tmp_path / 'root'}"))
-        configuration = configure(
-            pipeline,
+        return a_submitted_job(
+            load_pipeline(uid),
+            tmp_path / "root",
             {name: str(value) for name, value in params.items()},
             parallelism=parallelism,
             max_records_per_epoch=max_records,
         )
-        submit(job, configuration)
-        return job
 
     return start

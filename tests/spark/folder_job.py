@@ -1,8 +1,9 @@
-"""A job over a folder to which a test adds files, an epoch after the other."""
+"""A job over a folder to which a test adds files, an epoch after the other; and what jobs share."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,19 @@ from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.declaration.checkpointing import Checkpointing
-from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_sinks
 from sluice.local.driver import Epoch, EpochDriver
+from sluice.sources import Files
+from sluice.state.segments import to_frame
 from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+Function = Callable[[pl.DataFrame, pl.DataFrame], tuple[pl.DataFrame, pl.DataFrame]]
 
 
 class FolderJob:
@@ -35,6 +41,11 @@ class FolderJob:
         self._spark, self._root = spark, folder / "root"
         self._job: Job | None = None
         self._max_records: int | None = None
+
+    def rows(self, *, event_time: str | None = None) -> Stream:
+        """The source ``rows``, of the Parquet in ``files``."""
+        spec = Files(str(self.files), format="parquet", bounded=False)
+        return self.pipeline.source("rows", spec, event_time=event_time)
 
     def limit(self, max_records: int) -> None:
         self._max_records = max_records
@@ -69,19 +80,15 @@ class FolderJob:
     @property
     def job(self) -> Job:
         if self._job is None:
-            self._job = open_job(self.pipeline, StoreLocation(root=f"file://{self._root}"))
-            configuration = configure(
-                self.pipeline, {}, parallelism=2, max_records_per_epoch=self._max_records
+            self._job = a_submitted_job(
+                self.pipeline, self._root, parallelism=2, max_records_per_epoch=self._max_records
             )
-            submit(self._job, configuration)
         return self._job
 
     def table(self, sink: str) -> pl.DataFrame:
         table = open_sinks(self.job, {})[sink]
         assert isinstance(table, ManifestTable)
-        frame = pl.from_arrow(table.read())
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return to_frame(table.read())
 
 
 def stage_of(metadata: CheckpointMetadata, uid: str) -> StageState:
@@ -90,4 +97,52 @@ def stage_of(metadata: CheckpointMetadata, uid: str) -> StageState:
     return stage
 
 
-FolderJobs = Callable[[], FolderJob]
+def a_submitted_job(
+    pipeline: Pipeline,
+    folder: Path,
+    params: Mapping[str, str] | None = None,
+    *,
+    parallelism: int | None = None,
+    max_records_per_epoch: int | None = None,
+) -> Job:
+    """A job whose root is *folder*."""
+    job = open_job(pipeline, StoreLocation(root=f"file://{folder}"))
+    configuration = configure(
+        pipeline,
+        params or {},
+        parallelism=parallelism,
+        max_records_per_epoch=max_records_per_epoch,
+    )
+    submit(job, configuration)
+    return job
+
+
+def no_failure(epoch: Epoch) -> None:
+    assert epoch.failure is None, epoch.failure
+
+
+def completed_epochs(job: Job, spark: SparkSession, *, drain: bool) -> list[CheckpointMetadata]:
+    """The checkpoints of all that there is to read now."""
+    completed = []
+    with EpochDriver(job, spark) as driver:
+        while driver.begin(drain=drain):
+            epoch = driver.end_oldest()
+            assert epoch.completed is not None, epoch.failure
+            completed.append(job.metadata(epoch.completed.checkpoint_id))
+    return completed
+
+
+def losing(lost: Path, pattern: str, *columns: str) -> Function:
+    """A function that yields *columns*; called first, it has Spark's local folders lose files."""
+
+    def function(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        try:
+            lost.touch(exist_ok=False)
+        except FileExistsError:
+            return rows.select(columns), state
+        for folder in os.environ["SPARK_LOCAL_DIRS"].split(","):
+            for file in Path(folder).glob(pattern):
+                file.unlink()
+        return rows.select(columns), state
+
+    return function

@@ -1,14 +1,13 @@
 """Chained stages: one Spark job, and the same rows, state and event time as one job for each.
 
-Spark loses what a chained subtask sent, and computes it again by a function that answers
-otherwise: the rows of an epoch hold one answer all the same.
+Where Spark loses what a chained subtask sent, and computes it again by a function that answers
+otherwise, the rows of an epoch hold one answer all the same.
 """
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,9 +26,8 @@ from sluice.declaration.operations import Tumbling
 from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
-from sluice.sources import Files
 from sluice.store.checkpoints import AnswerStore
-from tests.spark.folder_job import FolderJob, stage_of
+from tests.spark.folder_job import FolderJob, losing, stage_of
 from tests.spark.spark_jobs import spark_jobs
 
 if TYPE_CHECKING:
@@ -43,8 +41,7 @@ ROWS = 3_000
 def a_job(spark: SparkSession, folder: Path, *, chained: bool) -> FolderJob:
     """Windows of a key, their total, and the best of each window; with the totals of an epoch."""
     job = FolderJob(spark, folder)
-    spec = Files(str(job.files), format="parquet", bounded=False)
-    rows = job.pipeline.source("rows", spec, event_time="at")
+    rows = job.rows(event_time="at")
     windows = rows.key_by("k").window("per_key", Tumbling(timedelta(seconds=10)), n=agg.count())
     totals = windows.key_by("window_start", "k").aggregate("totals", n=agg.sum("n"))
     best = totals.key_by("window_start").top_n("best", 2, by="n")
@@ -154,52 +151,35 @@ def test_a_chain_is_exact_through_a_kill_and_a_rescale(
     assert killed.table("out")["n"].sum() > 0
 
 
-ROWS_OF_COMPUTED_AGAIN = 50
+ROWS_OF_A_FILE = 50
 CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
-Function = Callable[[pl.DataFrame, pl.DataFrame], tuple[pl.DataFrame, pl.DataFrame]]
 
 
 def answering(rows: DataFrame) -> DataFrame:
     """A transform that says in each row which execution has made it."""
 
     def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        said = uuid.uuid4().hex
+        execution = uuid.uuid4().hex
         for batch in batches:
-            yield batch.append_column("answer", pa.array([said] * batch.num_rows))
+            yield batch.append_column("answer", pa.array([execution] * batch.num_rows))
 
     schema = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in rows.schema)
     return rows.mapInArrow(answer, f"{schema}, answer string")
 
 
-def losing(lost: Path) -> Function:
-    """A function that has Spark lose all of its shuffles, when it is called first."""
-
-    def function(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        try:
-            lost.touch(exist_ok=False)
-        except FileExistsError:
-            return rows.select("k", "file", "answer"), state
-        for folder in os.environ["SPARK_LOCAL_DIRS"].split(","):
-            for file in Path(folder).glob("*/shuffle_*"):
-                file.unlink()
-        return rows.select("k", "file", "answer"), state
-
-    return function
-
-
-def a_job_of_computed_again(spark: SparkSession, folder: Path) -> FolderJob:
+def a_job_that_computes_again(spark: SparkSession, folder: Path) -> FolderJob:
     """Two files, whose rows a transform sends to more subtasks than run at once."""
     job = FolderJob(spark, folder)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    rows = job.rows()
     heard = (
         rows.transform("said", answering)
         .key_by("k")
         .process(
             "heard",
-            losing(folder / "lost"),
+            losing(folder / "lost", "*/shuffle_*", "k", "file", "answer"),
             state={},
             result={"k": int, "file": int, "answer": str},
         )
@@ -208,9 +188,7 @@ def a_job_of_computed_again(spark: SparkSession, folder: Path) -> FolderJob:
     for file in range(2):
         job.write(
             f"{file}.parquet",
-            pl.DataFrame(
-                {"k": range(ROWS_OF_COMPUTED_AGAIN), "file": [file] * ROWS_OF_COMPUTED_AGAIN}
-            ),
+            pl.DataFrame({"k": range(ROWS_OF_A_FILE), "file": [file] * ROWS_OF_A_FILE}),
         )
     more = {"heard": spark.sparkContext.defaultParallelism + 1}
     wider = replace(job.job.state().configuration, stage_parallelism=more)
@@ -220,40 +198,38 @@ def a_job_of_computed_again(spark: SparkSession, folder: Path) -> FolderJob:
 
 def answers_of_each_file(job: FolderJob) -> list[int]:
     rows = job.table("out")
-    assert rows.height == 2 * ROWS_OF_COMPUTED_AGAIN
+    assert rows.height == 2 * ROWS_OF_A_FILE
     return rows.group_by("file").agg(pl.col("answer").n_unique())["answer"].to_list()
 
 
-@pytest.fixture(name="without_checksums")
-def _without_checksums(spark: SparkSession) -> Iterator[None]:
-    """Spark does not look what it computes again, as before 4.2."""
+@pytest.fixture(name="compares")
+def _compares(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
+    """Whether Spark compares what it computes again, as since 4.2."""
     for name in CHECKSUMS:
-        spark.conf.set(name, "false")
-    yield
+        spark.conf.set(name, str(request.param).lower())
+    yield request.param
     for name in CHECKSUMS:
         spark.conf.unset(name)
 
 
-def test_what_spark_gives_up_begins_again(spark: SparkSession, tmp_path: Path) -> None:
-    job, before = a_job_of_computed_again(spark, tmp_path), spark_jobs(spark)
+@pytest.mark.usefixtures("compares")
+@pytest.mark.parametrize("compares", [True, False], indirect=True)
+def test_a_chain_of_which_two_executions_were_read_begins_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark gives up where it compares, and else the driver finds the mixture."""
+    job, before = a_job_that_computes_again(spark, tmp_path), spark_jobs(spark)
     job.epoch()
     assert spark_jobs(spark) - before == 2
     assert answers_of_each_file(job) == [1, 1]
 
 
-@pytest.mark.usefixtures("without_checksums")
-def test_what_was_read_of_two_executions_begins_again(spark: SparkSession, tmp_path: Path) -> None:
-    job, before = a_job_of_computed_again(spark, tmp_path), spark_jobs(spark)
-    job.epoch()
-    assert spark_jobs(spark) - before == 2
-    assert answers_of_each_file(job) == [1, 1]
-
-
-@pytest.mark.usefixtures("without_checksums")
+@pytest.mark.usefixtures("compares")
+@pytest.mark.parametrize("compares", [False], indirect=True)
 def test_unless_it_is_compared_an_epoch_holds_both_answers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.spark.stage.mixture_in", lambda *_: None)
-    job = a_job_of_computed_again(spark, tmp_path)
+    job = a_job_that_computes_again(spark, tmp_path)
     job.epoch()
     assert max(answers_of_each_file(job)) == 2

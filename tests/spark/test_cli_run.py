@@ -15,27 +15,30 @@ from tests.spark.sshd_log import write_allowlist, write_log
 OURS = Path(__file__).parents[2] / "include" / "pipelines"
 
 
-def environment(**more: str) -> dict[str, str]:
-    """The environment of a person's shell: no root, and no path into this checkout."""
+def run(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """``sluice run`` in *folder*, in a person's shell: no root, and no path into this checkout."""
     ours = ("SLUICE_ROOT", "SLUICE_PIPELINES", "PYTHONPATH")
-    return {name: value for name, value in os.environ.items() if name not in ours} | more
+    return subprocess.run(
+        [sys.executable, "-c", "from sluice.cli.main import main; main()", "run", *arguments],
+        check=False,
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if name not in ours} | more,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 def test_it_writes_the_result_and_a_summary(tmp_path: Path) -> None:
     expected = write_log(tmp_path / "auth.log", lines=300, seed=5)
-    command = [sys.executable, "-c", "from sluice.cli.main import main; main()"]
-    command += ["run", "ssh_threats", "--input", "auth.log", "--max-records-per-epoch", "100"]
-    command += ["--allowlist", str(write_allowlist(tmp_path / "allow.txt"))]
-    command += ["--output", "alerts.parquet", "--parallelism", "3", "--json"]
+    write_allowlist(tmp_path / "allow.txt")
 
-    result = subprocess.run(
-        command,
-        check=False,
-        cwd=tmp_path,
-        env=environment(SLUICE_PIPELINES=str(OURS)),
-        capture_output=True,
-        text=True,
-        timeout=300,
+    result = run(
+        tmp_path,
+        *("ssh_threats", "--input", "auth.log", "--allowlist", "allow.txt"),
+        *("--max-records-per-epoch", "100", "--parallelism", "3"),
+        *("--output", "alerts.parquet", "--json"),
+        SLUICE_PIPELINES=str(OURS),
     )
 
     assert result.returncode == 0, result.stderr
@@ -72,22 +75,13 @@ def test_a_run_that_fails_for_ever_stops_with_one_sentence_and_a_log(tmp_path: P
     (package / "__init__.py").touch()
     (package / "clicks.py").write_text(FAILING)
     (tmp_path / "clicks.csv").write_text("ann,Rome\nbob,\n")
-    command = [sys.executable, "-c", "from sluice.cli.main import main; main()"]
 
-    result = subprocess.run(
-        [*command, "run", "clicks", "--parallelism", "1"],
-        check=False,
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    result = run(tmp_path, "clicks", "--parallelism", "1")
 
     (log,) = (tmp_path / ".sluice" / "logs").iterdir()
     cause = "AttributeError: 'NoneType' object has no attribute 'upper'"
     failed = "stage 'shouted' failed over records 1 to 2 of clicks.csv"
-    said = (
+    refusal = (
         "job 'clicks' failed twice for the same reason and is SUSPENDED; mend it and run it again, "
         f"and it goes on from the beginning: {failed} (trace: .sluice/logs/{log.name})"
     )
@@ -95,6 +89,6 @@ def test_a_run_that_fails_for_ever_stops_with_one_sentence_and_a_log(tmp_path: P
     assert result.stderr.splitlines() == [
         f"checkpoint 1 failed: {failed}: pipelines/clicks.py line 10: {cause}",
         f"checkpoint 2 failed: {failed}: pipelines/clicks.py line 10: {cause}",
-        f"error: {said}: pipelines/clicks.py line 10: {cause}",
+        f"error: {refusal}: pipelines/clicks.py line 10: {cause}",
     ]
     assert "org.apache.spark" in log.read_text()

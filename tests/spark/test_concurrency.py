@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice.coordinator.restore import restore
-from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import CheckpointingMode, JobStatus
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
-from sluice.job.job import Job, open_job
+from sluice.job.job import Job
 from sluice.job.places import open_result_table
 from sluice.local.driver import Epoch, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.store.open import StoreLocation
+from tests.spark.folder_job import a_submitted_job, no_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,10 +55,7 @@ def a_pipeline(**checkpointing: Any) -> Pipeline:
 
 
 def a_job(tmp_path: Path, name: str = "job", **checkpointing: Any) -> Job:
-    pipeline = a_pipeline(**checkpointing)
-    job = open_job(pipeline, StoreLocation(root=f"file://{tmp_path / name}"))
-    submit(job, configure(pipeline, {}))
-    return job
+    return a_submitted_job(a_pipeline(**checkpointing), tmp_path / name)
 
 
 def counts(job: Job) -> list[dict[str, Any]]:
@@ -72,10 +68,6 @@ def _expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     job = a_job(tmp_path_factory.mktemp("aligned"))
     run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
     return counts(job)
-
-
-def no_failure(epoch: Epoch) -> None:
-    assert epoch.failure is None
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,16 @@ from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.kafka.declared import Json, Kafka, KafkaTopic
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.connectors.postgres.declared_source import PostgresTable as PostgresSource
-from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import JobStatus
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing, fixed_delay
 from sluice.declaration.pipeline import Pipeline
 from sluice.exchange.faults import FAULT_VARIABLE
-from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table
 from sluice.local.driver import Epoch, run_epochs
-from sluice.store.open import StoreLocation
 from tests.exactly_once.places import Places
 from tests.exactly_once.targets import consumed, scanned
+from tests.spark.folder_job import a_submitted_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,12 +38,6 @@ CHECKPOINTING = Checkpointing(restart_strategy=fixed_delay(attempts=9, delay=tim
 def _places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     with ExitStack() as until_the_end:
         yield Places(tmp_path_factory.mktemp("places"), until_the_end)
-
-
-def start(pipeline: Pipeline, root: Path, max_records: int) -> Job:
-    job = open_job(pipeline, StoreLocation(root=f"file://{root}"))
-    submit(job, configure(pipeline, {}, max_records_per_epoch=max_records))
-    return job
 
 
 def test_json_of_kafka_is_decoded_and_upserted_into_postgres(
@@ -74,7 +66,7 @@ def test_json_of_kafka_is_decoded_and_upserted_into_postgres(
         PostgresTable(places.database.dsn, table, upsert_key=("customer",), create=True),
     )
     monkeypatch.setenv(FAULT_VARIABLE, "kill-worker stage=totals_by_customer checkpoint=2")
-    job = start(pipeline, tmp_path / "root", 150)
+    job = a_submitted_job(pipeline, tmp_path / "root", max_records_per_epoch=150)
     epochs: list[Epoch] = []
 
     status = run_epochs(job, spark, epochs=None, drain=False, report=epochs.append)
@@ -106,7 +98,7 @@ def test_a_table_of_postgres_goes_through_spark_to_iceberg_and_kafka(
     kept = clicks.transform("upper", upper)
     kept.sink("lake", IcebergTable("shop.clicks", places.catalog, create=True))
     kept.sink("topic", KafkaTopic(places.kafka.servers, topic, transactional_id="clicks"))
-    job = start(pipeline, tmp_path / "root", 90)
+    job = a_submitted_job(pipeline, tmp_path / "root", max_records_per_epoch=90)
 
     status = run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
 

@@ -164,10 +164,7 @@ def test_files_of_the_same_hours_wait_for_each_other(
 @pytest.mark.parametrize(
     "selected", ["at", "at + INTERVAL 0 SECOND AS at"]
 )  # Past the JVM, or not.
-def test_of_files_that_are_read_nothing_is_remembered(
-    spark: SparkSession, tmp_path: Path, selected: str
-) -> None:
-    job = FolderJob(spark, tmp_path)
+def test_of_files_that_are_read_nothing_is_remembered(job: FolderJob, selected: str) -> None:
     files = Files(str(job.files), format="parquet", bounded=False, ordered=True)
     source = job.pipeline.source("rows", files, event_time="at")
     counted(source.where("k > 0").select("k", selected), timedelta(seconds=1))
@@ -204,11 +201,9 @@ def test_a_row_without_event_time_is_told_apart_from_a_late_one(
 
 
 def test_event_time_past_the_jvm_is_measured_in_the_job_that_joins(
-    spark: SparkSession, tmp_path: Path
+    job: FolderJob, spark: SparkSession
 ) -> None:
-    job = FolderJob(spark, tmp_path)
-    spec = Files(str(job.files), format="parquet", bounded=False)
-    stream = job.pipeline.source("rows", spec, event_time="at")
+    stream = job.rows(event_time="at")
     left, right = (stream.where(f"type = {kind}").select("k", "at").key_by("k") for kind in (1, 2))
     left.interval_join("pairs", right, upper=timedelta(1)).sink("out", FilesTable())
     job.write("1.parquet", pl.DataFrame({"k": [1, 1], "type": [1, 2], "at": [START, START]}))

@@ -1,14 +1,10 @@
 """Rows that Python reads, hashes and sends are the same as those of Spark's JVM.
 
-One suite for every source and every way of its rows: what is read is what was written.
-
-Types at their extremes under hostile names, cut at any row, read once more after a restore: without
-a key, keyed through Spark's JVM and past it, from the source and from the stream of a stage.
-``SLUICE_WAYS=200`` plays so many drawn cases a place.
-
-Key groups are computed in SQL for Spark and in Python for the core; they must never differ.
-
-``spark_partial``: Spark SQL folds rows to the very groups that ``partial`` does.
+Held are: hashes of keys and key groups, SQL that Python computes, groups that Spark SQL folds, and
+whole jobs, byte by byte.  Of every place, what is read is what was written: types at their extremes
+under hostile names, cut at any row, read once more after a restore; without a key, keyed through
+Spark's JVM and past it, from the source and from the stream of a stage.  ``SLUICE_WAYS=200`` plays
+so many drawn cases a place.
 """
 
 from __future__ import annotations
@@ -27,7 +23,6 @@ import pytest
 
 from harness.key_groups import key_group_of, subtask_of
 from harness.postgres_database import Database, running_postgres
-from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
@@ -40,7 +35,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
-from sluice.local.driver import Epoch, EpochDriver, run_epochs
+from sluice.local.driver import Epoch, run_epochs
 from sluice.operators.aggregate import KeyedAggregateOperator
 from sluice.operators.expressions import plain_column, plain_condition, to_compute, wanted
 from sluice.operators.operator import EpochTime, Operator
@@ -49,10 +44,11 @@ from sluice.sources import Files
 from sluice.spark.deployment import Exchange, exchange_of, keyed_rows, with_computed_columns
 from sluice.spark.tasks import Frame, StageRun
 from sluice.state.key_hash import key_hash
-from sluice.state.segments import HASH
+from sluice.state.segments import HASH, to_frame
 from sluice.store.open import StoreLocation
 from tests.kafka_broker import Broker, running_broker
 from tests.property.operators.played import a_stage
+from tests.spark.folder_job import a_submitted_job, completed_epochs
 from tests.spark.ways.arrow_places import Iceberg, ParquetFolder
 from tests.spark.ways.kafka_places import AvroTopic, JsonTopic, ProtobufTopic, RawTopic
 from tests.spark.ways.play import Case, Place, play
@@ -112,31 +108,26 @@ def keys() -> pl.DataFrame:
     def text() -> str:
         return "".join(random.choice("abcé日") for _ in range(random.choice(TEXT_LENGTHS)))
 
+    def whole(bits: int) -> int:
+        return random.randint(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+    def instant() -> datetime:
+        return START + timedelta(microseconds=random.randint(-(10**16), 10**15))
+
+    columns: dict[str, tuple[pl.DataType, Callable[[], Any]]] = {
+        "long": (pl.Int64(), lambda: whole(64)),
+        "int": (pl.Int32(), lambda: whole(32)),
+        "short": (pl.Int16(), lambda: whole(16)),
+        "byte": (pl.Int8(), lambda: whole(8)),
+        "boolean": (pl.Boolean(), lambda: random.random() < 0.5),
+        "string": (pl.String(), text),
+        "binary": (pl.Binary(), lambda: random.randbytes(random.choice(TEXT_LENGTHS))),
+        "instant": (pl.Datetime("us", "UTC"), instant),
+        "day": (pl.Date(), lambda: date(1930, 1, 1) + timedelta(days=random.randint(0, 70_000))),
+    }
     return pl.DataFrame(
-        {
-            "long": some(lambda: random.randint(-(2**63), 2**63 - 1)),
-            "int": some(lambda: random.randint(-(2**31), 2**31 - 1)),
-            "short": some(lambda: random.randint(-(2**15), 2**15 - 1)),
-            "byte": some(lambda: random.randint(-(2**7), 2**7 - 1)),
-            "boolean": some(lambda: random.random() < 0.5),
-            "string": some(text),
-            "binary": some(lambda: random.randbytes(random.choice(TEXT_LENGTHS))),
-            "instant": some(
-                lambda: START + timedelta(microseconds=random.randint(-(10**16), 10**15))
-            ),
-            "day": some(lambda: date(1930, 1, 1) + timedelta(days=random.randint(0, 70_000))),
-        },
-        schema={
-            "long": pl.Int64(),
-            "int": pl.Int32(),
-            "short": pl.Int16(),
-            "byte": pl.Int8(),
-            "boolean": pl.Boolean(),
-            "string": pl.String(),
-            "binary": pl.Binary(),
-            "instant": pl.Datetime("us", "UTC"),
-            "day": pl.Date(),
-        },
+        {name: some(make) for name, (_, make) in columns.items()},
+        schema={name: dtype for name, (dtype, _) in columns.items()},
     )
 
 
@@ -188,9 +179,7 @@ def test_plain_columns_are_what_spark_selects(spark: SparkSession, sql: str) -> 
     found = plain_column(sql, rows.schema)
     assert found is not None
 
-    by_spark = pl.from_arrow(_in_spark(spark, rows).selectExpr(sql).toArrow())
-
-    assert isinstance(by_spark, pl.DataFrame)
+    by_spark = to_frame(_in_spark(spark, rows).selectExpr(sql).toArrow())
     assert rows.select(found.expression).equals(by_spark)
     assert rows.select(found.expression).schema == by_spark.schema
 
@@ -201,9 +190,7 @@ def test_plain_conditions_keep_what_spark_keeps(spark: SparkSession, sql: str) -
     found = plain_condition(sql, rows.schema)
     assert found is not None
 
-    by_spark = pl.from_arrow(_in_spark(spark, rows).where(sql).toArrow())
-
-    assert isinstance(by_spark, pl.DataFrame)
+    by_spark = to_frame(_in_spark(spark, rows).where(sql).toArrow())
     assert rows.filter(found.expression).equals(by_spark)
     assert 0 < by_spark.height < rows.height
 
@@ -312,36 +299,21 @@ def test_a_killed_worker_and_a_restore_leave_the_same_bytes(
     assert [one.checkpoint_id for one in completed] == [1, 3, 4]
     # Rows that wait in a join are numbered by the checkpoint that brought them: 3, not 2.
     assert without_join(checksums(completed)) == without_join(checksums(undisturbed))
-    tables = [
-        open_result_table(
-            open_job(
-                two_stages(tmp_path / "events"), StoreLocation(root=f"file://{tmp_path / name}")
-            ),
-            {},
-        ).read()
-        for name in ("undisturbed", "killed")
-    ]
-    assert tables[0].num_rows > 0
-    assert tables[0].equals(tables[1])
+    place = StoreLocation(root=f"file://{tmp_path / 'undisturbed'}")
+    expected = open_result_table(open_job(job.pipeline, place), {}).read()
+    assert expected.num_rows > 0
+    assert expected.equals(open_result_table(job, {}).read())
 
 
 def submitted(root: Path, folder: Path, parallelism: int) -> Job:
-    job = open_job(two_stages(folder / "events"), StoreLocation(root=f"file://{root}"))
-    submit(job, configure(job.pipeline, {}, parallelism=parallelism, max_records_per_epoch=700))
-    return job
+    pipeline = two_stages(folder / "events")
+    return a_submitted_job(pipeline, root, parallelism=parallelism, max_records_per_epoch=700)
 
 
 def played(
     spark: SparkSession, root: Path, folder: Path, parallelism: int
 ) -> list[CheckpointMetadata]:
-    job = submitted(root, folder, parallelism)
-    completed = []
-    with EpochDriver(job, spark) as driver:
-        while driver.begin(drain=True):
-            epoch = driver.end_oldest()
-            assert epoch.completed is not None, epoch.failure
-            completed.append(job.metadata(epoch.completed.checkpoint_id))
-    return completed
+    return completed_epochs(submitted(root, folder, parallelism), spark, drain=True)
 
 
 def checksums(completed: list[CheckpointMetadata]) -> list[set[tuple[str, str]]]:
@@ -372,7 +344,7 @@ def _in_spark(spark: SparkSession, rows: pl.DataFrame) -> Any:
 DRAWN = int(os.environ.get("SLUICE_WAYS", "0"))
 SEEDS = range(DRAWN or 1)
 PLACES = ("parquet", "iceberg", "postgres", "json", "avro", "protobuf", "raw")
-# Their columns may have any names; what the other formats say of names is checked by themselves.
+# Their columns may have any names; the other formats check names by themselves.
 WITH_ANY_NAME = (ParquetFolder, Iceberg, Postgres, JsonTopic)
 CUT = PLACES if DRAWN else ("parquet", "postgres")
 
@@ -483,7 +455,7 @@ def at(second: int) -> datetime:
     return datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
 
 
-ROWS_OF_PARTIAL_SQL: list[tuple[Any, ...]] = [
+ROWS_TO_FOLD: list[tuple[Any, ...]] = [
     (1, "a", 1, 1.5, 0.5, Decimal("1.25"), at(3), LONGEST),
     (1, "a", 3, NAN, -0.0, Decimal("-9.99"), at(1), LONGEST),
     (1, "b", 2, -0.0, NAN, None, at(1), -LONGEST - 1),
@@ -525,19 +497,16 @@ def test_spark_folds_rows_to_the_groups_of_partial(spark: SparkSession) -> None:
 
     stage = a_stage(Declared(aggregates=AGGREGATES), keys=["id"])
     rows = with_computed_columns(
-        spark.createDataFrame(ROWS_OF_PARTIAL_SQL, SCHEMA), stage, stage.inputs[0]
+        spark.createDataFrame(ROWS_TO_FOLD, SCHEMA), stage, stage.inputs[0]
     )
     rows = rows.withColumn(HASH, lit(0).cast("bigint"))  # One, for all keys alike.
-    frame = pl.from_arrow(rows.toArrow())
-    assert isinstance(frame, pl.DataFrame)
+    frame = to_frame(rows.toArrow())
     operator: Operator = KeyedAggregateOperator(stage, frame.schema)
     partial = operator.spark_partial()
     assert partial is not None
 
     columns = [expr(sql).alias(name) for name, sql in partial.columns.items()]
-    by_spark = pl.from_arrow(rows.groupBy(*partial.by).agg(*columns).toArrow())
-
-    assert isinstance(by_spark, pl.DataFrame)
+    by_spark = to_frame(rows.groupBy(*partial.by).agg(*columns).toArrow())
     expected = operator.partial(frame, EpochTime()).groups["groups"]
     found = by_spark.with_columns(pl.lit(0, pl.Int64).alias(HASH)).select(expected.columns)
     assert found.schema == expected.schema

@@ -1,10 +1,7 @@
-"""A format has one meaning: the same rows keyed past Spark's JVM, keyed through it, and unkeyed.
+"""A format of files has one meaning: the same rows keyed past Spark's JVM, through it, and unkeyed.
 
-Names that some layer may decode, expand or split: rows of such files go to keyed stages once.
-
-Columns that change under a source: refused by name or right, whichever way the rows take.
-
-Malformed rows of a source are reported once, however many stages read it.
+Names that some layer may decode, expand or split are read once.  Columns that change under a source
+are refused by name, or right.  Malformed rows are reported once, however many stages read them.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ from sluice.core.pending import FIRST_ATTEMPT
 from sluice.declaration import aggregates as agg
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.exchange.reading import ParquetRows
-from sluice.job.places import open_result_table, open_side_table
+from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.stage import run_stage
@@ -41,6 +38,7 @@ from tests.spark.folder_job import FolderJob
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WAYS = ("unkeyed", "past", "through")
 NAMES = ["a+b", "c%20d", "e f[1]", "{x,y}#*", "k=1/ü?", "new\nline"]
 
 I64 = 2**63 - 1
@@ -95,9 +93,7 @@ INT96_TIMES = [-62_135_596_800_000_000, None, 253_402_300_799_999_999, 0, -1, 10
 
 def int96(rows: slice) -> bytes:
     body = io.BytesIO()
-    table = pa.table(
-        {"n": range(6), "at": column(pa.timestamp("us"), INT96_TIMES)},
-    )
+    table = pa.table({"n": range(6), "at": column(pa.timestamp("us"), INT96_TIMES)})
     pq.write_table(table[rows], body, use_deprecated_int96_timestamps=True)
     return body.getvalue()
 
@@ -121,9 +117,8 @@ def avro(rows: slice) -> bytes:
     return body.getvalue()
 
 
-JSON_FLOATS = [float("nan"), None, float("inf"), float("-inf"), -0.0, 5e-324]
 JSON_ROWS = [
-    {"n": row, "i64": PARQUET["i64"][1][row], "text": TEXTS[row], "f64": JSON_FLOATS[row]}
+    {"n": row, "i64": PARQUET["i64"][1][row], "text": TEXTS[row], "f64": FLOATS[row]}
     for row in range(6)
 ]
 
@@ -179,12 +174,21 @@ CASES = {
     ),
     "csv": Case(
         csv_lines,
-        lambda: pl.DataFrame(
-            {"n": range(6), "i64": PARQUET["i64"][1], "text": CSV_TEXTS}, schema_overrides={}
-        ),
+        lambda: pl.DataFrame({"n": range(6), "i64": PARQUET["i64"][1], "text": CSV_TEXTS}),
         {"format": "csv", "schema": "n bigint, i64 bigint, text string"},
     ),
 }
+
+
+def a_job(spark: SparkSession, folder: Path, **how: Any) -> FolderJob:
+    """Its rows take all WAYS."""
+    job = FolderJob(spark, folder)
+    rows = job.pipeline.source("rows", Files(str(job.files), bounded=False, **how))
+    rows.transform("unkeyed", lambda found: found).sink("unkeyed_out", FilesTable())
+    for way, condition in (("past", "n >= 0"), ("through", "abs(n) + 0 >= 0")):
+        keyed = rows.where(condition).key_by("n")
+        keyed.deduplicate(way).sink(f"{way}_out", FilesTable())
+    return job
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -192,19 +196,14 @@ def test_rows_are_the_same_whichever_way_they_take(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
     case = CASES[name]
-    job = FolderJob(spark, tmp_path)
-    rows = job.pipeline.source("rows", Files(str(job.files), bounded=False, **case.options))
-    rows.transform("unkeyed", lambda found: found).sink("unkeyed_out", FilesTable())
-    for way, condition in (("past", "n >= 0"), ("through", "abs(n) + 0 >= 0")):
-        keyed = rows.where(condition).key_by("n")
-        keyed.deduplicate(way).sink(f"{way}_out", FilesTable())
+    job = a_job(spark, tmp_path, **case.options)
     for row, file in enumerate(NAMES):
         (job.files / file).parent.mkdir(exist_ok=True)
         (job.files / file).write_bytes(case.encoded(slice(row, row + 1)))
 
     job.epoch()
 
-    for way in ("unkeyed", "past", "through"):
+    for way in WAYS:
         assert_frame_equal(job.table(f"{way}_out").sort("n"), case.expected())
 
 
@@ -213,24 +212,21 @@ DECODED = ["2024-01-01T00+01.parquet", "c++ data/a%20b.parquet", "c++ data/a b.p
 EXPANDED = ["a[1].parquet", "a1.parquet", "b*.parquet", "bc.parquet", "d?.parquet", "de.parquet"]
 EXPANDED += ["{x,y}.parquet", "x.parquet"]
 SPLIT = ["k=1/12:30.parquet", "k=2/ü#1.parquet", "back\\slash", "new\nline"]
-NAMES_OF_HOSTILE_FILES = [*DECODED, *EXPANDED, *SPLIT]
+HOSTILE_NAMES = [*DECODED, *EXPANDED, *SPLIT]
 
 
 @pytest.mark.parametrize("way", ["abs(n) % 1 + 0 AS k", "k"])  # Through Spark's SQL, and past it.
-def test_rows_of_files_with_any_name_are_read_once(
-    spark: SparkSession, tmp_path: Path, way: str
-) -> None:
-    job = FolderJob(spark, tmp_path)
-    job.limit(6 * len(NAMES_OF_HOSTILE_FILES) - 8)  # The barrier is within a file.
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+def test_rows_of_files_with_any_name_are_read_once(job: FolderJob, way: str) -> None:
+    job.limit(6 * len(HOSTILE_NAMES) - 8)  # The barrier is within a file.
+    rows = job.rows()
     counts = (
         rows.select("n", way).key_by("k").aggregate("counts", n=agg.count(), total=agg.sum("n"))
     )
     counts.sink("out", FilesTable(upsert_key=("k",)))
-    for number, name in enumerate(NAMES_OF_HOSTILE_FILES):
+    for number, name in enumerate(HOSTILE_NAMES):
         (job.files / name).parent.mkdir(parents=True, exist_ok=True)
         job.write(name, pl.DataFrame({"n": range(number * 6, number * 6 + 6), "k": [0] * 6}))
-    total = 6 * len(NAMES_OF_HOSTILE_FILES)
+    total = 6 * len(HOSTILE_NAMES)
 
     job.epoch()
     job.epoch()
@@ -245,16 +241,7 @@ def test_a_file_that_is_replaced_after_the_plan_fails_the_stage_that_reads_it(
     spark: SparkSession, tmp_path: Path, stage: str, rows: range
 ) -> None:
     """By a shorter one, one as long, a longer one."""
-    job = FolderJob(spark, tmp_path)
-    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
-    match stage:
-        case "unkeyed":
-            result = source.transform(stage, lambda frame: frame)
-        case "past":
-            result = source.key_by("n").deduplicate(stage)
-        case _:
-            result = source.where("abs(n) >= 0").key_by("n").deduplicate(stage)
-    result.sink("out", FilesTable())
+    job = a_job(spark, tmp_path, format="parquet")
     job.write("a+b", pl.DataFrame({"n": range(5)}))
     planned = trigger(job.job)
     assert isinstance(planned, Triggered)
@@ -281,7 +268,6 @@ DRIFTS: dict[str, Columns] = {
     "other": {"n": ("long", 2), "a": ("string", "11"), "b": ("int", 21)},
 }
 ARROW = {"int": pa.int32(), "long": pa.int64(), "string": pa.string()}
-WAYS = ("unkeyed", "past", "through")
 FORMATS = ("parquet", "avro")
 
 every_drift = pytest.mark.parametrize("drift", DRIFTS)
@@ -311,16 +297,6 @@ def write(path: Path, columns: Columns) -> None:
         with temporary.open("wb") as file:
             fastavro.writer(file, schema, [row])
     temporary.replace(path)
-
-
-def a_job(spark: SparkSession, folder: Path, **how: Any) -> FolderJob:
-    job = FolderJob(spark, folder)
-    rows = job.pipeline.source("rows", Files(str(job.files), bounded=False, **how))
-    rows.transform("unkeyed", lambda found: found).sink("unkeyed_out", FilesTable())
-    rows.where("n >= 0").key_by("n").deduplicate("past").sink("past_out", FilesTable())
-    keyed = rows.where("abs(n) >= 0").key_by("n")
-    keyed.deduplicate("through").sink("through_out", FilesTable())
-    return job
 
 
 def tables(job: FolderJob) -> list[list[dict[str, Any]]]:
@@ -406,31 +382,27 @@ def test_lines_of_json_with_other_fields_are_read_by_the_schema_or_malformed(
     rows = [(1, 1, "x"), (2, 2, "y"), (3, None, "dropped"), (4, 4, "moved")]
     expected = [dict(zip("nab", row, strict=True)) for row in rows]
     assert tables(job) == [expected] * len(WAYS)
-    malformed = pl.from_arrow(open_side_table(job.job, "unkeyed.malformed").read())
-    assert isinstance(malformed, pl.DataFrame)
-    assert sorted(malformed["line"]) == LINES[4:]
+    malformed = open_side_table(job.job, "unkeyed.malformed").read()
+    assert sorted(malformed["line"].to_pylist()) == LINES[4:]
 
 
-def test_a_row_that_cannot_be_read_is_reported_by_the_first_stage_alone(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    folder = FolderJob(spark, tmp_path)
-    files = Files(str(folder.files), format="json", schema="id bigint", bounded=False)
-    rows = folder.pipeline.source("rows", files)
+def test_a_row_that_cannot_be_read_is_reported_by_the_first_stage_alone(job: FolderJob) -> None:
+    files = Files(str(job.files), format="json", schema="id bigint", bounded=False)
+    rows = job.pipeline.source("rows", files)
     first = rows.key_by("id").join("first", rows.key_by("id"))
     first.sink("first_out", FilesTable())
     rows.key_by("id").aggregate("second", n=agg.count()).sink(
         "second_out", FilesTable(upsert_key=("id",))
     )
     rows.where("id > 1").transform("third", lambda frame: frame).sink("third_out", FilesTable())
-    (folder.files / "a.json").write_text('{"id": 1}\n{"id": \n{"id": 2}\n')
+    (job.files / "a.json").write_text('{"id": 1}\n{"id": \n{"id": 2}\n')
 
-    folder.epoch()
+    job.epoch()
 
     reported = {
         uid: [
             (row["line"], row["record_number"])
-            for row in open_side_table(folder.job, uid).read().to_pylist()
+            for row in open_side_table(job.job, uid).read().to_pylist()
         ]
         for uid in ("first.malformed", "second.malformed", "third.malformed")
     }
@@ -439,8 +411,5 @@ def test_a_row_that_cannot_be_read_is_reported_by_the_first_stage_alone(
         "second.malformed": [],
         "third.malformed": [],
     }
-    assert sorted(open_result_table(folder.job, {}, "second_out").read()["id"].to_pylist()) == [
-        1,
-        2,
-    ]
-    assert open_result_table(folder.job, {}, "third_out").read()["id"].to_pylist() == [2]
+    assert sorted(job.table("second_out")["id"]) == [1, 2]
+    assert [*job.table("third_out")["id"]] == [2]

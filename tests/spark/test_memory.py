@@ -10,15 +10,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from sluice.coordinator.submission import configure, submit
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing, StateBackend
 from sluice.declaration.pipeline import Pipeline
-from sluice.job.job import open_job
 from sluice.local.driver import run_epochs
 from sluice.sources import Files
-from sluice.store.open import StoreLocation
 from sluice.surface.state import open_state
+from tests.spark.folder_job import a_submitted_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,8 +40,7 @@ def test_an_epoch_of_many_times_the_memory(
     files = Files(str(tmp_path / "events"), format=format_, bounded=False, **schema)
     source = pipeline.source("events", files)
     source.key_by("key").aggregate("totals", n=agg.count(), total=agg.sum("value"))
-    job = open_job(pipeline, StoreLocation(root=f"file://{tmp_path / 'root'}"))
-    submit(job, configure(pipeline, {}, parallelism=2))
+    job = a_submitted_job(pipeline, tmp_path / "root", parallelism=2)
 
     run_epochs(job, spark, epochs=EPOCHS, drain=False, report=lambda _: None)
 

@@ -14,23 +14,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import polars as pl
 import pytest
 
 from bench.nexmark_files import write_json_lines, write_parquet
 from sluice.connectors.nexmark.source import NexmarkSource
 from sluice.coordinator.restore import restore
-from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import JobStatus
 from sluice.core.restoring import Latest
 from sluice.declaration.checkpointing import Checkpointing, StateBackend, fixed_delay
 from sluice.declaration.pipeline import Pipeline, side_outputs
 from sluice.declaration.project import load_pipeline
 from sluice.exchange.faults import FAULT_VARIABLE
-from sluice.job.job import Job, open_job
+from sluice.job.job import Job
 from sluice.job.places import open_result_table, open_side_table
 from sluice.local.driver import Epoch, run_epochs
-from sluice.store.open import StoreLocation
+from sluice.state.segments import to_frame
+from tests.spark.folder_job import a_submitted_job
 from tests.spark.nexmark_oracle import QUERIES, expected, rows_of
 
 if TYPE_CHECKING:
@@ -63,18 +62,15 @@ def a_pipeline(query: str, **backend: int) -> Pipeline:
 def start(
     pipeline: Pipeline, root: Path, events: Path, format_: str, epochs: int, parallelism: int
 ) -> Job:
-    job = open_job(pipeline, StoreLocation(root=f"file://{root}"))
     params = {"events": str(events / format_), "format": format_}
-    configuration = configure(
-        pipeline, params, parallelism=parallelism, max_records_per_epoch=-(-EVENTS // epochs)
+    limit = -(-EVENTS // epochs)
+    return a_submitted_job(
+        pipeline, root, params, parallelism=parallelism, max_records_per_epoch=limit
     )
-    submit(job, configuration)
-    return job
 
 
 def check_result(job: Job, query: str, events: Path) -> None:
-    table = pl.from_arrow(open_result_table(job, job.state().configuration.params).read())
-    assert isinstance(table, pl.DataFrame)
+    table = to_frame(open_result_table(job, job.state().configuration.params).read())
     wanted = expected(query, events / "parquet")
     assert rows_of(table, wanted.columns) == rows_of(wanted, wanted.columns)
     assert wanted.height > 0

@@ -1,11 +1,8 @@
-"""Filters that contradict each other: Spark sees by itself that no row passes, and starts no task;
-the subtasks acknowledge all the same, and the next epoch goes on.
+"""Epochs without rows, or whose rows do not all come: the subtasks acknowledge all rows or none.
 
-A job's first checkpoint where no source has a record yet, and the one after it.
-
-What feeds a subtask fails in mid-epoch: Spark ends its input as if that were all of the rows.
-
-An unbounded job ends only when it is drained; then every window fires.
+Filters that contradict each other, of which Spark plans no task; sources without a record yet; what
+feeds a subtask fails, and Spark ends its input as if that were all; a job that has read everything,
+and ends only when it is drained.
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -23,21 +20,18 @@ from harness.jobs import trigger_one
 from pipelines.ssh_threats import parse_sshd
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
-from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.pending import FIRST_ATTEMPT
 from sluice.declaration import aggregates as agg
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline, Stream
-from sluice.job.job import open_job
 from sluice.job.places import open_result_table
 from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.stage import run_stage
-from sluice.store.open import StoreLocation
 from sluice.surface.checkpoints import history
-from tests.spark.folder_job import FolderJob, stage_of
+from tests.spark.folder_job import FolderJob, a_submitted_job, no_failure, stage_of
 from tests.spark.sshd_log import write_log
 
 if TYPE_CHECKING:
@@ -66,10 +60,9 @@ def a_union(rows: Stream, passing: Function) -> Stream:
 
 @pytest.mark.parametrize("declared", [a_transform, a_chain, a_union])
 def test_an_epoch_of_which_no_row_can_pass_is_completed(
-    spark: SparkSession, tmp_path: Path, declared: Callable[[Stream, Function], Stream]
+    job: FolderJob, declared: Callable[[Stream, Function], Stream]
 ) -> None:
-    job = FolderJob(spark, tmp_path)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    rows = job.rows()
     conditions = [ALL]
     declared(rows, lambda rows: rows.where(conditions[-1])).sink("out", FilesTable())
     heights = []
@@ -85,11 +78,10 @@ def test_an_epoch_of_which_no_row_can_pass_is_completed(
 
 
 def test_a_keyed_stage_whose_rows_spark_reads_is_completed(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    job: FolderJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
-    job = FolderJob(spark, tmp_path)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    rows = job.rows()
     for condition in NONE.split(" AND "):
         rows = rows.where(condition)
     rows.key_by("id").aggregate("stage", n=agg.count()).sink("out", FilesTable(upsert_key=("id",)))
@@ -99,40 +91,30 @@ def test_a_keyed_stage_whose_rows_spark_reads_is_completed(
     assert job.table("out").is_empty()
 
 
-def test_a_transform_with_fewer_partitions_is_told_so(spark: SparkSession, tmp_path: Path) -> None:
-    job = FolderJob(spark, tmp_path)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+def test_a_transform_with_fewer_partitions_is_told_so(job: FolderJob) -> None:
+    rows = job.rows()
     rows.transform("stage", lambda rows: rows.coalesce(1)).sink("out", FilesTable())
     job.write("1.parquet", ROWS)
 
     assert "without an ack of stage/1; a transform must not change the part" in job.failure()
 
 
-def lines_in(folder: Path) -> Files:
-    return Files(f"{folder}/", bounded=False)
-
-
-def json_in(folder: Path) -> Files:
-    return Files(f"{folder}/", format="json", schema="line string", bounded=False)
-
-
-def csv_in(folder: Path) -> Files:
-    return Files(f"{folder}/", format="csv", schema="line string", header=True, bounded=False)
+OF_LINES = {"schema": "line string"}
 
 
 @pytest.mark.parametrize(
-    ("source", "text"),
+    ("files", "text"),
     [
-        (lines_in, "a\nb\na\n"),
-        (json_in, '{"line": "a"}\n{"line": "b"}\n{"line": "a"}\n'),
-        (csv_in, "line\na\nb\na\n"),
+        ({}, "a\nb\na\n"),
+        ({"format": "json", **OF_LINES}, '{"line": "a"}\n{"line": "b"}\n{"line": "a"}\n'),
+        ({"format": "csv", "header": True, **OF_LINES}, "line\na\nb\na\n"),
     ],
+    ids=["text", "json", "csv"],
 )
-def test_it_is_whole_and_the_records_behind_it_are_read(
-    spark: SparkSession, tmp_path: Path, source: Callable[[Path], Files], text: str
+def test_a_checkpoint_without_a_record_is_whole_and_the_records_behind_it_are_read(
+    job: FolderJob, spark: SparkSession, files: dict[str, Any], text: str
 ) -> None:
-    job = FolderJob(spark, tmp_path)
-    rows = job.pipeline.source("rows", source(job.files))
+    rows = job.pipeline.source("rows", Files(f"{job.files}/", bounded=False, **files))
     counts = rows.select("line AS k").key_by("k").aggregate("counts", n=agg.count())
     counts.sink("out", FilesTable(upsert_key=("k",)))
 
@@ -149,9 +131,7 @@ def test_it_is_whole_and_the_records_behind_it_are_read(
     assert sorted(job.table("out").rows()) == [("a", 2), ("b", 1)]
 
 
-ROWS_OF_INPUT_CUT_SHORT = (
-    400_001  # Several of the batches in which Spark sends them to Python, in each subtask.
-)
+MANY_ROWS = 400_001  # In each subtask several of the batches in which Spark sends them to Python.
 
 
 def failing_once(failed: Path) -> Callable[[DataFrame], DataFrame]:
@@ -170,19 +150,16 @@ def failing_once(failed: Path) -> Callable[[DataFrame], DataFrame]:
     return transform
 
 
-def test_a_subtask_acknowledges_all_of_its_rows_or_none(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    job = FolderJob(spark, tmp_path)
+def test_a_subtask_acknowledges_all_of_its_rows_or_none(job: FolderJob, tmp_path: Path) -> None:
     failed = tmp_path / "failed"
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    rows = job.rows()
     rows.transform("sent", failing_once(failed)).sink("out", FilesTable())
-    job.write("rows.parquet", pl.DataFrame({"n": range(ROWS_OF_INPUT_CUT_SHORT)}))
+    job.write("rows.parquet", pl.DataFrame({"n": range(MANY_ROWS)}))
 
     job.epoch()
 
     assert failed.exists(), "Spark has run a subtask again"
-    assert sorted(job.table("out")["n"]) == [*range(ROWS_OF_INPUT_CUT_SHORT)]
+    assert sorted(job.table("out")["n"]) == [*range(MANY_ROWS)]
 
 
 def test_windows_wait_for_the_watermark_until_the_job_is_drained(
@@ -197,17 +174,12 @@ def test_windows_wait_for_the_watermark_until_the_job_is_drained(
         .window("all_day", Tumbling(timedelta(days=1)), failed=agg.sum("failures"))
     )
     failures.sink("failures", FilesTable())
-    job = open_job(pipeline, StoreLocation(root=f"file://{tmp_path / 'root'}"))
-    submit(job, configure(pipeline, {}))
+    job = a_submitted_job(pipeline, tmp_path / "root")
 
-    assert run_epochs(job, spark, epochs=None, drain=False, report=_ok) is JobStatus.RUNNING
+    assert run_epochs(job, spark, epochs=None, drain=False, report=no_failure) is JobStatus.RUNNING
     assert open_result_table(job, {}).row_count() == 0
-    assert run_epochs(job, spark, epochs=None, drain=True, report=_ok) is JobStatus.FINISHED
+    assert run_epochs(job, spark, epochs=None, drain=True, report=no_failure) is JobStatus.FINISHED
 
     assert open_result_table(job, {}).row_count() > 0
     last = history(job)[-1]
     assert (last.type, last.records) == (CheckpointType.SAVEPOINT_TERMINATE.value, 0)
-
-
-def _ok(epoch: object) -> None:
-    assert getattr(epoch, "failure", None) is None

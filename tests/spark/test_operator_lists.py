@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -20,11 +18,7 @@ from sluice.declaration.keyed_functions import (
     UnionListState,
 )
 from sluice.sinks import FilesTable
-from sluice.sources import Files
 from tests.spark.folder_job import FolderJob
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROWS = 40
 
@@ -49,9 +43,8 @@ class Holds(KeyedProcessFunction):
             yield {"n": n, "seen": self._seen, "subtask": context.subtask}
 
 
-def test_each_element_stays_once_through_a_rescale(spark: SparkSession, tmp_path: Path) -> None:
-    job = FolderJob(spark, tmp_path)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+def test_each_element_stays_once_through_a_rescale(job: FolderJob) -> None:
+    rows = job.rows()
     held = rows.key_by("n").process_keyed(
         "held", Holds(), result={"n": int, "seen": int, "subtask": int}
     )

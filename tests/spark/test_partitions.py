@@ -1,8 +1,8 @@
 """Partitions of a DataFrame, of an RDD, and of tasks that all run at once: the same rows, errors,
 and tags that end them.
 
-Rows that subtasks of one machine send each other in files: those of one epoch are there at a
-time, and what is lost of them is sent again.
+Rows that subtasks of one machine send each other are in files: those of one epoch at a time; lost
+ones are sent again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from sluice.declaration import aggregates as agg
 from sluice.errors import StageFailed
 from sluice.local.driver import EpochDriver
 from sluice.sinks import FilesTable
-from sluice.sources import Files
 from sluice.spark.session import interrupt, is_on_one_machine, tagged, task_slots
 from sluice.spark.tasks import (
     NUMBERS,
@@ -39,7 +38,7 @@ from sluice.spark.tasks import (
     numbered_partitions,
     numbers,
 )
-from tests.spark.folder_job import FolderJob
+from tests.spark.folder_job import FolderJob, losing
 from tests.spark.spark_jobs import spark_jobs, spark_stages
 
 if TYPE_CHECKING:
@@ -271,7 +270,6 @@ def test_who_waits_for_a_job_that_has_failed_does_not_wait_for_ever(
 
 
 ROWS = 40_000
-Function = Callable[[pl.DataFrame, pl.DataFrame], tuple[pl.DataFrame, pl.DataFrame]]
 
 
 def block_files(spark: SparkSession) -> set[Path]:
@@ -295,7 +293,7 @@ def test_only_the_last_epochs_files_are_there_and_all_its_rows_have_come(
 ) -> None:
     assert is_on_one_machine(spark)
     job, others = FolderJob(spark, tmp_path), block_files(spark)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    rows = job.rows()
     rows.key_by("k").aggregate("totals", n=agg.sum("n"), rows=agg.count()).sink(
         "out", FilesTable(upsert_key=("k",))
     )
@@ -313,27 +311,11 @@ def test_only_the_last_epochs_files_are_there_and_all_its_rows_have_come(
     assert job.table("out").height == ROWS
 
 
-def losing(lost: Path, pattern: str) -> Function:
-    """A function that has Spark's local folders lose files, when it is called first."""
-
-    def function(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        try:
-            lost.touch(exist_ok=False)
-        except FileExistsError:
-            return rows, state
-        for folder in os.environ["SPARK_LOCAL_DIRS"].split(","):
-            for file in Path(folder).glob(pattern):
-                file.unlink()
-        return rows, state
-
-    return function
-
-
 def a_job_that_loses(pattern: str, spark: SparkSession, folder: Path) -> FolderJob:
     """A stage of more subtasks than run at once, so that one reads when something is lost."""
     job = FolderJob(spark, folder)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
-    function = losing(folder / "lost", pattern)
+    rows = job.rows()
+    function = losing(folder / "lost", pattern, "k", "n")
     heard = rows.key_by("k").process("heard", function, state={}, result={"k": str, "n": int})
     heard.sink("out", FilesTable())
     job.write("1.parquet", rows_of(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pytest
@@ -18,9 +18,6 @@ from sluice.spark import deployment
 from sluice.spark.deployment import Exchange, exchange_of, rows_pass_jvm
 from sluice.spark.tasks import StageRun
 from tests.spark.folder_job import FolderJob
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROWS = pl.DataFrame({"k": [1, 2, 1], "name": ["a", "b", "c"], "n": [3, 4, 5], "x": [0.5, 1.5, 2.5]})
 UPSERTS = FilesTable(upsert_key=("k",))
@@ -52,10 +49,7 @@ THROUGH: list[Callable[[Any], Any]] = [behind_a_transform, behind_sql_of_sparks,
 
 @pytest.mark.parametrize("declare", [*PASSING_BY, *THROUGH])
 def test_what_is_told_before_is_what_the_stages_then_do(
-    declare: Callable[[Any], Any],
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    job: FolderJob, declare: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Exchange | None] = []
 
@@ -64,8 +58,7 @@ def test_what_is_told_before_is_what_the_stages_then_do(
         return found[-1]
 
     monkeypatch.setattr(deployment, "exchange_of", watched)
-    job = FolderJob(spark, tmp_path)
-    rows = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    rows = job.rows()
     result = declare(rows)
     result.sink("out", FilesTable(changelog=True) if declare is best_of_totals else UPSERTS)
     job.write("1.parquet", ROWS)

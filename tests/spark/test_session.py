@@ -18,7 +18,6 @@ import pytest
 
 from sluice.declaration import aggregates as agg
 from sluice.sinks import FilesTable
-from sluice.sources import Files
 from sluice.spark.session import SETTINGS, is_on_one_machine, task_slots
 from tests.spark.folder_job import FolderJob
 
@@ -48,7 +47,7 @@ def test_a_day_begins_in_utc_and_an_overflow_is_an_error_in_anybodys_session(
     foreign: SparkSession, tmp_path: Path
 ) -> None:
     job = FolderJob(foreign, tmp_path)
-    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    source = job.rows()
     days = source.select("date(at) AS day", "cast(n AS tinyint) AS n").key_by("day")
     days.aggregate("days", n=agg.sum("n")).sink("out", FilesTable(upsert_key=("day",)))
     at = pl.Series([datetime(2026, 7, 1, 22, 30, tzinfo=UTC)] * 2, dtype=pl.Datetime("us", "UTC"))

@@ -11,21 +11,32 @@ import pytest
 
 from pipelines.ssh_threats import parse_sshd
 from sluice.cli.run import final_table
+from sluice.coordinator.restore import restore
+from sluice.coordinator.submission import configure
 from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
+from sluice.core.restoring import Latest
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.job.places import open_side_table
 from sluice.local.driver import Epoch, run_epochs
 from sluice.surface.checkpoints import history
+from tests.spark.folder_job import no_failure
 from tests.spark.sshd_log import Alert, write_allowlist, write_log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def no_failure(epoch: Epoch) -> None:
-    assert epoch.failure is None, epoch.failure
+@pytest.fixture(name="threats")
+def _threats(submitted: Callable[..., Job], tmp_path: Path) -> Callable[..., Job]:
+    """Submit the pipeline over the logs at a path."""
+    allowlist = write_allowlist(tmp_path / "allow.txt")
+
+    def start(logs: Path, **how: int) -> Job:
+        return submitted("ssh_threats", input=logs, allowlist=allowlist, **how)
+
+    return start
 
 
 def one_failure(epoch: Epoch) -> None:
@@ -39,16 +50,10 @@ def alerts(job: Job) -> list[Alert]:
 
 
 def test_alerts_equal_those_of_plain_python(
-    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
+    spark: SparkSession, threats: Callable[..., Job], tmp_path: Path
 ) -> None:
     expected = write_log(tmp_path / "auth.log", lines=1_500, seed=3)
-    job = submitted(
-        "ssh_threats",
-        parallelism=3,
-        max_records=700,
-        input=tmp_path / "auth.log",
-        allowlist=write_allowlist(tmp_path / "allow.txt"),
-    )
+    job = threats(tmp_path / "auth.log", parallelism=3, max_records=700)
 
     status = run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
 
@@ -63,19 +68,13 @@ def test_alerts_equal_those_of_plain_python(
 
 
 def test_a_window_may_span_two_files_of_two_hosts(
-    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
+    spark: SparkSession, threats: Callable[..., Job], tmp_path: Path
 ) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     expected_of_one = write_log(logs / "a.log", lines=200, seed=7)
     write_log(logs / "b.log", lines=200, seed=7)
-    job = submitted(
-        "ssh_threats",
-        parallelism=2,
-        max_records=300,
-        input=logs,
-        allowlist=write_allowlist(tmp_path / "allow.txt"),
-    )
+    job = threats(logs, parallelism=2, max_records=300)
 
     run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
 
@@ -88,19 +87,13 @@ def test_a_window_may_span_two_files_of_two_hosts(
 
 
 def test_a_malformed_line_is_reported_with_its_file_and_number(
-    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
+    spark: SparkSession, threats: Callable[..., Job], tmp_path: Path
 ) -> None:
     log = tmp_path / "auth.log"
     write_log(log, lines=5, seed=1)
     with log.open("ab") as file:
         file.write(b"\xff\xfe not a log line\n\n")
-    job = submitted(
-        "ssh_threats",
-        parallelism=2,
-        max_records=100,
-        input=log,
-        allowlist=write_allowlist(tmp_path / "allow.txt"),
-    )
+    job = threats(log, parallelism=2, max_records=100)
 
     run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
 
@@ -148,18 +141,12 @@ def test_a_log_may_be_of_one_year_and_of_none_that_is_not(spark: SparkSession) -
 
 def test_a_killed_worker_aborts_the_checkpoint_and_changes_nothing(
     spark: SparkSession,
-    submitted: Callable[..., Job],
+    threats: Callable[..., Job],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = write_log(tmp_path / "auth.log", lines=600, seed=3)
-    job = submitted(
-        "ssh_threats",
-        parallelism=2,
-        max_records=200,
-        input=tmp_path / "auth.log",
-        allowlist=write_allowlist(tmp_path / "allow.txt"),
-    )
+    job = threats(tmp_path / "auth.log", parallelism=2, max_records=200)
     monkeypatch.setenv("SLUICE_FAULT", "kill-worker stage=window_rule checkpoint=2")
 
     status = run_epochs(job, spark, epochs=None, drain=False, report=one_failure)
@@ -177,20 +164,10 @@ def test_a_killed_worker_aborts_the_checkpoint_and_changes_nothing(
 
 
 def test_parallelism_may_change_between_runs(
-    spark: SparkSession, submitted: Callable[..., Job], tmp_path: Path
+    spark: SparkSession, threats: Callable[..., Job], tmp_path: Path
 ) -> None:
-    from sluice.coordinator.restore import restore
-    from sluice.coordinator.submission import configure
-    from sluice.core.restoring import Latest
-
     expected = write_log(tmp_path / "auth.log", lines=900, seed=11)
-    job = submitted(
-        "ssh_threats",
-        parallelism=1,
-        max_records=300,
-        input=tmp_path / "auth.log",
-        allowlist=write_allowlist(tmp_path / "allow.txt"),
-    )
+    job = threats(tmp_path / "auth.log", parallelism=1, max_records=300)
     params = dict(job.state().configuration.params)
 
     for parallelism in (3, 2):

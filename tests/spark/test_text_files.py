@@ -1,4 +1,4 @@
-"""CSV by real Spark: what is a row, what is malformed, and with which file and line.
+"""CSV and JSON by real Spark: what is a row, what is malformed, and with which file and line.
 
 Lines of JSON that Python decodes hold what Spark reads of them, and all others are Spark's.
 """
@@ -10,12 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 
 from sluice.connectors.files.json import END, UndecidedError, decoded_lines, plain_schema
-from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
@@ -23,12 +21,11 @@ from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, TextDecoding
 from sluice.exchange.reading import SOURCE
-from sluice.job.job import open_job
 from sluice.job.places import open_side_table
-from sluice.local.driver import EpochDriver
 from sluice.sources import Files
 from sluice.spark.frames import decoded_text, read_slices
-from sluice.store.open import StoreLocation
+from sluice.state.segments import to_frame
+from tests.spark.folder_job import a_submitted_job, completed_epochs
 from tests.spark.test_exchange import checksums
 
 if TYPE_CHECKING:
@@ -339,14 +336,8 @@ def played(
     bids.key_by("id").window(
         "windows", Tumbling(timedelta(seconds=1)), dear=agg.max("price")
     ).key_by("window_start").aggregate("per_window", ids=agg.count())
-    job = open_job(pipeline, StoreLocation(root=f"file://{root}"))
-    submit(job, configure(pipeline, {}, parallelism=parallelism, max_records_per_epoch=102))
-    completed = []
-    with EpochDriver(job, spark) as driver:
-        while driver.begin(drain=True):
-            epoch = driver.end_oldest()
-            assert epoch.completed is not None, epoch.failure
-            completed.append(job.metadata(epoch.completed.checkpoint_id))
+    job = a_submitted_job(pipeline, root, parallelism=parallelism, max_records_per_epoch=102)
+    completed = completed_epochs(job, spark, drain=True)
     malformed, timeless = (
         open_side_table(job, f"windows.{name}").read().to_pylist()
         for name in ("malformed", "no_event_time")
@@ -379,10 +370,7 @@ def by_spark(spark: SparkSession, lines: list[str]) -> dict[int, list[dict[str, 
     rows = pa.table({"line": pa.array(lines, pa.string()), "number": pa.array(range(len(lines)))})
     origin = f"struct('f' AS partition, number AS record) AS {SOURCE}"
     read = decoded_text(spark.createDataFrame(rows).selectExpr("line", origin), HOW)
-    good = pl.from_arrow(
-        read.where(f"{MALFORMED_COLUMN} IS NULL")
-        .selectExpr(f"{SOURCE}.record AS number", "a", "d", "s", "b", "i", "t")
-        .toArrow()
+    good = read.where(f"{MALFORMED_COLUMN} IS NULL").selectExpr(
+        f"{SOURCE}.record AS number", "a", "d", "s", "b", "i", "t"
     )
-    assert isinstance(good, pl.DataFrame)
-    return {row.pop("number"): [row] for row in good.to_dicts()}
+    return {row.pop("number"): [row] for row in to_frame(good.toArrow()).to_dicts()}

@@ -1,10 +1,7 @@
-"""Columns of every type give the same rows past Spark's JVM and through it.
+"""Columns of every type and every name give the same rows past Spark's JVM and through it.
 
-A column may be called like any word of SQL: through filters, keys, windows, joins and state.
-
-``where`` and ``select`` apply in the order written, on a source and behind a stage.
-
-Streams of different kinds united: a source's rows and those of a stage.
+``where`` and ``select`` apply in the order written, on a source and behind a stage; streams of
+different kinds are united.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from sluice.declaration.expressions import LITERAL
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError
-from sluice.job.places import open_result_table, open_side_table
+from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
@@ -61,9 +58,8 @@ def a_table() -> pa.Table:
 
 
 @pytest.mark.parametrize("condition", ["k = 1", "k + 0 = 1"])  # Past the JVM, and through it.
-def test_a_row_is_the_same_either_way(spark: SparkSession, tmp_path: Path, condition: str) -> None:
-    job = FolderJob(spark, tmp_path)
-    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+def test_a_row_is_the_same_either_way(job: FolderJob, spark: SparkSession, condition: str) -> None:
+    source = job.rows()
     keyed = source.where(condition).key_by("k")
     keyed.latest("latest", by="nanos").sink("latest_out", FilesTable(upsert_key=("k",)))
     keyed.deduplicate("first").sink("first_out", FilesTable())
@@ -83,39 +79,26 @@ def test_a_row_is_the_same_either_way(spark: SparkSession, tmp_path: Path, condi
     assert job.table("counts_out").rows() == [(1, 2, Decimal(2**64 - 1))]
 
 
-def test_a_list_of_a_stage_before_passes_through_the_jvm(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_list_of_a_stage_before_passes_through_the_jvm(job: FolderJob) -> None:
     """A running variance of a stage's doubles is computed behind Spark's own shuffle."""
-    job = FolderJob(spark, tmp_path)
-    folder = job.files / "rows"
-    folder.mkdir()
-    rows = job.pipeline.source("rows", Files(str(folder), format="parquet", bounded=False))
-    lists = rows.transform("same", lambda frame: frame).key_by("k")
+    lists = job.rows().transform("same", lambda frame: frame).key_by("k")
     lists.aggregate("spread", spread=agg.variance("v"), last=agg.max("nested[0].tags[0]")).sink(
         "out", FilesTable(upsert_key=("k",))
     )
     nested = [{"tags": ["a", None]}]
-    job.write(
-        "rows/1.parquet", pl.DataFrame({"k": [1, 1], "v": [1.0, 3.0], "nested": [nested] * 2})
-    )
+    job.write("1.parquet", pl.DataFrame({"k": [1, 1], "v": [1.0, 3.0], "nested": [nested] * 2}))
 
     job.epoch()
 
     assert job.table("out").to_dicts() == [{"k": 1, "spread": 2.0, "last": "a"}]
 
 
-AT_OF_ANY_NAME = datetime(2026, 1, 1, tzinfo=UTC)
+AT_ = datetime(2026, 1, 1, tzinfo=UTC)
 WORDS = [word for word in KEYWORDS if not LITERAL.fullmatch(word)] + ["now", "pi", "e"]
 
 
-def test_every_keyword_names_a_column_in_every_operator(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    folder = FolderJob(spark, tmp_path)
-    source = folder.pipeline.source(
-        "rows", Files(str(folder.files), format="parquet", bounded=False), event_time="at_"
-    )
+def test_every_keyword_names_a_column_in_every_operator(job: FolderJob) -> None:
+    source = job.rows(event_time="at_")
     all_there = " AND ".join(f"{word} = '{word}'" for word in WORDS)
     as_read = source.where(all_there).select(*WORDS, "at_")
     same = as_read.transform("same", lambda rows: rows).where(all_there).select(*WORDS, "at_")
@@ -128,21 +111,15 @@ def test_every_keyword_names_a_column_in_every_operator(
         "hours_out", FilesTable()
     )
     keyed.join("joined", as_read.select(*WORDS).key_by(*WORDS)).sink("joined_out", FilesTable())
-    row = {word: [word] * 2 for word in WORDS} | {
-        "at_": [AT_OF_ANY_NAME, AT_OF_ANY_NAME + timedelta(hours=3)]
-    }
-    folder.write("1.parquet", pl.DataFrame(row))
+    row = {word: [word] * 2 for word in WORDS} | {"at_": [AT_, AT_ + timedelta(hours=3)]}
+    job.write("1.parquet", pl.DataFrame(row))
 
-    folder.epoch()
+    job.epoch()
 
-    def published(sink: str) -> pl.DataFrame:
-        frame = pl.from_arrow(open_result_table(folder.job, {}, sink).read())
-        assert isinstance(frame, pl.DataFrame)
-        return frame
-
-    assert published("totals_out").rows(named=True) == [{word: word for word in WORDS} | {"n_": 2}]
-    assert published("hours_out").select(f"{word}_" for word in WORDS).rows() == [tuple(WORDS)]
-    assert published("joined_out").select(WORDS).rows() == [tuple(WORDS)] * 4
+    totals, hours, joined = (job.table(f"{sink}_out") for sink in ("totals", "hours", "joined"))
+    assert totals.rows(named=True) == [{word: word for word in WORDS} | {"n_": 2}]
+    assert hours.select(f"{word}_" for word in WORDS).rows() == [tuple(WORDS)]
+    assert joined.select(WORDS).rows() == [tuple(WORDS)] * 4
 
 
 @pytest.mark.parametrize("condition", ["n >= 0", "abs(n) >= 0"])  # Past the JVM, and through it.
@@ -151,7 +128,7 @@ def test_a_column_with_a_name_of_ours_is_lost_nowhere(
 ) -> None:
     """Where sluice has a column of that name it is refused, and renamed it goes through."""
     folder = FolderJob(spark, tmp_path)
-    rows = folder.pipeline.source("rows", Files(str(folder.files), format="parquet", bounded=False))
+    rows = folder.rows()
     rows.where(condition).key_by("n").deduplicate("keyed").sink("keyed_out", FilesTable())
     folder.write("1.parquet", pl.DataFrame({"n": [1], "_hash": ["mine"]}))
 
@@ -159,7 +136,7 @@ def test_a_column_with_a_name_of_ours_is_lost_nowhere(
         folder.epoch()
 
     other = FolderJob(spark, tmp_path / "other")
-    rows = other.pipeline.source("rows", Files(str(other.files), format="parquet", bounded=False))
+    rows = other.rows()
     kept = rows.where(condition).select("n", "_hash AS hash_", "_deleted")
     kept.transform("same", lambda found: found).sink("same_out", FilesTable())
     kept.select("n", "hash_").key_by("n").deduplicate("keyed").sink("keyed_out", FilesTable())
@@ -172,11 +149,8 @@ ROWS = pl.DataFrame({"k": [1, 2, 3], "v": [1, 2, 30], "user": ["a", "b", "c"]})
 
 
 @pytest.mark.parametrize("first", ["v AS w", "v + 0 AS w"])  # Without Spark's JVM, and through it.
-def test_the_steps_of_a_source_apply_in_the_order_written(
-    spark: SparkSession, tmp_path: Path, first: str
-) -> None:
-    job = FolderJob(spark, tmp_path)
-    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+def test_the_steps_of_a_source_apply_in_the_order_written(job: FolderJob, first: str) -> None:
+    source = job.rows()
     renamed = source.where("v < 30").select("k AS v", first, "user").where("v >= 2").select("*")
     renamed.key_by("user").aggregate("sums", w=agg.sum("w"), n=agg.count()).sink(
         "out", FilesTable(upsert_key=("user",))
@@ -188,11 +162,8 @@ def test_the_steps_of_a_source_apply_in_the_order_written(
     assert job.table("out").rows() == [("b", 2, 1)]
 
 
-def test_the_steps_behind_a_stage_apply_in_the_order_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    job = FolderJob(spark, tmp_path)
-    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+def test_the_steps_behind_a_stage_apply_in_the_order_written(job: FolderJob) -> None:
+    source = job.rows()
     sums = source.key_by("user").aggregate("sums", v=agg.sum("v"))
     sums.select("user", "v * 10 AS v").where("v >= 20").select("user", "v + 1 AS v").sink(
         "out", FilesTable(upsert_key=("user",))
@@ -217,10 +188,9 @@ def test_a_check_knows_the_columns_of_every_step(spark: SparkSession, tmp_path: 
 
 
 def test_a_stage_and_a_source_whose_rows_may_be_malformed_are_united(
-    spark: SparkSession, tmp_path: Path
+    job: FolderJob, spark: SparkSession, tmp_path: Path
 ) -> None:
-    job = FolderJob(spark, tmp_path)
-    source = job.pipeline.source("rows", Files(str(job.files), format="parquet", bounded=False))
+    source = job.rows()
     (tmp_path / "lines").mkdir()
     files = Files(
         str(tmp_path / "lines"), format="json", schema="k bigint, v string", bounded=False

@@ -1,12 +1,8 @@
-"""Rankings, aggregates and joins of rows that are taken back, and aggregates over SQL, on Spark.
-
-Streams whose rows are taken back, through Spark: unions, lookups, sinks, and the analysis.
-"""
+"""Streams whose rows are taken back, on Spark: operators, sinks, and what a check refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,23 +10,17 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from sluice.connectors.files_table.table import ManifestTable as OpenFilesTable
-from sluice.coordinator.submission import configure, submit
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Retract, Upsert
 from sluice.declaration.operations import Session, Tumbling
-from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.pipeline import Stream
 from sluice.errors import ConfigurationError
 from sluice.job.analysis import Result
-from sluice.job.job import Job, open_job
-from sluice.job.places import open_sinks
-from sluice.local.driver import Epoch, run_epochs
 from sluice.operators.operator import WEIGHT
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
 from sluice.spark.frames import net_changes
-from sluice.store.open import StoreLocation
 from tests.property.operators.played import at, in_order
 from tests.spark.folder_job import FolderJob
 
@@ -38,11 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def a_source(job: FolderJob, uid: str = "rows") -> Stream:
+def a_source(job: FolderJob, uid: str = "rows", event_time: str | None = "at") -> Stream:
     folder = job.files / uid
     folder.mkdir()
     files = Files(str(folder), format="parquet", bounded=False)
-    return job.pipeline.source(uid, files, event_time="at" if uid == "rows" else None)
+    return job.pipeline.source(uid, files, event_time=event_time)
 
 
 def a_row(key: int, value: int, **more: Any) -> dict[str, Any]:
@@ -50,10 +40,7 @@ def a_row(key: int, value: int, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_plain", [True, False])  # Without Spark's JVM, and through it.
-def test_an_aggregate_takes_a_column_a_field_or_sql(
-    spark: SparkSession, tmp_path: Path, *, is_plain: bool
-) -> None:
-    job = FolderJob(spark, tmp_path)
+def test_an_aggregate_takes_a_column_a_field_or_sql(job: FolderJob, *, is_plain: bool) -> None:
     computed: dict[str, Any] = (
         {} if is_plain else {"product": agg.sum("v * k"), "dearest": agg.last("v", by="-v")}
     )
@@ -78,8 +65,7 @@ def test_an_aggregate_takes_a_column_a_field_or_sql(
     ]
 
 
-def test_a_balance_that_falls_makes_room_for_the_next(spark: SparkSession, tmp_path: Path) -> None:
-    job = FolderJob(spark, tmp_path)
+def test_a_balance_that_falls_makes_room_for_the_next(job: FolderJob) -> None:
     balances = a_source(job).key_by("k", "name").aggregate("balances", total=agg.sum("v"))
     named = balances.key_by("name")
     upserts = FilesTable(upsert_key=("name",))
@@ -99,11 +85,8 @@ def test_a_balance_that_falls_makes_room_for_the_next(spark: SparkSession, tmp_p
     assert job.table("stats_out").rows() == [("n", 50, 1)]
 
 
-def test_a_row_that_stood_alone_leaves_when_its_partner_comes(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    job = FolderJob(spark, tmp_path)
-    lefts, rights = (a_source(job, uid).key_by("k") for uid in ("left", "right"))
+def test_a_row_that_stood_alone_leaves_when_its_partner_comes(job: FolderJob) -> None:
+    lefts, rights = (a_source(job, uid, None).key_by("k") for uid in ("left", "right"))
     both = lefts.join("both", rights, how="full")
     both.sink("changes", FilesTable(changelog=True))
     both.key_by("k").aggregate("counts", n=agg.count(), most=agg.max("w")).sink(
@@ -131,9 +114,8 @@ def test_a_row_that_stood_alone_leaves_when_its_partner_comes(
 
 @pytest.mark.parametrize("is_plain", [True, False])
 def test_a_sum_that_is_no_bigint_is_declined_with_its_name(
-    spark: SparkSession, tmp_path: Path, *, is_plain: bool
+    job: FolderJob, *, is_plain: bool
 ) -> None:
-    job = FolderJob(spark, tmp_path)
     rows = a_source(job) if is_plain else a_source(job).where("k + 0 = 1")
     sums = rows.key_by("k").aggregate("sums", total=agg.sum("v"), mean=agg.avg("v"))
     sums.sink("out", FilesTable(upsert_key=("k",)))
@@ -157,66 +139,44 @@ COLUMNS = {
 }
 
 
-@dataclass
-class World:
-    """A job over files that appear one after the other, an epoch each."""
+class World(FolderJob):
+    """Files of events and of names appear one after the other."""
 
-    folder: Path
-    pipeline: Pipeline = field(default_factory=lambda: Pipeline("changes", parallelism=1))
-    files: int = 0
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        super().__init__(spark, folder)
+        self._written = 0
 
-    def events(self, **how: Any) -> Stream:
+    def events(self, event_time: str | None = None) -> Stream:
+        stream = a_source(self, "events", event_time)
         self.add()
-        return self.pipeline.source(
-            "events", Files(str(self.folder / "events"), format="parquet", bounded=False), **how
-        )
+        return stream
 
     def names(self, *lines: str) -> Stream:
+        (self.files / "names").mkdir()
         self.write_names(*lines)
-        return self.pipeline.source("names", Files(str(self.folder / "names")), table=True)
+        return self.pipeline.source("names", Files(str(self.files / "names")), table=True)
 
     def write_names(self, *lines: str) -> None:
-        self.files += 1
-        folder = self.folder / "names"
-        folder.mkdir(exist_ok=True)
+        self._written += 1
+        folder = self.files / "names"
         for old in folder.iterdir():
             old.unlink()
-        (folder / f"{self.files}.csv").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{self._written}.csv").write_text("".join(f"{line}\n" for line in lines))
 
     def add(self, *rows: tuple[int, float, str, int]) -> None:
         """Rows of user, second, seat and price."""
-        self.files += 1
-        folder = self.folder / "events"
-        folder.mkdir(exist_ok=True)
+        self._written += 1
         timed = [(user, START + timedelta(seconds=at), *rest) for user, at, *rest in rows]
         frame = pl.DataFrame(timed, schema=COLUMNS, orient="row")
-        frame.write_parquet(folder / f".{self.files:04d}")
-        (folder / f".{self.files:04d}").rename(folder / f"{self.files:04d}.parquet")
+        self.write(f"events/{self._written:04d}.parquet", frame)
 
-    def start(self) -> Job:
-        job = open_job(self.pipeline, StoreLocation(root=f"file://{self.folder / 'root'}"))
-        submit(job, configure(self.pipeline, {}))
-        return job
+    def shown(self, sink: str) -> list[tuple[Any, ...]]:
+        return in_order(self.table(sink))
 
 
 @pytest.fixture(name="world")
-def _world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
-def an_epoch(job: Job, spark: SparkSession) -> None:
-    def report(epoch: Epoch) -> None:
-        assert not epoch.failure, epoch.failure
-
-    run_epochs(job, spark, epochs=1, drain=False, report=report)
-
-
-def shown(job: Job, sink: str) -> list[tuple[Any, ...]]:
-    table = open_sinks(job, job.state().configuration.params)[sink]
-    assert isinstance(table, OpenFilesTable)
-    frame = pl.from_arrow(table.read())
-    assert isinstance(frame, pl.DataFrame)
-    return sorted(frame.rows(), key=repr)
+def _world(spark: SparkSession, tmp_path: Path) -> World:
+    return World(spark, tmp_path)
 
 
 def same(rows: DataFrame) -> DataFrame:
@@ -227,9 +187,7 @@ def without_user(rows: DataFrame) -> DataFrame:
     return rows.drop("user")
 
 
-def test_what_a_stage_replaces_is_taken_back_from_every_sink(
-    world: World, spark: SparkSession
-) -> None:
+def test_what_a_stage_replaces_is_taken_back_from_every_sink(world: World) -> None:
     seats = world.events().key_by("user").latest("seats", by="at").select("user", "seat")
     seats.sink("own", FilesTable(changelog=True))
     taken = seats.transform("taken", without_user)
@@ -237,39 +195,33 @@ def test_what_a_stage_replaces_is_taken_back_from_every_sink(
     taken.key_by("seat").aggregate("per_seat", n=agg.count()).sink(
         "counts", FilesTable(upsert_key=("seat",))
     )
-    job = world.start()
 
     world.add((1, 0, "A", 0), (2, 0, "B", 0))
-    an_epoch(job, spark)
+    world.epoch()
     world.add((1, 1, "C", 0), (2, 1, "B", 0))
-    an_epoch(job, spark)
+    world.epoch()
 
-    assert shown(job, "own") == [("+I", 1, "A"), ("+I", 2, "B"), ("+U", 1, "C"), ("-U", 1, "A")]
-    assert shown(job, "bag") == [("+I", "A"), ("+I", "B"), ("+I", "C"), ("-D", "A")]
-    assert shown(job, "counts") == [("B", 1), ("C", 1)]
+    assert world.shown("own") == [("+I", 1, "A"), ("+I", 2, "B"), ("+U", 1, "C"), ("-U", 1, "A")]
+    assert world.shown("bag") == [("+I", "A"), ("+I", "B"), ("+I", "C"), ("-D", "A")]
+    assert world.shown("counts") == [("B", 1), ("C", 1)]
 
 
-def test_streams_that_are_updated_are_united_with_others_and_with_sources(
-    world: World, spark: SparkSession
-) -> None:
+def test_streams_that_are_updated_are_united_with_others_and_with_sources(world: World) -> None:
     events = world.events()
     seats = events.key_by("user").latest("seats", by="at").select("seat")
     both = seats.union("both", events.select("seat"), parallelism=2)
     both.sink("changes", FilesTable(changelog=True))
-    job = world.start()
 
     world.add((1, 0, "A", 0), (2, 0, "B", 0))
-    an_epoch(job, spark)
+    world.epoch()
     world.add((1, 1, "C", 0), (2, 1, "B", 0))
-    an_epoch(job, spark)
+    world.epoch()
 
     added = ["A", "A", "B", "B", "B", "C", "C"]  # Of the second seat B nothing is to be told.
-    assert shown(job, "changes") == [*(("+I", seat) for seat in added), ("-D", "A")]
+    assert world.shown("changes") == [*(("+I", seat) for seat in added), ("-D", "A")]
 
 
-def test_sessions_that_late_rows_merge_leave_the_table_that_they_were_in(
-    world: World, spark: SparkSession
-) -> None:
+def test_sessions_that_late_rows_merge_leave_the_table_that_they_were_in(world: World) -> None:
     sessions = (
         world.events(event_time="at")
         .key_by("user")
@@ -281,21 +233,18 @@ def test_sessions_that_late_rows_merge_leave_the_table_that_they_were_in(
         )
     )
     sessions.sink("table", FilesTable(upsert_key=("user", "window_start")))
-    job = world.start()
 
     for seconds in ([100, 125, 200, 300], [95, 110, 118]):
         world.add(*((1, second, "A", 0) for second in seconds))
-        an_epoch(job, spark)
+        world.epoch()
 
     def at(second: int) -> datetime:
         return START + timedelta(seconds=second)
 
-    assert shown(job, "table") == [(1, at(95), at(135), 5), (1, at(200), at(210), 1)]
+    assert world.shown("table") == [(1, at(95), at(135), 5), (1, at(200), at(210), 1)]
 
 
-def test_a_lookup_takes_back_what_it_sent_and_not_what_the_table_says_by_now(
-    world: World, spark: SparkSession
-) -> None:
+def test_a_lookup_takes_back_what_it_sent_and_not_what_the_table_says_by_now(world: World) -> None:
     on, add = {"seat": "split(line, ',')[0]"}, {"city": "split(line, ',')[1]"}
     current = world.events().key_by("user").latest("current", by="at").select("user", "seat")
     names = world.names("A,Rome", "B,Bonn", "B,Bern")
@@ -306,45 +255,25 @@ def test_a_lookup_takes_back_what_it_sent_and_not_what_the_table_says_by_now(
     )
     unknown = current.lookup("unknown", names, on=on, keep="unmatched")
     unknown.sink("strangers", FilesTable(upsert_key=("user",)))
-    job = world.start()
 
     world.add((1, 0, "A", 0), (2, 0, "B", 0), (3, 0, "X", 0))
-    an_epoch(job, spark)
-    assert shown(job, "cities") == [("Bern", 1), ("Bonn", 1), ("Rome", 1)]
-    assert shown(job, "strangers") == [("X", 3)]
+    world.epoch()
+    assert world.shown("cities") == [("Bern", 1), ("Bonn", 1), ("Rome", 1)]
+    assert world.shown("strangers") == [("X", 3)]
 
     world.write_names("A,Oslo", "C,Oslo")
     world.add((1, 1, "C", 0), (2, 1, "X", 0), (3, 1, "A", 0))
-    an_epoch(job, spark)
+    world.epoch()
 
-    assert shown(job, "cities") == [("Oslo", 2)]
-    assert shown(job, "strangers") == [("X", 2)]
-    changes = shown(job, "changes")
+    assert world.shown("cities") == [("Oslo", 2)]
+    assert world.shown("strangers") == [("X", 2)]
+    changes = world.shown("changes")
     assert [row[0] for row in changes].count("-D") == 3
     assert {row[1:] for row in changes if row[0] == "-D"} == {
         ("A", 1, "Rome"),
         ("B", 2, "Bern"),
         ("B", 2, "Bonn"),
     }
-
-
-def test_who_was_best_and_falls_makes_room_for_the_next(world: World, spark: SparkSession) -> None:
-    balances = world.events().key_by("user", "seat").aggregate("balances", price=agg.sum("price"))
-    balances.key_by("seat").top_n("richest", 1, by="price").sink(
-        "best", FilesTable(upsert_key=("seat", "rank"))
-    )
-    balances.key_by("seat").latest("highest", by="price").sink(
-        "one", FilesTable(upsert_key=("seat",))
-    )
-    job = world.start()
-
-    world.add((1, 0, "A", 100), (2, 0, "A", 50))
-    an_epoch(job, spark)
-    world.add((1, 0, "A", -90))
-    an_epoch(job, spark)
-
-    assert shown(job, "best") == [("A", 1, 2, 50)]
-    assert shown(job, "one") == [(2, "A", 50)]
 
 
 def checked(world: World, spark: SparkSession) -> dict[str, Result]:
@@ -374,48 +303,59 @@ def test_the_analysis_tells_of_what_kind_a_stage_is(world: World, spark: SparkSe
     assert list(found["known"].columns) == ["seat", "user", "at", "price", "name"]
 
 
-def refusal(world: World, spark: SparkSession) -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        checked(world, spark)
-    return str(caught.value)
-
-
-def test_a_table_of_a_key_that_a_function_drops_is_refused_before_a_row_is_read(
-    world: World, spark: SparkSession
-) -> None:
+def a_table_of_a_dropped_key(world: World) -> None:
     seats = world.events().key_by("user").latest("seats", by="at")
     dropped = seats.transform("dropped", without_user)
     dropped.transform("passed", same).sink("table", FilesTable(upsert_key=("user", "seat")))
 
-    assert refusal(world, spark) == (
-        "sink 'table' upserts by user, seat, but no columns identify a row of 'passed'; choose one "
-        "with key_by('user', 'seat').latest(...), or write every change with changelog=True"
-    )
 
-
-def test_a_lookup_of_rows_whose_key_a_function_drops_is_refused_before_a_row_is_read(
-    world: World, spark: SparkSession
-) -> None:
+def a_lookup_without_a_key(world: World) -> None:
     seats = world.events().key_by("user").latest("seats", by="at")
     seats.transform("dropped", without_user).lookup("known", world.names("A"), on={"seat": "line"})
 
-    assert refusal(world, spark) == (
-        "stage 'known' reads 'dropped', which takes rows back, and lookup() cannot take a row "
-        "back; look up what that stage reads, before it, or give its rows a key with "
-        "key_by(...).latest(...)"
-    )
 
-
-def test_a_changelog_of_rows_with_a_column_kind_is_refused_before_a_row_is_read(
-    world: World, spark: SparkSession
-) -> None:
+def a_changelog_with_a_column_kind(world: World) -> None:
     seats = world.events().key_by("user").latest("seats", by="at").select("user", "seat AS kind")
     seats.sink("changes", FilesTable(changelog=True))
 
-    assert refusal(world, spark) == (
-        "sink 'changes' writes a changelog, whose column 'kind' says what a row does, but 'seats' "
-        "has a column of that name; rename it: select('kind AS ...')"
-    )
+
+@pytest.mark.parametrize(
+    ("declare", "refusal"),
+    [
+        (
+            a_table_of_a_dropped_key,
+            (
+                "sink 'table' upserts by user, seat, but no columns identify a row of 'passed'; "
+                "choose one with key_by('user', 'seat').latest(...), or write every change with "
+                "changelog=True"
+            ),
+        ),
+        (
+            a_lookup_without_a_key,
+            (
+                "stage 'known' reads 'dropped', which takes rows back, and lookup() cannot take a "
+                "row back; look up what that stage reads, before it, or give its rows a key with "
+                "key_by(...).latest(...)"
+            ),
+        ),
+        (
+            a_changelog_with_a_column_kind,
+            (
+                "sink 'changes' writes a changelog, whose column 'kind' says what a row does, but "
+                "'seats' has a column of that name; rename it: select('kind AS ...')"
+            ),
+        ),
+    ],
+)
+def test_what_a_function_makes_impossible_is_refused_before_a_row_is_read(
+    world: World, spark: SparkSession, declare: Callable[[World], None], refusal: str
+) -> None:
+    declare(world)
+
+    with pytest.raises(ConfigurationError) as caught:
+        checked(world, spark)
+
+    assert str(caught.value) == refusal
 
 
 def test_changes_of_several_epochs_are_settled_as_if_they_were_of_one(spark: SparkSession) -> None:

@@ -1,8 +1,6 @@
-"""Stop with a savepoint, change the pipeline, restore: what was counted before still counts.
+"""Savepoints on Spark: of a changed pipeline, native, canonical, edited and bootstrapped.
 
-A native savepoint has the runs of state as they are, a canonical one a single run a table.
-
-A job goes on from a savepoint that was edited, and from one that Parquet was made into.
+After a stop with a savepoint, a change and a restore, what was counted before still counts.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from sluice.connectors.nexmark.source import NexmarkSource
@@ -36,9 +35,10 @@ from sluice.local.driver import run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 from sluice.spark.stage import run_stage
+from sluice.state.segments import to_frame
 from sluice.state_processor import SavepointWriter, open_state, state_tables
 from sluice.store.open import StoreLocation
-from tests.spark.folder_job import FolderJob
+from tests.spark.folder_job import FolderJob, a_submitted_job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,25 +69,28 @@ def the_job(root: Path, *, is_changed: bool) -> Job:
 
 def stop_with_savepoint(job: Job, spark: SparkSession) -> None:
     kind = CheckpointType.SAVEPOINT_SUSPEND
-    outcome = trigger(job, type=kind, savepoint_name="before", is_periodic=False)
+    complete(job, spark, type=kind, savepoint_name="before")
+
+
+def complete(job: Job, spark: SparkSession, **request: Any) -> None:
+    """One checkpoint, and no compaction behind it."""
+    outcome = trigger(job, is_periodic=False, **request)
     assert isinstance(outcome, Triggered)
+    checkpoint_id = outcome.plan.checkpoint_id
     for stage in job.pipeline.stages:
-        run_stage(job, spark, outcome.plan.checkpoint_id, stage, attempt=1)
-    finalize(job, outcome.plan.checkpoint_id)
-    commit(job, outcome.plan.checkpoint_id)
+        run_stage(job, spark, checkpoint_id, stage, attempt=1)
+    finalize(job, checkpoint_id)
+    commit(job, checkpoint_id)
 
 
 def all_events() -> pl.DataFrame:
     source = NexmarkSource(EVENTS, columns=COLUMNS)
     (piece,) = source.plan((), max_records=None, parallelism=1).slices
-    frames = [pl.from_arrow(batch) for batch in source.read(piece)]
-    return pl.concat([frame for frame in frames if isinstance(frame, pl.DataFrame)])
+    return to_frame(pa.Table.from_batches(source.read(piece)))
 
 
 def table(job: Job, sink: str) -> pl.DataFrame:
-    found = pl.from_arrow(open_sinks(job, {})[sink].read())  # type: ignore[attr-defined]
-    assert isinstance(found, pl.DataFrame)
-    return found
+    return to_frame(open_sinks(job, {})[sink].read())  # type: ignore[attr-defined]
 
 
 def test_state_survives_another_shape_of_the_pipeline(spark: SparkSession, tmp_path: Path) -> None:
@@ -119,34 +122,25 @@ def test_state_survives_another_shape_of_the_pipeline(spark: SparkSession, tmp_p
     assert ranking.filter(pl.col("rank") == 1)["n"].to_list() == best["n"].to_list()
 
 
-EVENTS_OF_SAVEPOINT_FORMATS, EPOCH_OF_SAVEPOINT_FORMATS = (
-    200_000,
-    50_000,
-)  # So many groups a run that none is merged for being small.
+# So many groups a run that none is merged for being small.
+MANY_EVENTS, LARGE_EPOCH = 200_000, 50_000
 
 
 def a_job(root: Path) -> Job:
     pipeline = Pipeline("bids", parallelism=1)
-    bids = Nexmark(EVENTS_OF_SAVEPOINT_FORMATS, columns=("bid_auction", "bidder", "price"))
+    bids = Nexmark(MANY_EVENTS, columns=COLUMNS)
     events = pipeline.source("events", bids, induced=True)
-    counted = events.key_by("bid_auction", "bidder", "price").aggregate("count", n=agg.count())
-    counted.sink("counts", FilesTable(upsert_key=("bid_auction", "bidder", "price")))
-    job = open_job(pipeline, StoreLocation(root=f"file://{root}"))
-    submit(job, configure(pipeline, {}))
-    return job
+    counted = events.key_by(*COLUMNS).aggregate("count", n=agg.count())
+    counted.sink("counts", FilesTable(upsert_key=COLUMNS))
+    return a_submitted_job(pipeline, root)
 
 
 def take(job: Job, spark: SparkSession, until: int | None, **request: Any) -> None:
-    """One checkpoint of the events before *until*, or of none, and no compaction behind it."""
+    """One checkpoint of the events before *until*, or of none."""
     source = open_source(job, "events", {})
     partition = source.plan((), max_records=1, parallelism=1).position[0].partition
     barriers = {} if until is None else {"events": {partition: until}}
-    outcome = trigger(job, is_periodic=False, barriers=barriers, **request)
-    assert isinstance(outcome, Triggered)
-    checkpoint_id = outcome.plan.checkpoint_id
-    run_stage(job, spark, checkpoint_id, "count", attempt=1)
-    finalize(job, checkpoint_id)
-    commit(job, checkpoint_id)
+    complete(job, spark, barriers=barriers, **request)
 
 
 def a_savepoint(
@@ -166,40 +160,38 @@ def test_a_canonical_savepoint_has_one_run_and_gives_the_same_result(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     job = a_job(tmp_path)
-    take(job, spark, EPOCH_OF_SAVEPOINT_FORMATS)
-    take(job, spark, 2 * EPOCH_OF_SAVEPOINT_FORMATS)
-    native = a_savepoint(job, spark, 3 * EPOCH_OF_SAVEPOINT_FORMATS, "native")
+    take(job, spark, LARGE_EPOCH)
+    take(job, spark, 2 * LARGE_EPOCH)
+    native = a_savepoint(job, spark, 3 * LARGE_EPOCH, "native")
     canonical = a_savepoint(job, spark, None, "canonical", is_canonical=True)
 
     restore(job, savepoint_target(job, "canonical"))
-    take(job, spark, EVENTS_OF_SAVEPOINT_FORMATS)
+    take(job, spark, MANY_EVENTS)
     counted = open_result_table(job, {}).read()
 
     assert [runs_of(one) for one in (native, canonical)] == [3, 1]
     assert job.state().status is JobStatus.FINISHED
-    assert sum(counted["n"].to_pylist()) == EVENTS_OF_SAVEPOINT_FORMATS
-    assert counted.group_by(["bid_auction", "bidder", "price"]).aggregate([]).num_rows == len(
-        counted
-    )
+    assert sum(counted["n"].to_pylist()) == MANY_EVENTS
+    assert counted.group_by([*COLUMNS]).aggregate([]).num_rows == len(counted)
 
 
 def test_a_full_checkpoint_has_files_of_its_own_and_the_same_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     job = a_job(tmp_path)
-    take(job, spark, EPOCH_OF_SAVEPOINT_FORMATS)
-    take(job, spark, 2 * EPOCH_OF_SAVEPOINT_FORMATS)
+    take(job, spark, LARGE_EPOCH)
+    take(job, spark, 2 * LARGE_EPOCH)
 
-    take(job, spark, 3 * EPOCH_OF_SAVEPOINT_FORMATS, is_full=True)
+    take(job, spark, 3 * LARGE_EPOCH, is_full=True)
     second, full = (job.metadata(CheckpointId(n)) for n in (2, 3))
-    take(job, spark, EVENTS_OF_SAVEPOINT_FORMATS)
+    take(job, spark, MANY_EVENTS)
 
     files = [{handle.key for handle in one.files} for one in (second, full)]
     assert files[0]
     assert not files[0] & files[1]
     assert runs_of(full) == 3
     counted = open_result_table(job, {}).read()
-    assert sum(counted["n"].to_pylist()) == EVENTS_OF_SAVEPOINT_FORMATS
+    assert sum(counted["n"].to_pylist()) == MANY_EVENTS
 
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
-from sluice.job.job import Job, open_job
+from sluice.job.job import Job
 from sluice.job.places import open_result_table
 from sluice.local.driver import Epoch, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.store.open import StoreLocation
 from sluice.surface.checkpoints import details, history
+from tests.spark.folder_job import a_submitted_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,9 +31,7 @@ def a_job(folder: Path) -> Job:
     rows.key_by("name").aggregate("totals", n=agg.sum("n")).sink(
         "out", FilesTable(upsert_key=("name",))
     )
-    job = open_job(pipeline, StoreLocation(root=f"file://{folder / 'root'}"))
-    submit(job, configure(job.pipeline, {}, parallelism=1))
-    return job
+    return a_submitted_job(pipeline, folder / "root", parallelism=1)
 
 
 def test_a_failed_upload_declines_the_checkpoint_and_the_next_one_has_its_rows(

@@ -122,10 +122,8 @@ class Iceberg:
         """By pyiceberg, or where there are nested columns by Arrow: pyiceberg makes an empty list
         of a null one of structs.
         """
-        table, values = (
-            a_catalog(self.folder).load_table(self.table),
-            table_of(kinds, choices, rows),
-        )
+        table = a_catalog(self.folder).load_table(self.table)
+        values = table_of(kinds, choices, rows)
         if not any(pa.types.is_nested(kind) for kind in values.schema.types):
             table.append(values)
             return

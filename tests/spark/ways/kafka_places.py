@@ -1,4 +1,4 @@
-"""Topics of Kafka, with values of each format, over two partitions."""
+"""Topics of Kafka, with values of each format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import io
 import json
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,7 @@ from tests.spark.ways.arrow_places import HOSTILE, LISTS, MAPS
 from tests.spark.ways.kinds import Choices, Kind, Kinds
 
 TOPIC = "Select.from-where_" + "x" * 200
-PARTITIONS = 2
 WORDS = ("select", "Upper", "_1", "true", "NULL", "x" * 200, "end", "default", "offset_")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def logical(kind: str, type_: str = "long", **more: Any) -> dict[str, Any]:
@@ -96,19 +93,21 @@ AVRO: dict[str, Kind] = {
 
 
 class Topic:
+    partitions = 2
+
     def __init__(self, broker: Broker, topic: str = TOPIC) -> None:
         self.broker = broker
         self.topic = topic
 
     def source(self, value: Any, *columns: str, **how: Any) -> Kafka:
         self.broker.topics.pop(self.topic, None)
-        self.broker.grow(self.topic, PARTITIONS)
+        self.broker.grow(self.topic, self.partitions)
         return Kafka(self.broker.servers, self.topic, value, columns=columns, **how)
 
-    def send(self, values: Iterator[tuple[int, bytes]]) -> None:
+    def send(self, values: Iterator[tuple[int, bytes | None]]) -> None:
         producer = Producer({"bootstrap.servers": self.broker.servers, "linger.ms": 0})
         for row, value in values:
-            producer.produce(self.topic, value, partition=row % PARTITIONS)
+            producer.produce(self.topic, value, partition=row % self.partitions)
         assert producer.flush(10) == 0
         producer.close()
 
@@ -194,11 +193,10 @@ def _as_json(kind: Kind, value: Any) -> Any:
         return None
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if pa.types.is_date32(kind.column):
-        return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
-    if pa.types.is_timestamp(kind.column):
-        return (EPOCH + timedelta(microseconds=value)).isoformat()
-    return str(value) if pa.types.is_decimal(kind.column) else value
+    text = of.iso(kind, value)
+    if text is None and pa.types.is_decimal(kind.column):
+        text = str(value)
+    return value if text is None else text
 
 
 RAW: dict[str, Kind] = {"value": Kind("binary", pa.binary(), of.BYTES)}
@@ -209,19 +207,13 @@ class RawTopic(Topic):
 
     names = ("value",)
     kinds = RAW
+    partitions = 1
 
     def create(self, kinds: Kinds) -> Kafka:
-        spec = self.source(Raw(), "offset as n", "key as a.b")
-        self.broker.topics[self.topic] = []
-        self.broker.grow(self.topic, 1)
-        return spec
+        return self.source(Raw(), "offset as n", "key as a.b")
 
     def append(self, kinds: Kinds, choices: Choices, rows: range) -> None:
-        producer = Producer({"bootstrap.servers": self.broker.servers, "linger.ms": 0})
-        for row in rows:
-            producer.produce(self.topic, kinds["value"].written(choices["value"][row]))
-        assert producer.flush(10) == 0
-        producer.close()
+        self.send((row, kinds["value"].written(choices["value"][row])) for row in rows)
 
 
 Of = descriptor_pb2.FieldDescriptorProto

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
+
+from sluice.state.segments import to_frame
 
 I32, I64 = 2**31 - 1, 2**63 - 1
 INTS = (-I32 - 1, I32, 0, -1)
@@ -36,6 +39,7 @@ ALL_MICROS = (*MICROS, -I64 - 1, I64)
 UTC = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")
 DECIMAL = pa.decimal128(38, 10)
+EPOCH = datetime.fromisoformat("1970-01-01T00:00:00Z")
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,15 @@ class Kind:
         return pa.array([values[min(choice, len(self.values))] for choice in choices], self.column)
 
 
+def iso(kind: Kind, value: int) -> str | None:
+    """*value* as an ISO text; None if the column has neither dates nor times."""
+    if pa.types.is_date32(kind.column):
+        return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
+    if pa.types.is_timestamp(kind.column):
+        return (EPOCH + timedelta(microseconds=value)).isoformat()
+    return None
+
+
 Kinds = Mapping[str, Kind]
 Choices = Mapping[str, Sequence[int]]  # Of each column, a value's number for each row.
 
@@ -69,9 +82,7 @@ def expected(kinds: Kinds, choices: Choices) -> pl.DataFrame:
     """The rows that a stage gets."""
     count = len(next(iter(choices.values())))
     columns = {name: kind.expected(choices[name]) for name, kind in kinds.items()}
-    frame = pl.from_arrow(pa.table({"n": pa.array(range(count), pa.int64()), **columns}))
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return to_frame(pa.table({"n": pa.array(range(count), pa.int64()), **columns}))
 
 
 def exactly(frame: pl.DataFrame) -> tuple[pl.Schema, dict[str, list[str]]]:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import polars as pl
 
 from sluice.coordinator.restore import restore
-from sluice.core.ids import CheckpointId
+from sluice.core.completed import CheckpointMetadata
 from sluice.core.restoring import FromCheckpoint
-from sluice.local.driver import EpochDriver
 from sluice.sinks import FilesTable
-from tests.spark.folder_job import FolderJob
+from tests.spark.folder_job import FolderJob, completed_epochs
 from tests.spark.ways.kinds import Choices, Kinds, exactly, expected
 
 if TYPE_CHECKING:
@@ -56,17 +55,17 @@ def play(place: Place, case: Case, spark: SparkSession, folder: Path) -> FolderJ
     job = a_job(place.create(case.kinds), tuple(case.kinds), spark, folder)
     if case.most is not None:
         job.limit(case.most)
-    begin, checkpoints = 0, []
+    begin, checkpoints = 0, list[CheckpointMetadata]()
     for end in case.ends:
         place.append(case.kinds, case.choices, range(begin, end))
         begin = end
-        checkpoints += epochs(job, spark)
+        checkpoints += completed_epochs(job.job, spark, drain=False)
     wanted = exactly(expected(case.kinds, case.choices))
     check(job, wanted)
     if len(checkpoints) > 1:
-        restore(job.job, FromCheckpoint(CheckpointId(checkpoints[-3:][0])))  # Three are retained.
-        again = epochs(job, spark)
-        assert len(again) >= 1
+        oldest = checkpoints[-3:][0]  # Three are retained.
+        restore(job.job, FromCheckpoint(oldest.checkpoint_id))
+        assert completed_epochs(job.job, spark, drain=False)
         check(job, wanted)
     return job
 
@@ -95,17 +94,6 @@ def same(rows: Any) -> Any:
 
 def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def epochs(job: FolderJob, spark: SparkSession) -> list[int]:
-    """Checkpoints of all that there is to read now, by their ids."""
-    found: list[int] = []
-    with EpochDriver(job.job, spark) as driver:
-        while driver.begin(drain=False):
-            epoch = driver.end_oldest()
-            assert epoch.completed is not None, epoch.failure
-            found.append(epoch.completed.checkpoint_id)
-    return found
 
 
 def check(job: FolderJob, wanted: tuple[pl.Schema, dict[str, list[str]]]) -> None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +45,6 @@ PLAIN: dict[str, Kind] = {
     "texts": Kind("text[]", pa.string(), ('{"a,b",NULL,"",ü}',), ('["a,b",null,"","ü"]',)),
 }  # fmt: skip
 HOSTILE_IN_POSTGRES = tuple(name for name in HOSTILE if len(name) < 64)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Postgres:
@@ -90,8 +88,4 @@ def _text(kind: Kind, value: Any) -> str | None:
         return None
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
-    if pa.types.is_date32(kind.column):
-        return (date(1970, 1, 1) + timedelta(days=value)).isoformat()
-    if pa.types.is_timestamp(kind.column):
-        return (EPOCH + timedelta(microseconds=value)).isoformat()
-    return str(value)
+    return of.iso(kind, value) or str(value)
