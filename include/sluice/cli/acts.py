@@ -63,6 +63,7 @@ from sluice.surface.units import moment, size
 POLL_S = 0.5
 HINT_AFTER_S = 15.0  # Longer than most checkpoints, for which the request may have to wait.
 NOT_COMPARED = "not compared with their checksums"
+
 NoWait: TypeAlias = Annotated[
     bool, typer.Option("--no-wait", help="Return once the request is queued.")
 ]

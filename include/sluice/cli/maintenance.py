@@ -35,6 +35,7 @@ from sluice.job.places import open_sinks
 from sluice.surface.units import size
 
 DEFAULT_GRACE = "1h"  # The garbage collector's own default.
+
 SinkName: TypeAlias = Annotated[
     str, typer.Argument(help="The uid of a FilesTable, or STAGE.late or STAGE.malformed.")
 ]

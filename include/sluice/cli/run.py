@@ -58,10 +58,10 @@ if TYPE_CHECKING:
     from sluice.job.analysis import Result
     from sluice.local.driver import Epoch
 
-
 SUFFIXES = (".parquet", ".json", ".csv")
 FOLDER = ".sluice/logs"  # Beside the jobs' default folder; .gitignore names it.
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
 ResultFile: TypeAlias = Annotated[
     Path | None,
     typer.Option(help="Write the final result table here: .parquet, .json or .csv."),

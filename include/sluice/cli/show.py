@@ -54,7 +54,6 @@ from sluice.surface.units import duration, moment, period, size, watermark
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
-
 DEFAULT_LIMIT = 100
 DEFAULT_LAST = 20
 MAX_LATE = 10  # Subtasks of a stage that are named; --json has them all.

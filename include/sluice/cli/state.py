@@ -59,12 +59,12 @@ if TYPE_CHECKING:
     from sluice.state.segments import StateSchema
     from sluice.state_processor import SavepointWriter, WrittenSavepoint
 
-
 SHOWN_ROWS = 20
 SHOWN_CHANGES = 20
 _SNAPSHOT = "A retained checkpoint's id, 'latest', or a savepoint's name."
 _MARKS = {ChangeKind.ADDED: "+", ChangeKind.REMOVED: "-", ChangeKind.CHANGED: "~"}
 _STYLES = {ChangeKind.ADDED: "green", ChangeKind.REMOVED: "red", ChangeKind.CHANGED: "yellow"}
+
 BeforeArgument: TypeAlias = Annotated[str, typer.Argument(metavar="FROM", help=_SNAPSHOT)]
 AfterArgument: TypeAlias = Annotated[str, typer.Argument(metavar="TO", help=_SNAPSHOT)]
 Stages: TypeAlias = Annotated[

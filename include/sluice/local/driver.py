@@ -42,7 +42,6 @@ from sluice.spark.stage import AcknowledgedStage, run_stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 log = logging.getLogger(__name__)
 IDLE_POLL_S = 2.0  # The longest pause while none is due: a person may ask for one, or resume.
 QUEUE_POLL_S = 0.5  # Between two repetitions of a queued request.

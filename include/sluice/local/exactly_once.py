@@ -35,9 +35,9 @@ from sluice.local.run_local import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 # An epoch costs a Spark job per stage; another run of the test draws other numbers.
 MOST_EPOCHS = 4
+
 MOST_PARALLELISM = 4
 LARGEST_SEED = 10**9
 SHOWN_ROWS = 3

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from sluice.core.answers import Committable
     from sluice.store.open import StoreLocation
 
-
 INSTANT = pa.timestamp("us", tz="UTC")
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _LARGEST = pa.decimal128(20, 0)  # For unsigned integers of 64 bits.
@@ -52,6 +51,7 @@ PARTITION = "rows"  # The only one of a source of given rows.
 _PLACEHOLDER = "given.rows"  # In place of a parameter or a secret of a place never opened.
 _OURS = (RECORD, MALFORMED_COLUMN, RAW)
 _T = TypeVar("_T")
+
 # A list of dicts or of texts; a frame of Polars, pandas, PyArrow or Spark; or a list of those.
 Rows: TypeAlias = Any
 

@@ -64,7 +64,6 @@ from sluice.surface.state import open_state
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 START = datetime(2026, 1, 1, tzinfo=UTC)
 INTERVAL = timedelta(minutes=1)  # The interval between checkpoints, if the pipeline has none.
 PARALLELISM = 2  # The least number of subtasks that spreads keys.

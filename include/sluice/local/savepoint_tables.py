@@ -56,16 +56,18 @@ from sluice.state.segments import DELETED, HASH, WRITTEN, RowFiles, StateSchema,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 PIECE_ROWS = 262_144  # Of a snapshot or a Parquet file, in memory at a time.
 MEMORY_BYTES = 512 * 1024**2  # Of which a quarter holds rows that wait to be sorted.
 _PLACE = "_place"
+
 StateRows: TypeAlias = pl.DataFrame | str | Path | Iterable[pl.DataFrame]
 """A frame, several of them, or a Parquet file or a folder of such files."""
+
 Function: TypeAlias = Callable[[pl.DataFrame], pl.DataFrame]
 Tables: TypeAlias = Mapping[str, StateSchema]
 SessionFactory: TypeAlias = "Callable[[], AbstractContextManager[SparkSession]]"
 """Opens the Spark that finds the columns which Spark alone knows; it reads no row."""
+
 StoreSegment = Callable[[SegmentHandle, bytes], SegmentHandle]
 """Stores a segment's bytes; returns the handle that says where they are."""
 

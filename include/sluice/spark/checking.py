@@ -53,7 +53,6 @@ from sluice.state.segments import StateSchema, to_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-
 # By the operators of a plan that read many rows: what a user calls them, and what to use instead.
 _INSTEAD = {
     "Window": ("a window function (OVER)", "top_n(), latest() or window()"),
@@ -62,6 +61,7 @@ _INSTEAD = {
     "Distinct": ("distinct()", "key_by().deduplicate()"),
     "GlobalLimit": ("limit()", "top_n()"),
 }
+
 # A node of Spark's plan, behind the lines that draw the tree.
 _NODE = re.compile(r"^[\s:+|-]*(?P<name>[A-Z]\w+)\b", re.MULTILINE)
 

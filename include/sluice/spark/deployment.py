@@ -108,19 +108,22 @@ from sluice.store.open import StoreLocation
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-
 log = logging.getLogger(__name__)
 SUBTASK = "_subtask"  # The subtask of a row; Spark's partitioner reads it.
+
 # From this many rows per key, grouping in the JVM before the shuffle is faster than without.
 # Measured with 5 million rows on two cores: 2.9 s instead of 5.5 s at 50 rows per key, 7.3 s
 # instead of 5.5 s at 5 rows per key.
 PRE_AGGREGATED_ROWS_PER_GROUP = 10.0
+
 # The same where Python groups, which then hashes the groups alone.  Measured with 5 rows per key:
 # 1.8 CPU s in Python instead of 2.2.
 GROUPED_ROWS_PER_GROUP = 2.0
+
 MAX_MILLIS = (2**63 - 1) // 1000  # An instant is a 64-bit number of microseconds.
 _MILLIS = re.compile(r"timestamp_millis\(\s*([\w.]+)\s*\)", re.IGNORECASE)
 _NOWHERE = StoreLocation("memory://nowhere")  # Of streams that are never read.
+
 FileRows: TypeAlias = ParquetRows | JsonRows | StreamRows
 
 

@@ -41,7 +41,6 @@ from sluice.surface.state import StateTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-
 OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
 SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
 ORIGIN = pa.field(SOURCE, SOURCE_TYPE)

@@ -23,16 +23,19 @@ from pathlib import Path
 from sluice.errors import ConfigurationError
 
 MINIMUM_VERSION = 17  # The oldest that Spark 4 runs on.
+
 _INSTALL = (
     "install Java 17 (Debian/Ubuntu: `sudo apt-get install openjdk-17-jre-headless`;"
     " Fedora: `sudo dnf install java-17-openjdk-headless`; macOS: `brew install openjdk@17`)"
 )
+
 _ANSWER_TIMEOUT_S = 30  # A cold JVM on a loaded machine takes seconds.
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-
 SWITCH = "SLUICE_CLASS_ARCHIVE"  # "off": neither read nor written.
+
 # Variables with options of the JVM; one of _DECIDED among them already decides on an archive.
 OPTIONS = ("SPARK_SUBMIT_OPTS", "JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS")
+
 _DECIDED = ("SharedArchiveFile", "ArchiveClassesAtExit", "-Xshare")
 WRITTEN_WITHIN_S = 3600  # A writer that took longer was killed.
 KEPT_UNUSED_S = 30 * 24 * 3600

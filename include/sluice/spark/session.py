@@ -30,20 +30,23 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+
 # Rows pass mostly through Python, so the JVM's second compiler costs more than it saves until a
 # method is really hot: its thresholds are ten times HotSpot's own.
 _COMPILED_WHEN_HOT = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+
 # Without rows nothing becomes hot: the first compiler alone takes a fifth less CPU for each epoch.
 # Rows that do pass take it 2.5 times as long.
 _COMPILED_ONCE = "-XX:TieredStopAtLevel=1"
+
 # Throughput counts, not pauses: this collector does the least work in total.  Spark's own classes
 # take 60 MB and stay; by default the JVM collects in full three times until it has room for them.
 _JVM_OPTIONS = f"-Dlog4j2.configurationFile={_LOGGING} -XX:+UseParallelGC -XX:MetaspaceSize=128m"
+
 # The settings that results depend on, also set in sessions that exist already: otherwise a day
 # would begin at midnight of the server's time zone, and an overflow be null on some clusters.
 SETTINGS: dict[str, bool | float | int | str | None] = {
@@ -60,11 +63,13 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024**2),
 }
+
 # What a Spark is started with, once, for Python workers that start fast and do not wait for TCP.
 PYTHON_WORKERS = {
     "spark.python.daemon.module": "sluice.spark.worker_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
 }
+
 DEFAULT_PORT = 15002
 ANSWER_TIMEOUT_S = 10.0  # Enough for a server that is starting.
 END_TIMEOUT_S = 5.0  # For the client's threads, which need milliseconds.

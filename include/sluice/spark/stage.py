@@ -52,7 +52,6 @@ from sluice.state.segments import StateSchema
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
 log = logging.getLogger(__name__)
 RUNS_OF_A_CHAIN = 2  # One more when Spark has lost rows of it; then the attempt fails.
 NAMED_PARTITIONS = 2  # In an error's sentence; of more partitions their number is named.

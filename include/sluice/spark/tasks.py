@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
 
-
 Batches = Iterable["pa.RecordBatch"]
+
 PartitionFunction: TypeAlias = Callable[[Batches], Iterator[pa.RecordBatch]]
 RowTuple: TypeAlias = tuple[Any, ...]
+
 NUMBERS = pa.schema([("id", pa.int64())])
 _PARALLELISMS = 8  # How many are cached of the RDDs of numbers, one for each parallelism.
 

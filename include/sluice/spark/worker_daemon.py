@@ -54,6 +54,7 @@ _ALLOCATORS = {
     "_RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:-1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
+
 _GRANTED_THREADS = "OMP_NUM_THREADS"  # Set by Spark in its Python workers: spark.task.cpus.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Parameters of glibc's mallopt(3).
 _KEPT_BYTES = 1024**3
