@@ -17,7 +17,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
-from sluice.local.driver import is_equal, run_epochs
+from sluice.local.driver import is_same_failure, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
@@ -102,7 +102,7 @@ def test_failures_are_equal_of_one_stage_and_cause_unless_they_may_pass(
 ) -> None:
     before = StageFailed("", stage="bids", cause="KeyError: 'n' in row 3")
 
-    assert is_equal(other, before) is expected
+    assert is_same_failure(other, before) is expected
 
 
 def ranked(rows: DataFrame) -> DataFrame:
@@ -113,25 +113,16 @@ def ranked(rows: DataFrame) -> DataFrame:
     return rows.withColumn("rank", F.row_number().over(window))
 
 
-def counted(rows: DataFrame) -> DataFrame:
-    return rows.groupBy("name", "_malformed", "_raw").count()
-
-
-def distinct(rows: DataFrame) -> DataFrame:
-    return rows.dropDuplicates(["name"])
-
-
-def first_two(rows: DataFrame) -> DataFrame:
-    return rows.limit(2)
-
-
 @pytest.mark.parametrize(
     ("function", "what"),
     [
         (ranked, "a window function (OVER)"),
-        (counted, "an aggregate (groupBy)"),
-        (distinct, "dropDuplicates()"),
-        (first_two, "limit()"),
+        (
+            lambda rows: rows.groupBy("name", "_malformed", "_raw").count(),
+            "an aggregate (groupBy)",
+        ),
+        (lambda rows: rows.dropDuplicates(["name"]), "dropDuplicates()"),
+        (lambda rows: rows.limit(2), "limit()"),
     ],
 )
 def test_a_function_that_compares_the_rows_of_an_epoch_is_refused(

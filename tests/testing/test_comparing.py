@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from sluice.local.exactly_once import difference, left_by
+from sluice.local.exactly_once import applied_changelog, difference
 
 
 def test_order_does_not_count_and_the_last_digits_of_a_float_do_not() -> None:
@@ -35,5 +35,5 @@ def test_a_changelog_is_what_it_adds_up_to() -> None:
     long = pl.DataFrame({"kind": ["+I", "-U", "+U"], "id": [1, 1, 1], "n": [1, 1, 2]})
     broken = pl.DataFrame({"kind": ["+I", "-U", "+U"], "id": [1, 1, 1], "n": [1, 3, 2]})
 
-    assert difference(left_by(short), left_by(long)) is None
-    assert difference(left_by(short), left_by(broken)) is not None
+    assert difference(applied_changelog(short), applied_changelog(long)) is None
+    assert difference(applied_changelog(short), applied_changelog(broken)) is not None

@@ -258,7 +258,7 @@ def _bytes_in(folder: Path) -> int:
 
 def spark_server_finding(remote: str) -> Finding:
     try:
-        check_listening(remote, said_by=SPARK_VARIABLE)
+        check_listening(remote, named_by=SPARK_VARIABLE)
     except ConfigurationError as error:
         return problem("Spark server", error)
     except ModuleNotFoundError as error:  # grpc, of the Connect client.

@@ -122,7 +122,7 @@ def run_epochs(
                 continue
             driver.abandon()
             if epoch.error is not None:
-                is_repeated = any(is_equal(epoch.error, earlier) for earlier in failures)
+                is_repeated = any(is_same_failure(epoch.error, earlier) for earlier in failures)
                 failures.append(epoch.error)
                 recover(job, epoch.error, is_repeated=is_repeated)
 
@@ -160,14 +160,14 @@ def recover(job: Job, failure: StageFailed, *, is_repeated: bool) -> None:
         )
 
 
-def is_equal(one: StageFailed, other: StageFailed) -> bool:
+def is_same_failure(one: StageFailed, other: StageFailed) -> bool:
     """Whether both are the same failure of the same stage; a transient one never is."""
     if one.is_transient or one.stage != other.stage:
         return False
     return is_equal_cause(one.cause, other.cause)
 
 
-Ran: TypeAlias = Future[float | None]
+StageFuture: TypeAlias = Future[float | None]
 """A stage that runs: ends with the seconds that it took; None if it ran chained to another."""
 
 
@@ -176,7 +176,7 @@ class RunningEpoch:
     """An epoch under way in this process: its plan, and the threads that run its stages."""
 
     plan: CheckpointPlan
-    stages: dict[str, Ran]
+    stages: dict[str, StageFuture]
     started: float = field(default_factory=time.monotonic)
 
 
@@ -252,7 +252,7 @@ class EpochDriver:
 
     def _start(self, plan: CheckpointPlan) -> None:
         parent = self._running[-1].stages if self._running else {}
-        stages: dict[str, Ran] = {}
+        stages: dict[str, StageFuture] = {}
         # In topological order, so that no stage waits for a thread behind it in the pool.
         for task in plan.tasks:
             awaited = [parent[task.uid]] if task.uid in parent else []
@@ -301,7 +301,7 @@ class EpochDriver:
             aborted=aborted,
         )
 
-    def _failure(self, epoch: RunningEpoch, stages: dict[str, Ran]) -> StageFailed | None:
+    def _failure(self, epoch: RunningEpoch, stages: dict[str, StageFuture]) -> StageFailed | None:
         """The failure of a stage, once the checkpoint is aborted for it; None if all are done."""
         late = [uid for uid, stage in stages.items() if not stage.done()]
         error, checkpoint_id = first_failure(stages), epoch.plan.checkpoint_id
@@ -354,7 +354,7 @@ class EpochDriver:
     def _await(self, epoch: RunningEpoch) -> set[str]:
         """Wait for the stages; return those that were overtaken after the aligned timeout."""
 
-        def wait_up_to(seconds: float, stages: Iterable[Ran]) -> None:
+        def wait_up_to(seconds: float, stages: Iterable[StageFuture]) -> None:
             wait_for(stages, seconds, gives_up=lambda: self._aborted(epoch.plan) is not None)
 
         overtaken = {task.uid for task in epoch.plan.tasks if task.may_be_overtaken}
@@ -382,7 +382,7 @@ class EpochDriver:
     def _tag(self, plan: CheckpointPlan, uid: str) -> str:
         return stage_tag(self._job.pipeline.uid, plan.checkpoint_id, uid)
 
-    def _run(self, plan: CheckpointPlan, uid: str, awaited: list[Ran]) -> float | None:
+    def _run(self, plan: CheckpointPlan, uid: str, awaited: list[StageFuture]) -> float | None:
         for other in awaited:
             other.result()
         started = time.monotonic()
@@ -395,7 +395,9 @@ class EpochDriver:
         return time.monotonic() - started if stage.snapshots else None
 
 
-def wait_for(stages: Iterable[Ran], seconds: float, *, gives_up: Callable[[], bool]) -> None:
+def wait_for(
+    stages: Iterable[StageFuture], seconds: float, *, gives_up: Callable[[], bool]
+) -> None:
     """Wait until all are done or one failed, for *seconds*, or until *gives_up* is true."""
     deadline, awaited = time.monotonic() + seconds, tuple(stages)
     while True:
@@ -406,7 +408,7 @@ def wait_for(stages: Iterable[Ran], seconds: float, *, gives_up: Callable[[], bo
             return
 
 
-def first_failure(stages: dict[str, Ran]) -> StageFailed | None:
+def first_failure(stages: dict[str, StageFuture]) -> StageFailed | None:
     """The error of the first stage that failed; those behind it failed because of it.
 
     Raises:
@@ -424,7 +426,7 @@ def first_failure(stages: dict[str, Ran]) -> StageFailed | None:
     return None
 
 
-def seconds_by_chain(plan: CheckpointPlan, stages: dict[str, Ran]) -> dict[str, float]:
+def seconds_by_chain(plan: CheckpointPlan, stages: dict[str, StageFuture]) -> dict[str, float]:
     """The seconds of each Spark job of an epoch, by the stages that it ran: ``a > b``."""
     chains: dict[str, list[str]] = {}
     seconds: dict[str, float] = {}

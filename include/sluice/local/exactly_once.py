@@ -28,7 +28,7 @@ from sluice.local.run_local import (
     Kill,
     LocalRun,
     Restore,
-    names_of,
+    bounded_sources,
     prepared_pipeline,
 )
 
@@ -89,7 +89,9 @@ def assert_exactly_once(
     """
     first = SystemRandom().randrange(LARGEST_SEED) if seed is None else seed
     given = local_params(pipeline, params or {})
-    with prepared_pipeline(pipeline, rows, given, names_of(pipeline, bounded), spark) as ready:
+    with prepared_pipeline(
+        pipeline, rows, given, bounded_sources(pipeline, bounded), spark
+    ) as ready:
         every = pipeline.checkpointing.interval or INTERVAL
 
         def run(play: Play) -> LocalRun:
@@ -138,7 +140,7 @@ def _difference(pipeline: Pipeline, expected: LocalRun, got: LocalRun) -> str | 
     for uid, node in pipeline.sinks.items():
         wanted, found = expected.table(uid), got.table(uid)
         if node.spec.changelog:
-            wanted, found = left_by(wanted), left_by(found)
+            wanted, found = applied_changelog(wanted), applied_changelog(found)
         wrong = difference(wanted, found)
         if wrong is not None:
             return f"the table of sink {uid!r} depends on what happened: {wrong}"
@@ -152,7 +154,7 @@ def _difference(pipeline: Pipeline, expected: LocalRun, got: LocalRun) -> str | 
     return None
 
 
-def left_by(changelog: pl.DataFrame) -> pl.DataFrame:
+def applied_changelog(changelog: pl.DataFrame) -> pl.DataFrame:
     """The rows that remain after a changelog is applied.
 
     A row that is taken back without having been added stays, with False in place of its kind.

@@ -235,7 +235,9 @@ def run_local(
     started = time.monotonic()
     check_cut(epochs=epochs, rows_per_epoch=rows_per_epoch)
     given = local_params(pipeline, params or {})
-    with prepared_pipeline(pipeline, rows, given, names_of(pipeline, bounded), spark) as ready:
+    with prepared_pipeline(
+        pipeline, rows, given, bounded_sources(pipeline, bounded), spark
+    ) as ready:
         chunks = {
             uid: whole
             if pipeline.sources[uid].is_table
@@ -246,7 +248,7 @@ def run_local(
         return ready.run(chunks, script, parallelism, Clock(start, every), started)
 
 
-def names_of(pipeline: Pipeline, bounded: bool | Collection[str]) -> frozenset[str]:  # noqa: FBT001 - of the API
+def bounded_sources(pipeline: Pipeline, bounded: bool | Collection[str]) -> frozenset[str]:  # noqa: FBT001 - of the API
     """The sources that end.  Raises ConfigurationError when *bounded* names one that is none."""
     if isinstance(bounded, bool):
         return frozenset(pipeline.sources if bounded else ())

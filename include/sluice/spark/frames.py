@@ -41,7 +41,7 @@ from sluice.surface.state import StateTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-OURS = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
+RESERVED = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
 SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
 ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
 DECODED_RECORD = "_record"
@@ -88,14 +88,16 @@ def projected(rows: DataFrame, given: Input) -> DataFrame:
         if isinstance(step, Filter):
             rows = rows.where(f"({step.condition}){is_kept}")
         else:
-            rows = rows.selectExpr(*_items(step, rows), *filter(rows.columns.__contains__, OURS))
+            rows = rows.selectExpr(
+                *_items(step, rows), *filter(rows.columns.__contains__, RESERVED)
+            )
     return renamed(rows, given)
 
 
 def _items(step: Projection, rows: DataFrame) -> Iterator[str]:
     for column in step.columns:
         if column.strip() == "*":
-            yield from (quoted(name) for name in rows.columns if name not in OURS)
+            yield from (quoted(name) for name in rows.columns if name not in RESERVED)
         else:
             yield column
 
@@ -363,7 +365,7 @@ def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:
     place = f"'line ', {SOURCE}.record + 1, ' of ', {SOURCE}.partition"
     message = f"concat({place}, ', which table source {uid} reads, is ', {MALFORMED_COLUMN})"
     readable = rows.where(f"{MALFORMED_COLUMN} IS NULL OR raise_error({message}) IS NOT NULL")
-    return readable.drop(*OURS)
+    return readable.drop(*RESERVED)
 
 
 def lookup_of(node: StageNode) -> Lookup | None:
@@ -428,7 +430,7 @@ def _united(inputs: Sequence[DataFrame]) -> DataFrame:
         field.name: lit(1 if field.name == WEIGHT else None).cast(field.dataType)
         for rows in inputs
         for field in rows.schema.fields
-        if field.name in OURS
+        if field.name in RESERVED
     }
     completed = [
         rows.withColumns({name: d for name, d in defaults.items() if name not in rows.columns})

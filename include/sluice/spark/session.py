@@ -253,10 +253,10 @@ def remote_session(remote: str) -> Iterator[SparkSession]:
         _wait_for_daemons(before)
 
 
-def check_listening(remote: str, *, said_by: str = "--remote") -> None:
+def check_listening(remote: str, *, named_by: str = "--remote") -> None:
     """Check that a server listens at *remote*: Spark's own client would retry for ten minutes.
 
-    *said_by* is the option or the variable that names it, for the message.
+    *named_by* is the option or the variable that names it, for the message.
 
     Raises:
         ConfigurationError: see ``remote_session``.
@@ -267,7 +267,7 @@ def check_listening(remote: str, *, said_by: str = "--remote") -> None:
         socket.create_connection((host, port), timeout=ANSWER_TIMEOUT_S).close()
     except OSError as error:
         raise ConfigurationError(
-            f"no server listens at {host}:{port}, where {said_by} {remote} names a Spark Connect "
+            f"no server listens at {host}:{port}, where {named_by} {remote} names a Spark Connect "
             f"server ({error.strerror or error}); start one there, or correct the address"
         ) from error
     if not _uses_tls(parts) and not _speaks_grpc(f"{host}:{port}"):

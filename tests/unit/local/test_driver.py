@@ -1,8 +1,5 @@
-"""``sluice run`` goes on when a person aborts one of its checkpoints.
-
-``sluice run`` goes on after a decline that the job tolerates; one too many restarts it.
-
-The stages of an epoch under way, and what is told of them.
+"""``sluice run`` goes on where a person aborts a checkpoint, and behind a decline that the job
+tolerates; one decline too many restarts it.  The stages of an epoch are reported by chain.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from sluice.core.plan import TaskPlan
 from sluice.core.restart import RestartStrategy
 from sluice.errors import FencedError, StageFailed
 from sluice.job.job import Job
-from sluice.local.driver import Epoch, EpochDriver, Ran, run_epochs, seconds_by_chain
+from sluice.local.driver import Epoch, EpochDriver, StageFuture, run_epochs, seconds_by_chain
 from sluice.spark.stage import AcknowledgedStage
 from tests.builders import a_plan
 from tests.subtasks import acknowledge, decline
@@ -82,15 +79,15 @@ def test_an_aborted_epoch_is_interrupted_and_its_records_come_with_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sluice.local.driver.ABORT_POLL_S", 0.02)
-    job, stages, told = a_running_job(a_pipeline(events=30)), Stages(), list[Epoch]()
+    job, stages, epochs = a_running_job(a_pipeline(events=30)), Stages(), list[Epoch]()
     monkeypatch.setattr(
         "sluice.local.driver.EpochDriver", lambda job, spark: EpochDriver(job, spark, stages)
     )
 
-    status = run_epochs(job, stages.session, epochs=2, drain=False, report=told.append)
+    status = run_epochs(job, stages.session, epochs=2, drain=False, report=epochs.append)
 
     assert status is JobStatus.RUNNING
-    assert [(epoch.plan.checkpoint_id, epoch.failure) for epoch in told] == [
+    assert [(epoch.plan.checkpoint_id, epoch.failure) for epoch in epochs] == [
         (1, "checkpoint 1 was aborted, CHECKPOINT_ABORTED_BY_USER: aborted by ada"),
         (2, None),
         (3, None),
@@ -126,7 +123,7 @@ class Declining:
     """Subtasks that answer without Spark; the first of these checkpoints decline."""
 
     reasons: list[Reason]
-    told: list[Epoch] = field(default_factory=list[Epoch])
+    epochs: list[Epoch] = field(default_factory=list[Epoch])
 
     def __call__(
         self, job: Job, spark: object, checkpoint_id: CheckpointId, stage: str, *, attempt: int
@@ -144,7 +141,7 @@ class Declining:
         monkeypatch.setattr("sluice.local.driver.TOLERATED_PAUSE_S", 0)
         monkeypatch.setattr("sluice.local.driver.EpochDriver", driver)
         session = Stages().session
-        return run_epochs(job, session, epochs=epochs, drain=False, report=self.told.append)
+        return run_epochs(job, session, epochs=epochs, drain=False, report=self.epochs.append)
 
 
 def test_a_tolerated_decline_does_not_restart_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +153,7 @@ def test_a_tolerated_decline_does_not_restart_the_job(monkeypatch: pytest.Monkey
     state = job.state()
     assert (status, state.num_restarts, state.generation) == (JobStatus.RUNNING, 0, 1)
     assert [failed.reason for failed in state.failed] == [Reason.CHECKPOINT_DECLINED]
-    assert [epoch.completed is not None for epoch in declining.told] == [False, True, True]
+    assert [epoch.completed is not None for epoch in declining.epochs] == [False, True, True]
     assert published_records(job) == [*range(20)]
 
 
@@ -184,13 +181,13 @@ def test_a_subtask_that_is_not_ready_is_asked_again_however_often(
     assert published_records(job) == [*range(10)]
 
 
-def ran(seconds: float | None) -> Ran:
-    future: Ran = Ran()
+def ran(seconds: float | None) -> StageFuture:
+    future: StageFuture = StageFuture()
     future.set_result(seconds)
     return future
 
 
-def test_the_stages_of_a_chain_are_told_together() -> None:
+def test_the_stages_of_a_chain_are_reported_together() -> None:
     reads = {"a": (), "b": ("a",), "other": (), "c": ("b",), "late": ("other",)}
     tasks = tuple(
         TaskPlan(uid=uid, parallelism=1, max_parallelism=1, reads=read)
@@ -198,8 +195,6 @@ def test_the_stages_of_a_chain_are_told_together() -> None:
     )
     took = {"a": 3.0, "b": None, "other": 1.0, "c": None}
 
-    told = seconds_by_chain(
-        a_plan(tasks=tasks), {uid: ran(seconds) for uid, seconds in took.items()}
-    )
+    stages = {uid: ran(seconds) for uid, seconds in took.items()}
 
-    assert told == {"a > b > c": 3.0, "other": 1.0}
+    assert seconds_by_chain(a_plan(tasks=tasks), stages) == {"a > b > c": 3.0, "other": 1.0}
