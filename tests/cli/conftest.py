@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.jobs import a_job, a_pipeline, a_running_job
+from harness.no_spark import stages_without_spark
 from sluice.cli.main import main
 from sluice.job.job import Job
 
@@ -43,6 +45,14 @@ def job() -> Job:
 @pytest.fixture
 def new_job() -> Job:
     return a_job()
+
+
+@pytest.fixture
+def without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stages run here, and their segments are cached in the test's own folder."""
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    with stages_without_spark():
+        yield
 
 
 @pytest.fixture

@@ -50,7 +50,6 @@ def _files(tmp_path: Path) -> list[str]:
         (["restore", "nothing"], "there is no pipeline 'nothing'; declared are auctions"),
         (["restore", "auctions"], "was never submitted in file://"),
         (["cancel", "auctions"], "start it with 'sluice run auctions'"),
-        (["gc", "auctions", "--grace", "soon"], "--grace 'soon' is not understood; write 90s"),
         (["orphans", "auctions", "--root", "s3://b"], "cannot be a bucket's name"),
         (["journal", "nothing"], "there is no pipeline 'nothing'"),
         (["checkpoints", "show", "auctions", "7"], "has no checkpoint 7: it has completed none"),

@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
-from sluice.cli.options import period_ms
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, overtake
 from sluice.coordinator.publication import commit
@@ -81,22 +80,12 @@ def test_a_checkpoint_is_shown_stage_by_stage_and_file_by_file(job: Job, sluice:
     assert (shown["id"], shown["parent"], shown["records"]) == (2, 1, 10)
     assert shown["tables"]["results"] == 2
     assert shown["published"] == {"results": f"_manifests/{2:020d}.json"}
-    assert [
-        (one["uid"], one["state"]["rows"], one["state"]["files"]) for one in shown["stages"]
-    ] == [
-        (STAGES[0], 20, 4),
-        (STAGES[1], 20, 4),
-    ]
-    assert shown["sources"] == [
-        {
-            "uid": "events",
-            "partitions": [{"partition": "nexmark", "offset": 20, "records": 20}],
-            "exhausted": False,
-        }
-    ]
-    assert [(file["key"], file["size_bytes"]) for file in shown["files"]] == [
-        (file.key, file.size_bytes) for file in files
-    ]
+    states = [(one["uid"], one["state"]["rows"], one["state"]["files"]) for one in shown["stages"]]
+    assert states == [(stage, 20, 4) for stage in STAGES]
+    partitions = [{"partition": "nexmark", "offset": 20, "records": 20}]
+    assert shown["sources"] == [{"uid": "events", "partitions": partitions, "exhausted": False}]
+    sizes = [(file.key, file.size_bytes) for file in files]
+    assert [(file["key"], file["size_bytes"]) for file in shown["files"]] == sizes
     assert {file["written_by"] for file in shown["files"]} == {1, 2}
 
 
@@ -129,10 +118,8 @@ def test_state_in_the_metadata_itself_is_told_apart(
 
     shown = sluice("checkpoints", "show", "auctions", 1, "--json").json
 
-    assert [(one["state"]["files"], one["state"]["inline"]) for one in shown["stages"]] == [
-        (0, 2),
-        (0, 2),
-    ]
+    states = [one["state"] for one in shown["stages"]]
+    assert [(state["files"], state["inline"]) for state in states] == [(0, 2)] * 2
     assert shown["files"] == []
     assert "2 inline" in sluice("checkpoints", "show", "auctions", 1).out
 
@@ -160,14 +147,6 @@ def test_what_is_not_retained_is_not_shown_and_the_reason_is_told(job: Job, slui
     assert error(2) == "error: checkpoint 2 was aborted, CHECKPOINT_EXPIRED: too late"
     job.store.delete([job.paths.metadata(ONE)])
     assert f"{job.paths.metadata(ONE)} does not exist" in error(1)
-
-
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [("0s", 0), ("90s", 90_000), ("30m", 1_800_000), ("1h", 3_600_000), ("2d", 172_800_000)],
-)
-def test_a_period_is_a_number_and_a_unit(text: str, milliseconds: int) -> None:
-    assert period_ms("--grace", text) == milliseconds
 
 
 def test_moments_are_told_in_utc() -> None:

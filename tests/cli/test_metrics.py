@@ -19,7 +19,7 @@ from sluice.surface.monitoring import CONTENT_TYPE, exposed_name, metrics_text
 from tests.cli.conftest import Sluice
 from tests.subtasks import take_checkpoint
 
-Values = dict[tuple[str, ...], float]
+Values = dict[tuple[str, str], float]
 
 
 @pytest.fixture
@@ -35,14 +35,13 @@ def job() -> Job:
 
 def parsed(text: str) -> Values:
     """The samples of pipeline *auctions*, by name and the other label."""
-    return {
-        (sample.name, *[v for k, v in sample.labels.items() if k != "pipeline"], "")[
-            :2
-        ]: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels["pipeline"] == "auctions"
-    }
+    values = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            if labels.pop("pipeline") == "auctions":
+                values[sample.name, next(iter(labels.values()), "")] = sample.value
+    return values
 
 
 def test_the_figures_are_those_of_the_statistics(job: Job, sluice: Sluice) -> None:
@@ -84,11 +83,10 @@ def test_every_sample_has_a_help_text_and_is_one_that_is_declared(sluice: Sluice
 
 
 def test_orphans_are_counted_where_they_are_asked_for(job: Job, sluice: Sluice) -> None:
-    assert ("sluice_job_numberOfOrphans", "") not in parsed(sluice("metrics", "auctions").out)
-    assert (
-        parsed(sluice("metrics", "auctions", "--orphans").out)["sluice_job_numberOfOrphans", ""]
-        == 0
-    )
+    name = ("sluice_job_numberOfOrphans", "")
+
+    assert name not in parsed(sluice("metrics", "auctions").out)
+    assert parsed(sluice("metrics", "auctions", "--orphans").out)[name] == 0
 
 
 def test_a_job_that_cannot_be_read_hides_no_other(job: Job) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,8 +29,6 @@ from tests.subtasks import acknowledge
 @pytest.fixture
 def job() -> Job:
     """On the wall clock, as the command line is."""
-    import secrets
-
     job = open_job(a_pipeline(), StoreLocation(root=f"memory://{secrets.token_hex(6)}"))
     submit(job, configure(job.pipeline, {}))
     return job

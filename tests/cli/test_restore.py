@@ -40,20 +40,14 @@ def test_a_checkpoint_is_restored_by_its_id(job: Job, sluice: Sluice) -> None:
 
     answer = sluice("restore", "auctions", "--checkpoint", 1, "--json")
 
+    rolls_back = {"can_roll_back": True, "rolls_back_by_itself": True}
     assert answer.json == {
         "pipeline": "auctions",
         "checkpoint": 1,
         "origin": None,
         "generation": 2,
         "status": "RUNNING",
-        "tables_ahead": [
-            {
-                "sink": "results",
-                "checkpoints": [2, 3],
-                "can_roll_back": True,
-                "rolls_back_by_itself": True,
-            }
-        ],
+        "tables_ahead": [{"sink": "results", "checkpoints": [2, 3], **rolls_back}],
         "changed_options": [],
     }
     take_checkpoint(job)
@@ -186,12 +180,12 @@ def test_a_dry_run_lists_every_file_with_its_size_and_changes_nothing(
     assert printed.code == as_json.code == 0
     assert all(file.key in printed.out for file in files)
     assert f"would restore checkpoint 2: {len(files)} files" in printed.out
-    assert as_json.json["can_restore"]
-    assert as_json.json["total_bytes"] == sum(file.size_bytes for file in files)
-    assert [(f["key"], f["size_bytes"]) for f in as_json.json["files"]] == [
-        (file.key, file.size_bytes) for file in files
-    ]
-    assert {f["written_by"] for f in as_json.json["files"]} == {1, 2}
+    planned = as_json.json
+    assert planned["can_restore"]
+    assert planned["total_bytes"] == sum(file.size_bytes for file in files)
+    sizes = [(file.key, file.size_bytes) for file in files]
+    assert [(file["key"], file["size_bytes"]) for file in planned["files"]] == sizes
+    assert {file["written_by"] for file in planned["files"]} == {1, 2}
 
 
 def test_a_table_that_lacks_rows_is_named_and_taken_as_it_is_only_if_asked(
@@ -275,8 +269,7 @@ def test_cancelling_ends_the_job_and_tells_what_is_left(job: Job, sluice: Sluice
 def test_what_has_ended_or_never_began_is_not_cancelled(
     job: Job, new_job: Job, sluice: Sluice
 ) -> None:
-    drain = CheckpointType.SAVEPOINT_TERMINATE
-    a_savepoint(job, type=drain)
+    a_savepoint(job, type=CheckpointType.SAVEPOINT_TERMINATE)
     assert job.state().status is JobStatus.FINISHED
 
     assert "job 'auctions' is FINISHED" in sluice("cancel", "auctions").error

@@ -26,12 +26,9 @@ def test_the_latest_checkpoint_is_found_by_that_name(job: Job, sluice: Sluice) -
     restored = sluice("restore", "auctions", "--checkpoint", "latest", "--dry-run", "--json").json
 
     assert (latest["id"], restored["checkpoint"]) == (2, 2)
-    assert "checkpoint 'newest' is no number; write 'latest'" in (
-        sluice("checkpoints", "show", "auctions", "newest").error
-    )
-    assert "checkpoint 'newest' is no number; write 'latest'" in (
-        sluice("restore", "auctions", "--checkpoint", "newest").error
-    )
+    for command in (("checkpoints", "show", "auctions"), ("restore", "auctions", "--checkpoint")):
+        error = sluice(*command, "newest").error
+        assert "checkpoint 'newest' is no number; write 'latest'" in error
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,8 @@ def test_each_can_be_restored_exactly_if_the_list_says_so(job: Job) -> None:
 def test_one_that_cannot_be_restored_is_said_in_words(job: Job, sluice: Sluice) -> None:
     take_checkpoint(job)
     take_checkpoint(job)
-    (key,) = [
-        file.key for file in job.metadata(TWO).files if job.paths.checkpoint_of(file.key) == 2
-    ][:1]
+    files = job.metadata(TWO).files
+    key = next(file.key for file in files if job.paths.checkpoint_of(file.key) == 2)
     job.store.delete([key])
 
     lines = sluice("snapshots", "auctions").out.splitlines()

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.jobs import a_running_job
-from harness.no_spark import stages_without_spark
 from sluice.cli.main import main
 from sluice.job.job import Job
 from sluice.state_processor import open_state
-from tests.cli.conftest import Sluice
+from tests.cli.conftest import Answer, Sluice
 from tests.subtasks import a_savepoint as a_savepoint_of_records
 from tests.unit.state_processor.jobs import STAGE, a_job_of_two_epochs, a_pipeline, counted
 
-
-@pytest.fixture(autouse=True)
-def _without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
-    with stages_without_spark():
-        yield
+pytestmark = pytest.mark.usefixtures("without_spark")
 
 
-@pytest.fixture(name="job")
-def _job() -> Job:
+@pytest.fixture
+def job() -> Job:
     return a_job_of_two_epochs(uid="auctions")
 
 
-@pytest.fixture(name="sluice")
-def _sluice(sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> Sluice:
+@pytest.fixture
+def sluice(sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> Sluice:
     declared = {"auctions": a_pipeline("auctions")}
     monkeypatch.setattr("sluice.cli.options.load_pipeline", declared.__getitem__)
     return sluice
@@ -47,49 +40,37 @@ def test_values_are_rewritten_where_a_condition_holds(job: Job, sluice: Sluice) 
     printed = sluice(*arguments, "--set", "bids = bids * 2 + 1", "--where", "bids > 3").out
 
     assert state(job, "after") == {k: 2 * n + 1 if n > 3 else n for k, n in before.items()}
-    assert f"per_auction.groups: {len(before)} rows were read and {len(before)} rows written" in (
-        printed
-    )
+    count = len(before)
+    assert f"per_auction.groups: {count} rows were read and {count} rows written" in printed
     assert "sluice restore auctions --savepoint after" in printed
-    assert (
-        "would restore savepoint after"
-        in sluice("restore", "auctions", "--savepoint", "after", "--dry-run").out
-    )
+    restored = sluice("restore", "auctions", "--savepoint", "after", "--dry-run").out
+    assert "would restore savepoint after" in restored
 
 
 def test_keys_are_dropped_or_all_that_the_stage_remembers(job: Job, sluice: Sluice) -> None:
-    arguments = ("state", "drop", "auctions", "latest")
     before = state(job, "before")
 
-    kept = sluice(
-        *arguments, "kept", "--stage", STAGE, "--where", "bid_auction IS NULL OR bids < 3", "--json"
-    ).json
-    sluice(*arguments, "cleared", "--stage", STAGE, "--table", "groups")
-    sluice(*arguments, "removed", "--stage", STAGE)
+    def drop(name: str, *options: object) -> Answer:
+        return sluice("state", "drop", "auctions", "latest", name, "--stage", STAGE, *options)
+
+    kept = drop("kept", "--where", "bid_auction IS NULL OR bids < 3", "--json").json
+    drop("cleared", "--table", "groups")
+    drop("removed")
 
     assert state(job, "kept") == {k: n for k, n in before.items() if k is not None and n >= 3}
     assert (kept["name"], kept["checkpoint"]) == ("kept", 2)
-    assert kept["tables"] == [
-        {
-            "stage": STAGE,
-            "table": "groups",
-            "rows_before": len(before),
-            "rows": len(state(job, "kept")),
-        }
-    ]
+    counts = {"rows_before": len(before), "rows": len(state(job, "kept"))}
+    assert kept["tables"] == [{"stage": STAGE, "table": "groups", **counts}]
     for name in ("cleared", "removed"):
-        assert (
-            "no keyed state in checkpoint 2"
-            in sluice("state", "read", "auctions", name, STAGE).error
-        )
+        error = sluice("state", "read", "auctions", name, STAGE).error
+        assert "no keyed state in checkpoint 2" in error
 
 
 def test_what_one_root_has_goes_into_another(job: Job, sluice: Sluice) -> None:
-    there = "memory://state-written-elsewhere"
-    out = sluice(
-        "state", "drop", "auctions", "before", "moved", "--stage", STAGE, "--to-root", there
-    ).out
-    back = ("state", "rewrite", "auctions", "moved", "back", "--stage", STAGE, "--from-root", there)
+    there, stage = "memory://state-written-elsewhere", ("--stage", STAGE)
+
+    out = sluice("state", "drop", "auctions", "before", "moved", *stage, "--to-root", there).out
+    back = ("state", "rewrite", "auctions", "moved", "back", *stage, "--from-root", there)
 
     assert f"--savepoint moved --from-root {there}" in out
     assert "no keyed state of stage 'per_auction'" in sluice(*back, "--set", "bids=1").error
@@ -101,15 +82,15 @@ def test_parquet_that_was_read_from_state_becomes_state_again(
     file = tmp_path / "state.parquet"
     sluice("state", "read", "auctions", "before", STAGE, "--output", file)
 
-    sluice("state", "bootstrap", "auctions", "new", f"{STAGE}={file}")
-    sluice("state", "bootstrap", "auctions", "named", f"{STAGE}.groups={file}")
-    sluice(
-        "state", "bootstrap", "auctions", "begun", f"{STAGE}={file}", "--start", "events/nexmark=7"
-    )
-    replaced = ("state", "bootstrap", "auctions", "other", f"{STAGE}={file}", "--from", "1")
+    def bootstrap(name: str, *options: str, stage: str = STAGE) -> Answer:
+        return sluice("state", "bootstrap", "auctions", name, f"{stage}={file}", *options)
 
-    assert "has state of stage 'per_auction' already" in sluice(*replaced).error
-    sluice(*replaced, "--replace")
+    bootstrap("new")
+    bootstrap("named", stage=f"{STAGE}.groups")
+    bootstrap("begun", "--start", "events/nexmark=7")
+    assert "has state of stage 'per_auction' already" in bootstrap("other", "--from", "1").error
+    bootstrap("other", "--from", "1", "--replace")
+
     for name in ("new", "named", "begun", "other"):
         assert state(job, name) == state(job, "before")
     assert job.savepoint_metadata("new").sources == ()
@@ -121,15 +102,10 @@ def test_the_columns_that_rows_have_to_have_are_told(sluice: Sluice) -> None:
     rows = sluice("state", "schema", "auctions", "--json").json
     shown = sluice("state", "schema", "auctions", STAGE).out
 
+    column = {"stage": STAGE, "table": "groups", "type": "Int64"}
     assert rows == [
-        {
-            "stage": STAGE,
-            "table": "groups",
-            "column": "bid_auction",
-            "type": "Int64",
-            "role": "key",
-        },
-        {"stage": STAGE, "table": "groups", "column": "bids", "type": "Int64", "role": ""},
+        {**column, "column": "bid_auction", "role": "key"},
+        {**column, "column": "bids", "role": ""},
     ]
     assert "bid_auction" in shown
 

@@ -32,13 +32,8 @@ def test_the_json_is_the_model(job: Job, sluice: Sluice) -> None:
     of_one = sluice("checkpoints", "stats", "auctions", 1, "--json").json
 
     assert told == msgspec.json.decode(msgspec.json.encode(overview(job)))
-    assert told["counts"] == {
-        "restored": 0,
-        "total": 4,
-        "in_progress": 1,
-        "completed": 2,
-        "failed": 1,
-    }
+    counts = {"restored": 0, "total": 4, "in_progress": 1, "completed": 2, "failed": 1}
+    assert told["counts"] == counts
     assert of_one == msgspec.json.decode(msgspec.json.encode(details(job, CheckpointId(1))))
     assert of_one["stages"][0]["subtasks"][0]["checkpoint"] == {"sync": 0, "async": 0}
 
@@ -64,10 +59,9 @@ def test_an_unknown_checkpoint_is_named(sluice: Sluice) -> None:
 
 
 def test_the_list_goes_beyond_what_is_retained_and_is_filtered(sluice: Sluice) -> None:
-    def ids(*given: object) -> list[int]:
-        return [
-            one["id"] for one in sluice("checkpoints", "list", "auctions", "--json", *given).json
-        ]
+    def ids(*options: object) -> list[int]:
+        listed = sluice("checkpoints", "list", "auctions", "--json", *options).json
+        return [checkpoint["id"] for checkpoint in listed]
 
     assert ids() == [1, 2, 3, 4]
     assert ids("--limit", 2) == [3, 4]

@@ -7,6 +7,8 @@ from sluice.job.job import Job
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, take_checkpoint
 
+VACUUM = ("tables", "vacuum", "auctions", SINK, "--keep-versions", 1, "--grace", "0s")
+
 
 def test_show_tells_versions_and_what_is_read(job: Job, sluice: Sluice) -> None:
     for _ in range(3):
@@ -44,9 +46,7 @@ def test_a_vacuum_keeps_what_checkpoints_and_savepoints_pin(job: Job, sluice: Sl
         take_checkpoint(job)
     before = published_records(job, pinned)
 
-    record = sluice(
-        "tables", "vacuum", "auctions", SINK, "--keep-versions", 1, "--grace", "0s", "--json"
-    ).json
+    record = sluice(*VACUUM, "--json").json
 
     assert record["before_version"] <= pinned
     assert published_records(job, pinned) == before
@@ -58,7 +58,7 @@ def test_a_vacuum_deletes_what_nothing_pins(job: Job, sluice: Sluice) -> None:
     retained = min(one.checkpoint_id for one in job.state().completed)
     floor = job.metadata(retained).previous_tables[SINK]
 
-    sluice("tables", "vacuum", "auctions", SINK, "--keep-versions", 1, "--grace", "0s")
+    sluice(*VACUUM)
 
     assert results(job).versions() == tuple(range(floor, newest + 1))
     assert published_records(job) == list(range(60))
@@ -67,9 +67,7 @@ def test_a_vacuum_deletes_what_nothing_pins(job: Job, sluice: Sluice) -> None:
 
 def test_mistakes_are_named_with_the_fix(job: Job, sluice: Sluice) -> None:
     unknown = sluice("tables", "show", "auctions", "nothing").error
-    empty = sluice(
-        "tables", "vacuum", "auctions", SINK, "--keep-versions", 1, "--grace", "0s"
-    ).error
+    empty = sluice(*VACUUM).error
 
     assert unknown.startswith("error: pipeline 'auctions' has no sink 'nothing'; it has results")
     assert empty == "error: the table of sink 'results' has no version yet"

@@ -57,12 +57,10 @@ def test_a_job_that_was_never_submitted_would_run_as_declared(new_job: Job, slui
 
 def test_a_period_that_is_not_understood_changes_nothing(job: Job, sluice: Sluice) -> None:
     retime(job, NewTimes(timeout=timedelta(minutes=5)), by="ada")
-    before = job.state()
+    before, command = job.state(), ("checkpoints", "config", "auctions", "--timeout")
 
-    assert (
-        "write 90s, 30m" in sluice("checkpoints", "config", "auctions", "--timeout", "soon").error
-    )
-    assert "timeout is" in sluice("checkpoints", "config", "auctions", "--timeout", "0").error
+    assert "write 90s, 30m" in sluice(*command, "soon").error
+    assert "timeout is" in sluice(*command, "0").error
     assert job.state() == before
 
 

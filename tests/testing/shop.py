@@ -13,9 +13,10 @@ from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Ro
 from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.params import env, param
-from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.sinks import FilesTable, KafkaTopic, PostgresTable
 from sluice.sources import Files, Kafka
+from sluice.sources import PostgresTable as PostgresSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,6 +68,11 @@ def named() -> Pipeline:
 
 def worth_it(rows: DataFrame, *, least: str) -> DataFrame:
     return rows.where(f"price >= {int(least)}")
+
+
+def visits(uid: str) -> Stream:
+    """The source of a new pipeline; only its place knows the columns."""
+    return Pipeline(uid).source("visits", PostgresSource(env("DSN"), "visits", "id"))
 
 
 def order(shop: str, price: int | None, at: str | datetime | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sluice.errors import ConfigurationError, StageFailed
 from sluice.sinks import FilesTable, KafkaTopic
 from sluice.sources import PostgresTable
 from sluice.testing import Kill, Restore, run_local
-from tests.testing.shop import named, order, totals
+from tests.testing.shop import named, order, totals, visits
 
 ROWS = {"orders": [order("a", 1)]}
 
@@ -69,11 +69,10 @@ def test_what_would_never_happen_is_refused() -> None:
 
 
 def test_a_column_that_no_row_has_is_found_before_the_first_epoch() -> None:
-    pipeline = Pipeline("visits")
-    visits = pipeline.source("visits", PostgresTable("dsn", "visits", "id"))
-    visits.where("usr = 'x'").transform("same", lambda rows: rows).sink("out", FilesTable())
+    rows = visits("visits")
+    rows.where("usr = 'x'").transform("same", lambda rows: rows).sink("out", FilesTable())
 
-    said = refusal(pipeline, {"visits": [{"id": 1, "user": "x"}]})
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
 
     assert said.startswith("stage 'same' cannot be run: ")
     assert "usr" in said
@@ -96,22 +95,19 @@ def test_a_function_that_raises_fails_the_run_with_its_stage_epoch_and_cause() -
 
 
 def test_what_a_declared_sink_would_not_take_is_refused_though_it_is_not_there() -> None:
-    pipeline = Pipeline("keyless")
-    visits = pipeline.source("visits", PostgresTable("dsn", "visits", "id"))
-    visits.transform("same", lambda rows: rows).sink(
+    rows = visits("keyless")
+    rows.transform("same", lambda rows: rows).sink(
         "out", KafkaTopic("brokers", "topic", key="user")
     )
 
-    said = refusal(pipeline, {"visits": [{"id": 1, "name": "x"}]})
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "name": "x"}]})
 
     assert "'user'" in said
 
 
 def test_a_value_that_the_declared_database_cannot_hold_fails_its_epoch() -> None:
-    pipeline = totals()
-
     with pytest.raises(StageFailed) as failed:
-        run_local(pipeline, {"orders": [order("a\x00b", 1)]})
+        run_local(totals(), {"orders": [order("a\x00b", 1)]})
 
     assert str(failed.value).startswith("epoch 1: stage 'per_shop' failed")
     assert "'shop'" in failed.value.cause
@@ -129,11 +125,10 @@ class OwnSink:
 
 
 def test_a_sink_of_one_s_own_is_a_table_with_its_key() -> None:
-    pipeline = Pipeline("own")
-    visits = pipeline.source("visits", PostgresTable("dsn", "visits", "id"))
-    visits.transform("same", lambda rows: rows).sink("out", OwnSink())
+    rows = visits("own")
+    rows.transform("same", lambda rows: rows).sink("out", OwnSink())
 
-    result = run_local(pipeline, {"visits": [[{"id": 1, "n": 1}], [{"id": 1, "n": 2}]]})
+    result = run_local(rows.pipeline, {"visits": [[{"id": 1, "n": 1}], [{"id": 1, "n": 2}]]})
 
     assert result.table("out").rows() == [(1, 2)]
 

@@ -18,7 +18,6 @@ import polars as pl
 import pytest
 
 from sluice.devstack import processes, servers
-from sluice.devstack import processes as devstack_processes
 from sluice.errors import ConfigurationError
 from sluice.spark import session
 from sluice.spark.session import check_listening, check_version, remote_of, session_url
@@ -60,7 +59,7 @@ INCLUDE = str(Path(__file__).parents[2] / "include")
 
 @pytest.fixture
 def remote(tmp_path: Path) -> Iterator[str]:
-    port, ui_port = devstack_processes.free_ports(2)
+    port, ui_port = processes.free_ports(2)
     settings = servers.SparkSettings(port=port, ui_port=ui_port, driver_memory="1g", cores=2)
     env = {**os.environ, "PYTHONPATH": INCLUDE}  # The workers have sluice, and not the pipeline.
     launch = servers.spark_launch(settings, sluice_dir=tmp_path / "server", env=env)
@@ -68,7 +67,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
     try:
         processes.wait_until_ready(
             record,
-            lambda: devstack_processes.accepts_connections(port),
+            lambda: processes.accepts_connections(port),
             timeout_s=servers.SPARK_START_TIMEOUT_S,
             cancelled=Event(),
         )
@@ -123,7 +122,7 @@ def test_a_session_ends_when_the_threads_that_its_client_began_have_ended() -> N
 
 
 def test_a_server_that_is_not_running_is_refused_at_once_with_its_address() -> None:
-    (port,) = devstack_processes.free_ports(1)
+    (port,) = processes.free_ports(1)
 
     with pytest.raises(ConfigurationError) as refused:
         check_listening(f"sc://127.0.0.1:{port}")

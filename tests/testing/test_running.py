@@ -9,13 +9,10 @@ import polars as pl
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
-from sluice.declaration.params import env
-from sluice.declaration.pipeline import Pipeline
 from sluice.local.run_local import session_of
 from sluice.sinks import FilesTable
-from sluice.sources import PostgresTable
 from sluice.testing import run_local
-from tests.testing.shop import named, order, takings, totals
+from tests.testing.shop import named, order, takings, totals, visits
 
 
 def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
@@ -110,23 +107,21 @@ def test_rows_may_be_the_texts_that_the_place_would_hold_and_some_may_be_malform
 
 
 def test_a_source_whose_columns_only_its_place_knows_has_those_of_its_rows() -> None:
-    pipeline = Pipeline("visits")
-    visits = pipeline.source("visits", PostgresTable(env("DSN"), "visits", "id"))
-    visits.key_by("user").aggregate("per_user", n=agg.count()).sink(
+    stream = visits("visits")
+    stream.key_by("user").aggregate("per_user", n=agg.count()).sink(
         "counts", FilesTable(upsert_key=("user",))
     )
     frame = pl.DataFrame({"id": [1, 2, 3], "user": ["x", "y", "x"]})
 
-    result = run_local(pipeline, {"visits": frame}, rows_per_epoch=2)
+    result = run_local(stream.pipeline, {"visits": frame}, rows_per_epoch=2)
 
     assert sorted(result.state("per_user").rows()) == [("x", 2), ("y", 1)]
     assert [epoch.records for epoch in result.epochs] == [2, 1]
 
 
 def test_a_session_that_is_there_is_used_reads_its_own_frames_and_gets_its_settings_back() -> None:
-    pipeline = Pipeline("days")
-    visits = pipeline.source("visits", PostgresTable(env("DSN"), "visits", "id"))
-    visits.transform("same", lambda rows: rows.selectExpr("id", "string(at) AS said")).sink(
+    stream = visits("days")
+    stream.transform("same", lambda rows: rows.selectExpr("id", "string(at) AS said")).sink(
         "out", FilesTable()
     )
     with session_of(None) as own:
@@ -134,7 +129,7 @@ def test_a_session_that_is_there_is_used_reads_its_own_frames_and_gets_its_setti
     own.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     frame = own.sql("SELECT 7 AS id, TIMESTAMP '2026-01-01 09:00:00' AS at")
 
-    result = run_local(pipeline, {"visits": frame})
+    result = run_local(stream.pipeline, {"visits": frame})
 
     assert result.table("out").rows() == [(7, "2026-01-01 00:00:00")]
     assert own.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
@@ -142,15 +137,14 @@ def test_a_session_that_is_there_is_used_reads_its_own_frames_and_gets_its_setti
 
 
 def test_processing_time_passes_between_epochs_so_that_state_can_expire() -> None:
-    pipeline = Pipeline("recent")
-    visits = pipeline.source("visits", PostgresTable(env("DSN"), "visits", "id"))
-    visits.key_by("user").aggregate("per_user", ttl=timedelta(hours=1), n=agg.count()).sink(
+    stream = visits("recent")
+    stream.key_by("user").aggregate("per_user", ttl=timedelta(hours=1), n=agg.count()).sink(
         "counts", FilesTable(upsert_key=("user",))
     )
     rows = {"visits": [[{"user": "x"}], [{"user": "x"}]]}
 
-    soon = run_local(pipeline, rows, interval=timedelta(minutes=50))
-    later = run_local(pipeline, rows, interval=timedelta(minutes=70))
+    soon = run_local(stream.pipeline, rows, interval=timedelta(minutes=50))
+    later = run_local(stream.pipeline, rows, interval=timedelta(minutes=70))
 
     assert soon.table("counts").rows() == [("x", 2)]
     assert later.table("counts").rows() == [("x", 1)]

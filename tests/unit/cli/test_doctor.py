@@ -33,6 +33,12 @@ PYSPARK = Requirement(library="pyspark", first="4.2", end="5", extra="spark")
 PANDAS = Requirement(library="pandas", first="2", end="3", extra="spark")
 
 
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLUICE_CACHE_DIR", "SLUICE_CACHE_MAX_BYTES"):
+        monkeypatch.delenv(name, raising=False)
+
+
 def statuses(findings: Iterable[Finding]) -> dict[str, str]:
     return {one.check: one.status.value for one in findings}
 
@@ -115,12 +121,8 @@ def test_a_disk_smaller_than_the_cache_may_grow_is_a_warning(
     folder = tmp_path / "not yet" / "there"
     monkeypatch.setenv("SLUICE_CACHE_DIR", str(folder))
     monkeypatch.setenv("SLUICE_CACHE_MAX_BYTES", "2000000")
-    replace_in(
-        monkeypatch,
-        "sluice.cli.doctor",
-        "shutil",
-        disk_usage=lambda _: Usage(0, 0, 1_500_000),
-    )
+    usage = Usage(0, 0, 1_500_000)
+    replace_in(monkeypatch, "sluice.cli.doctor", "shutil", disk_usage=lambda _: usage)
 
     small = cache_finding()
     folder.mkdir(parents=True)
@@ -248,9 +250,3 @@ def test_nothing_is_left_of_a_write_that_was_not_what_was_asked_for() -> None:
     list(store_findings(store))
 
     assert [*InMemoryStore.list(store, "")] == []
-
-
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLUICE_CACHE_DIR", "SLUICE_CACHE_MAX_BYTES"):
-        monkeypatch.delenv(name, raising=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,70 +13,63 @@ from sluice.spark.jvm import KEPT_UNUSED_S, WRITTEN_WITHIN_S, archive_option
 WHOLE, CUT_OFF = b"\xf0\x0b\xab\xa8 classes", b"\0\0\0\0 classes"
 
 
-@pytest.fixture(name="java")
-def _java(tmp_path: Path) -> Path:
-    java = tmp_path / "jdk" / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.touch()
+@pytest.fixture(autouse=True)
+def _machine(tmp_path: Path) -> None:
+    """A Java and a Spark."""
+    (tmp_path / "jdk" / "bin").mkdir(parents=True)
+    (tmp_path / "jdk" / "bin" / "java").touch()
     (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="17"')
     (tmp_path / "spark" / "jars").mkdir(parents=True)
     (tmp_path / "spark" / "jars" / "spark-core.jar").write_text("core")
-    return java
 
 
-def option(java: Path, tmp_path: Path, **env: str) -> str:
-    given: Mapping[str, str] = {"XDG_CACHE_HOME": str(tmp_path / "cache"), **env}
-    return archive_option(java, tmp_path / "spark", given)
+def option(folder: Path, **more: str) -> str:
+    env = {"XDG_CACHE_HOME": str(folder / "cache"), **more}
+    return archive_option(folder / "jdk" / "bin" / "java", folder / "spark", env)
 
 
-def written(java: Path, tmp_path: Path, body: bytes) -> Path:
+def written(folder: Path, body: bytes) -> Path:
     """Have a run write the archive; return where it will be read."""
-    name, _, path = option(java, tmp_path).partition("=")
+    name, _, path = option(folder).partition("=")
     assert name == "-XX:ArchiveClassesAtExit"
     Path(path).write_bytes(body)
     return Path(path).with_suffix(".jsa")
 
 
-def test_the_first_run_writes_the_archive_and_the_next_ones_read_it(
-    java: Path, tmp_path: Path
-) -> None:
-    archive = written(java, tmp_path, WHOLE)
+def test_the_first_run_writes_the_archive_and_the_next_ones_read_it(tmp_path: Path) -> None:
+    archive = written(tmp_path, WHOLE)
 
-    assert option(java, tmp_path) == option(java, tmp_path) == f"-XX:SharedArchiveFile={archive}"
+    assert option(tmp_path) == option(tmp_path) == f"-XX:SharedArchiveFile={archive}"
     assert [path.name for path in archive.parent.iterdir()] == [archive.name]
 
 
-def test_one_run_writes_at_a_time_and_one_that_was_killed_is_replaced(
-    java: Path, tmp_path: Path
-) -> None:
-    archive = written(java, tmp_path, CUT_OFF)
+def test_one_run_writes_at_a_time_and_one_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    archive = written(tmp_path, CUT_OFF)
 
-    assert option(java, tmp_path) == ""
+    assert option(tmp_path) == ""
     long_ago = time.time() - WRITTEN_WITHIN_S - 1
     os.utime(archive.with_suffix(".claim"), (long_ago, long_ago))
-    assert option(java, tmp_path) == f"-XX:ArchiveClassesAtExit={archive.with_suffix('.new')}"
+    assert option(tmp_path) == f"-XX:ArchiveClassesAtExit={archive.with_suffix('.new')}"
 
 
-def test_another_java_or_another_spark_has_an_archive_of_its_own(
-    java: Path, tmp_path: Path
-) -> None:
-    first = written(java, tmp_path, WHOLE)
+def test_another_java_or_another_spark_has_an_archive_of_its_own(tmp_path: Path) -> None:
+    first = written(tmp_path, WHOLE)
     (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="21"')
-    second = written(java, tmp_path, WHOLE)
+    second = written(tmp_path, WHOLE)
     (tmp_path / "spark" / "jars" / "spark-core.jar").write_text("another")
-    third = written(java, tmp_path, WHOLE)
+    third = written(tmp_path, WHOLE)
 
     assert len({first, second, third}) == 3
 
 
-def test_archives_that_no_run_uses_are_deleted(java: Path, tmp_path: Path) -> None:
+def test_archives_that_no_run_uses_are_deleted(tmp_path: Path) -> None:
     unused = tmp_path / "cache" / "sluice" / "spark-0.jsa"
     unused.parent.mkdir(parents=True)
     unused.touch()
     os.utime(unused, (0, time.time() - KEPT_UNUSED_S - 1))
-    written(java, tmp_path, WHOLE)
+    written(tmp_path, WHOLE)
 
-    option(java, tmp_path)
+    option(tmp_path)
 
     assert not unused.exists()
 
@@ -91,12 +83,10 @@ def test_archives_that_no_run_uses_are_deleted(java: Path, tmp_path: Path) -> No
         {"XDG_CACHE_HOME": "/dev/null"},
     ],
 )
-def test_no_run_needs_it(java: Path, tmp_path: Path, env: dict[str, str]) -> None:
-    assert option(java, tmp_path, **env) == ""
+def test_no_run_needs_it(tmp_path: Path, env: dict[str, str]) -> None:
+    assert option(tmp_path, **env) == ""
 
 
-def test_a_folder_whose_name_a_command_line_would_split_has_none(
-    java: Path, tmp_path: Path
-) -> None:
-    assert option(java, tmp_path, XDG_CACHE_HOME=str(tmp_path / "my cache")) == ""
+def test_a_folder_whose_name_a_command_line_would_split_has_none(tmp_path: Path) -> None:
+    assert option(tmp_path, XDG_CACHE_HOME=str(tmp_path / "my cache")) == ""
     assert list((tmp_path / "my cache" / "sluice").glob("*.claim")) == []

@@ -18,6 +18,7 @@ from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
+from sluice.state.segments import to_frame
 from tests.begun import begun
 
 STAGE, TABLE = "per_auction", "groups"
@@ -57,4 +58,4 @@ def counted(rows: pl.DataFrame) -> dict[int | None, int]:
 
 
 def published(job: Job) -> dict[int | None, int]:
-    return counted(pl.DataFrame(pl.from_arrow(open_result_table(job, {}).read())))
+    return counted(to_frame(open_result_table(job, {}).read()))
