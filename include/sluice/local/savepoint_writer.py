@@ -221,7 +221,7 @@ class SavepointWriter:
             ConfigurationError: the snapshot has no such stage.
         """
         if self._base.stage(stage) is None:
-            known = ", ".join(known.uid for known in self._base.stages) or "none"
+            known = ", ".join(state.uid for state in self._base.stages) or "none"
             raise ConfigurationError(f"the snapshot has no stage {stage!r}; it has {known}")
         self._changes[stage] = StageChanges(is_removed=True)
         return self
