@@ -105,7 +105,7 @@ def test_a_table_of_postgres_goes_through_spark_to_iceberg_and_kafka(
     assert status is JobStatus.FINISHED
     expected = [(number, f"P{number % 5}") for number in range(1, 301)]
     in_lake = scanned(places, "clicks")
-    in_topic = consumed(places.kafka.servers, topic)
+    in_topic = consumed(places, topic)
     assert sorted((row["id"], row["page"]) for row in in_lake) == expected
     assert sorted((row["id"], row["page"]) for row in in_topic) == expected
     assert {row["at"].tzinfo is not None for row in in_lake} == {True}
