@@ -33,8 +33,13 @@ from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.job.job import Job
-from sluice.job.lineage import assigned_state, lineage_of, record_compaction, stage_clock
-from sluice.job.positions import entries_of
+from sluice.job.lineage import (
+    assigned_state,
+    entries_of,
+    lineage_of,
+    record_compaction,
+    stage_clock,
+)
 from sluice.spark.deployment import take_over_compactions
 
 RUNS = 4

@@ -24,7 +24,7 @@ from sluice_airflow.settings import Settings
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice_airflow.stage_watch import StageWatch
+    from sluice_airflow.polls import StageWatch
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class AwaitAcksSensor(BaseOperator):  # type: ignore[misc]  # Airflow's annotati
 
         The scheduler itself starts the trigger, and the trigger ends the task.
         """
-        from sluice_airflow.stage_watch import Acknowledged, Lost, Outstanding, StageWatch
+        from sluice_airflow.polls import Acknowledged, Lost, Outstanding, StageWatch
 
         with airflow_failures():
             location, cause = Settings.from_environment().location, cause_of(context["ti"])
@@ -121,7 +121,7 @@ class AwaitAcksTrigger(BaseTrigger):  # type: ignore[misc]  # Airflow's annotati
 
     async def _await_end(self, watch: StageWatch) -> str | None:
         """Wait for the acks; None when all subtasks acknowledged, else why they never will."""
-        from sluice_airflow.stage_watch import Acknowledged, Lost, Outstanding
+        from sluice_airflow.polls import Acknowledged, Lost, Outstanding
 
         begin, logged = time.monotonic(), ""
         while True:
@@ -146,7 +146,7 @@ class AwaitAcksTrigger(BaseTrigger):  # type: ignore[misc]  # Airflow's annotati
 
     def _watch(self) -> StageWatch:
         from sluice.store.open import StoreLocation
-        from sluice_airflow.stage_watch import StageWatch
+        from sluice_airflow.polls import StageWatch
 
         if self.root is None:
             location = Settings.from_environment().location

@@ -21,7 +21,7 @@ from sluice.errors import StoreUnavailable
 if TYPE_CHECKING:
     from sluice.store.object_store import ObjectStore
     from sluice_airflow.declared import LatestDeclarations
-    from sluice_airflow.due_watch import DueWatch
+    from sluice_airflow.polls import DueWatch
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class CheckpointDueTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's
             _watched.discard(id(self))
 
     def _watch(self) -> DueWatch:
-        from sluice_airflow.due_watch import DueWatch
+        from sluice_airflow.polls import DueWatch
 
         declarations = _declarations(self.pipelines)
         return DueWatch(

@@ -36,12 +36,7 @@ from sluice_airflow.forms import (
     require_unchanged,
 )
 from sluice_airflow.notes import note, switch_off_if_ended
-from sluice_airflow.operators import (
-    QUEUE_POLL_S,
-    CheckpointOperator,
-    TaskSummary,
-    name_for_notes,
-)
+from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, TaskSummary, name_for_notes
 from sluice_airflow.runs import cause_of, pending_of, run_of
 
 if TYPE_CHECKING:
@@ -133,7 +128,7 @@ class TriggerOperator(CheckpointOperator):
 
     def _rest_of_interval_s(self, job: Job) -> float:
         """What is left of the interval, as the event comes a little before its end."""
-        from sluice.coordinator.outlook import rest_before_event_ms
+        from sluice.coordinator.next_checkpoint import rest_before_event_ms
 
         interval = self.pipeline.checkpointing.interval
         if self.pipeline.checkpointing.schedule is not None or interval is None:

@@ -12,12 +12,7 @@ from typing import Any
 from sluice.declaration.pipeline import Pipeline
 from sluice_airflow.acts import AbortOperator, RestoreOperator, VerifyOperator
 from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY, SWITCH_KEY, Switch
-from sluice_airflow.operators import (
-    CheckpointOperator,
-    CommitOperator,
-    FinalizeOperator,
-    assets_of,
-)
+from sluice_airflow.operators import CheckpointOperator, CommitOperator, FinalizeOperator, assets_of
 from sluice_airflow.stage import SnapshotOperator
 from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import WatchOperator

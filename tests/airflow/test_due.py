@@ -18,7 +18,7 @@ from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice_airflow import due as sluice_airflow_due
 from sluice_airflow.declared import LatestDeclarations
 from sluice_airflow.due import CheckpointDueTrigger
-from sluice_airflow.due_watch import ERROR_S, FIRST_PATIENCE_S, OF_ALL, POLL_S, DueWatch
+from sluice_airflow.polls import ERROR_S, FIRST_PATIENCE_S, OF_ALL, POLL_S, DueWatch
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_checkpoint, a_context, trigger
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
@@ -150,7 +150,7 @@ def test_many_watches_of_one_process_share_a_part_of_one_core(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0, *[0.0, 0.004] * 2])
-    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.polls", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
     first, alone, of_many = (on.watch.poll(watches=number) for number in (1, 1, 200))
@@ -163,7 +163,7 @@ def test_two_looks_that_import_are_not_rested_from_for_minutes(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticks = iter([0.0, 3.0] * 2)
-    replace_in(monkeypatch, "sluice_airflow.due_watch", "time", thread_time=lambda: next(ticks))
+    replace_in(monkeypatch, "sluice_airflow.polls", "time", thread_time=lambda: next(ticks))
     on = AWatch()
 
     on.watch.poll()

@@ -16,13 +16,7 @@ from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
-from sluice_airflow.stage_watch import (
-    POLLS_PER_JOURNAL_READ,
-    Acknowledged,
-    Lost,
-    Outstanding,
-    StageWatch,
-)
+from sluice_airflow.polls import POLLS_PER_JOURNAL_READ, Acknowledged, Lost, Outstanding, StageWatch
 from tests.airflow.stand_in import CAUSE, a_job, a_pending_checkpoint, acknowledge, decline
 
 

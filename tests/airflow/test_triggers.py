@@ -129,7 +129,7 @@ def test_it_outlasts_a_store_that_does_not_answer(
     job = a_pending_checkpoint(root)
     acknowledge(job, 1, "bids", 0, 1)
     outage = Outage(job.store, requests=5)
-    monkeypatch.setattr("sluice_airflow.stage_watch.shared_store", lambda location: outage)
+    monkeypatch.setattr("sluice_airflow.polls.shared_store", lambda location: outage)
 
     event = asyncio.run(first_event(a_trigger()))
 

@@ -22,7 +22,7 @@ from sluice.declaration.places import MALFORMED_COLUMN
 from sluice.exchange.reading import SOURCE
 from sluice.exchange.snapshot import SIDE, side_column
 from sluice.operators.build import build_operator
-from sluice.operators.expressions import to_compute, wanted
+from sluice.operators.expressions import aggregate_arguments, to_compute
 from sluice.operators.operator import WEIGHT
 from sluice.spark import deployment, tasks
 from sluice.spark.deployment import KeyedRows, needed_columns
@@ -183,7 +183,7 @@ def _sorted(table: pa.Table) -> pa.Table:
 def _prepared(rows: Frame, node: StageNode, given: Input) -> pa.Table:
     for name, expression in given.key_expressions.items():
         rows = rows.withColumn(name, expression)
-    for computed in to_compute(wanted(node.operation), rows.columns):
+    for computed in to_compute(aggregate_arguments(node.operation), rows.columns):
         sql = f"CAST(({computed.sql}) AS BOOLEAN)" if computed.is_condition else computed.sql
         rows = rows.withColumn(computed.column, sql)
     whole = pa.concat_tables(rows.partitions).combine_chunks()

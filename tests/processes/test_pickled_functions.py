@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluice.declaration.project import PipelinesPackage, load_pipeline
-from sluice.spark.tasks import take_along
+from sluice.spark.tasks import pickle_functions_by_value
 
 PIPELINE = """
 from sluice.declaration.pipeline import Pipeline
@@ -76,7 +76,7 @@ def test_a_function_reaches_a_worker_that_has_no_pipelines(
     module = sys.modules["flows.one"]
     function = module.count if stage == "counted" else module.twice
     try:
-        take_along(pipeline.stages[stage])
+        pickle_functions_by_value(pipeline.stages[stage])
         sent = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]  # has no annotations
     finally:
         cloudpickle.unregister_pickle_by_value(  # type: ignore[no-untyped-call]

@@ -32,7 +32,7 @@ import pytest
 
 from sluice.connectors.files_table.log import Manifest
 from sluice.connectors.files_table.table import ManifestTable
-from sluice.connectors.staged_files import MANIFESTS, LogEntryName, fence_key, name_of
+from sluice.connectors.staged_files import MANIFESTS, LogEntryName, fence_key, parsed_log_key
 from sluice.coordinator import completion, failure, restore, restore_plan
 from sluice.coordinator import completion as coordinator_completion
 from sluice.coordinator import record as recording
@@ -884,13 +884,13 @@ def sort_fences_by_version(patch: pytest.MonkeyPatch) -> None:
         return f"{MANIFESTS}{through:020d}_{shown or 0:010d}_{generation:010d}.json"
 
     def named(key: str) -> LogEntryName | None:
-        found = name_of(key)
+        found = parsed_log_key(key)
         if found is None or not found.is_fence:
             return found
         return replace(found, shown=found.generation or None, generation=found.shown or 0)
 
     replace_everywhere(patch, fence_key, key)
-    replace_everywhere(patch, name_of, named)
+    replace_everywhere(patch, parsed_log_key, named)
 
 
 @mutation(11)

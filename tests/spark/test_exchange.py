@@ -37,7 +37,12 @@ from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
 from sluice.local.driver import Epoch, run_epochs
 from sluice.operators.aggregate import KeyedAggregateOperator
-from sluice.operators.expressions import plain_column, plain_condition, to_compute, wanted
+from sluice.operators.expressions import (
+    aggregate_arguments,
+    plain_column,
+    plain_condition,
+    to_compute,
+)
 from sluice.operators.operator import EpochTime, Operator
 from sluice.sinks import FilesTable
 from sluice.sources import Files
@@ -518,7 +523,9 @@ def test_spark_folds_rows_to_the_groups_of_partial(spark: SparkSession) -> None:
 def test_a_name_is_a_column_where_there_is_one_and_sql_is_computed() -> None:
     stage = a_stage(Declared(aggregates=AGGREGATES), keys=["id"])
 
-    computed = to_compute(wanted(stage.operation), ["id", "user", "odd `name`", "small", "price"])
+    computed = to_compute(
+        aggregate_arguments(stage.operation), ["id", "user", "odd `name`", "small", "price"]
+    )
 
     assert [one.column for one in computed if not one.is_condition] == [
         "_argument_revenue",

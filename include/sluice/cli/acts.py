@@ -36,7 +36,7 @@ from sluice.cli.options import (
 from sluice.coordinator import requests
 from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
 from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoint
-from sluice.coordinator.restore import Resolved, RestoreRequest, plan, resolve, stop
+from sluice.coordinator.restore import ResolvedRestore, RestoreRequest, plan, resolve, stop
 from sluice.coordinator.restore import restore as restore_job
 from sluice.coordinator.savepoints import dispose as dispose_savepoint
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
@@ -500,7 +500,7 @@ def restore_command(
     _print_result(result, as_json=as_json, is_compared=not no_checksums)
 
 
-def _plan(job: Job, state: CoordinatorState, resolved: Resolved) -> RestorePlan:
+def _plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> RestorePlan:
     uid, decision = job.pipeline.uid, plan(job, state, resolved).decision
     if isinstance(decision, Stop):
         return RestorePlan(pipeline=uid, can_restore=False, problems=decision.problems)

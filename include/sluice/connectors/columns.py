@@ -177,10 +177,10 @@ def check_no_nul(column: pa.ChunkedArray, name: str, place: str) -> None:
     import pyarrow.compute as pc
 
     if pc.any(pc.match_substring(column, "\0")).as_py():
-        raise holds_nul(name, place)
+        raise nul_error(name, place)
 
 
-def holds_nul(name: str, place: str) -> ConfigurationError:
+def nul_error(name: str, place: str) -> ConfigurationError:
     return ConfigurationError(
         f"column {name!r} has a text with the character U+0000, which {place} cannot hold; replace "
         "it in the stage, or make it bytes"

@@ -330,7 +330,7 @@ class LogEntryName:
         return self.generation is not None
 
 
-def name_of(key: str) -> LogEntryName | None:
+def parsed_log_key(key: str) -> LogEntryName | None:
     """The parsed *key*; None when it has another form."""
     name = _LOGGED.fullmatch(key)
     if name is None:

@@ -236,7 +236,7 @@ class StagedSink(CheckpointListener):
 
 
 @contextmanager
-def named(place: str) -> Iterator[None]:
+def errors_of_place(place: str) -> Iterator[None]:
     """Prefix the errors of a time line with the name of the table's place."""
     try:
         yield

@@ -19,7 +19,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import SluiceError
-from sluice.figures.measuring import of_completed, of_failed
+from sluice.figures.measuring import stats_of_completed, stats_of_failed
 from sluice.figures.rates import EventTime, flow_of, followed_by, measured_sources, with_pending
 from sluice.figures.record import (
     CheckpointStatistics,
@@ -57,7 +57,7 @@ def keep_completed(
         acks = [*acks]
         stages = stages_of_acks(job, plan, acks, metadata)
         sources = measured_sources(plan, _event_times(job, plan, acks, metadata))
-        line = with_pending(of_completed(done, stages), sources)
+        line = with_pending(stats_of_completed(done, stages), sources)
         _keep(job, state, _Kept(line, done.parent, sources, stages))
     except SluiceError as error:
         _log_loss(done.checkpoint_id, error)
@@ -77,7 +77,7 @@ def keep_failed(
         if plan is not None:
             stages = stages_in_folder(job, plan, folder, status=CheckpointStatus.FAILED)
             sources, parent = measured_sources(plan), plan.parent
-        line = with_pending(of_failed(failed, plan, stages or None), sources)
+        line = with_pending(stats_of_failed(failed, plan, stages or None), sources)
         exceptions = exceptions_in_folder(job, checkpoint_id, folder)
         _keep(job, state, _Kept(line, parent, sources, stages, exceptions))
     except SluiceError as error:

@@ -32,8 +32,8 @@ from sluice.declaration.operations import ProcessKeyed
 from sluice.declaration.places import CheckpointListener, Sink, Source, SourceDefaults
 from sluice.errors import SluiceError
 from sluice.job.job import Job
+from sluice.job.lineage import position_of
 from sluice.job.places import Sources, open_source
-from sluice.job.positions import position_of
 
 log = logging.getLogger(__name__)
 

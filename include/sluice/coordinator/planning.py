@@ -28,9 +28,16 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
-from sluice.job.lineage import CompletedParent, Lineage, PendingParent, lineage_of_tip
+from sluice.job.lineage import (
+    CompletedParent,
+    Lineage,
+    PendingParent,
+    layer_of,
+    lineage_of_tip,
+    load_position,
+    store_layers,
+)
 from sluice.job.places import open_source, write_table
-from sluice.job.positions import layer_of, load_position, store_layers
 from sluice.store.journal import Head
 
 log = logging.getLogger(__name__)

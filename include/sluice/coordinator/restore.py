@@ -127,7 +127,7 @@ class RestoreRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class ResolvedRestore:
     """What a request means for the job as it is.  ``configuration`` None keeps the job's."""
 
     target: RestoreTarget
@@ -168,7 +168,7 @@ def restore(
     planned = plan(
         job,
         state,
-        Resolved(
+        ResolvedRestore(
             target=target,
             options=options,
             configuration=configuration,
@@ -244,7 +244,7 @@ def _carry_out(
     )
 
 
-def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resolved:
+def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> ResolvedRestore:
     """Find what *request* names.
 
     Raises:
@@ -258,7 +258,7 @@ def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resol
     if is_own and state.status is JobStatus.FINISHED and not state.completed:
         name = LATEST if request.checkpoint is None else str(request.checkpoint)
         raise ConfigurationError(why_not_retained(job, state, name))
-    return Resolved(
+    return ResolvedRestore(
         target=target,
         options=request.options,
         configuration=_configuration(job, state, target, request),
@@ -266,7 +266,7 @@ def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resol
     )
 
 
-def plan(job: Job, state: CoordinatorState, resolved: Resolved) -> Restart:
+def plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> Restart:
     """What a restore would do; a failure's own restart may choose an older checkpoint by itself.
 
     Raises:

@@ -48,8 +48,8 @@ from sluice.errors import (
     RestoreError,
 )
 from sluice.job.job import Job
+from sluice.job.lineage import position_of
 from sluice.job.places import open_sinks, open_source
-from sluice.job.positions import position_of
 from sluice.job.snapshots import checksums_of, segments_of
 
 log = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ class Compaction:
         return tuple(handle.segment for runs in self.merged for handle in runs.merged)
 
 
-def useful(compactions: Iterable[Compaction], keys_in_use: Iterable[str]) -> list[Compaction]:
+def still_useful(compactions: Iterable[Compaction], keys_in_use: Iterable[str]) -> list[Compaction]:
     """The compactions that an epoch may still take over, given the files that checkpoints use.
 
     One may build on another: the files that a useful compaction made count as used.  Only files

@@ -198,7 +198,7 @@ def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
     return dict(sorted(measured.items()))
 
 
-def latest(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+def later_times(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Per partition the later event time."""
     return {
         partition: max(one.get(partition, MIN_WATERMARK), other.get(partition, MIN_WATERMARK))

@@ -56,7 +56,7 @@ def declared_broadcasts(function: KeyedProcessFunction) -> Mapping[str, Broadcas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own(Generic[F]):
+class FunctionCopy(Generic[F]):
     """A copy of a function with copies of its states, which the runtime binds to entries."""
 
     function: F
@@ -65,8 +65,8 @@ class Own(Generic[F]):
     lists: Mapping[str, OperatorListState[Any]]
 
 
-def with_own_states(function: F) -> Own[F]:
-    own = Own(
+def with_own_states(function: F) -> FunctionCopy[F]:
+    own = FunctionCopy(
         function=copy.copy(function),
         keyed={name: copy.copy(state) for name, state in declared_states(function).items()},
         broadcast={name: copy.copy(state) for name, state in declared_broadcasts(function).items()},

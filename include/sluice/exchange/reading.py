@@ -23,7 +23,7 @@ from sluice.connectors.files.json import decoded_lines
 from sluice.connectors.files.lines import lines_in
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import FilesSource
-from sluice.core.event_time import StageClock, latest
+from sluice.core.event_time import StageClock, later_times
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
 from sluice.declaration.expressions import Projection, Step, computing
@@ -413,7 +413,7 @@ class CarriedClock:
         for side, times in sent.items():
             own = decisive_times(times_of(times), self.heads[side])
             named = {f"{self.sources[side]}/{name}": at_ms for name, at_ms in own.items()}
-            measured = latest(measured, named)
+            measured = later_times(measured, named)
         return measured
 
     def read(self, before: EpochTime, measured_ms: Mapping[str, int]) -> EpochTime:

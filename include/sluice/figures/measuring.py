@@ -176,7 +176,7 @@ def _since(start_ms: int, end_ms: int | None) -> int | None:
     return None if end_ms is None else max(0, end_ms - start_ms)
 
 
-def of_completed(
+def stats_of_completed(
     done: CompletedCheckpoint, stages: Sequence[StageStats] | None = None
 ) -> CheckpointStats:
     """*done* in a line; without *stages* it has the journal's figures alone."""
@@ -198,7 +198,7 @@ def of_completed(
     return msgspec.structs.replace(line, finalization_duration=finalization)
 
 
-def of_failed(
+def stats_of_failed(
     failed: FailedCheckpoint,
     plan: CheckpointPlan | None = None,
     stages: Sequence[StageStats] | None = None,
@@ -217,7 +217,7 @@ def of_failed(
     )
 
 
-def of_pending(
+def stats_of_pending(
     pending: PendingCheckpoint, stages: Sequence[StageStats] | None = None
 ) -> CheckpointStats:
     line = msgspec.structs.replace(

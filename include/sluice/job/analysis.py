@@ -34,7 +34,7 @@ from sluice.exchange.output import projected_result
 from sluice.job.job import Job
 from sluice.job.places import check_table
 from sluice.operators.build import build_operator
-from sluice.operators.expressions import is_sql, plain_column, plain_condition, wanted
+from sluice.operators.expressions import aggregate_arguments, is_sql, plain_column, plain_condition
 from sluice.operators.operator import column_type
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
@@ -223,7 +223,7 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
     names = _names_only(found)
     for key in stream.keys:
         column_type(stage.uid, names, key, "for its key")
-    for computed in wanted(stage.operation):
+    for computed in aggregate_arguments(stage.operation):
         if computed.is_condition:
             _require(stage.uid, computed.sql, found, "in where=")
             known = _known(found)

@@ -11,6 +11,11 @@ How far event time has come at a barrier is computed from the parent and the ack
 Behind a checkpoint its state may be compacted.  Correctness never depends on the record of a
 compaction: it names merged state with the same rows as the runs that it replaces, and only an epoch
 that still has all of those runs takes it over.
+
+The positions of sources in the bucket.
+
+A position of many partitions is kept in layers, which checkpoints share.  A layer is read when the
+position is needed in full, and written under the id of the checkpoint that adds it.
 """
 
 from __future__ import annotations
@@ -19,24 +24,34 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 from sluice.core.answers import Ack
-from sluice.core.compaction import Compaction, useful
+from sluice.core.compaction import Compaction, still_useful
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
 from sluice.core.event_time import MIN_WATERMARK, SourceClock, StageClock, measured_by
-from sluice.core.handles import StateHandle
+from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.plan import CheckpointPlan, SourceCut, TaskPlan
+from sluice.core.plan import CheckpointPlan, PartitionOffset, SourceCut, TaskPlan
+from sluice.core.position import Position, with_whole
 from sluice.core.state import CoordinatorState
 from sluice.declaration.nodes import SourceNode
 from sluice.declaration.pipeline import side_outputs
+from sluice.declaration.places import SourcePosition
+from sluice.errors import RestoreError
 from sluice.job.answers import acks_of, plan_of
 from sluice.job.job import Job, uncollected
-from sluice.job.positions import whole_cut
-from sluice.protocol.records import decode_compaction, encode_compaction
+from sluice.job.snapshots import verified
+from sluice.protocol.records import (
+    checksum,
+    decode_compaction,
+    decode_position_layer,
+    encode_compaction,
+    encode_position_layer,
+)
 from sluice.store.object_store import AlreadyExists, Created, in_parallel
 
 PARALLEL_READS = 16  # Below the client's connection pool.
@@ -440,7 +455,7 @@ def useful_compactions(job: Job, keys_in_use: Collection[str]) -> set[str]:
         for key, raw in zip(keys, bodies, strict=True)
         if raw is not None
     }
-    kept = useful(found.values(), keys_in_use)
+    kept = still_useful(found.values(), keys_in_use)
     files = {segment.key for compaction in kept for segment in compaction.files}
     # A record without merged state stays: it keeps any other from taking its place.
     return files.union(key for key, one in found.items() if one in kept or not one.merged)
@@ -472,3 +487,72 @@ def named_meanwhile(job: Job, doomed: Iterable[str]) -> set[str]:
             recorded = decode_compaction(result.body, key)
             named |= files.intersection(segment.key for segment in recorded.files)
     return named
+
+
+LAYERS_KEPT = 8  # Decoded, for the next checkpoint of this process: those of a source or two.
+
+
+def load_position(job: Job, cut: SourceCut | None) -> Position:
+    """How far the source was read at the barrier, in full, and the layers that say so.
+
+    A *cut* of None is that of a source which was never read.
+
+    Raises:
+        RestoreError: a layer is gone.
+        CorruptSegment: its bytes are not those that were written.
+    """
+    if cut is None:
+        return Position()
+    return Position.of(cut, [_layer(job, handle) for handle in cut.layers])
+
+
+def position_of(job: Job, cut: SourceCut) -> SourcePosition:
+    """All partitions of the cut, as the source takes them.  Raises as ``load_position``."""
+    return load_position(job, cut).whole if cut.layers else cut.position
+
+
+def whole_cut(job: Job, cut: SourceCut) -> SourceCut:
+    """*cut* as if it had no layers.  Raises as ``load_position``."""
+    return with_whole(cut, load_position(job, cut)) if cut.layers else cut
+
+
+def layer_of(entries: Sequence[PartitionOffset]) -> SegmentHandle:
+    """A layer of *entries*, inline until ``store_layers`` writes it as a file."""
+    body = encode_position_layer(entries)
+    return SegmentHandle(
+        key="", size_bytes=len(body), rows=len(entries), checksum=checksum(body), inline=body
+    )
+
+
+def store_layers(job: Job, cut: SourceCut, checkpoint_id: CheckpointId) -> SourceCut:
+    """Write the layer that the cut adds under the checkpoint's id, so that an abort finds it.
+
+    The layer's name is its content's: another coordinator that plans the same checkpoint writes the
+    same file, or a different one, which is garbage as soon as the checkpoint is over.
+    """
+
+    def stored(layer: SegmentHandle) -> SegmentHandle:
+        if layer.inline is None:
+            return layer
+        key = job.paths.position_layer(cut.uid, checkpoint_id, layer.checksum)
+        job.store.put(key, layer.inline)
+        return replace(layer, key=key, inline=None)
+
+    return replace(cut, layers=tuple(stored(layer) for layer in cut.layers))
+
+
+def _layer(job: Job, handle: SegmentHandle) -> Mapping[str, PartitionOffset]:
+    raw = handle.inline
+    if raw is None:
+        raw = job.store_at(handle.root).get(handle.key)
+    if raw is None:
+        raise RestoreError(
+            f"{handle.root or job.store.root}/{handle.key} is gone, so it is not known how far its "
+            "source was read; restore another checkpoint"
+        )
+    return entries_of(verified(handle, raw, "restore another checkpoint"), handle.key)
+
+
+@lru_cache(maxsize=LAYERS_KEPT)
+def entries_of(raw: bytes, key: str) -> Mapping[str, PartitionOffset]:
+    return {entry.partition: entry for entry in decode_position_layer(raw, key)}

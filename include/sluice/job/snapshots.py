@@ -12,7 +12,7 @@ from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, CorruptSegment
-from sluice.figures.measuring import of_completed, of_failed
+from sluice.figures.measuring import stats_of_completed, stats_of_failed
 from sluice.figures.record import CheckpointStats
 from sluice.job.job import Job
 from sluice.protocol.records import checksum, checksum_of
@@ -87,8 +87,8 @@ def ended_checkpoints(state: CoordinatorState) -> list[CheckpointStats]:
 
     They stand in for statistics that a coordinator died before it wrote.
     """
-    ended = [of_completed(done) for done in (*state.completed, *state.discarding)]
-    ended += [of_failed(failed) for failed in state.failed]
+    ended = [stats_of_completed(done) for done in (*state.completed, *state.discarding)]
+    ended += [stats_of_failed(failed) for failed in state.failed]
     return sorted(ended, key=lambda line: line.id)
 
 

@@ -350,7 +350,7 @@ class Computed:
     is_condition: bool = False
 
 
-def wanted(operation: Operation) -> tuple[Computed, ...]:
+def aggregate_arguments(operation: Operation) -> tuple[Computed, ...]:
     """The arguments of the aggregates of *operation*: SQL, or names of columns."""
     if not isinstance(operation, KeyedAggregate | WindowAggregate):
         return ()

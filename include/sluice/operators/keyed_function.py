@@ -27,7 +27,7 @@ from sluice.core.key_groups import dealt_out, hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration import operations as ops
 from sluice.declaration.declared_states import (
-    Own,
+    FunctionCopy,
     broadcast_table_of,
     declared_broadcasts,
     table_of,
@@ -136,7 +136,7 @@ class ProcessKeyedOperator(RawRows):
         self.broadcast = BroadcastSide(stage)
         self.list_tables = list_tables(stage)
         self._lists: OperatorLists | None = None
-        self._own: Own[KeyedProcessFunction] | None = None
+        self._own: FunctionCopy[KeyedProcessFunction] | None = None
         self.tables: Mapping[str, StateSchema] = {
             **self._states,
             **self._former,

@@ -318,7 +318,7 @@ class _Writable(Protocol):
     def write(self, body: bytes, /) -> int: ...
 
 
-class Written(io.RawIOBase):
+class ChecksumStream(io.RawIOBase):
     """A stream that knows the checksum and the size of all that is written through it."""
 
     def __init__(self, stream: _Writable) -> None:

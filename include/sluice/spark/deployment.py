@@ -32,7 +32,7 @@ from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import FilesSource
 from sluice.core.answers import Ack
 from sluice.core.compaction import Compaction, Merges, sorted_runs
-from sluice.core.event_time import MIN_WATERMARK, latest
+from sluice.core.event_time import MIN_WATERMARK, later_times
 from sluice.core.handles import StateHandle
 from sluice.core.plan import SourceCut, TaskPlan
 from sluice.declaration.changelog import Append
@@ -78,7 +78,7 @@ from sluice.job.job import Job, uncollected
 from sluice.job.lineage import assigned_state, compactions_of, record_compaction, stage_clock
 from sluice.job.places import open_source
 from sluice.operators.build import build_operator, hashes_groups
-from sluice.operators.expressions import to_compute, wanted
+from sluice.operators.expressions import aggregate_arguments, to_compute
 from sluice.operators.operator import COMPUTED, ROW_COUNT, WEIGHT, EpochTime, Operator, SparkPartial
 from sluice.protocol.records import decode_merged_runs
 from sluice.spark.frames import (
@@ -98,8 +98,8 @@ from sluice.spark.tasks import (
     StageRun,
     columns_named,
     numbered_partitions,
+    pickle_functions_by_value,
     quoted,
-    take_along,
 )
 from sluice.state.merging import MERGED_SCHEMA, CompactionSpec, DueMerge, run_merges, runs_to_merge
 from sluice.state.segments import HASH, StateSchema, to_frame, to_table
@@ -208,7 +208,7 @@ def deploy(run: StageRun, *, by_spark: bool = False, without_rows: bool = False)
     Raises:
         ConfigurationError: the stage cannot compute what it declares of its columns.
     """
-    take_along(run.node)
+    pickle_functions_by_value(run.node)
     exchange = None if by_spark or without_rows else exchange_of(run)
     if exchange is not None:
         event_time = measured_event_time(run, exchange.feeds)
@@ -231,7 +231,7 @@ def deploy_behind(before: Deployment, run: StageRun) -> Deployment | None:
     exchange = exchange_of(run)
     if exchange is None:
         return None
-    take_along(run.node)
+    pickle_functions_by_value(run.node)
     event_time = chained_event_time(before.run, run)
     (stream,) = run.given.streams.values()
     link = ChainLink(exchange=exchange_spec(run, exchange, event_time), schema=stream.schema)
@@ -333,7 +333,7 @@ def _feed(node: StageNode, given: Input, rows: FileRows) -> Feed | None:
         hashed: tuple[str, ...] = ("window_start",)
     else:
         hashed = given.keys
-    operation = wanted(node.operation)
+    operation = aggregate_arguments(node.operation)
     return Feed(rows=rows, schema=rows.schema, given=given, hashed=hashed, wanted=operation)
 
 
@@ -490,7 +490,7 @@ def with_computed_columns(rows: DataFrame, node: StageNode, given: Input) -> Dat
 
     for name, expression in given.key_expressions.items():
         rows = rows.withColumn(name, expr(expression))
-    for computed in to_compute(wanted(node.operation), rows.columns):
+    for computed in to_compute(aggregate_arguments(node.operation), rows.columns):
         rows = rows.withColumn(computed.column, expr(computed.sql))
     return _hashed(rows, node, given)
 
@@ -633,7 +633,7 @@ def measured_event_time(run: StageRun, feeds: tuple[Feed, ...] | None) -> Measur
     for side, times_ms in _event_times_by_input(run, sides).items():
         source = node.inputs[side].producer
         own = {f"{source}/{partition}": at_ms for partition, at_ms in times_ms.items()}
-        measured = latest(measured, own)
+        measured = later_times(measured, own)
     return MeasuredEventTime(
         time=epoch_time(run, clock.watermark_ms(measured)),
         measured_ms=measured,

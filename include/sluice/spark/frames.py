@@ -32,7 +32,7 @@ from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, bounded
 from sluice.job.places import open_source
 from sluice.operators.operator import WEIGHT
-from sluice.spark.tasks import StageRun, columns_named, quoted, take_along
+from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
 from sluice.state.cache import SegmentCache
 from sluice.state.segments import to_table
 from sluice.store.open import StoreLocation
@@ -221,7 +221,7 @@ def state_dataframe(spark: SparkSession, state: StateTable) -> DataFrame:
                 yield from to_table(piece).cast(schema).to_batches()
 
     if state.migrating is not None:
-        take_along(state.migrating)
+        pickle_functions_by_value(state.migrating)
     schema = to_table(state.schema().columns.to_frame()).schema
     return _read_in_parallel(spark, read, schema, len(state.subtasks))
 

@@ -73,7 +73,7 @@ class StageRun:
         return self.plan.task(self.node.uid)
 
 
-def take_along(node: StageNode) -> None:
+def pickle_functions_by_value(node: StageNode) -> None:
     """Pickle the functions of the stage by value, and the UDFs that a transform makes.
 
     The module that defines them may not be installed where Spark runs.  The whole package of a

@@ -22,7 +22,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError
-from sluice.figures.measuring import of_completed, of_failed, of_pending
+from sluice.figures.measuring import stats_of_completed, stats_of_failed, stats_of_pending
 from sluice.figures.overview import (
     Counts,
     Details,
@@ -342,7 +342,7 @@ def _pending(job: Job, pending: PendingCheckpoint) -> CheckpointStatistics:
             overtaken=pending.overtaken,
         )
     return CheckpointStatistics(
-        checkpoint=with_pending(of_pending(pending, stages), sources),
+        checkpoint=with_pending(stats_of_pending(pending, stages), sources),
         history=History(),
         sources=sources,
         stages=stages or (),
@@ -357,10 +357,10 @@ def _derived(
     done, failed = state.completed_checkpoint(checkpoint_id), state.failed_checkpoint(checkpoint_id)
     if done is not None:
         stages = _retained_stages(job, checkpoint_id)
-        line = of_completed(done, stages)
+        line = stats_of_completed(done, stages)
         return CheckpointStatistics(checkpoint=line, history=History(), stages=stages or ())
     if failed is not None:
-        return CheckpointStatistics(checkpoint=of_failed(failed), history=History())
+        return CheckpointStatistics(checkpoint=stats_of_failed(failed), history=History())
     for ended in _history(job, state).checkpoints:
         if ended.id == checkpoint_id:
             return CheckpointStatistics(checkpoint=ended, history=History())

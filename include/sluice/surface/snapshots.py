@@ -28,8 +28,8 @@ from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableAhead
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError, SluiceError
 from sluice.job.job import Job
+from sluice.job.lineage import position_of
 from sluice.job.places import open_sinks
-from sluice.job.positions import position_of
 from sluice.job.snapshots import why_not_retained
 from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import FORMAT_VERSION, format_version

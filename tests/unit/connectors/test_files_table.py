@@ -22,7 +22,7 @@ from sluice.connectors.staged_files import (
     fence_key,
     is_deletes,
     manifest_key,
-    name_of,
+    parsed_log_key,
     partition_folder,
     staged_by,
     unit_of,
@@ -70,10 +70,12 @@ def test_fences_sort_behind_what_they_leave_out_and_by_generation() -> None:
 
     assert keys == sorted(keys)
     assert [(name.checkpoint_id, name.generation, name.shown) for key in keys
-            if (name := name_of(key)) is not None] == [
+            if (name := parsed_log_key(key)) is not None] == [
         (3, None, 3), (3, 2, 3), (3, 3, None), (3, 3, 1), (3, 3, 2), (3, 10, 1), (4, None, 4),
     ]  # fmt: skip
-    assert name_of("_manifests/00000000000000000003_0000000001.json") is None  # Format version 1.
+    assert (
+        parsed_log_key("_manifests/00000000000000000003_0000000001.json") is None
+    )  # Format version 1.
 
 
 def test_each_restore_has_a_fence_of_its_own(table: ManifestTable) -> None:

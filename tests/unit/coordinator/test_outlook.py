@@ -10,7 +10,12 @@ import pytest
 
 from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_job, a_running_job
-from sluice.coordinator.outlook import POLLS_PER_JOURNAL_LISTING, Due, NextCheckpoint, Waiting
+from sluice.coordinator.next_checkpoint import (
+    POLLS_PER_JOURNAL_LISTING,
+    Due,
+    NextCheckpoint,
+    Waiting,
+)
 from sluice.coordinator.requests import NewTimes, UserRequest, pause, request_checkpoint, retime
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit

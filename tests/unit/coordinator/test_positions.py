@@ -23,7 +23,7 @@ from sluice.core.plan import SourceCut, Unread
 from sluice.core.restoring import FromCheckpoint, RestoreOptions, Stop
 from sluice.errors import CorruptSegment, RestoreError
 from sluice.job.job import Job
-from sluice.job.positions import position_of
+from sluice.job.lineage import position_of
 from sluice.surface.snapshots import checkpoint_details
 from tests.subtasks import a_savepoint, acknowledge, finish, take_checkpoint
 

@@ -14,7 +14,7 @@ from sluice.core.compaction import (
     SortedRun,
     replaced_segment,
     sorted_runs,
-    useful,
+    still_useful,
 )
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
@@ -94,17 +94,17 @@ def test_segments_of_one_run_belong_together() -> None:
 def test_it_is_useful_while_what_it_replaces_can_be_continued() -> None:
     compaction = a_compaction(B, C)
 
-    assert useful([compaction], {"a", "b", "c"}) == [compaction]
-    assert useful([compaction], {"a", "b"}) == []
+    assert still_useful([compaction], {"a", "b", "c"}) == [compaction]
+    assert still_useful([compaction], {"a", "b"}) == []
     half_inline = a_compaction(a_handle("b", 2, is_inline=True), C)
-    assert useful([half_inline], {"c"}) == [half_inline]
+    assert still_useful([half_inline], {"c"}) == [half_inline]
 
 
 def test_it_is_useful_while_what_it_replaces_can_be_taken_over() -> None:
     first, second = a_compaction(B, C), a_compaction(MERGED, D, merged=(a_handle("all", 4),))
 
-    assert useful([second, first], {"b", "c", "d"}) == [first, second]
-    assert useful([second, first], {"c", "d"}) == []
+    assert still_useful([second, first], {"b", "c", "d"}) == [first, second]
+    assert still_useful([second, first], {"c", "d"}) == []
     assert [segment.key for segment in first.files] == ["bc"]
 
 

@@ -22,7 +22,7 @@ from sluice.core.event_time import (
     StageClock,
     combined_watermark,
     known_times,
-    latest,
+    later_times,
     measured_by,
     source_watermark,
     with_idleness,
@@ -296,7 +296,7 @@ def test_a_drained_stage_is_at_the_end_of_time() -> None:
 
 
 def test_the_later_time_of_a_partition_counts() -> None:
-    assert latest({"a": 1, "b": 5}, {"b": 3, "c": 4}) == {"a": 1, "b": 5, "c": 4}
+    assert later_times({"a": 1, "b": 5}, {"b": 3, "c": 4}) == {"a": 1, "b": 5, "c": 4}
 
 
 SOURCE = SourceClock(

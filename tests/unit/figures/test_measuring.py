@@ -8,7 +8,7 @@ from typing import Any
 from sluice.core.answers import Ack, StoreRequests, SubtaskMetrics
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.plan import TaskPlan
-from sluice.figures.measuring import Answered, measured_stages, of_completed
+from sluice.figures.measuring import Answered, measured_stages, stats_of_completed
 from sluice.figures.record import CheckpointStatus, StageStats, SubtaskStatus
 from tests.builders import a_plan
 from tests.property.core.completed_checkpoints import a_completed
@@ -111,11 +111,11 @@ def test_finalization_is_what_came_after_the_latest_ack() -> None:
     stages = [*measured(a=answered("a", 1_100, 1_400), b=answered("b", 1_150, 1_950)).values()]
     done = a_completed(1, PLAN.type, triggered_at_ms=1_000, completed_at_ms=2_000, records=10)
 
-    line = of_completed(done, stages)
+    line = stats_of_completed(done, stages)
 
     assert (line.end_to_end_duration, line.finalization_duration) == (950, 50)
     assert (line.num_acknowledged_subtasks, line.num_subtasks) == (4, 6)
-    assert of_completed(done).end_to_end_duration is None
+    assert stats_of_completed(done).end_to_end_duration is None
 
 
 def test_requests_to_stores_are_summed_and_unknown_where_no_subtask_answered() -> None:

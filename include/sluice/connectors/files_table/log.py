@@ -30,7 +30,7 @@ from sluice.connectors.staged_files import (
     RowFile,
     fence_key,
     manifest_key,
-    name_of,
+    parsed_log_key,
     record_key,
     version_of_record,
 )
@@ -262,7 +262,7 @@ class TableLog:
         start = manifest_key(behind) if behind else ""
         start = manifest_key(since).removesuffix(".json") if since else start
         for listed in self.store.list(MANIFESTS, start_after=start):
-            name = name_of(listed.key)
+            name = parsed_log_key(listed.key)
             if name is not None:
                 yield name
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.core.answers import Committable
 from sluice.declaration.places import Staged
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
-from sluice.protocol.records import Written, checksum_of
+from sluice.protocol.records import ChecksumStream, checksum_of
 from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Staging:
             checksum=written.checksum,
         )
 
-    def write(self, file: str, rows: pa.Table) -> Written:
+    def write(self, file: str, rows: pa.Table) -> ChecksumStream:
         """Write *rows*; the result knows the file's size and checksum.
 
         The table's own settings count as they do for pyiceberg.
@@ -198,7 +198,7 @@ class Staging:
 
         settings = _get_parquet_writer_kwargs(self.table.metadata.properties)
         with self.table.io.new_output(self.location(file)).create(overwrite=True) as stream:
-            written = Written(stream)
+            written = ChecksumStream(stream)
             pq.write_table(rows, written, **settings)
         return written
 

@@ -36,7 +36,7 @@ from sluice.connectors.iceberg.data_files import (
     of_table,
 )
 from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
-from sluice.connectors.staged_sink import named
+from sluice.connectors.staged_sink import errors_of_place
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, RollBack, Unpublished
@@ -130,7 +130,7 @@ class IcebergSink:
 
         for _ in pauses():
             table, before = self._table_and_note()
-            with named(self._name):
+            with errors_of_place(self._name):
                 after = before.publishing(writer, checkpoint_id, parent)
             if after is None:
                 break
@@ -204,7 +204,7 @@ class IcebergSink:
 
         for _ in pauses():
             table, before = self._table_and_note()
-            with named(self._name):
+            with errors_of_place(self._name):
                 after = before.recovered(writer, recovery)
             if after is None:
                 return

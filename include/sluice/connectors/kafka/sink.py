@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from sluice.connectors import staged_sink
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.messages import Header, MessageFormat, Texts, check_sizes
-from sluice.connectors.staged_sink import named
+from sluice.connectors.staged_sink import errors_of_place
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.places import DELETED, RollBack
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
@@ -96,7 +96,7 @@ class KafkaTarget:
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:
         def decide(before: Timeline) -> Write:
-            with named(self._name):
+            with errors_of_place(self._name):
                 after = before.publishing(writer, checkpoint_id, parent)
             return None if after is None else (after, send)
 
@@ -115,7 +115,7 @@ class KafkaTarget:
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         def decide(before: Timeline) -> Write:
-            with named(self._name):
+            with errors_of_place(self._name):
                 after = before.recovered(writer, recovery)
             if after is None:
                 return None

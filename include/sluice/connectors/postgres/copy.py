@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sluice.connectors.columns import check_names, check_no_nul, check_years, holds_nul
+from sluice.connectors.columns import check_names, check_no_nul, check_years, nul_error
 from sluice.connectors.postgres.server import Connection, TableName
 from sluice.declaration.places import RECORD
 from sluice.errors import ConfigurationError
@@ -336,7 +336,7 @@ def check_values(rows: pa.Table) -> None:
         check_years(column, name, "")
         if types.is_nested(column.type):
             if any(text is not None and _holds_nul(text) for text in _texts(column)):
-                raise holds_nul(name, "PostgreSQL's json")
+                raise nul_error(name, "PostgreSQL's json")
         elif types.is_timestamp(column.type):
             _plain_column(column, name)
         elif types.is_string(column.type) or types.is_large_string(column.type):

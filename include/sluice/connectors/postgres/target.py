@@ -26,7 +26,7 @@ from sluice.connectors.postgres.copy import (
 from sluice.connectors.postgres.ledger import LEDGER, Ledger, one_at_a_time
 from sluice.connectors.postgres.rehearsal import Rehearsal, rules_of
 from sluice.connectors.postgres.server import Connection, Server, TableName, check_encoding
-from sluice.connectors.staged_sink import named
+from sluice.connectors.staged_sink import errors_of_place
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.places import RollBack
 from sluice.errors import ConfigurationError
@@ -86,7 +86,7 @@ class PostgresTarget:
     ) -> None:
         with self._locked() as connection:
             before = self.ledger.timeline(connection, min(parent or checkpoint_id, checkpoint_id))
-            with named(self._name):
+            with errors_of_place(self._name):
                 after = before.publishing(writer, checkpoint_id, parent)
             if after is None:
                 return
@@ -108,7 +108,7 @@ class PostgresTarget:
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         with self._locked() as connection:
             before = self.ledger.timeline(connection, recovery.version or 0)
-            with named(self._name):
+            with errors_of_place(self._name):
                 after = before.recovered(writer, recovery)
             if after is None:
                 return

@@ -22,9 +22,8 @@ from sluice.core.requests import Admission, adopted, examine, rest_of_interval_m
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.job.job import Job
-from sluice.job.lineage import lineage_of_tip
+from sluice.job.lineage import lineage_of_tip, load_position
 from sluice.job.places import open_source
-from sluice.job.positions import load_position
 from sluice.store.journal import Head
 
 # That a root was emptied shows only in a listing of the whole journal.
