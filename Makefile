@@ -70,7 +70,7 @@ bytecode: $(READY)
 	@$(PYTEST) -n 0 --collect-only tests > /dev/null || true # It has a bytecode of its own.
 
 $(SPARK_ARCHIVE): $(READY)
-	@$(BIN)/python -m tests.spark_archive
+	@$(BIN)/python -m harness.spark_archive
 
 .PHONY: demo
 demo: setup  ## Run PIPELINE (auctions, or ssh_threats with INPUT and ALLOWLIST) on Airflow, Spark, S3

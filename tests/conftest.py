@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from harness import spark_archive
 from sluice.declaration import project
 from sluice.spark import jvm
-from tests import spark_archive
 from tests.examples import OF_A_PROPERTY, drawn
 
 # Nothing that is imported and collected is garbage; to look for some is half of what that costs.

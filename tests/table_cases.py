@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.jobs import a_pipeline, a_running_job, published_records
+from harness.noted_target import NotedTable
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, RestoreOptions
 from sluice.job.job import Job
-from tests.noted_target import NotedTable
 from tests.subtasks import complete_one, state_records
 
 PLAIN = RestoreOptions()

@@ -70,7 +70,7 @@ class Requirement:
     extra: str
 
     @property
-    def said(self) -> str:
+    def range(self) -> str:
         return f"{self.first} or newer" + (f", below {self.end}" if self.end else "")
 
 

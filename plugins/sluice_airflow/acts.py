@@ -79,7 +79,7 @@ class VerifyOperator(CheckpointOperator):
             note(context, f"stops the job: {planned.message}")
             return {"checkpoint_id": None, "bytes": 0}
         rolls_back = request.options.roll_back_tables
-        tables = [table.told(rolls_back=rolls_back) for table in decision.tables_ahead]
+        tables = [table.sentence(rolls_back=rolls_back) for table in decision.tables_ahead]
         options = [change.made for change in options_after(state, resolved.configuration)]
         note(context, "; ".join([f"would restore {_described(decision)}", *options, *tables]))
         return {
@@ -127,7 +127,7 @@ class RestoreOperator(CheckpointOperator):
         done = f"restored {restored.named}, generation {after.generation}; {after.status.value}"
         params_changed = [f"{name}={value}" for name, value in request.params.items()]
         options = [change.made for change in options_after(state, resolved.configuration)]
-        tables = [table.told(rolls_back=False) for table in restored.tables_ahead]
+        tables = [table.sentence(rolls_back=False) for table in restored.tables_ahead]
         note(context, "; ".join([done, *params_changed, *options, *tables]))
         return {
             "checkpoint_id": restored.checkpoint_id,

@@ -361,7 +361,7 @@ def _when_due(
         pipeline=pipeline.uid,
         interval_s=interval.total_seconds(),
         max_concurrent=pipeline.checkpointing.max_concurrent_checkpoints,
-        pipelines=None if package is None else package.said,
+        pipelines=None if package is None else package.setting,
         cron=None if cron is None else (cron.expression, cron.timezone),
     )
     due = Asset(

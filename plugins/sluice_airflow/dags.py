@@ -96,7 +96,7 @@ def _package(pipelines: str | None, frame: FrameType | None) -> PipelinesPackage
     AIRFLOW.check(__version__)
     caller = frame.f_back.f_globals.get("__file__") if frame is not None and frame.f_back else None
     starts = () if caller is None else (Path(caller).absolute().parent,)
-    return find_pipelines(*starts, said=pipelines)
+    return find_pipelines(*starts, setting=pipelines)
 
 
 def load_scheduled(package: PipelinesPackage | None = None) -> Declarations:

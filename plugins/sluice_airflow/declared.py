@@ -56,7 +56,7 @@ class LatestDeclarations:
         now = time.monotonic()
         if self._stamp is not None and now - self._stamped_at < self._stamp_s:
             return
-        package = find_pipelines(said=self._package)
+        package = find_pipelines(setting=self._package)
         stamp = tuple(_stamp_of(package))
         self._stamped_at = now
         if stamp == self._stamp:

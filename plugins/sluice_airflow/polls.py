@@ -227,16 +227,16 @@ class DueWatch:
         """*watches* is the number of watches that share this process."""
         began, began_at = time.thread_time(), self._clock()
         try:
-            outlook: DueOrWaiting = self._open().look()
+            answer: DueOrWaiting = self._open().poll()
             self._failing_since, self._error_events = None, 0
         except Exception as error:  # noqa: BLE001 - a user's source may raise anything
-            outlook = self._failed(error, began_at)
-        event = self._event(outlook)
+            answer = self._failed(error, began_at)
+        event = self._event(answer)
         last_s, self._cpu_s = self._cpu_s, time.thread_time() - began
         cpu_s = min(last_s, self._cpu_s)  # A poll that imports, or reads a parent, is an exception.
         rest_s = min(cpu_s * REST_FACTOR, LONGEST_REST_S)
         pause_s = max(POLL_S, rest_s, cpu_s * watches / OF_ALL)
-        return PollResult(message=outlook.message, event=event, pause_s=pause_s)
+        return PollResult(message=answer.message, event=event, pause_s=pause_s)
 
     def _open(self) -> NextCheckpoint:
         """The next checkpoint of the job; a new one once the declaration has changed."""
@@ -264,17 +264,17 @@ class DueWatch:
             return Waiting(message=message)
         return Due(message=message, next_id=CheckpointId(0))
 
-    def _event(self, outlook: DueOrWaiting) -> dict[str, str] | None:
-        if not isinstance(outlook, Due):
+    def _event(self, answer: DueOrWaiting) -> dict[str, str] | None:
+        if not isinstance(answer, Due):
             return None
         now, patience_s = self._clock(), max(PATIENCE_S, self._interval_s)
         if self._error_events:
             patience_s = max(
                 patience_s, min(patience_s * 2**self._error_events, LONGEST_PATIENCE_S)
             )
-        is_repeated = outlook.next_id == self._event_for and now - self._event_at < patience_s
+        is_repeated = answer.next_id == self._event_for and now - self._event_at < patience_s
         if is_repeated or self._active_runs() >= self._max_concurrent:
             return None
-        self._event_for, self._event_at = outlook.next_id, now
+        self._event_for, self._event_at = answer.next_id, now
         self._error_events += self._failing_since is not None
-        return {"due": outlook.message}
+        return {"due": answer.message}

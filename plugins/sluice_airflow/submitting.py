@@ -109,7 +109,7 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
         return [
             name.pipeline, str(name.checkpoint_id), name.stage, str(name.attempt),
             "--root", location.root,
-            *(["--pipelines", package.said] if package is not None else []),
+            *(["--pipelines", package.setting] if package is not None else []),
             *(["--endpoint-url", location.endpoint_url] if location.endpoint_url else []),
         ]  # fmt: skip
 

@@ -9,10 +9,10 @@ import pytest
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
+from harness.otlp_collector import http_collector
 from sluice.core.configuration import JobStatus
 from tests.airflow.acts import a_checkpoint, abort, trigger, watch
 from tests.airflow.stand_in import a_job, decline
-from tests.otlp_collector import http_collector
 
 # Airflow's client of StatsD leaves its socket to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(

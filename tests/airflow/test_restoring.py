@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from harness.noted_target import NotedTable
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
@@ -26,7 +27,6 @@ from tests.airflow.acts import (
     watch,
 )
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline, acknowledge, decline
-from tests.noted_target import NotedTable
 from tests.patching import replace_in
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.airflow_api import AirflowApi
+from harness.own_stack import own_stack
 from sluice.devstack import processes, stack
 from sluice.devstack.child import COMPONENT_VARIABLE
 from sluice.devstack.processes import STACK_ID_VARIABLE
@@ -29,7 +30,6 @@ from tests.chaos.under_fire import (
     TIMEOUT,
     uid_of,
 )
-from tests.own_stack import own_stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

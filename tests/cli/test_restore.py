@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, keys_of, published_records, trigger_one
+from harness.noted_target import NotedTable
 from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
@@ -13,7 +14,6 @@ from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
 from tests.builders import ids_of
 from tests.cli.conftest import Sluice
-from tests.noted_target import NotedTable
 from tests.subtasks import a_savepoint, take_checkpoint
 
 ONE = CheckpointId(1)

@@ -50,7 +50,7 @@ def test_a_vacuum_keeps_what_checkpoints_and_savepoints_pin(job: Job, sluice: Sl
 
     assert record["before_version"] <= pinned
     assert published_records(job, pinned) == before
-    assert published_records(job) == list(range(10 * len(results(job).standing("", None).ahead)))
+    assert published_records(job) == list(range(10 * len(results(job).compare("", None).ahead)))
 
 
 def test_a_vacuum_deletes_what_nothing_pins(job: Job, sluice: Sluice) -> None:

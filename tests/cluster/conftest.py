@@ -59,7 +59,7 @@ class Client:
         return ended(self.begin(*arguments))
 
     def job(self, root: str) -> Job:
-        pipeline = load_pipeline("auctions", find_pipelines(said=str(DECLARED)))
+        pipeline = load_pipeline("auctions", find_pipelines(setting=str(DECLARED)))
         return open_job(
             pipeline, StoreLocation(root=root, endpoint_url=self.env["AWS_ENDPOINT_URL_S3"])
         )

@@ -30,17 +30,17 @@ from tests.contract.two_restores import (
 
 
 def what_is_ahead_of_a_version_is_named(case: SinkCase) -> None:
-    assert case.open().standing(JOB.life, None) == TimelineComparison()
+    assert case.open().compare(JOB.life, None) == TimelineComparison()
     publish_in_turn(case, 1, 2, 4)
 
-    def standing(version: int | None) -> TimelineComparison:
-        return case.open().standing(JOB.life, version)
+    def comparison(version: int | None) -> TimelineComparison:
+        return case.open().compare(JOB.life, version)
 
-    assert standing(None) == TimelineComparison(ahead=(1, 2, 4), newest=4)
-    assert standing(1) == TimelineComparison(ahead=(2, 4), newest=4)
-    assert standing(4) == TimelineComparison(newest=4)
-    assert standing(3) == TimelineComparison(ahead=(4,), lacks=True, newest=4)
-    assert standing(5) == TimelineComparison(lacks=True, newest=4)
+    assert comparison(None) == TimelineComparison(ahead=(1, 2, 4), newest=4)
+    assert comparison(1) == TimelineComparison(ahead=(2, 4), newest=4)
+    assert comparison(4) == TimelineComparison(newest=4)
+    assert comparison(3) == TimelineComparison(ahead=(4,), lacks=True, newest=4)
+    assert comparison(5) == TimelineComparison(lacks=True, newest=4)
     assert all(case.open().describe(version) for version in (1, 2, 4))
 
 
@@ -78,7 +78,7 @@ def a_table_that_can_be_rolled_back_is_and_another_says_that_it_cannot(case: Sin
     for _ in range(2):
         case.open().recover(RESTORED, to_the_first)
         assert seen(case) == rows(1)
-    assert case.open().standing(JOB.life, 1).ahead == ()
+    assert case.open().compare(JOB.life, 1).ahead == ()
     publish(case.open(), 4, 1, rows(2, 4), RESTORED)
     assert seen(case) == rows(1, 2, 4)
     case.open().recover(RESTORED, to_the_first)  # The same restore, by a process that was slow.
@@ -103,7 +103,7 @@ def an_empty_table_can_always_be_rolled_back(case: SinkCase) -> None:
 
     case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
 
-    assert case.open().standing(JOB.life, 1) == TimelineComparison(newest=2)
+    assert case.open().compare(JOB.life, 1) == TimelineComparison(newest=2)
     publish(case.open(), 3, 1, rows(3), RESTORED)
     assert seen(case) == rows(3)
     assert not case.open().is_empty()
@@ -118,12 +118,12 @@ def a_table_that_went_back_is_known_to_lack_what_is_restored_then(case: SinkCase
     forward = Recovery(version=3, through=3)
 
     if how is RollBack.BY_NEXT_COMMIT:  # Its manifests are still there.
-        assert not case.open().standing(JOB.life, 3).lacks
+        assert not case.open().compare(JOB.life, 3).lacks
         case.open().recover(RESTORED_AGAIN, forward)
         publish(case.open(), 4, 3, rows(4), RESTORED_AGAIN)
         assert seen(case) == rows(1, 2, 3, 4)
         return
-    assert case.open().standing(JOB.life, 3).lacks
+    assert case.open().compare(JOB.life, 3).lacks
     with pytest.raises(TableMismatch, match="does not show checkpoint 3"):
         case.open().recover(RESTORED_AGAIN, forward)
     with pytest.raises(TableMismatch, match="continues checkpoint 3"):
@@ -138,7 +138,7 @@ def a_table_that_went_back_is_known_to_lack_what_is_restored_then(case: SinkCase
 def a_checkpoint_is_not_published_over_a_missing_one(case: SinkCase) -> None:
     """The place was put back: the job has published 2, and the table has nothing of it."""
     publish(case.open(), 1, None, rows(1))
-    assert case.open().standing(JOB.life, 2).lacks
+    assert case.open().compare(JOB.life, 2).lacks
     with pytest.raises(TableMismatch, match="continues checkpoint 2"):
         publish(case.open(), 3, 2, rows(3))
     assert seen(case) == rows(1)
@@ -181,8 +181,8 @@ def a_checkpoint_left_behind_and_chosen_again_is_published_by_that_restore_alone
 
 def a_second_life_is_refused_where_the_first_ones_rows_are(case: SinkCase) -> None:
     publish_in_turn(case, 1, 2)
-    standing = case.open().standing(ANEW.life, None)
-    assert standing == TimelineComparison(ahead=(1, 2), other_life=JOB.life, newest=2)
+    comparison = case.open().compare(ANEW.life, None)
+    assert comparison == TimelineComparison(ahead=(1, 2), other_life=JOB.life, newest=2)
     assert not case.open().is_empty()
 
     for writer, checkpoint_id in ((ANEW, 1), (ANEW, 3)):
@@ -208,7 +208,7 @@ def a_second_life_takes_an_empty_table_over(case: SinkCase) -> None:
         case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
     case.open().recover(ANEW, taken)
     assert seen(case) == rows(7)
-    assert case.open().standing(ANEW.life, 2) == TimelineComparison(newest=2)
+    assert case.open().compare(ANEW.life, 2) == TimelineComparison(newest=2)
 
 
 def a_second_life_has_the_first_ones_rows_rolled_back(case: SinkCase) -> None:
@@ -218,7 +218,7 @@ def a_second_life_has_the_first_ones_rows_rolled_back(case: SinkCase) -> None:
         with pytest.raises(ConfigurationError, match="cannot be rolled back"):
             case.open().recover(ANEW, taken)
         assert seen(case) == rows(1, 2)
-        assert case.open().standing(ANEW.life, None).other_life == JOB.life
+        assert case.open().compare(ANEW.life, None).other_life == JOB.life
         return
     case.open().recover(ANEW, taken)
     assert seen(case) == []

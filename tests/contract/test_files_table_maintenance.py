@@ -86,7 +86,7 @@ def test_no_version_changes_when_files_are_merged(store: ObjectStore, form: dict
     assert table.unpublished().staged == ()
     publish(table, 9, table.versions()[-1], rows(9))
     assert shown(table) == before[table.versions()[-2]] + counted(rows(9))
-    assert table.standing(JOB.life, 4).ahead == table.versions()[4:]
+    assert table.compare(JOB.life, 4).ahead == table.versions()[4:]
 
 
 @each_form
@@ -105,10 +105,10 @@ def test_after_a_vacuum_what_is_kept_is_as_it_was(store: ObjectStore, form: dict
         assert not [one.key for one in store.list("data/") if one.key < f"data/{8:020d}"]
     with pytest.raises(ConfigurationError, match="has no version 4; it has 8, 9"):
         table.read(4)
-    assert table.standing(JOB.life, 4).lacks
+    assert table.compare(JOB.life, 4).lacks
     with pytest.raises(TableMismatch, match="does not show checkpoint 4, which the job continues"):
         table.recover(RESTORED, Recovery(version=4, through=9, roll_back=True))
-    assert table.standing(JOB.life, None).ahead == (8, 9)
+    assert table.compare(JOB.life, None).ahead == (8, 9)
     assert table.vacuum(8, grace_ms=0).versions == ()
     publish(table, 10, 9, rows(10))
     assert shown(table) == before[9] + counted(rows(10))

@@ -373,7 +373,7 @@ def test_what_has_expired_is_still_noted_and_cannot_be_rolled_back(
     expire_all_but_the_head(tmp_path)
 
     case.open().commit(JOB, 2, 1, [staged])
-    assert case.open().standing(JOB.life, None).ahead == (1, 2, 3)
+    assert case.open().compare(JOB.life, None).ahead == (1, 2, 3)
     assert "has expired" in case.open().describe(1)
     for version in (1, 2):
         with pytest.raises(ConfigurationError, match="cannot be rolled back"):
@@ -393,7 +393,7 @@ def test_a_table_that_somebody_emptied_is_rolled_back_whatever_has_expired(
     case.open().recover(ANEW, taken)
     publish(case.open(), 3, None, rows(3), ANEW)
 
-    assert case.open().standing(ANEW.life, None) == TimelineComparison(ahead=(3,), newest=3)
+    assert case.open().compare(ANEW.life, None) == TimelineComparison(ahead=(3,), newest=3)
     assert seen(case) == rows(3)
 
 

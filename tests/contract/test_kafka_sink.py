@@ -1,6 +1,6 @@
 """A Kafka topic keeps every sink's promises, as a stranger with read_committed sees it.
 
-With transactions on ``tests.kafka_broker.Broker``, for librdkafka's mock cluster shows aborted
+With transactions on ``harness.kafka_broker.Broker``, for librdkafka's mock cluster shows aborted
 messages and fences nobody, and on a real broker where ``SLUICE_TEST_KAFKA`` names one.
 
 Messages that librdkafka would refuse to send are refused before, the same ones to the byte.  Of a
@@ -23,6 +23,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from harness.kafka_broker import running_broker
+from harness.kafka_cluster import IF_REAL, Place, place
 from sluice.connectors.kafka.cluster import DEFAULT_MAX_MESSAGE_BYTES, Cluster
 from sluice.connectors.kafka.declared import AvroValue, KafkaTopic
 from sluice.connectors.kafka.messages import (
@@ -58,8 +60,6 @@ from tests.contract.sink_rules import (
     UPSERT_RULES,
     coordinators_that_commit_at_once_publish_once,
 )
-from tests.kafka_broker import running_broker
-from tests.kafka_cluster import IF_REAL, Place, place
 
 
 @pytest.fixture(scope="module", params=["broker", IF_REAL])
@@ -185,7 +185,7 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
 
     assert type(sleeping.exception()) is FencedError
     assert seen(case) == rows(1, 4)
-    assert case.open().standing(JOB.life, None).ahead == (1, 4)
+    assert case.open().compare(JOB.life, None).ahead == (1, 4)
 
 
 def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_a_coordinator_that_is_killed_is_followed_by_one_that_commits(
     sent = expected * 2 if is_sent_again else expected
     assert seen(case) == rows(1) + sorted(sent, key=lambda row: row["id"])
     publish(case.open(), 3, 2, rows(3))
-    assert case.open().standing(JOB.life, None).ahead == (1, 2, 3)
+    assert case.open().compare(JOB.life, None).ahead == (1, 2, 3)
 
 
 def test_what_was_sent_and_aborted_is_there_for_those_who_read_uncommitted(

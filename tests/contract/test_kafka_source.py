@@ -1,6 +1,6 @@
 """Kafka as a source: every committed record is in one epoch, once, and a slice never changes.
 
-On librdkafka's mock cluster and on ``tests.kafka_broker.Broker``, which has transactions, and on a
+On librdkafka's mock cluster, on ``harness.kafka_broker.Broker``, which has transactions, and on a
 real broker where ``SLUICE_TEST_KAFKA`` names one.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from harness.kafka_cluster import IF_REAL, Place, place
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.declared import Json, Kafka, Raw
 from sluice.connectors.kafka.source import KafkaSource
@@ -21,7 +22,6 @@ from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
 from sluice.errors import ConfigurationError, StoreUnavailable
 from tests.contract.source_rules import Row, checked
-from tests.kafka_cluster import IF_REAL, Place, place
 
 
 @pytest.fixture(scope="module", params=["mock", "broker", IF_REAL])

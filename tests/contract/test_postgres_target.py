@@ -281,7 +281,7 @@ def test_a_look_at_a_table_that_was_never_written_makes_nothing(
 ) -> None:
     sink = sink_of(database, table, root)
 
-    assert (sink.is_published(1), sink.standing(JOB.life, None)) == (False, TimelineComparison())
+    assert (sink.is_published(1), sink.compare(JOB.life, None)) == (False, TimelineComparison())
     with closing(database.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s)", [f"{table.partition('.')[0]}.sluice_ledger"])
         assert cursor.fetchone() == (None,)
@@ -299,8 +299,8 @@ def test_sinks_of_one_schema_keep_their_notes_apart(
     publish(first.open(), 5, 1, rows(5))
     publish(second.open(), 2, None, rows(2))
 
-    assert first.open().standing(JOB.life, None).ahead == (1, 5)
-    assert second.open().standing(JOB.life, None).ahead == (2,)
+    assert first.open().compare(JOB.life, None).ahead == (1, 5)
+    assert second.open().compare(JOB.life, None).ahead == (2,)
     assert [row_ids(one) for one in (first, second)] == [[1, 5], [2]]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_running_job
+from harness.kafka_cluster import Place, place
 from harness.no_spark import stages_without_spark
 from harness.postgres_database import Database
 from sluice.coordinator.completion import finalize
@@ -32,7 +33,6 @@ from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
 from tests.contract.test_kafka_sink import records
 from tests.iceberg_catalog import TABLE, loaded, properties
-from tests.kafka_cluster import Place, place
 
 COUNT, EPOCHS = "per_auction", 3
 KEY = "bid_auction"  # Null in an event that is no bid, and a key like any other.

@@ -39,7 +39,7 @@ class Job:
         recovery = Recovery(version=version, through=self.newest, roll_back=does_roll_back)
         lacks = self.how is not RollBack.BY_NEXT_COMMIT and version not in self.shown
         ahead = {one for one in self.shown if one > version}
-        assert self.case.open().standing(JOB.life, version).lacks == lacks
+        assert self.case.open().compare(JOB.life, version).lacks == lacks
         if lacks:
             with pytest.raises(TableMismatch, match=f"does not show checkpoint {version}"):
                 self.case.open().recover(self._writer, recovery)

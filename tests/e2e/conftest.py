@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.airflow_api import AirflowApi
+from harness.own_stack import own_stack
 from sluice.devstack.stack import Stack, StackOptions
-from tests.own_stack import own_stack
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

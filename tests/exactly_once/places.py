@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pyiceberg.catalog import load_catalog
 
+from harness.kafka_cluster import Place, place
 from harness.postgres_database import Database, running_postgres
 from tests import iceberg_catalog
-from tests.kafka_cluster import Place, place
 
 
 class Places:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from harness.counting import measure, request_table
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.store.open import StoreLocation
-from tests.counting import measure, request_table
 
 BUDGET = {
     "trigger": 6,

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 
 from harness.jobs import a_pipeline, a_running_job, trigger_one
+from harness.otlp_collector import grpc_collector, http_collector
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
 from sluice.surface.monitoring import send_trace
-from tests.otlp_collector import grpc_collector, http_collector
 from tests.subtasks import take_checkpoint
 
 COLLECTORS = {"http/protobuf": http_collector, "grpc": grpc_collector}

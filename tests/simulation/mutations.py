@@ -546,7 +546,7 @@ def refuse_everything_while_it_is_paused(patch: pytest.MonkeyPatch) -> None:
         if not state.timing.is_paused:
             return examine(state, request, now_ms)
         reason = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
-        return Examination(standing=Admission.REJECTED, after=state, reason=reason)
+        return Examination(admission=Admission.REJECTED, after=state, reason=reason)
 
     replace_everywhere(patch, examine, examining)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.spark_archive import java_options
+from harness.spark_archive import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,6 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from harness.kafka_broker import Broker, running_broker
 from harness.key_groups import key_group_of, subtask_of
 from harness.postgres_database import Database, running_postgres
 from sluice.core.completed import CheckpointMetadata
@@ -51,7 +52,6 @@ from sluice.spark.tasks import Frame, StageRun
 from sluice.state.key_hash import key_hash
 from sluice.state.segments import HASH, to_frame
 from sluice.store.open import StoreLocation
-from tests.kafka_broker import Broker, running_broker
 from tests.property.operators.played import a_stage
 from tests.spark.folder_job import a_submitted_job, completed_epochs
 from tests.spark.ways.arrow_places import Iceberg, ParquetFolder

@@ -118,7 +118,7 @@ def test_the_cause_of_a_failure_is_what_was_raised(spark: SparkSession, made: Ma
         made(spark).mapped(fails, pa.schema([("id", pa.int64())])).collected()
 
     cause = root_cause(str(caught.value))
-    assert cause.said == "ValueError: the price of lot 7 is negative"
+    assert cause.summary == "ValueError: the price of lot 7 is negative"
 
 
 @either

@@ -551,7 +551,7 @@ def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
     for change in plan.changed_options:
         print_line(change.made)
     for ahead in plan.tables_ahead:
-        print_line(ahead.told(rolls_back=rolls_back))
+        print_line(ahead.sentence(rolls_back=rolls_back))
 
 
 def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) -> None:
@@ -565,7 +565,7 @@ def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) ->
     for change in result.changed_options:
         print_line(change.made)
     for ahead in result.tables_ahead:
-        print_line(ahead.told(rolls_back=False))
+        print_line(ahead.sentence(rolls_back=False))
 
 
 def _named(checkpoint_id: int | None, origin: str | None) -> str:

@@ -177,7 +177,7 @@ def libraries_finding(extra: str, found: Mapping[Requirement, str | None]) -> Fi
     what = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
     check = what if extra else "libraries"
     misfits = [
-        f"{one.library} {installed} is not {one.said}"
+        f"{one.library} {installed} is not {one.range}"
         for one, installed in found.items()
         if installed is not None and not is_within(installed, first=one.first, end=one.end)
     ]

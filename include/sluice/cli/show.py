@@ -421,7 +421,7 @@ def _print_remarks(snapshot: Snapshot) -> None:
     for problem in snapshot.problems:
         print_line(f"{snapshot.name} cannot be restored: {problem}")
     for ahead in snapshot.tables_ahead:
-        print_line(f"{snapshot.name}: {ahead.told(rolls_back=False)}")
+        print_line(f"{snapshot.name}: {ahead.sentence(rolls_back=False)}")
 
 
 def side_output_rows(

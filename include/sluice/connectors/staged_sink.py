@@ -212,8 +212,8 @@ class StagedSink(CheckpointListener):
     def is_published(self, checkpoint_id: int) -> bool:
         return self.target.timeline().shows(checkpoint_id)
 
-    def standing(self, life: str, version: int | None) -> TimelineComparison:
-        return self.target.timeline().standing(life, version)
+    def compare(self, life: str, version: int | None) -> TimelineComparison:
+        return self.target.timeline().compare(life, version)
 
     def is_empty(self) -> bool:
         return self.target.is_empty()

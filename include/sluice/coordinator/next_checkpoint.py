@@ -1,4 +1,4 @@
-"""The outlook of a job: what its next periodic checkpoint waits for, asked without any write.
+"""What the next periodic checkpoint of a job waits for, asked without any write.
 
     Waiting --the interval is over, and a source has records--> Due
     Waiting --a tick has come, and a source has records-------> Due
@@ -83,7 +83,7 @@ class NextCheckpoint:
         self._work: _WorkAfterBarrier | None = None
         self._polls = 0
 
-    def look(self) -> DueOrWaiting:
+    def poll(self) -> DueOrWaiting:
         """Raises any SluiceError that ``trigger`` would raise: the store, a source, a parent."""
         head = self._newest()
         state, now_ms = head.state, self._job.clock()
@@ -94,9 +94,9 @@ class NextCheckpoint:
         tick_ms = 0 if self._latest_tick_ms is None else self._latest_tick_ms()
         if tick_ms and max(state.last_triggered_at_ms or 0, self._passed_ms) >= tick_ms:
             return Waiting(message="waiting for the next tick of the clock")
-        request = CheckpointRequest(request_id="outlook", is_periodic=True, requested_at_ms=now_ms)
+        request = CheckpointRequest(request_id="next", is_periodic=True, requested_at_ms=now_ms)
         examined = examine(state, request, now_ms)
-        if examined.standing is not Admission.RUNS:
+        if examined.admission is not Admission.RUNS:
             return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
         rest_ms = rest_before_event_ms(state, self._interval_ms, now_ms) - self._lead_ms
         if rest_ms > 0:

@@ -80,7 +80,7 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
     if queued not in after.queue:
         _require_running(job, after)
         examined = examine(after, queued, queued.requested_at_ms)
-        if examined.standing is Admission.REJECTED and examined.reason is not None:
+        if examined.admission is Admission.REJECTED and examined.reason is not None:
             raise ConfigurationError(f"{examined.reason.value}: {examined.message}")
         raise FencedError(f"job {job.pipeline.uid!r} was restored at this moment; ask again")
     log.info(

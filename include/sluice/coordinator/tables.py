@@ -44,13 +44,13 @@ def compare_tables_to_restore(
     found: list[TableComparison] = []
     for uid, sink in open_sinks(job, configuration.params).items():
         version, *before = pinned.get(uid) or [None]
-        standing, owed = sink.standing(state.life, version), None
-        if metadata is not None and is_foreign and standing.other_life != metadata.life:
-            version, standing = None, sink.standing(state.life, None)
-        elif before and standing.lacks:
+        comparison, owed = sink.compare(state.life, version), None
+        if metadata is not None and is_foreign and comparison.other_life != metadata.life:
+            version, comparison = None, sink.compare(state.life, None)
+        elif before and comparison.lacks:
             owed, version = version, before[0]
-            standing = sink.standing(state.life, version)
-        compared = _table_comparison(job, state, uid, sink, version, standing)
+            comparison = sink.compare(state.life, version)
+        compared = _table_comparison(job, state, uid, sink, version, comparison)
         found.append(replace(compared, owed=None if owed is None else CheckpointId(owed)))
     return tuple(found)
 
@@ -78,7 +78,7 @@ def compare_tables_to_submit(
     The job has no life yet, so the latest life of its own journal counts as another one, too.
     """
     return tuple(
-        _table_comparison(job, state, uid, sink, None, sink.standing("", None))
+        _table_comparison(job, state, uid, sink, None, sink.compare("", None))
         for uid, sink in open_sinks(job, configuration.params).items()
     )
 
@@ -112,18 +112,18 @@ def _table_comparison(
     uid: str,
     sink: Sink,
     version: int | None,
-    standing: TimelineComparison,
+    comparison: TimelineComparison,
 ) -> TableComparison:
-    is_odd = standing.lacks or standing.other_life != ""
-    every = sink.standing(state.life, None).ahead if is_odd and version is not None else ()
-    shown = (every or standing.ahead)[-1:] if is_odd else ()
+    is_odd = comparison.lacks or comparison.other_life != ""
+    every = sink.compare(state.life, None).ahead if is_odd and version is not None else ()
+    shown = (every or comparison.ahead)[-1:] if is_odd else ()
     return TableComparison(
         sink=uid,
         version=version,
-        standing=standing,
+        comparison=comparison,
         shown=shown[0] if shown else None,
-        is_empty=standing.other_life != "" and sink.is_empty(),
-        is_of_earlier_life=standing.other_life in (state.life, *state.earlier_lives),
+        is_empty=comparison.other_life != "" and sink.is_empty(),
+        is_of_earlier_life=comparison.other_life in (state.life, *state.earlier_lives),
         is_side_output=uid not in job.pipeline.sinks,
         can_roll_back=sink.rolls_back is not RollBack.NEVER,
         rolls_back_by_itself=sink.rolls_back is RollBack.BY_NEXT_COMMIT,

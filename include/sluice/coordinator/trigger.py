@@ -163,7 +163,7 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
         name = request.savepoint_name
         if name is not None:
             require_free_name(job, name, head.state, request_id=request.request_id)
-        runs_now = examined.standing is Admission.RUNS
+        runs_now = examined.admission is Admission.RUNS
         plan = write_plan(job, head, request, barriers) if runs_now else None
     except SluiceError as error:
         _withdraw(job, head, request, error)
@@ -278,7 +278,7 @@ def _journal(
 def _not_triggered(
     request: CheckpointRequest, examined: Examination, queued_because: str
 ) -> Queued | NotTriggered:
-    if examined.standing is not Admission.REJECTED:
+    if examined.admission is not Admission.REJECTED:
         return Queued(request_id=request.request_id, message=queued_because)
     return NotTriggered(
         reason=examined.reason, message=examined.message, retry_in_ms=examined.retry_in_ms

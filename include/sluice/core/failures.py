@@ -177,12 +177,12 @@ class Cause:
     ``is_transient``: the cause may pass, and the same call succeed later.
     """
 
-    said: str
+    summary: str
     place: str = ""
     is_transient: bool = False
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.said}" if self.place else self.said
+        return f"{self.place}: {self.summary}" if self.place else self.summary
 
 
 def root_cause(text: str) -> Cause:

@@ -51,13 +51,13 @@ class Admission(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """A request's ``standing``.
+    """A request's ``admission``.
 
     ``after`` is the state with the queue reviewed, ``head`` the request that may start now, and
     ``retry_in_ms`` when the periodic timer is to fire again.
     """
 
-    standing: Admission
+    admission: Admission
     after: CoordinatorState
     head: CheckpointRequest | None = None
     reason: CheckpointFailureReason | None = None
@@ -121,7 +121,7 @@ def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transit
         or state.owes_a_restore
     )
     examined = examine(state, request, plan.triggered_at_ms)
-    if is_stale or examined.standing is not Admission.RUNS:
+    if is_stale or examined.admission is not Admission.RUNS:
         return refused(state)
     pending = PendingCheckpoint.of(
         plan,
@@ -195,8 +195,8 @@ def _decide(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
     for rejection in decision.rejected:
         if rejection.request.request_id == request.request_id:
             return _dropped(state, after, rejection.reason, decision)
-    standing = Admission.RUNS if is_head else Admission.WAITS
-    return Examination(standing=standing, after=after, head=head, message=_why_it_waits(state))
+    admission = Admission.RUNS if is_head else Admission.WAITS
+    return Examination(admission=admission, after=after, head=head, message=_why_it_waits(state))
 
 
 def _limits(state: CoordinatorState) -> Limits:
@@ -248,7 +248,7 @@ def _why_it_waits(state: CoordinatorState) -> str:
 def _rejected(
     state: CoordinatorState, reason: CheckpointFailureReason, message: str
 ) -> Examination:
-    return Examination(standing=Admission.REJECTED, after=state, reason=reason, message=message)
+    return Examination(admission=Admission.REJECTED, after=state, reason=reason, message=message)
 
 
 def _is_pending(state: CoordinatorState, request: CheckpointRequest) -> bool:

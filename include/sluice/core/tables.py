@@ -1,4 +1,4 @@
-"""The standing of each sink's table against what a job would continue, and what becomes of it.
+"""The comparison of each sink's table against what a job would continue, and what becomes of it.
 
 A table shows what is continued and no more, is ahead of it, lacks it, or is of another life
 (docs/adr/0016-time-line-of-a-table.md).  A restore or a submission decides once, from these
@@ -31,7 +31,7 @@ class TableAhead:
         plural = "s" if count > 1 else ""
         return f"table {self.sink!r} is ahead by {count} checkpoint{plural} ({ids})"
 
-    def told(self, *, rolls_back: bool) -> str:
+    def sentence(self, *, rolls_back: bool) -> str:
         """A sentence for a person about what becomes of the table."""
         if rolls_back:
             return f"{self}, and is rolled back"
@@ -52,7 +52,7 @@ class TableComparison:
 
     sink: str
     version: int | None
-    standing: TimelineComparison
+    comparison: TimelineComparison
     shown: int | None = None
     is_empty: bool = False
     is_of_earlier_life: bool = False
@@ -68,22 +68,22 @@ class TableComparison:
         In a files table, whose fences sort by generation, a gap of one makes the first fence of
         this life sort behind those of another journal's.
         """
-        is_foreign = self.standing.other_life != "" and not self.is_of_earlier_life
-        return self.standing.newest + (is_foreign and self.rolls_back_by_itself)
+        is_foreign = self.comparison.other_life != "" and not self.is_of_earlier_life
+        return self.comparison.newest + (is_foreign and self.rolls_back_by_itself)
 
     @property
     def is_of_others(self) -> bool:
         """Whether it has rows of another life that do not give way by themselves."""
         gives_way = self.is_empty or (self.is_of_earlier_life and self.rolls_back_by_itself)
-        return bool(self.standing.other_life) and not gives_way
+        return bool(self.comparison.other_life) and not gives_way
 
     @property
     def ahead(self) -> TableAhead | None:
-        if not self.standing.ahead:
+        if not self.comparison.ahead:
             return None
         return TableAhead(
             sink=self.sink,
-            checkpoints=self.standing.ahead,
+            checkpoints=self.comparison.ahead,
             can_roll_back=self.can_roll_back,
             rolls_back_by_itself=self.rolls_back_by_itself,
         )
@@ -94,15 +94,19 @@ class TableComparison:
         if roll_back and (self.ahead or self.is_of_others) and not self.can_roll_back:
             what = str(self.ahead or f"table {self.sink!r} {shows}")
             return f"{what}, and it cannot be rolled back; restore without rolling tables back"
-        if self.standing.other_life and self.owed is not None and self.owed <= self.standing.newest:
+        if (
+            self.comparison.other_life
+            and self.owed is not None
+            and self.owed <= self.comparison.newest
+        ):
             return (
                 f"checkpoint {self.owed} was not published to table {self.sink!r} before life "
-                f"{self.standing.other_life!r} took it over, which may have used its id; restore "
+                f"{self.comparison.other_life!r} took it over, which may have used its id; restore "
                 "an earlier checkpoint"
             )
         if accepts:
             return None
-        if self.standing.lacks:
+        if self.comparison.lacks:
             return (
                 f"table {self.sink!r} lacks checkpoint {self.version}, which the job would "
                 f"continue: it {shows}; restore a checkpoint that it shows, or accept tables as "
@@ -110,7 +114,7 @@ class TableComparison:
             )
         if self.is_of_others and not roll_back:
             return (
-                f"table {self.sink!r} {shows}, which life {self.standing.other_life!r} of a job "
+                f"table {self.sink!r} {shows}, which life {self.comparison.other_life!r} of a job "
                 "wrote; give each job a table of its own, roll tables back, which takes those rows "
                 "away, or accept tables as they are, which goes on behind them"
             )
@@ -118,8 +122,8 @@ class TableComparison:
 
     def continued(self, *, accepts: bool) -> int | None:
         """The version that the job continues, where there is no ``problem``."""
-        is_behind_others = bool(self.standing.other_life) and self.version is None
-        if accepts and (self.standing.lacks or is_behind_others):
+        is_behind_others = bool(self.comparison.other_life) and self.version is None
+        if accepts and (self.comparison.lacks or is_behind_others):
             return self.shown
         return self.version
 
@@ -176,9 +180,9 @@ def decide_tables(
         roll_back=roll_back,
         accepts=accepts,
         replaces={
-            table.sink: (table.standing.other_life,)
+            table.sink: (table.comparison.other_life,)
             for table in tables
-            if table.standing.other_life
+            if table.comparison.other_life
         },
     )
 

@@ -64,7 +64,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineComparison:
-    """The standing of a table against a version that a job would continue.
+    """A table compared with a version that a job would continue.
 
     ``ahead`` are the checkpoints shown after it, oldest first; ``lacks``: the version itself is not
     shown.  ``other_life`` wrote the table last, and is not the job's; empty if there is none.  No
@@ -122,7 +122,7 @@ class Timeline:
         for first, last in self.published:
             yield from range(max(first, (version or 0) + 1), last + 1)
 
-    def standing(self, life: str, version: int | None) -> TimelineComparison:
+    def compare(self, life: str, version: int | None) -> TimelineComparison:
         return TimelineComparison(
             ahead=tuple(self.after(version)),
             lacks=version is not None and not self._notes(version),

@@ -353,7 +353,7 @@ class Sink(Protocol):
     @property
     def rolls_back(self) -> RollBack: ...
 
-    def standing(self, life: str, version: int | None) -> TimelineComparison:
+    def compare(self, life: str, version: int | None) -> TimelineComparison:
         """A comparison of the table with the *version* that a job of *life* would continue."""
         ...
 

@@ -65,7 +65,7 @@ class PipelinesPackage:
     dags: tuple[str, ...] = ()
 
     @property
-    def said(self) -> str:
+    def setting(self) -> str:
         """A value of ``SLUICE_PIPELINES`` that does not depend on the working directory."""
         return self.name if self.folder is None else str(self.folder)
 
@@ -106,10 +106,10 @@ class Declarations:
 
 
 def find_pipelines(
-    *starts: Path, said: str | None = None, env: Mapping[str, str] = os.environ
+    *starts: Path, setting: str | None = None, env: Mapping[str, str] = os.environ
 ) -> PipelinesPackage:
-    """The package that *said* names, or the environment, or the nearest pyproject.toml that names
-    one, upwards from each of *starts* and then from the working directory.
+    """The package that *setting* names, or the environment, or the nearest pyproject.toml that
+    names one, upwards from each of *starts* and then from the working directory.
 
     A relative folder is relative to the first start, to the working directory, or to the
     pyproject.toml that names it.
@@ -118,8 +118,8 @@ def find_pipelines(
         ConfigurationError: a folder is not there, or its name cannot be imported.
     """
     starts = (*starts, Path.cwd())
-    if said:
-        package = _named(said, starts[0], "")
+    if setting:
+        package = _named(setting, starts[0], "")
     elif text := env.get(PIPELINES_VARIABLE, ""):
         package = _named(text, starts[-1], f" (in {PIPELINES_VARIABLE})")
     else:

@@ -324,10 +324,10 @@ def failure_cause(error: BaseException) -> Cause:
     if kind.__module__.startswith(_SPARK):
         found = root_cause(str(error))
         place = found.place or _user_place(error)
-        return Cause(found.said, place, is_transient=found.is_transient)
+        return Cause(found.summary, place, is_transient=found.is_transient)
     found = root_cause("".join(traceback.format_exception(error)))
     is_transient = isinstance(error, StoreUnavailable)
-    return Cause(found.said, found.place, is_transient=is_transient)
+    return Cause(found.summary, found.place, is_transient=is_transient)
 
 
 def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:

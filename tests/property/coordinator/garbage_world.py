@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from harness.hooked import Crash, crashing
 from harness.jobs import ManualClock, a_pipeline, a_running_job, results
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, overtake, watch
@@ -34,7 +35,6 @@ from sluice.core.restoring import (
 from sluice.core.state import CoordinatorState
 from sluice.errors import FencedError, NotYetAcknowledged, SluiceError
 from sluice.job.job import Job
-from tests.hooked import Crash, crashing
 from tests.subtasks import acknowledge, in_flight_records, state_records
 
 STAGES = ("count_bids", "rank_bids", "best_bids")

@@ -13,8 +13,8 @@ import os
 
 import pytest
 
+from harness.hooked import hooked
 from sluice.coordinator.garbage import Orphans, collect_garbage, find_orphans
-from tests.hooked import hooked
 from tests.property.coordinator.garbage_world import World
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "3"))

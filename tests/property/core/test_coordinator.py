@@ -188,7 +188,7 @@ class Coordinator(RuleBasedStateMachine):
     def look_after(self, request: CheckpointRequest) -> None:
         """As the owner of a request does: ask, and trigger when told to."""
         self.say(CheckpointRequested(**self.about, request=request))
-        if examine(self.state, request, self.about["at_ms"]).standing is not Admission.RUNS:
+        if examine(self.state, request, self.about["at_ms"]).admission is not Admission.RUNS:
             return
         plan = self.a_plan_for(request)
         stale = [

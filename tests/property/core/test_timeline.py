@@ -115,8 +115,8 @@ class Table(RuleBasedStateMachine):
         chosen = [None, *job.parents][choice % (len(job.parents) + 1)]
         is_published = chosen is None or chosen in job.published
         version = chosen if chosen is None or is_published else job.parents[chosen]
-        standing = self.timeline.standing(job.life, version)
-        if not accepts and (standing.lacks or (standing.other_life and not roll_back)):
+        comparison = self.timeline.compare(job.life, version)
+        if not accepts and (comparison.lacks or (comparison.other_life and not roll_back)):
             return  # The person was told.
         job.generation += 1
         job.continues = chosen
@@ -214,15 +214,15 @@ class Table(RuleBasedStateMachine):
         accepts: bool,
     ) -> None:
         """What a restore owes to the table as it stands."""
-        standing = self.timeline.standing(job.life, version)
-        job.newest = max(job.newest, standing.newest)
+        comparison = self.timeline.compare(job.life, version)
+        job.newest = max(job.newest, comparison.newest)
         job.owed = Recovery(
             version=version,
             through=job.newest,
             continues=continues,
             roll_back=roll_back,
             accepts=accepts,
-            replaces=(standing.other_life,) if standing.other_life else (),
+            replaces=(comparison.other_life,) if comparison.other_life else (),
         )
 
 

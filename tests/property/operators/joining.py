@@ -18,12 +18,7 @@ from sluice.declaration.nodes import Input, StageNode
 from sluice.operators.operator import EpochTime, Outcome
 from tests.property.operators.barriers import rising
 from tests.property.operators.played import EPOCH, MS
-from tests.property.operators.subtask import (
-    Epoch,
-    Row,
-    Subtask,
-    in_chunks,
-)
+from tests.property.operators.subtask import Epoch, Row, Subtask, in_chunks
 
 INSTANT = pl.Datetime("us", "UTC")
 LEFT = pl.Schema(

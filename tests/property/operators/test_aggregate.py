@@ -40,13 +40,7 @@ from tests.property.operators.played import (
     rows,
     seeds,
 )
-from tests.property.operators.subtask import (
-    INPUT,
-    Epoch,
-    Row,
-    Subtask,
-    check_content_alone_decides,
-)
+from tests.property.operators.subtask import INPUT, Epoch, Row, Subtask, check_content_alone_decides
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

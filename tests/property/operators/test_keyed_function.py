@@ -32,12 +32,7 @@ from sluice.operators.operator import EpochTime
 from tests.examples import examples
 from tests.property.operators.barriers import rising
 from tests.property.operators.played import EPOCH, a_stage, ids, names, play, seeds
-from tests.property.operators.subtask import (
-    Epoch,
-    Subtask,
-    a_hash,
-    check_content_alone_decides,
-)
+from tests.property.operators.subtask import Epoch, Subtask, a_hash, check_content_alone_decides
 from tests.property.state.keyed_script import MS, RESULT, Script, Spread, repr_of
 
 TTL_MS = 100

@@ -18,12 +18,7 @@ from sluice.operators.joins import KeyedLookupOperator
 from sluice.operators.operator import WEIGHT
 from tests.examples import examples
 from tests.property.operators.played import play, seeds
-from tests.property.operators.subtask import (
-    Epoch,
-    Row,
-    Subtask,
-    check_content_alone_decides,
-)
+from tests.property.operators.subtask import Epoch, Row, Subtask, check_content_alone_decides
 
 INPUT = pl.Schema({"id": pl.Int64(), "city": pl.String(), WEIGHT: pl.Int8()})
 

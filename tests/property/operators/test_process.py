@@ -16,12 +16,7 @@ from sluice.operators.process import ProcessOperator
 from tests.examples import examples
 from tests.property.operators.barriers import times_of
 from tests.property.operators.played import a_stage, histories, play, seeds
-from tests.property.operators.subtask import (
-    INPUT,
-    Epoch,
-    Subtask,
-    check_content_alone_decides,
-)
+from tests.property.operators.subtask import INPUT, Epoch, Subtask, check_content_alone_decides
 
 TTL_MS = 100
 

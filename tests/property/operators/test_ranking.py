@@ -55,13 +55,7 @@ from tests.property.operators.played import (
     seeds,
     timed_histories,
 )
-from tests.property.operators.subtask import (
-    INPUT,
-    Epoch,
-    Row,
-    Subtask,
-    check_content_alone_decides,
-)
+from tests.property.operators.subtask import INPUT, Epoch, Row, Subtask, check_content_alone_decides
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

@@ -35,13 +35,7 @@ from tests.property.operators.played import (
     timed_histories,
     values,
 )
-from tests.property.operators.subtask import (
-    INPUT,
-    Epoch,
-    Row,
-    Subtask,
-    check_content_alone_decides,
-)
+from tests.property.operators.subtask import INPUT, Epoch, Row, Subtask, check_content_alone_decides
 
 # Few keys and round instants, so that sessions touch, overlap and bridge.
 moments = st.integers(-35, 35).map(at) | st.integers(-350, 350).map(lambda tenth: at(tenth / 10))

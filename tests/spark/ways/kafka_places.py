@@ -14,9 +14,9 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from harness.kafka_broker import Broker
 from sluice.connectors.avro import as_numbers
 from sluice.connectors.kafka.declared import Avro, Json, Kafka, Protobuf, Raw
-from tests.kafka_broker import Broker
 from tests.spark.ways import kinds as of
 from tests.spark.ways.arrow_places import HOSTILE, LISTS, MAPS
 from tests.spark.ways.kinds import Choices, Kind, Kinds

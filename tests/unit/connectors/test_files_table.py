@@ -124,7 +124,7 @@ def test_a_manifest_that_a_zombie_wrote_behind_the_fence_is_seen_when_its_turn_c
     table.store.create(manifest_key(2), late)
     assert (shown(table), table.is_published(2)) == ([1], False)
 
-    assert not table.standing("a", 2).lacks
+    assert not table.compare("a", 2).lacks
     table.recover(THIRD, Recovery(version=2, through=2, continues=2))
 
     assert shown(table) == [1, 2]
@@ -134,7 +134,7 @@ def test_a_version_that_is_gone_is_missed(table: ManifestTable) -> None:
     publish(table, FIRST, 1, 2)
     table.store.delete([manifest_key(1)])
 
-    assert table.standing("a", 1) == TimelineComparison(ahead=(2,), lacks=True, newest=2)
+    assert table.compare("a", 1) == TimelineComparison(ahead=(2,), lacks=True, newest=2)
     with pytest.raises(TableMismatch, match="continues checkpoint 1, which the table does not"):
         publish(table, FIRST, 3, parent=1)
     with pytest.raises(TableMismatch, match="does not show checkpoint 1"):
@@ -198,7 +198,7 @@ def test_a_table_of_an_earlier_format_is_refused_by_name(table: ManifestTable) -
     before = b'{"version":1,"checkpoint_id":1,"parent":null,"files":[],"upsert_key":null}'
     table.store.create(manifest_key(1), before)
 
-    for act in (table.read, lambda: table.standing("a", None), lambda: publish(table, FIRST, 2)):
+    for act in (table.read, lambda: table.compare("a", None), lambda: publish(table, FIRST, 2)):
         with pytest.raises(ProtocolViolation, match="is of format 1; this sluice reads format 2"):
             act()
 
@@ -213,7 +213,7 @@ def test_a_fence_that_vanished_is_a_violation(table: ManifestTable) -> None:
     vanishing.recover(SECOND, Recovery(version=1, through=1))
 
     with pytest.raises(ProtocolViolation, match="was listed and is gone"):
-        vanishing.standing("a", 1)
+        vanishing.compare("a", 1)
 
 
 TOKEN = "1-a"

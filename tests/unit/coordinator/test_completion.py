@@ -28,6 +28,7 @@ from harness.jobs import (
     results,
     trigger_one,
 )
+from harness.noted_target import NotedTable
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.staged_sink import EpochRows
 from sluice.coordinator import publication
@@ -61,7 +62,6 @@ from sluice.store.object_store import Created, CreateResult, ObjectStore
 from sluice.surface.checkpoints import history
 from tests.builders import SUBTASKS
 from tests.contract.journals import Delayed
-from tests.noted_target import NotedTable
 from tests.subtasks import (
     a_savepoint,
     acknowledge,

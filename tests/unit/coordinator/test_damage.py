@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from harness.jobs import ManualClock, a_pipeline, a_running_job, published_records, trigger_one
+from harness.noted_target import NotedTable
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, watch
 from sluice.coordinator.publication import commit
@@ -39,7 +40,6 @@ from sluice.job.places import open_sinks
 from sluice.protocol.records import checksum
 from sluice.sinks import FilesTable
 from sluice.state.cache import SegmentCache
-from tests.noted_target import NotedTable
 from tests.subtasks import (
     a_savepoint,
     acknowledge,
@@ -497,7 +497,7 @@ def test_a_place_that_takes_nothing_back_was_shown_nothing_of_it() -> None:
 def test_a_place_that_does_not_answer_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     table = NotedTable()
     job = a_job_that_owes(DamagedCheckpoint.OLDER, table)
-    monkeypatch.setattr("tests.noted_target.NotedTable.publish", _is_away)
+    monkeypatch.setattr("harness.noted_target.NotedTable.publish", _is_away)
 
     later(job)
     for act in (trigger, watch):

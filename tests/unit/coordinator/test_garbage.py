@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from harness.hooked import Crash, crashing, hooked
 from harness.jobs import (
     ONE,
     SINK,
@@ -57,7 +58,6 @@ from sluice.protocol.keys import TEMPORARY_PREFIX
 from sluice.protocol.records import encode_metadata, encode_plan
 from sluice.store.folder import FileStore
 from sluice.store.memory import InMemoryStore, named_store
-from tests.hooked import Crash, crashing, hooked
 from tests.subtasks import (
     a_savepoint,
     acknowledge,

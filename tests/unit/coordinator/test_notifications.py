@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harness.hooked import Crash, crashing
 from harness.jobs import (
     ONE,
     ManualClock,
@@ -48,7 +49,6 @@ from sluice.errors import ConfigurationError, RestoreError, StoreUnavailable
 from sluice.job.job import Job
 from sluice.state_processor import SavepointWriter
 from sluice.store.memory import InMemoryStore
-from tests.hooked import Crash, crashing
 from tests.subtasks import (
     a_savepoint,
     acknowledge,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from harness.jobs import SINK, trigger_one
+from harness.noted_target import NotedTable
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.publication import commit, publish_early
 from sluice.coordinator.restore import restore
@@ -20,7 +21,6 @@ from sluice.core.ids import CheckpointId
 from sluice.core.restoring import Latest, RestoreOptions, Stop
 from sluice.errors import FencedError, ProtocolViolation
 from sluice.job.places import open_sinks
-from tests.noted_target import NotedTable
 from tests.subtasks import acknowledge, take_checkpoint
 from tests.table_cases import PLAIN, ROLL_BACK, Case, a_case, complete, to
 

@@ -34,13 +34,7 @@ from sluice.job.job import Job
 from sluice.surface.checkpoints import details
 from sluice.surface.journal import RequestStatus, last_host, request_progress
 from tests.in_flight import an_unaligned_job
-from tests.subtasks import (
-    a_savepoint,
-    acknowledge,
-    carry_out,
-    state_records,
-    take_checkpoint,
-)
+from tests.subtasks import a_savepoint, acknowledge, carry_out, state_records, take_checkpoint
 
 SAVEPOINT = CheckpointType.SAVEPOINT
 NOW = UserRequest(by="ada")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harness.hooked import Crash, crashing, hooked
 from harness.jobs import (
     COUNT,
     ONE,
@@ -58,7 +59,6 @@ from sluice.protocol.keys import check_savepoint_name
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 from tests.begun import begun, copied
-from tests.hooked import Crash, crashing, hooked
 from tests.subtasks import (
     a_savepoint,
     acknowledge,

@@ -23,6 +23,7 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
+from harness.noted_target import NotedTable
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
 from sluice.coordinator.duties import resume
@@ -50,7 +51,6 @@ from sluice.errors import (
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable
-from tests.noted_target import NotedTable
 from tests.subtasks import a_savepoint, complete_one, take_checkpoint, take_checkpoints
 from tests.table_cases import ACCEPT, ROLL_BACK, Case, a_case, complete, to
 
@@ -275,7 +275,7 @@ def test_the_latest_checkpoint_leaves_no_table_behind_and_asks_none(
     def ask(*_: object, **__: object) -> None:
         raise AssertionError("nobody has to ask")
 
-    monkeypatch.setattr(ManifestTable, "standing", ask)
+    monkeypatch.setattr(ManifestTable, "compare", ask)
     monkeypatch.setattr(ManifestTable, "recover", ask)
     assert restore(job, Latest()).tables_ahead == ()
 

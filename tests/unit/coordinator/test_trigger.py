@@ -42,13 +42,7 @@ from sluice.protocol.records import encode_plan
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 from tests.builders import a_request
-from tests.subtasks import (
-    a_savepoint,
-    acknowledge,
-    carry_out,
-    complete_one,
-    take_checkpoint,
-)
+from tests.subtasks import a_savepoint, acknowledge, carry_out, complete_one, take_checkpoint
 
 SAVEPOINT = CheckpointType.SAVEPOINT
 

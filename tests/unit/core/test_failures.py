@@ -140,7 +140,7 @@ def test_the_cause_is_found_in_a_message_of_spark(message: str) -> None:
 
     assert expected is None or cause == expected
     assert "\n" not in str(cause)
-    assert len(cause.said) <= LONGEST
+    assert len(cause.summary) <= LONGEST
     assert not any(
         noise in str(cause) for noise in ("org.apache", "\tat ", "SQLSTATE", "Traceback")
     )

@@ -61,8 +61,10 @@ def queued(state: CoordinatorState) -> list[str]:
     return [request.request_id for request in state.queue]
 
 
-def standing(state: CoordinatorState, request: CheckpointRequest, now_ms: int = 1_000) -> Admission:
-    return examine(state, request, now_ms).standing
+def admission(
+    state: CoordinatorState, request: CheckpointRequest, now_ms: int = 1_000
+) -> Admission:
+    return examine(state, request, now_ms).admission
 
 
 def test_a_request_of_an_idle_job_runs_and_changes_nothing_yet() -> None:
@@ -70,7 +72,7 @@ def test_a_request_of_an_idle_job_runs_and_changes_nothing_yet() -> None:
 
     transition = step(state, requested(request))
 
-    assert examine(state, request, 1_000).standing is Admission.RUNS
+    assert examine(state, request, 1_000).admission is Admission.RUNS
     assert transition.commands == ()
     assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
 
@@ -113,7 +115,7 @@ def test_who_asks_too_early_learns_who_is_before_it() -> None:
     assert transition.commands == ()
     assert (transition.verdict, queued(transition.state)) == (Verdict.IGNORED, ["first", "second"])
     examined = examine(state, second, 1_000)
-    assert (examined.standing, examined.head) == (Admission.WAITS, first)
+    assert (examined.admission, examined.head) == (Admission.WAITS, first)
     assert examined.message == "another request is before it"
 
 
@@ -218,7 +220,7 @@ def test_nothing_is_triggered_before_the_hooks_are_restored() -> None:
 def test_only_a_forced_request_ignores_the_limit(is_forced: bool) -> None:
     request = a_request(is_forced=is_forced)
 
-    assert standing(a_busy(), request) is (Admission.RUNS if is_forced else Admission.WAITS)
+    assert admission(a_busy(), request) is (Admission.RUNS if is_forced else Admission.WAITS)
 
 
 def test_nobody_can_force_an_unaligned_checkpoint_to_overlap_another() -> None:
@@ -243,7 +245,7 @@ def test_a_job_that_does_not_run_rejects(request_: CheckpointRequest, reason: Re
     examined = examine(state, request_, 1_000)
 
     assert examined == Examination(
-        standing=Admission.REJECTED, after=state, reason=reason, message="the job is RESTARTING"
+        admission=Admission.REJECTED, after=state, reason=reason, message="the job is RESTARTING"
     )
 
 
@@ -252,16 +254,16 @@ def test_a_checkpoint_that_ends_the_job_holds_back_everything(plan: dict[str, An
     state = after(a_submitted(max_concurrent=9), triggered(1, **plan))
     forced = a_request(is_forced=True, type=CheckpointType.SAVEPOINT)
 
-    assert standing(state, forced) is Admission.WAITS
+    assert admission(state, forced) is Admission.WAITS
     assert examine(state, forced, 1_000).message == "checkpoint 1 is still pending"
     state = after(state, requested(forced), failed(1, Reason.JOB_FAILOVER_REGION))
-    assert standing(state, forced) is Admission.RUNS
+    assert admission(state, forced) is Admission.RUNS
 
 
 def test_a_savepoint_that_does_not_stop_the_job_holds_back_nothing() -> None:
     state = after(a_submitted(max_concurrent=2), triggered(1, type=CheckpointType.SAVEPOINT))
 
-    assert standing(state, a_request()) is Admission.RUNS
+    assert admission(state, a_request()) is Admission.RUNS
 
 
 def test_more_deletions_than_concurrent_checkpoints_hold_back_everything() -> None:
@@ -271,7 +273,7 @@ def test_more_deletions_than_concurrent_checkpoints_hold_back_everything() -> No
 
     examined = examine(state, a_request(is_forced=True), 1_000)
 
-    assert examined.standing is Admission.WAITS
+    assert examined.admission is Admission.WAITS
     assert examined.message == "2 subsumed checkpoints are still being deleted"
 
 
@@ -305,14 +307,14 @@ def a_backlog(**configuration: Any) -> CoordinatorState:
 
 
 def is_rejected(state: CoordinatorState, request: CheckpointRequest, now_ms: int) -> bool:
-    return examine(state, request, now_ms).standing is Admission.REJECTED
+    return examine(state, request, now_ms).admission is Admission.REJECTED
 
 
 def test_the_pause_drops_a_periodic_request_and_says_when_to_repeat_it() -> None:
     state = a_completed(at_ms=3_000, min_pause_ms=100)
 
     assert examine(state, a_periodic(), 3_060) == Examination(
-        standing=Admission.REJECTED,
+        admission=Admission.REJECTED,
         after=state,
         reason=PAUSE,
         message="min_pause lasts 40 ms more",
@@ -327,7 +329,7 @@ def test_the_backlog_interval_drops_a_periodic_request_and_says_when_to_repeat_i
     state = a_backlog()
 
     assert examine(state, a_periodic(), 1_200) == Examination(
-        standing=Admission.REJECTED,
+        admission=Admission.REJECTED,
         after=state,
         reason=PAUSE,
         message="a source processes its backlog; its interval lasts 300 ms more",
@@ -419,7 +421,7 @@ def test_who_comes_back_too_late_is_told_so() -> None:
 
     examined = examine(state, mortal, 2_000)
 
-    assert (examined.standing, examined.reason) == (Admission.REJECTED, Reason.CHECKPOINT_EXPIRED)
+    assert (examined.admission, examined.reason) == (Admission.REJECTED, Reason.CHECKPOINT_EXPIRED)
     assert (examined.message, examined.retry_in_ms) == ("it waited too long", None)
     assert examined.head == other
     transition = step(state, requested(mortal, at_ms=2_000))
@@ -434,7 +436,7 @@ def test_the_owner_of_a_rejected_request_hears_the_reason_as_often_as_it_asks() 
 
     for job in (state, resumed, anew):
         assert examine(job, request, 1_000) == Examination(
-            standing=Admission.REJECTED,
+            admission=Admission.REJECTED,
             after=job,
             reason=Reason.CHECKPOINT_COORDINATOR_SUSPEND,
             message="it was rejected while it waited",
@@ -503,7 +505,7 @@ def test_a_pause_drops_what_is_periodic_and_says_who_paused() -> None:
     assert reason_of(by_ada, 3_000) == (Reason.PERIODIC_SCHEDULER_SHUTDOWN, 1_000)
     assert "paused by ada;" in examine(by_ada, a_periodic(), 3_000).message
     assert "is paused; resume" in examine(unnamed, a_periodic(), 3_000).message
-    assert examine(by_ada, a_request("mine"), 3_000).standing is Admission.RUNS
+    assert examine(by_ada, a_request("mine"), 3_000).admission is Admission.RUNS
 
 
 def test_a_changed_interval_holds_back_until_a_tenth_before_its_end() -> None:

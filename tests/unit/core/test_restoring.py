@@ -297,7 +297,7 @@ def test_in_flight_data_is_dropped_only_of_the_checkpoint_that_was_named() -> No
 
 def test_what_becomes_of_the_tables_is_decided_with_the_restore() -> None:
     ahead = TableComparison(
-        sink="alerts", version=6, standing=TimelineComparison(ahead=(7,), newest=7)
+        sink="alerts", version=6, comparison=TimelineComparison(ahead=(7,), newest=7)
     )
     observed = Observed(metadata=a_metadata(7), tables=[ahead])
     choice = Choice(checkpoint_id=CheckpointId(7))
@@ -314,9 +314,9 @@ def test_what_becomes_of_the_tables_is_decided_with_the_restore() -> None:
 
 
 def test_a_table_that_does_not_agree_stops_a_restore_of_anything() -> None:
-    lacking = TableComparison(sink="alerts", version=7, standing=TimelineComparison(lacks=True))
+    lacking = TableComparison(sink="alerts", version=7, comparison=TimelineComparison(lacks=True))
     theirs = TableComparison(
-        sink="alerts", version=None, standing=TimelineComparison(other_life="theirs")
+        sink="alerts", version=None, comparison=TimelineComparison(other_life="theirs")
     )
 
     for metadata, table in ((a_metadata(7), lacking), (None, theirs)):

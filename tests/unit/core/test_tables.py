@@ -54,11 +54,13 @@ def ahead(*checkpoints: int, can: bool = True, by_itself: bool = False) -> Table
 
 
 def a_table(version: int | None = 7, *, shown: int | None = None, **given: Any) -> TableComparison:
-    """Fields of ``TableComparison`` and of its ``standing``, as *given*."""
+    """Fields of ``TableComparison`` and of its ``comparison``, as *given*."""
     of_table = {"is_empty", "is_of_earlier_life", "can_roll_back", "rolls_back_by_itself"}
     known = {name: given.pop(name) for name in of_table & given.keys()}
-    standing = TimelineComparison(**{"newest": shown or 0} | given)
-    return TableComparison(sink="alerts", version=version, shown=shown, standing=standing, **known)
+    comparison = TimelineComparison(**{"newest": shown or 0} | given)
+    return TableComparison(
+        sink="alerts", version=version, shown=shown, comparison=comparison, **known
+    )
 
 
 AGREES = a_table(shown=7)
@@ -89,7 +91,7 @@ EARLIER_FILES = a_table(
     ],
 )  # fmt: skip
 def test_a_table_that_is_ahead_is_told_of(table: TableAhead, rolls_back: bool, told: str) -> None:
-    assert table.told(rolls_back=rolls_back) == f"table 'alerts' is ahead by {told}"
+    assert table.sentence(rolls_back=rolls_back) == f"table 'alerts' is ahead by {told}"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_what_becomes_of_a_table(
 
 def test_an_owed_commit_is_refused_where_another_life_may_have_used_its_id() -> None:
     theirs = replace(THEIRS_WITH_IT, version=6, owed=CheckpointId(7))
-    theirs = replace(theirs, standing=replace(theirs.standing, newest=9))
+    theirs = replace(theirs, comparison=replace(theirs.comparison, newest=9))
 
     for options in ({"accepts": True, "roll_back": False}, {"accepts": False, "roll_back": True}):
         assert theirs.problem(**options) == (
@@ -167,11 +169,11 @@ def test_every_table_is_named_and_the_two_options_exclude_each_other() -> None:
 def test_a_decision_names_who_gives_way_and_begins_behind_all_that_is_known() -> None:
     """A gap of one behind another journal's files, whose generations are not known here."""
     tables = [
-        TableComparison(sink="a", version=7, standing=TimelineComparison(newest=9)),
+        TableComparison(sink="a", version=7, comparison=TimelineComparison(newest=9)),
         TableComparison(
             sink="b",
             version=None,
-            standing=TimelineComparison(newest=9, other_life="theirs"),
+            comparison=TimelineComparison(newest=9, other_life="theirs"),
             is_empty=True,
             rolls_back_by_itself=True,
         ),

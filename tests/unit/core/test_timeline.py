@@ -81,7 +81,7 @@ def test_after_a_roll_back_only_later_ids_are_published() -> None:
 def test_a_table_that_was_rolled_back_lacks_what_is_restored_later() -> None:
     back = recovered(published(1, 2, 3), SECOND, Recovery(version=1, through=3, roll_back=True))
 
-    assert back.standing("a", 3) == TimelineComparison(lacks=True, newest=3)
+    assert back.compare("a", 3) == TimelineComparison(lacks=True, newest=3)
     with pytest.raises(TableMismatch, match="does not show checkpoint 3"):
         back.recovered(THIRD, Recovery(version=3, through=3))
     accepted = recovered(back, THIRD, Recovery(version=3, through=3, accepts=True))
@@ -178,7 +178,7 @@ def test_a_commit_that_is_owed_is_published_though_a_shortened_time_line_takes_i
     choice = Recovery(version=1, through=7, continues=2)
     with pytest.raises(TableMismatch, match="does not show checkpoint 1"):
         short.recovered(SECOND, choice)
-    assert short.standing("a", 1).lacks
+    assert short.compare("a", 1).lacks
     chosen = recovered(short, SECOND, replace(choice, accepts=True))
     assert chosen.published == ((7, 7),)
 
@@ -198,11 +198,11 @@ def test_few_lives_that_gave_way_are_remembered() -> None:
 
 
 def test_the_standing_names_what_is_ahead_and_whose_it_is() -> None:
-    assert published(1, 2, 4).standing("a", 1) == TimelineComparison(ahead=(2, 4), newest=4)
-    assert published(1).standing("b", None) == TimelineComparison(
+    assert published(1, 2, 4).compare("a", 1) == TimelineComparison(ahead=(2, 4), newest=4)
+    assert published(1).compare("b", None) == TimelineComparison(
         ahead=(1,), other_life="a", newest=1
     )
-    assert Timeline().standing("a", None) == TimelineComparison()
+    assert Timeline().compare("a", None) == TimelineComparison()
 
 
 def test_a_shortened_time_line_takes_the_forgotten_as_shown() -> None:

@@ -117,7 +117,7 @@ def test_what_a_dag_file_says_begins_beside_it_and_counts_most(
     (tmp_path / "dags").mkdir()
     monkeypatch.setenv("SLUICE_PIPELINES", "acme")
 
-    found = find_pipelines(tmp_path / "dags", said="../include/flows")
+    found = find_pipelines(tmp_path / "dags", setting="../include/flows")
 
     assert found == PipelinesPackage(name="flows", folder=folder)
 
@@ -215,7 +215,7 @@ def test_a_folder_is_found_before_a_package_of_its_name(
 def test_a_package_that_is_loaded_again_is_the_last_one(tmp_path: Path) -> None:
     flows, acme = declare(tmp_path / "flows"), declare(tmp_path / "acme", "other")
     for folder in (flows, acme, flows):
-        find_pipelines(said=str(folder)).load()
+        find_pipelines(setting=str(folder)).load()
 
     assert loaded_package() == PipelinesPackage(name="flows", folder=flows)
 

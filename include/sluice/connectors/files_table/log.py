@@ -314,10 +314,10 @@ class TableTimeline:
     last: LogEntryName | None
     shown: int | None
 
-    def standing(self, life: str, version: int | None) -> TimelineComparison:
+    def compare(self, life: str, version: int | None) -> TimelineComparison:
         newest = 0 if self.last is None else self.last.checkpoint_id
         ahead = self.log.lineage(version or 0)
-        return replace(self.line.standing(life, version), ahead=ahead, newest=newest)
+        return replace(self.line.compare(life, version), ahead=ahead, newest=newest)
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         """Write the fence behind which late commits are not seen.  See ``Sink``.

@@ -136,8 +136,8 @@ class ManifestTable:
     def rolls_back(self) -> RollBack:
         return RollBack.BY_NEXT_COMMIT
 
-    def standing(self, life: str, version: int | None) -> TimelineComparison:
-        return timeline_of(self._log).standing(life, version)
+    def compare(self, life: str, version: int | None) -> TimelineComparison:
+        return timeline_of(self._log).compare(life, version)
 
     def is_empty(self) -> bool:
         return not self._log.chain().files

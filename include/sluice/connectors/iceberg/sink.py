@@ -184,8 +184,8 @@ class IcebergSink:
     def rolls_back(self) -> RollBack:
         return RollBack.ON_REQUEST
 
-    def standing(self, life: str, version: int | None) -> TimelineComparison:
-        return self._timeline().standing(life, version)
+    def compare(self, life: str, version: int | None) -> TimelineComparison:
+        return self._timeline().compare(life, version)
 
     def is_empty(self) -> bool:
         table = self._found()

@@ -40,7 +40,7 @@ def main(
 ) -> None:
     """Run one stage of one pending checkpoint; fails when it does not acknowledge."""
     folder = None if os.environ.get(PIPELINES_VARIABLE) else pipelines
-    declared = load_pipeline(pipeline, find_pipelines(said=folder))
+    declared = load_pipeline(pipeline, find_pipelines(setting=folder))
     job = open_job(declared, StoreLocation(root=root, endpoint_url=endpoint_url))
     require_pyspark("a Spark application")
     from pyspark import SparkConf

@@ -50,7 +50,7 @@ def an_outlook(job: Job, interval_ms: int = MINUTE_MS, lead_ms: int = 0) -> Next
 
 
 def test_a_job_that_was_never_submitted_is_due() -> None:
-    sight = an_outlook(a_job()).look()
+    sight = an_outlook(a_job()).poll()
 
     assert sight == Due(message="the job was never submitted", next_id=CheckpointId(1))
 
@@ -61,9 +61,9 @@ def test_the_interval_is_the_shortest_distance_and_the_lead_shortens_it() -> Non
     take_checkpoint(job)
     clock.advance(MINUTE_MS - 2_500)
 
-    early = an_outlook(job, lead_ms=2_000).look()
+    early = an_outlook(job, lead_ms=2_000).poll()
     clock.advance(500)
-    in_time = an_outlook(job, lead_ms=2_000).look()
+    in_time = an_outlook(job, lead_ms=2_000).poll()
 
     assert early == Waiting(message="the interval lasts 500 ms more", rest_ms=500)
     assert in_time == Due(message="new records in events", next_id=CheckpointId(2))
@@ -78,19 +78,19 @@ def test_a_tick_has_one_checkpoint_and_passes_where_there_is_nothing_to_do(tmp_p
     nothing = Waiting(message="waiting for the next tick of the clock")
 
     ticks[0] = clock()
-    due = outlook.look()
+    due = outlook.poll()
     take_checkpoint(job)
     (tmp_path / "b").write_text("two\n")
     clock.advance(MINUTE_MS)
-    between = outlook.look()
+    between = outlook.poll()
     ticks[0] = clock()
-    next_due = outlook.look()
+    next_due = outlook.poll()
     take_checkpoint(job)
     clock.advance(MINUTE_MS)
     ticks[0] = clock()
-    idle = outlook.look()
+    idle = outlook.poll()
     (tmp_path / "c").write_text("three\n")
-    too_late = outlook.look()
+    too_late = outlook.poll()
 
     assert due == Due(message="new records in lines", next_id=CheckpointId(1))
     assert next_due == Due(message="new records in lines", next_id=CheckpointId(2))
@@ -107,12 +107,12 @@ def test_a_tick_under_a_pending_checkpoint_is_owed_until_that_has_ended() -> Non
     tick_ms = clock()
     outlook = NextCheckpoint(job, interval_ms=0, latest_tick_ms=lambda: tick_ms)
 
-    meanwhile = outlook.look()
+    meanwhile = outlook.poll()
     acknowledge(job, triggered.plan)
     finish(job, triggered.plan.checkpoint_id)
 
     assert meanwhile == Waiting(message="checkpoint 1 is still pending")
-    assert isinstance(outlook.look(), Due)
+    assert isinstance(outlook.poll(), Due)
 
 
 def test_a_person_who_asks_paused_it_or_changed_the_interval_is_heeded() -> None:
@@ -123,11 +123,11 @@ def test_a_person_who_asks_paused_it_or_changed_the_interval_is_heeded() -> None
 
     retime(job, NewTimes(interval=timedelta(seconds=10)), by="ada")
     clock.advance(10_000)
-    sooner = outlook.look()
+    sooner = outlook.poll()
     pause(job, by="ada")
-    paused = outlook.look()
+    paused = outlook.poll()
     request_checkpoint(job, UserRequest(by="ada"))
-    asked = outlook.look()
+    asked = outlook.poll()
 
     assert sooner == Due(message="new records in events", next_id=CheckpointId(2))
     assert paused.message == "checkpointing is paused by ada; resume it to go on"
@@ -139,13 +139,13 @@ def test_it_waits_for_records_until_some_arrive(tmp_path: Path) -> None:
     clock = ManualClock()
     job = a_running_job(a_pipeline_of_files(tmp_path), clock=clock)
     outlook = an_outlook(job)
-    before = outlook.look()
+    before = outlook.poll()
     take_checkpoint(job)
     clock.advance(2 * MINUTE_MS)
 
-    idle = outlook.look()
+    idle = outlook.poll()
     (tmp_path / "b.txt").write_text("b\n")
-    arrived = outlook.look()
+    arrived = outlook.poll()
 
     assert before == Due(message="new records in lines", next_id=CheckpointId(1))
     assert idle == Waiting(message="waiting for records in lines")
@@ -158,7 +158,7 @@ def test_what_it_says_is_what_trigger_does(tmp_path: Path, *, bounded: bool) -> 
     clock = ManualClock()
     job = a_running_job(a_pipeline_of_files(tmp_path, bounded=bounded), clock=clock)
 
-    sight = an_outlook(job).look()
+    sight = an_outlook(job).poll()
     outcome = trigger(job)
 
     assert isinstance(sight, Due) is bounded
@@ -170,11 +170,11 @@ def test_a_pending_checkpoint_and_a_job_that_ended_are_waited_for() -> None:
     job = a_running_job()
     outlook = an_outlook(job, interval_ms=0)
     trigger(job)
-    pending = outlook.look()
+    pending = outlook.poll()
     stop(job, JobStatus.SUSPENDED)
-    suspended = outlook.look()
+    suspended = outlook.poll()
     restore(job, Latest())
-    restored = outlook.look()
+    restored = outlook.poll()
 
     assert pending == Waiting(message="checkpoint 1 is still pending")
     assert isinstance(suspended, Waiting)
@@ -188,7 +188,7 @@ def test_the_first_checkpoint_behind_a_savepoint_needs_no_records(tmp_path: Path
     a_savepoint(job, "mine")
     restore(job, savepoint_target(job, "mine"))
 
-    sight = an_outlook(job, interval_ms=0).look()
+    sight = an_outlook(job, interval_ms=0).poll()
 
     assert isinstance(sight, Due)
     assert sight.message == "the first checkpoint after a restore shares no files"
@@ -203,7 +203,7 @@ def test_a_source_that_is_gone_is_an_error_with_its_sentence(tmp_path: Path) -> 
     (folder / "a.txt").write_text("x\n")
 
     with pytest.raises(ConfigurationError, match=r"a\.txt"):
-        an_outlook(job, interval_ms=0).look()
+        an_outlook(job, interval_ms=0).poll()
 
 
 def test_an_idle_look_is_one_request_and_writes_nothing(tmp_path: Path) -> None:
@@ -216,11 +216,11 @@ def test_an_idle_look_is_one_request_and_writes_nothing(tmp_path: Path) -> None:
     take_checkpoint(job)
     clock.advance(2 * MINUTE_MS)
     outlook = an_outlook(job)
-    outlook.look()
+    outlook.poll()
 
     with store.counted() as asked:
         for _ in range(POLLS_PER_JOURNAL_LISTING - 2):
-            outlook.look()
+            outlook.poll()
 
     assert asked == {"get": POLLS_PER_JOURNAL_LISTING - 2}
 
@@ -229,9 +229,9 @@ def test_a_root_that_was_emptied_is_noticed() -> None:
     job = a_running_job()
     take_checkpoint(job)
     outlook = an_outlook(job, interval_ms=0)
-    outlook.look()
+    outlook.poll()
     job.store.delete([listed.key for listed in job.store.list("")])
 
-    seen = [outlook.look() for _ in range(POLLS_PER_JOURNAL_LISTING)][-1]
+    seen = [outlook.poll() for _ in range(POLLS_PER_JOURNAL_LISTING)][-1]
 
     assert seen == Due(message="the job was never submitted", next_id=CheckpointId(1))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.kafka_broker import Broker, running_broker
+from harness.kafka_broker import Broker, running_broker
 
 REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
 IF_REAL = pytest.param(

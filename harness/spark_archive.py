@@ -1,4 +1,4 @@
-"""``python -m tests.spark_archive``: archive the classes that Spark loads, for the JVMs of tests.
+"""``python -m harness.spark_archive``: archive the classes that Spark loads, for the JVMs of tests.
 
 A test's Spark lives for seconds, most of which the JVM compiles and loads classes.  With the
 archive and one compiler instead of two a ``sluice run`` takes less than half the CPU.
