@@ -23,7 +23,7 @@ REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
 IF_REAL = pytest.param(
     "real", marks=pytest.mark.skipif(not REAL, reason="SLUICE_TEST_KAFKA names no real broker")
 )
-QUIET = logging.getLogger("tests.kafka")
+QUIET = logging.getLogger("harness.kafka")
 
 
 @contextmanager

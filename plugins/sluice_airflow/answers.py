@@ -1,6 +1,6 @@
 """Waiting for the acks of a stage, in the triggerer: no worker slot before, during or after.
 
-The module is light, as every DAG file imports it: the trigger imports ``stage_watch``.
+The module is light, as every DAG file imports it: the trigger imports ``polls``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""``StageWatch``: the progress of one stage of one checkpoint, read from the bucket.
+"""What the triggers ask the bucket: how far a stage is, and whether a run is due.
+
+``StageWatch``: the progress of one stage of one checkpoint.
 
     Outstanding --every subtask acknowledged--> Acknowledged
        |

@@ -1,8 +1,6 @@
-"""The decider by example: what Flink's own tests cover, and the two rules that are ours.
+"""The decider by example, as Flink's tests have it, and against a queue that a person would keep.
 
-``test_decider_machine.py`` has any history.
-
-The decider against a queue that a person would keep: one list, looked through by hand.
+The queue is one list, searched by hand, and any history is played against it.
 
 ``Model`` repeats Flink's rules as they read in CheckpointRequestDecider, one comparison at a time
 and with everything mutable, so that it shares no idea with the code it judges.
