@@ -106,6 +106,7 @@ class StandInSpark:
         vars(checking)["check_pipeline"] = self.check_pipeline
         patch.setitem(sys.modules, "sluice.spark.checking", checking)
         vars(session).update(
+            ask_spark=lambda remote: None,
             connect=lambda remote, pipeline: self,
             interrupted_with=lambda spark, tag: contextlib.nullcontext(),
             stage_tag=lambda pipeline, checkpoint_id, stage: f"{checkpoint_id}-{stage}",

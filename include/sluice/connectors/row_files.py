@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PARQUET = "parquet"
-JSON = "json"
 HASH_HEX_DIGITS = 16  # 64 bits: schemas of one table do not collide by chance.
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
