@@ -1,14 +1,8 @@
 """Faults planted in operators, state and output one at a time: proof that the fuzz would see them.
 
-To add one, name a function, a piece of its text, and what stands there instead.
-
-How a fault is planted: one piece of one function's text is another, and the function runs that.
-
-The function object stays, so modules that imported it run the fault, too.
-
-Faults on the way: reading, the shuffle, state, output, the coordinator's side of a stage.
-
-Faults in what operators compute.
+To add one, name a function, a piece of its text, and what stands there instead.  The function runs
+that text and stays the same object, so modules that imported it run the fault, too.  ``PATHS`` has
+the faults in reading, shuffle, state and output, ``OPERATORS`` those in what operators compute.
 """
 
 from __future__ import annotations
@@ -354,7 +348,7 @@ OPERATORS: dict[str, Mutation] = {
     "mean_of_nulls": Mutation(
         "avg() divides by nulls as well",
         "operators.kernels:averaged",
-        "value.count()",
+        "argument.value.count()",
         "pl.len()",
         ("aggregate", "window"),
         needs=("avg",),

@@ -1,20 +1,9 @@
 """Faults planted in the core one at a time: a proof that the simulation would see them.
 
-To add one, write a function in one of the ``planted_...`` modules that patches the product, say in
-its docstring what is wrong, and name the invariants that may catch it.
-``make sim`` remembers the seeds that catch them, so that a test run plays these before any other.
-
-Planted faults: a function that patches the product, and the invariant that should find it.
-
-Planted faults: objects that are overwritten, deleted, published or misread.
-
-Planted faults: subtasks that acknowledge too early, stages chained where they must not be.
-
-Planted faults: what a person asked of a running job is forgotten, or done to another one.
-
-Planted faults: rules of the coordinator that are broken.
-
-Planted faults: readers see something else than the job continues.
+To add one, write a function that patches the product, say in its docstring what is wrong, and name
+the invariants that may catch it.  They stand by what they break: objects of the bucket, stages and
+chains, what people ask, rules of the coordinator, readers of tables.  ``make sim`` remembers the
+seeds that catch them, so that a test run plays these before any other.
 """
 
 # ruff: noqa: SLF001 - faults are planted inside
