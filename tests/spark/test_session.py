@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime
@@ -147,3 +148,35 @@ def _is_socket(number: int) -> bool:
         return stat.S_ISSOCK(os.fstat(number).st_mode)
     except OSError:  # The folder itself, which was open while it was listed.
         return False
+
+
+LOSES_ITS_SHUFFLE = """
+import pathlib, sys, time
+from sluice.spark.session import local_session
+
+with local_session(cores=1, driver_memory="1g") as spark:
+    pairs = spark.sparkContext.parallelize(range(100), 2).map(lambda n: (n % 3, n)).groupByKey(2)
+    assert pairs.count() == 3
+    for file in pathlib.Path(sys.argv[1]).rglob("shuffle_*"):
+        file.unlink()
+    assert pairs.count() == 3
+    time.sleep(5)
+    print(pairs.count())
+"""
+
+
+def test_a_spark_that_has_lost_its_shuffle_files_lives_on(tmp_path: Path) -> None:
+    """With heartbeats each 10 s it ended itself ten minutes later, with exit code 56."""
+    beats = "--conf spark.executor.heartbeatInterval=50ms pyspark-shell"
+    surroundings = {"SPARK_LOCAL_DIRS": str(tmp_path), "PYSPARK_SUBMIT_ARGS": beats}
+    run = subprocess.run(
+        [sys.executable, "-c", LOSES_ITS_SHUFFLE, str(tmp_path)],
+        env=os.environ | surroundings | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, "3\n"), run.stderr
+    assert "Cannot find endpoint" in run.stderr  # Heartbeats do fail.
+    assert "unable to send heartbeats" not in run.stderr  # It would end within seconds.

@@ -113,6 +113,9 @@ def local_session(
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executorEnv.PYTHONPATH", _import_path())
+        # Its only executor is this JVM, which would end itself: after shuffle files were lost and
+        # computed again its heartbeats fail for ever, as nothing registers a local executor anew.
+        .config("spark.executor.heartbeat.maxFailures", str(2**31 - 1))
         # Spark sets it for DataFrames; workers with other variables would be other processes.
         .config("spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK", "1")
         .config("spark.ui.enabled", "false")
