@@ -7,10 +7,12 @@ only log in.  Strangers look with psycopg2, which the connector does not use.
 from __future__ import annotations
 
 import os
+import pwd
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -70,18 +72,35 @@ class Database:
 
 @contextmanager
 def running_postgres(folder: Path) -> Iterator[Database]:
+    prepare_postgres(folder)
+    with serving_postgres(folder) as database:
+        yield database
+
+
+def prepare_postgres(folder: Path) -> None:
     servers.prepare_data_folder(folder)
     data = servers.data_folder(folder)
-    guest = f"CREATE ROLE guest LOGIN PASSWORD '{_quoted_guest(sql=True)}'"
-    servers.run_program("postgres", "--single", "-D", str(data), "postgres", text=guest)
+    as_superuser(folder, f"CREATE ROLE guest LOGIN PASSWORD '{_quoted_guest(sql=True)}'")
     with (data / "pg_hba.conf").open("a") as access:
         access.write(f"host airflow guest {HOST}/32 scram-sha-256\n")
     with (data / "postgresql.conf").open("a") as settings:
         settings.write(MORE_SETTINGS)
+
+
+def as_superuser(folder: Path, statement: str) -> None:
+    """Run a statement in the tests' database while its server is stopped."""
+    data = str(servers.data_folder(folder))
+    servers.run_program("postgres", "--single", "-D", data, "airflow", text=statement)
+
+
+@contextmanager
+def serving_postgres(folder: Path, **settings: str) -> Iterator[Database]:
+    """The server of a prepared folder, which may have been stopped before."""
     password = servers.password_file(folder).read_text().strip().rpartition(":")[2]
     port = devstack_processes.free_ports(1)[0]
     launch = servers.postgres_launch(port=port, sluice_dir=folder, env=dict(os.environ))
-    record = processes.start(launch)
+    options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+    record = processes.start(replace(launch, command=(*launch.command, *options)))
     try:
         processes.wait_until_ready(
             record,
@@ -93,6 +112,20 @@ def running_postgres(folder: Path) -> Iterator[Database]:
     finally:
         processes.stop_all([record], stack_id=None, grace_s=5)
         servers.kill_leftovers(folder)
+
+
+def standby_of(folder: Path, to: Path, *, is_promoted: bool = True) -> None:
+    """Copy a stopped server as it is: a standby that got no more, which is promoted by its start.
+
+    Otherwise it is a copy that somebody puts back.
+    """
+    shutil.copytree(folder, to, symlinks=True)
+    data = servers.data_folder(to)
+    if is_promoted:
+        (data / "recovery.signal").touch()
+    if os.geteuid() == 0:
+        for path in (data, *data.rglob("*")):
+            shutil.chown(path, "nobody", pwd.getpwnam("nobody").pw_gid)
 
 
 def _quoted_guest(*, sql: bool = False) -> str:

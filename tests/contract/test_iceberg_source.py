@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate
 from pyiceberg.types import StringType
 
 from sluice.connectors.iceberg.declared_source import IcebergTable
-from sluice.connectors.iceberg.source import SNAPSHOTS
+from sluice.connectors.iceberg.source import SNAPSHOTS, AddedFile, Appends, SnapshotRead
 from sluice.core.plan import PartitionOffset
 from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.errors import ConfigurationError
@@ -360,11 +362,75 @@ def test_a_table_that_was_rolled_back_behind_the_position_is_named(folder: Path)
     barrier = plan(source)
     loaded(folder).manage_snapshots().rollback_to_snapshot(first).commit()
 
-    with pytest.raises(ConfigurationError, match=f"read to snapshot {read}.* rolled back to"):
+    with pytest.raises(ConfigurationError, match=f"read to snapshot {read}.* is no ancestor"):
         plan(source, barrier.position)
     append(folder, 5, 6)
-    with pytest.raises(ConfigurationError, match=f"read to snapshot {read}.* rolled back to"):
+    with pytest.raises(ConfigurationError, match=f"read to snapshot {read}.* is no ancestor"):
         plan(source, barrier.position)
+
+
+def replace_table(folder: Path) -> None:
+    """What CREATE OR REPLACE TABLE does: the same uuid and count of snapshots, and no head."""
+    table = loaded(folder)
+    catalog = a_catalog(folder)
+    remove = RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"})
+    catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (remove,))
+
+
+@pytest.mark.parametrize("snapshots_after", [0, 1, 3])
+@pytest.mark.parametrize("expires", [False, True], ids=["kept", "expired"])
+def test_a_table_that_was_replaced_is_refused_by_what_was_read_of_it(
+    folder: Path, snapshots_after: int, *, expires: bool
+) -> None:
+    """CREATE OR REPLACE TABLE, whose rows would count twice as appends."""
+    append(folder, 0, 3)
+    source = a_source(folder)
+    half, whole = plan(source, (), 2), plan(source)
+    behind = plan(source, whole.position)
+    uuid = loaded(folder).metadata.table_uuid
+    replace_table(folder)
+    for number in range(snapshots_after):
+        append(folder, 3 * number, 3 * number + 4)
+    if expires and snapshots_after:
+        expire(loaded(folder), loaded(folder).metadata.snapshots[0].snapshot_id)
+
+    assert loaded(folder).metadata.table_uuid == uuid
+    for barrier in (half, whole, behind):
+        with pytest.raises(
+            ConfigurationError, match=r"is no ancestor of what it has: .* begin anew"
+        ):
+            plan(source, barrier.position)
+    expected = [n for number in range(snapshots_after) for n in range(3 * number, 3 * number + 4)]
+    assert read_after(source) == expected
+
+
+def test_a_table_that_was_empty_and_is_replaced_before_it_is_read_is_refused(folder: Path) -> None:
+    source = a_source(folder)
+    empty = plan(source)
+    append(folder, 0, 1)
+    replace_table(folder)
+    append(folder, 1, 2)
+
+    with pytest.raises(ConfigurationError, match="sequence numbers 1 to 1 have expired"):
+        plan(source, empty.position)
+
+
+def test_a_replacement_that_adds_rows_is_no_compaction(folder: Path) -> None:
+    append(folder, 0, 3)
+    appends = Appends(loaded(folder))
+
+    def files_of(added: int, removed: int) -> list[AddedFile]:
+        """pyiceberg, as which the tests write, has no compaction."""
+        head = loaded(folder).current_snapshot()
+        counts = {"added-records": str(added), "deleted-records": str(removed)}
+        summary = Summary(Operation.REPLACE, **counts)
+        assert head is not None
+        return appends.files(SnapshotRead(head.model_copy(update={"summary": summary})))
+
+    assert files_of(3, 3) == []
+    assert files_of(2, 3) == []
+    with pytest.raises(ConfigurationError, match=r"\(replace\) changes or deletes rows"):
+        files_of(4, 3)
 
 
 def test_a_hold_keeps_the_snapshots_that_a_position_needs(folder: Path) -> None:

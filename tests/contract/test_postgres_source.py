@@ -9,18 +9,26 @@ from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.postgres_database import Database
+from harness.postgres_database import (
+    Database,
+    as_superuser,
+    prepare_postgres,
+    running_postgres,
+    serving_postgres,
+    standby_of,
+)
 from sluice.connectors.postgres.declared_source import PostgresTable
 from sluice.connectors.postgres.source import PostgresTableSource, Wait
 from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 from tests.contract.source_rules import check_replay
 
 IDENTITY = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text"
@@ -130,7 +138,7 @@ def test_deleted_rows_that_were_read_are_no_matter_and_a_table_made_anew_is(
     assert names_of(source, plan(source, first.position)) == ["d"]
 
     database.run(f"TRUNCATE {table} RESTART IDENTITY")
-    with pytest.raises(ConfigurationError, match="was read to offset 4 and ends at 1 now"):
+    with pytest.raises(ConfigurationError, match="truncated or made anew after it was read to 4"):
         plan(source, first.position)
     insert(database, table, "x")
     with pytest.raises(ConfigurationError, match="truncated or made anew"):
@@ -313,3 +321,118 @@ def test_names_may_have_any_letters_and_a_text_begins_with_any(
         source = spec.open({}, None)
         found = rows_in(source, plan(source))
         assert [row["100%"] for row in found] == ["\ufeffmark", ""]
+
+
+# A promoted server answers when it is on its new timeline.
+REPLICATED = {"wal_level": "replica", "restore_command": "false", "hot_standby": "off"}
+MAY_READ_HISTORY = "GRANT EXECUTE ON FUNCTION pg_read_file(text) TO airflow"
+MAY_REPLICATE = "ALTER ROLE airflow REPLICATION"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a server with a table of three rows."""
+    folder = tmp_path_factory.mktemp("primary") / "one"
+    prepare_postgres(folder)
+    with serving_postgres(folder, **REPLICATED) as database:
+        database.run(f"CREATE TABLE public.orders ({IDENTITY})")
+        insert(database, "public.orders", *"abc")
+    return folder
+
+
+@pytest.mark.parametrize("right", ["", MAY_READ_HISTORY, MAY_REPLICATE])
+def test_a_failover_goes_on_if_the_timelines_history_shows_that_nothing_read_is_missing(
+    stopped: Path, tmp_path: Path, right: str
+) -> None:
+    primary, standby = tmp_path / "primary", tmp_path / "standby"
+    standby_of(stopped, primary, is_promoted=False)
+    if right:
+        as_superuser(primary, right)
+    with serving_postgres(primary, **REPLICATED) as database:
+        source = source_of(database, "public.orders")
+        half, whole = plan(source, most=1), plan(source)
+        insert(database, "public.orders", "d")
+        behind = plan(source, whole.position)
+        database.run("CREATE TABLE public.others (n int)")
+        # Nothing more was read, so what the server did since may be lost.
+        assert plan(source, behind.position).position == behind.position
+    standby_of(primary, standby)
+    with serving_postgres(standby, **REPLICATED, max_wal_senders="4") as database:
+        insert(database, "public.orders", "e")
+        source = source_of(database, "public.orders")
+        if not right:
+            for barrier in (half, whole, behind):
+                with pytest.raises(ConfigurationError, match="GRANT EXECUTE ON FUNCTION pg_read_"):
+                    plan(source, barrier.position)
+                with pytest.raises(ConfigurationError, match="on timeline 2 now, and may lack"):
+                    names_of(source, barrier)
+            name = f"{database_of(database)}@1"
+            source = source_of(database, "public.orders", continues=name)
+        assert names_of(source, whole) == [*"abc"]
+        assert " 2@" in plan(source, whole.position).position[0].version
+        assert names_of(source, plan(source, half.position)) == [*"bcde"]
+        after = plan(source, behind.position)
+        assert names_of(source, after) == [*"e"]
+        insert(database, "public.orders", "f")
+        assert names_of(source, plan(source, after.position)) == [*"f"]
+
+
+def database_of(database: Database) -> str:
+    found = database.run(
+        "SELECT system_identifier || '/' || (SELECT oid FROM pg_database WHERE datname ="
+        " current_database()) FROM pg_control_system()"
+    )
+    return str(found[0][0])
+
+
+@pytest.mark.parametrize("is_promoted", [True, False], ids=["standby", "backup"])
+def test_a_server_that_lacks_commits_that_were_read_is_refused_however_many_rows_it_gets(
+    stopped: Path, tmp_path: Path, *, is_promoted: bool
+) -> None:
+    """A standby that is promoted, and a copy of the primary that is put back."""
+    primary, standby = tmp_path / "primary", tmp_path / "standby"
+    standby_of(stopped, primary, is_promoted=False)
+    as_superuser(primary, MAY_READ_HISTORY)
+    standby_of(primary, standby, is_promoted=is_promoted)
+    with serving_postgres(primary, **REPLICATED) as database:
+        source = source_of(database, "public.orders")
+        early = plan(source)
+        database.run("CREATE TABLE filler AS SELECT generate_series(1, 100000) AS n")
+        insert(database, "public.orders", *"lost")
+        late = plan(source, early.position)
+        assert names_of(source, late) == [*"lost"]
+    with serving_postgres(standby, **REPLICATED) as database:
+        insert(database, "public.orders", *"rewritten")
+        source = source_of(database, "public.orders")
+        with pytest.raises(ConfigurationError, match="server that lacks commits, or was put back"):
+            plan(source, late.position)
+        with pytest.raises(ConfigurationError, match=r"when table public\.orders was planned"):
+            names_of(source, late)
+        assert len(names_of(source, plan(source))) == 12
+
+
+def test_another_server_is_refused_unless_it_is_declared_that_it_has_all_rows(
+    database: Database, table: str, tmp_path: Path
+) -> None:
+    insert(database, table, *"ab")
+    position = plan(source_of(database, table)).position
+    with running_postgres(tmp_path) as other:
+        other.run(f"CREATE SCHEMA {table.partition('.')[0]}")
+        other.run(f"CREATE TABLE {table} ({IDENTITY})")
+        insert(other, table, *"abc")
+        with pytest.raises(ConfigurationError, match="system identifier and oid") as refused:
+            plan(source_of(other, table), position)
+        name = str(refused.value).rpartition("continues='")[2].rstrip("')")
+        moved = source_of(other, table, continues=name)
+
+        assert name == f"{database_of(database)}@1"
+        assert names_of(moved, plan(moved, position)) == ["c"]
+
+
+def test_a_position_of_another_format_is_refused_by_name(database: Database, table: str) -> None:
+    (entry,) = plan(source_of(database, table)).position
+    identity, _, *fence = entry.version.split(" ")
+    old = (replace(entry, version=" ".join([identity, *fence])),)
+
+    with pytest.raises(ProtocolViolation, match="is no place in a write-ahead log"):
+        plan(source_of(database, table), old)

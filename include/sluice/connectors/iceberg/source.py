@@ -5,6 +5,10 @@ Snapshots are immutable, so a repeated plan finds the same files.  A compaction 
 changes no row and is skipped.  A snapshot that deletes or changes rows (``overwrite``, ``delete``)
 cannot be read as appended rows, and is refused or, if that is declared, skipped.
 
+What was read is an ancestor of the table's head, or the table is refused.  ``CREATE OR REPLACE
+TABLE`` keeps the table's uuid, its old snapshots and the count of sequence numbers, and begins a
+line of snapshots without a parent, the first of which inherits no row.
+
 A position has at most two entries, whatever the table's history.  ``snapshots`` has as its offset
 the sequence number of the last snapshot that was read to its end, and as its version that one's id;
 it is sealed, as no row is read of it: the watermark waits for open files only.  A data file is the
@@ -175,9 +179,12 @@ class IcebergSource(SourceDefaults):
     def _steps(self, appends: Appends, cursor: _Cursor) -> list[SnapshotRead]:
         if not cursor.version.startswith(BASE):
             return appends.after(cursor.sequence, cursor.version)
-        base = appends.base(int(cursor.version.removeprefix(BASE)))
-        assert base is not None
-        return [base, *appends.after(base.sequence, str(base.snapshot.snapshot_id))]
+        base_id = cursor.version.removeprefix(BASE)
+        base = next((one for one in appends.ancestors() if str(one.snapshot_id) == base_id), None)
+        if base is None:
+            raise appends.is_no_ancestor(base_id, cursor.sequence + 1)
+        steps = appends.after(base.sequence_number or 0, base_id)
+        return [SnapshotRead(base, is_base=True), *steps]
 
     def _cut(
         self,
@@ -346,30 +353,33 @@ class Appends:
         """The snapshots after the one of that number and id, oldest first.
 
         Raises:
-            ConfigurationError: some of them have expired, or the table was rolled back.
+            ConfigurationError: some of them have expired, or that one is no ancestor of the head.
         """
         steps: list[SnapshotRead] = []
-        oldest: Snapshot | None = None
         for snapshot in self.ancestors():
             if (snapshot.sequence_number or 0) <= sequence:
                 if str(snapshot.snapshot_id) != snapshot_id:
-                    raise ConfigurationError(
-                        f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence "
-                        f"number {sequence}), which is not in its history any more: it was rolled "
-                        f"back to {snapshot.snapshot_id} ({snapshot.sequence_number}); begin anew "
-                        "without this state"
-                    )
+                    raise self.is_no_ancestor(snapshot_id, sequence)
                 return steps[::-1]
             steps.append(SnapshotRead(snapshot))
-            oldest = snapshot
-        if oldest is None and sequence:
-            raise ConfigurationError(
-                f"{self.name} was read to snapshot {snapshot_id} and has none now: it was rolled "
-                "back or made anew; begin anew, too"
-            )
-        if oldest is not None:
-            self._check_begin(oldest, sequence, snapshot_id)
+        if steps:
+            self._check_begin(steps[-1].snapshot, sequence, snapshot_id)
+        elif sequence:
+            raise self.is_no_ancestor(snapshot_id, sequence)
         return steps[::-1]
+
+    def is_no_ancestor(self, snapshot_id: str, sequence: int) -> ConfigurationError:
+        """The error for a table whose present rows do not continue those of *snapshot_id*."""
+        head = self.head
+        now = "has no snapshot now"
+        if head is not None:
+            now = f"its head is {head.snapshot_id} ({head.sequence_number}) now"
+        return ConfigurationError(
+            f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence number "
+            f"{sequence}), which is no ancestor of what it has: {now}, so it was rolled back, "
+            "replaced or made anew; have that snapshot be the head again, or begin anew without "
+            "this state"
+        )
 
     def files(self, step: SnapshotRead) -> list[AddedFile]:
         """The files to read of *step*, in order; none where no row was added.
@@ -385,7 +395,7 @@ class Appends:
             return self._described(self._live(step.snapshot))
         if operation is Operation.APPEND:
             return self._described(self._added(step.snapshot))
-        if operation is Operation.REPLACE:
+        if operation is Operation.REPLACE and not _grows(step.snapshot):
             return []
         what = (
             f"snapshot {step.snapshot.snapshot_id} of {self.name} "
@@ -420,11 +430,20 @@ class Appends:
         return summary.additional_properties.get("added-records", "0") != "0"
 
     def _check_begin(self, oldest: Snapshot, sequence: int, snapshot_id: str) -> None:
-        """Check that *oldest*, the first existing snapshot, follows the last one that was read."""
-        first = oldest.sequence_number or 0
-        follows = first == sequence + 1 or str(oldest.parent_snapshot_id or NOTHING) == snapshot_id
-        if oldest.parent_snapshot_id is None and not snapshot_id:
+        """Check that *oldest*, the first existing snapshot, follows the last one that was read.
+
+        Some writers, as pyiceberg, take the parent from a snapshot when they expire that one.
+        """
+        first, parent = oldest.sequence_number or 0, oldest.parent_snapshot_id
+        if parent is not None:
+            follows = str(parent) == snapshot_id
+        elif not snapshot_id:
             follows = first == 1
+        elif not _inherits(oldest):
+            raise self.is_no_ancestor(snapshot_id, sequence)
+        else:
+            has_expired = self.table.snapshot_by_id(int(snapshot_id)) is None
+            follows = has_expired and first == sequence + 1
         if not follows:
             raise ConfigurationError(
                 f"{self.name} was read to snapshot {snapshot_id or 'none'} (sequence number "
@@ -474,6 +493,22 @@ class Appends:
                 name = file.file_path.removeprefix(below)
                 found.append((entry.sequence_number or 0, name, file.record_count))
         return [AddedFile(name, rows) for _, name, rows in sorted(found)]
+
+
+def _grows(snapshot: Snapshot) -> bool:
+    """Whether *snapshot* added more rows than it removed, by its summary."""
+    return _count(snapshot, "added-records") > _count(snapshot, "deleted-records")
+
+
+def _inherits(snapshot: Snapshot) -> bool:
+    """Whether *snapshot* has rows that it did not add, by its summary."""
+    return _count(snapshot, "total-records") > _count(snapshot, "added-records")
+
+
+def _count(snapshot: Snapshot, name: str) -> int:
+    properties = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    count = properties.get(name, "")
+    return int(count) if count.isdecimal() else 0
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:

@@ -27,6 +27,9 @@ class PostgresTable:
     ``"wait"`` waits for these transactions, which needs a sequence without CACHE; a duration is
     the longest time between the timestamp of a row, in ``lag_column``, and its commit.
 
+    ``continues`` names a database and timeline of which the present ones have all rows, as the
+    error names them that a failover to a server of unknown history, or a move, causes.
+
     Raises:
         ConfigurationError: the options contradict each other.
     """
@@ -39,6 +42,7 @@ class PostgresTable:
     lag_column: str = ""
     bounded: bool = False
     where: str = ""
+    continues: str = ""
 
     def __post_init__(self) -> None:
         if isinstance(self.late_commits, timedelta) != bool(self.lag_column):
@@ -74,4 +78,5 @@ class PostgresTable:
             late_commits=Lag(self.lag_column, lag) if isinstance(lag, timedelta) else Wait(),
             where=self.where,
             is_bounded=self.bounded,
+            continues=self.continues,
         )

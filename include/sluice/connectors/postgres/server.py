@@ -4,13 +4,14 @@ A session's settings are for its transaction only, so that it works behind a poo
 connection per transaction.  Errors of the server become those of sluice, and no message shows the
 address's password.
 
-Of the catalog: a table's name and oid, its identity, by which a replaced table is noticed, and the
-sequence that numbers its rows.
+Of the catalog: a table's name and oid, its identity, by which a replaced table is noticed, the
+place in the server's write-ahead log, by which a server that lacks commits is, and the sequence
+that numbers its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -103,6 +104,22 @@ class Server:
                 )
                 yield connection
 
+    def timeline_history(self, timeline: int) -> str:
+        """The history file of *timeline*; the role has to have REPLICATION."""
+        import psycopg
+
+        with (
+            self.errors(),
+            psycopg.connect(
+                self.dsn,
+                autocommit=True,
+                replication="database",  # A session that takes commands of the protocol.
+                connect_timeout=self._parsed().get("connect_timeout", CONNECT_TIMEOUT_S),
+            ) as connection,
+        ):
+            _, content = one_row(connection, f"TIMELINE_HISTORY {timeline}")
+        return bytes(content).decode() if not isinstance(content, str) else content
+
     @contextmanager
     def errors(self) -> Iterator[None]:
         """Translate psycopg's errors into those of sluice."""
@@ -188,11 +205,10 @@ class TableIdentity:
     DROP and CREATE make another table.  TRUNCATE gives the table, or each of its partitions,
     another file and, with RESTART IDENTITY, its sequence, too.  VACUUM FULL rewrites only the
     table's file and ALTER SEQUENCE only the sequence's, and neither changes rows.  Identities of
-    different databases cannot be compared: a table that was moved with its numbers counts as the
-    same.
+    different databases cannot be compared.
 
-    ``file`` is the table's, or that of its oldest partition; ``sequence_file`` is 0 if no sequence
-    numbers the rows.
+    ``database`` is the server's system identifier and the database's oid; ``file`` is the table's,
+    or that of its oldest partition; ``sequence_file`` is 0 if no sequence numbers the rows.
     """
 
     database: str
@@ -211,6 +227,92 @@ class TableIdentity:
 
     def __str__(self) -> str:
         return f"{self.database}/{self.table}/{self.file}/{self.sequence_file}"
+
+
+@dataclass(frozen=True, slots=True)
+class WalPosition:
+    """A place in the write-ahead log: ``lsn``, a number of bytes, on ``timeline``.
+
+    All that a session saw before it asked for the place was committed before it.  A promotion
+    begins another timeline, at the end of what the promoted server had of the one before
+    (PostgreSQL's "Timelines").
+    """
+
+    timeline: int
+    lsn: int
+
+    def is_on(self, now: WalPosition, history: Mapping[int, int]) -> bool:
+        """Whether the log that ends at *now* has all up to here.
+
+        *history* has, for each timeline before that of *now*, the place at which it was left.
+        """
+        end = now.lsn if now.timeline == self.timeline else history.get(self.timeline, -1)
+        return self.lsn <= end
+
+    def __str__(self) -> str:
+        return f"{self.timeline}@{self.lsn >> 32:X}/{self.lsn & 0xFFFFFFFF:X}"
+
+
+NO_WAL = "-"  # A standby does not say on which timeline it is.
+
+
+def parsed_wal(text: str) -> WalPosition | None:
+    """The place that ``str`` wrote, None for ``NO_WAL``.  Raises ProtocolViolation for others."""
+    if text == NO_WAL:
+        return None
+    try:
+        timeline, _, lsn = text.partition("@")
+        high, low = lsn.split("/")
+        return WalPosition(int(timeline), (int(high, 16) << 32) + int(low, 16))
+    except ValueError:
+        raise ProtocolViolation(f"{text!r} is no place in a write-ahead log") from None
+
+
+_FIND_WAL = """
+SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END,
+    CASE WHEN NOT pg_is_in_recovery()
+        THEN pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint END
+"""
+
+
+def wal_position_of(connection: Connection) -> WalPosition | None:
+    """The end of the server's log; None on a standby.
+
+    The name of a log file begins with the timeline on which the server writes.  The control file
+    says it, too, but only from the first checkpoint after a promotion on.
+    """
+    file, lsn = one_row(connection, _FIND_WAL)
+    return None if file is None else WalPosition(int(file[:8], 16), int(lsn))
+
+
+_HISTORY_RIGHTS = """
+SELECT has_function_privilege('pg_read_file(text)', 'EXECUTE'),
+    (SELECT rolreplication FROM pg_roles WHERE rolname = current_user)
+"""
+
+
+def history_of(server: Server, connection: Connection, timeline: int) -> Mapping[int, int] | None:
+    """The timelines before *timeline*, each with the place at which it was left.
+
+    None if the role may not know: it may if it may execute ``pg_read_file``, or replicate.
+    """
+    if timeline == 1:
+        return {}  # The first one has no history.
+    may_read, may_replicate = one_row(connection, _HISTORY_RIGHTS)
+    if may_read:
+        (text,) = one_row(connection, "SELECT pg_read_file(%s)", f"pg_wal/{timeline:08X}.history")
+    elif may_replicate:
+        text = server.timeline_history(timeline)
+    else:
+        return None
+    return parsed_history(text)
+
+
+def parsed_history(text: str) -> Mapping[int, int]:
+    """Each line of a history file has a timeline, the place at which it was left, and why."""
+    lines = (line.split() for line in text.splitlines())
+    places = (f"{line[0]}@{line[1]}" for line in lines if line and line[0].isdecimal())
+    return {place.timeline: place.lsn for place in map(parsed_wal, places) if place is not None}
 
 
 _FIND_IDENTITY = """

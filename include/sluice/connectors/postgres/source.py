@@ -25,6 +25,11 @@ sequence without CACHE, and no application that fetches numbers beforehand.
 timestamp of its rows.  Rows that are twice as old can be read: the newest of them took its number
 at most one lag after its timestamp, and a transaction that took a smaller one before that commits
 at most another lag later.
+
+What was read is known by the table's identity and by a place in the server's log, before which all
+of it was committed.  A server that was promoted without that part of the log, a server that was put
+back, and another one may have other rows of these numbers, now or later: they are refused, unless a
+person declares that nothing is missing.  A promotion that lost nothing of it goes on.
 """
 
 from __future__ import annotations
@@ -45,18 +50,23 @@ from sluice.connectors.postgres.copy import (
     select,
 )
 from sluice.connectors.postgres.server import (
+    NO_WAL,
     Connection,
     Sequence,
     Server,
     TableIdentity,
     TableName,
+    WalPosition,
     check_encoding,
     check_numbered,
+    history_of,
     identity_of,
     one_row,
     parsed_identity,
+    parsed_wal,
     sequence_of,
     table_oid,
+    wal_position_of,
 )
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.places import Barrier, SourcePosition, offsets_by_partition
@@ -88,7 +98,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class TableCut:
-    """The readable part of the table, and the ``ReadFence`` as text.
+    """The readable part of the table, whose version is the ``Lineage``, and the ``ReadFence``.
 
     A bounded source has not ended before the cut is settled.
     """
@@ -99,19 +109,41 @@ class TableCut:
 
 
 @dataclass(frozen=True, slots=True)
+class Lineage:
+    """What was read, beside the numbers: of which table, and before which place in its log."""
+
+    table: TableIdentity
+    wal: WalPosition | None
+
+    @property
+    def name(self) -> str:
+        """The server, the database and the timeline: what ``continues`` of a declaration names."""
+        return f"{self.table.database}@{self.wal.timeline if self.wal is not None else NO_WAL}"
+
+    def __str__(self) -> str:
+        return f"{self.table} {self.wal or NO_WAL}"
+
+
+@dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """The version in a position: the table's identity, and the fence up to which it was read."""
+    """The version in a position: the lineage, and the fence up to which the table was read."""
 
     offset: int = 0
-    table: TableIdentity | None = None
+    lineage: Lineage | None = None
     fence: str = ""
 
     @classmethod
     def at(cls, position: PartitionOffset | None) -> ReadPosition:
         if position is None:
             return cls()
-        table, _, fence = position.version.partition(" ")
-        return cls(position.offset, parsed_identity(table), fence)
+        lineage, fence = _parsed(position.version)
+        return cls(position.offset, lineage, fence)
+
+
+def _parsed(version: str) -> tuple[Lineage, str]:
+    table, _, rest = version.partition(" ")
+    wal, _, fence = rest.partition(" ")
+    return Lineage(parsed_identity(table), parsed_wal(wal)), fence
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +157,7 @@ class PostgresTableSource(OffsetSource):
     late_commits: Wait | Lag
     where: str = ""
     is_bounded: bool = False
+    continues: str = ""
     batch_bytes: int = BATCH_BYTES
     cut: TableCut | None = None
 
@@ -157,7 +190,7 @@ class PostgresTableSource(OffsetSource):
         read = ReadPosition.at(before)
         cut = self._cut(read)
         if before is not None:
-            # The identity of the table is compared in ``_check_same``.
+            # The identity of the table is compared in ``_cut``.
             now = replace(before, version=cut.readable.version)
             if until is None and cut.readable.first > read.offset:
                 # No row has the numbers in between, and none will.
@@ -170,12 +203,12 @@ class PostgresTableSource(OffsetSource):
             parallelism=parallelism,
             until=until,
         )
-        identity = parsed_identity(cut.readable.version)
-        self._check_same(read.table, identity, f"was read to {read.offset}")
-        version = f"{cut.readable.version} {cut.fence}"
         return replace(
             barrier,
-            position=tuple(replace(one, version=version) for one in barrier.position),
+            position=tuple(
+                replace(one, version=f"{self._lineage_at(one, read, cut)} {cut.fence}")
+                for one in barrier.position
+            ),
             exhausted=barrier.exhausted and cut.is_settled,
         )
 
@@ -184,12 +217,74 @@ class PostgresTableSource(OffsetSource):
             # From here on the table is locked against ALTER and TRUNCATE.
             selection = self._selection(connection)
             if piece.version:
-                identity = identity_of(connection, self.table, self.offset_column)
-                self._check_same(parsed_identity(piece.version), identity, "was planned")
+                planned, _ = _parsed(piece.version)
+                self._check_continued(connection, planned, self._lineage(connection), "was planned")
             schema = selection.schema()
             query = selection.sql(self.where, piece.start, piece.end)
             for csv in copy_out(connection, query, self.batch_bytes):
                 yield parsed_csv(csv, selection, schema)
+
+    def _lineage(self, connection: Connection) -> Lineage:
+        # In this order: the place lies behind all that this session has seen.
+        table = identity_of(connection, self.table, self.offset_column)
+        return Lineage(table, wal_position_of(connection))
+
+    def _lineage_at(self, now: PartitionOffset, read: ReadPosition, cut: TableCut) -> Lineage:
+        """The lineage for a position: the place moves only if more is read.
+
+        So a server may be lost with all that it did since without one row that was read.
+        """
+        lineage, _ = _parsed(cut.readable.version)
+        if read.lineage is None or read.lineage.wal is None or now.offset != read.offset:
+            return lineage
+        is_same = read.lineage.name == lineage.name
+        return replace(lineage, wal=read.lineage.wal) if is_same else lineage
+
+    def _check_continued(
+        self, connection: Connection, before: Lineage, now: Lineage, when: str
+    ) -> None:
+        """Check that the server has all that was read or planned at *before*.
+
+        Raises:
+            ConfigurationError: it has another table, or may lack commits.
+        """
+        if now.table.is_other_than(before.table):
+            raise ConfigurationError(
+                f"table {self.table} was truncated or made anew after it {when}, so its numbers "
+                "may mean other rows; begin anew, too"
+            )
+        if self.continues == before.name != now.name:
+            return
+        declare = (
+            f"restore a checkpoint from before, or begin anew, or, if you know that no row of the "
+            f"table is missing, declare PostgresTable(..., continues={before.name!r})"
+        )
+        if now.table.database != before.table.database:
+            raise ConfigurationError(
+                f"table {self.table} {when} in database {before.table.database} (system "
+                f"identifier and oid) and is in {now.table.database} now, whose numbers may mean "
+                f"other rows; {declare}"
+            )
+        if before.wal is None or now.wal is None:
+            return
+        history: Mapping[int, int] | None = {}
+        if now.wal.timeline != before.wal.timeline:
+            history = history_of(self.server, connection, now.wal.timeline)
+        moved = f"the server was on timeline and place {before.wal} when table {self.table} {when}"
+        if history is None:
+            raise ConfigurationError(
+                f"{moved} and is on timeline {now.wal.timeline} now, and may lack rows that were "
+                "read; GRANT EXECUTE ON FUNCTION pg_read_file(text) to the role, or give it "
+                f"REPLICATION, so that the timeline's history can be read; or {declare}"
+            )
+        if not before.wal.is_on(now.wal, history):
+            left = history.get(before.wal.timeline)
+            place = now.wal if left is None else WalPosition(before.wal.timeline, left)
+            raise ConfigurationError(
+                f"{moved}, and what it is now has its log to {place} only: it failed over to a "
+                f"server that lacks commits, or was put back, so numbers that were read may mean "
+                f"other rows; {declare}"
+            )
 
     def _selection(self, connection: Connection) -> Selection:
         table_oid(connection, self.table)
@@ -203,17 +298,14 @@ class PostgresTableSource(OffsetSource):
             )
         return select(connection, self.table, self.offset_column, self.columns)
 
-    def _check_same(self, before: TableIdentity | None, now: TableIdentity, when: str) -> None:
-        if before is not None and now.is_other_than(before):
-            raise ConfigurationError(
-                f"table {self.table} was truncated or made anew after it {when}, so its numbers "
-                "may mean other rows; begin anew, too"
-            )
-
     def _cut(self, read: ReadPosition) -> TableCut:
         with self.server.session(read_only=True) as connection:
             self._selection(connection)
             check_numbered(connection, self.table, self.offset_column)
+            before = read.lineage
+            if before is not None and before.name != self._lineage(connection).name:
+                # The fence is of another server: its writers, and numbers that may be lost.
+                read = replace(read, fence="")
             match self.late_commits:
                 case Wait(patience_s):
                     cut = self._waited(connection, read, patience_s)
@@ -224,8 +316,10 @@ class PostgresTableSource(OffsetSource):
             readable = cut.readable
             if readable.end > read.offset:
                 readable = self._from_next_row(connection, read.offset, readable.end)
-            version = str(identity_of(connection, self.table, self.offset_column))
-            return replace(cut, readable=replace(readable, version=version))
+            lineage = self._lineage(connection)
+            if before is not None:
+                self._check_continued(connection, before, lineage, f"was read to {read.offset}")
+            return replace(cut, readable=replace(readable, version=str(lineage)))
 
     def _waited(self, connection: Connection, read: ReadPosition, patience_s: float) -> TableCut:
         sequence = sequence_of(connection, self.table, self.offset_column)
