@@ -1,6 +1,7 @@
-"""A Kafka broker for tests, with the protocol's transactions (KIP-98).
+"""A Kafka broker for tests, with the protocol's transactions (KIP-98) and leader epochs (KIP-320).
 
-librdkafka's mock cluster ignores those.  One node, in memory, without replicas or groups.
+librdkafka's mock cluster ignores transactions.  One node, in memory, without replicas or groups;
+an election is what a test does to a log.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
 # OffsetFetch, which can ask for stable offsets since version 7 (KIP-447), and Metadata, which has
 # topics' ids since version 10 (KIP-516).
 VERSIONS = {
-    0: (3, 3), 1: (4, 4), 2: (2, 2), 3: (12, 12), 8: (2, 2), 9: (7, 7), 10: (1, 1), 18: (0, 0),
-    21: (0, 0), 22: (0, 0), 24: (0, 0), 25: (0, 0), 26: (0, 0), 28: (0, 0),
+    0: (3, 3), 1: (4, 4), 2: (5, 5), 3: (12, 12), 8: (2, 2), 9: (7, 7), 10: (1, 1), 18: (0, 0),
+    21: (0, 0), 22: (0, 0), 23: (2, 2), 24: (0, 0), 25: (0, 0), 26: (0, 0), 28: (0, 0),
 }  # fmt: skip
-NAMES = {0: "Produce", 26: "EndTxn", 22: "InitProducerId", 1: "Fetch"}
+NAMES = {0: "Produce", 26: "EndTxn", 22: "InitProducerId", 1: "Fetch", 2: "ListOffsets"}
 
 
 @contextmanager
@@ -53,14 +54,43 @@ class Batch:
 
 @dataclass(slots=True)
 class Log:
-    """One partition.  ``open`` has the first offset of each producer's transaction."""
+    """One partition.  ``open`` has the first offset of each producer's transaction.
+
+    ``epochs`` has the first offset of each leader epoch.  A log gets shorter by an election only,
+    of a leader that has less of it; so setting its end back is one.
+    """
 
     batches: list[Batch] = field(default_factory=list)
     start: int = 0
-    end: int = 0
     open: dict[int, int] = field(default_factory=dict)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     sent: dict[tuple[int, int, int], int] = field(default_factory=dict)  # By sequence number.
+    epochs: list[int] = field(default_factory=lambda: [0])
+    _end: int = 0
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    @end.setter
+    def end(self, offset: int) -> None:
+        if offset < self._end:
+            self.elect(offset)
+        self._end = offset
+
+    @property
+    def epoch(self) -> int:
+        return len(self.epochs) - 1
+
+    def elect(self, end: int | None = None) -> None:
+        """Begin a leader epoch; the new leader has the log up to *end*, or all of it."""
+        self._end = self._end if end is None else end
+        self.batches = [one for one in self.batches if one.last < self._end]
+        self.epochs = [*(min(start, self._end) for start in self.epochs), self._end]
+        self.sent.clear()
+
+    def end_of_epoch(self, epoch: int) -> int:
+        return self.epochs[epoch + 1] if epoch < self.epoch else self._end
 
     @property
     def stable_end(self) -> int:
@@ -73,7 +103,8 @@ class Log:
         times = [base] * count
         for index, delta in enumerate(_time_deltas(raw)):
             times[index] = base + delta
-        self.batches.append(Batch(first, self.end - 1, struct.pack(">q", first) + raw[8:], times))
+        head = _i64(first) + raw[8:12] + _i32(self.epoch)
+        self.batches.append(Batch(first, self.end - 1, head + raw[16:], times))
         return first
 
 
@@ -93,7 +124,7 @@ class Broker:
     ``lose_answer_to`` names requests that are carried out and never answered.  ``before`` has
     functions that are called once, by the next request of a name.  ``offsets_come_late`` is the
     number of stable reads of a transaction's offsets that do not find them yet, as before
-    KAFKA-17507.
+    KAFKA-17507.  Without ``has_epochs`` it is one before 2.1, which tells none (KIP-320).
     """
 
     def __init__(self, partitions: int) -> None:
@@ -104,6 +135,7 @@ class Broker:
         self.transactions: dict[str, Transaction] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.offsets_come_late = 0
+        self.has_epochs = True
         self.late_offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.lose_answer_to: list[str] = []
         self.before: dict[str, Callable[[], object]] = {}
@@ -213,10 +245,10 @@ class Broker:
         is_committed = bool(ask.u8())
 
         def find(topic: str, ask: Reader) -> bytes:
-            number, at_ms = ask.i32(), ask.i64()
+            number, at_ms = ask.i32(), ask.skipped(4).i64()
             log = self.log(topic, number)
             if log is None:
-                return _i32(number) + _i16(UNKNOWN_TOPIC) + _i64(-1) + _i64(-1)
+                return _i32(number) + _i16(UNKNOWN_TOPIC) + _i64(-1) * 2 + _i32(-1)
             offset, found_ms = -1, -1
             if at_ms == -1:
                 offset = log.stable_end if is_committed else log.end
@@ -225,7 +257,8 @@ class Broker:
             else:
                 known = ((t, one.first + n) for one in log.batches for n, t in enumerate(one.times))
                 found_ms, offset = next((one for one in known if one[0] >= at_ms), (-1, -1))
-            return _i32(number) + _i16(0) + _i64(found_ms) + _i64(offset)
+            epoch = log.epoch if self.has_epochs else -1
+            return _i32(number) + _i16(0) + _i64(found_ms) + _i64(offset) + _i32(epoch)
 
         return _i32(0) + ask.per_partition(find)
 
@@ -245,8 +278,8 @@ class Broker:
     def _described(self, topic: str) -> bytes:
         replicas = _compact_array([_i32(1)]) * 2 + _compact_array([])
         partitions = [
-            _i16(0) + _i32(number) + _i32(1) + _i32(0) + replicas + b"\0"
-            for number in range(len(self.topics.get(topic, [])))
+            _i16(0) + _i32(number) + _i32(1) + _i32(log.epoch) + replicas + b"\0"
+            for number, log in enumerate(self.topics.get(topic, []))
         ]
         error = _i16(0 if topic in self.topics else UNKNOWN_TOPIC)
         known = error + _compact_text(topic) + self.ids.get(topic, bytes(16)) + b"\0"
@@ -317,6 +350,17 @@ class Broker:
                 self.end(one, commit=False)
         one.committed = None
         return _i32(0) + _i16(0) + _i64(one.pid) + _i16(one.epoch)
+
+    def _on_23(self, ask: Reader) -> bytes:
+        def find(topic: str, ask: Reader) -> bytes:
+            number, epoch = ask.i32(), ask.skipped(4).i32()
+            log = self.log(topic, number)
+            if log is None:
+                return _i16(UNKNOWN_TOPIC) + _i32(number) + _i32(-1) + _i64(-1)
+            found = min(epoch, log.epoch)
+            return _i16(0) + _i32(number) + _i32(found) + _i64(log.end_of_epoch(found))
+
+        return _i32(0) + ask.per_partition(find)
 
     def _on_24(self, ask: Reader) -> bytes:
         one, error = self._transaction(ask)

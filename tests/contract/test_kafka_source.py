@@ -20,7 +20,7 @@ from sluice.connectors.kafka.declared import Json, Kafka, Raw
 from sluice.connectors.kafka.source import KafkaSource
 from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 from tests.contract.source_rules import Row, checked
 
 
@@ -28,7 +28,7 @@ from tests.contract.source_rules import Row, checked
 def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
     with place(request.param) as found, pytest.MonkeyPatch.context() as patch:
         if request.param == "mock":  # Its controller, which knows the ids, is none of its brokers.
-            patch.setattr(Cluster, "topic_ids", lambda _, topics: dict.fromkeys(topics, ""))
+            patch.setattr(Cluster, "topic_ids", lambda *asked: dict.fromkeys(asked[2], ""))
         yield found
 
 
@@ -379,17 +379,95 @@ def test_a_topic_that_was_made_anew_is_refused_however_many_records_it_has(broke
 
 
 def test_a_broker_that_knows_topics_by_no_id_goes_by_the_offsets_alone(broker: Place) -> None:
-    """Those before 2.8; when it learns of ids the position does, too."""
+    """Those before 2.1; when it learns of ids and epochs the position does, too."""
     source, topic, _ = expiring(broker)
+    broker.broker.has_epochs = False
     known, broker.broker.ids[topic] = broker.broker.ids[topic], bytes(16)
     first = plan(source, (), 2)
     assert [part.version for part in first.position] == [""]
     assert values(read(source, first)) == ["a", "b"]
     broker.broker.ids[topic] = known
+    broker.broker.has_epochs = True
 
     second = plan(source, first.position)
     assert values(read(source, second)) == [*"cdef"]
-    assert second.position[0].version
+    topic_id, _, epoch = second.position[0].version.partition("@")
+    assert topic_id
+    assert epoch == "0"
+
+
+def test_a_log_that_lost_what_was_read_is_refused_however_many_records_it_gets(
+    broker: Place,
+) -> None:
+    """An unclean election: also by an epoch that was planned before (KIP-320)."""
+    source, topic, _ = expiring(broker)
+    some, whole = plan(source, (), 4), plan(source)
+    behind = plan(source, whole.position)
+    broker.broker.topics[topic][0].elect(3)
+    for letters in ("", "xyz", "uvw"):
+        send(broker, topic, 0, *letters)
+        for barrier in (some, whole, behind):
+            with pytest.raises(ConfigurationError, match=r"'t-.*/0' of .*(has less|truncated)"):
+                plan(source, barrier.position)
+        for piece in whole.slices:
+            if piece.end > 3:
+                with pytest.raises(ConfigurationError, match=r"'t-.*/0' .*(others have|truncated)"):
+                    read_slice(source, piece)
+
+    assert values(read(source, plan(source))) == [*"abcuvwxyz"]
+    # What lies before the loss was not lost.
+    assert values(read(source, plan(source, plan(source, (), 3).position))) == [*"uvwxyz"]
+
+
+def test_a_planned_log_whose_records_are_gone_without_others_is_refused(broker: Place) -> None:
+    """Only ends of transactions have their offsets, so that no record shows it."""
+    source, topic, _ = expiring(broker)
+    whole = plan(source)
+    broker.broker.topics[topic][0].elect(4)
+    for _ in range(2):
+        send_in_transaction(broker, topic, "lost", commit=False)
+
+    with pytest.raises(ConfigurationError, match="was planned to offset 6 in leader epoch 0"):
+        read_slice(source, whole.slices[-1])
+
+
+def test_a_log_that_loses_records_while_they_are_read_is_refused(broker: Place) -> None:
+    source, topic, _ = expiring(broker)
+    whole = plan(source)
+
+    def lose() -> None:
+        broker.broker.topics[topic][0].elect(4)
+        send(broker, topic, 0, *"xyz")
+
+    broker.broker.before["Fetch"] = lose
+    with pytest.raises(ConfigurationError, match=r"'t-.*/0' of .*(has less|others have)"):
+        read_slice(source, whole.slices[-1])
+
+
+def test_an_election_that_lost_nothing_of_what_was_read_goes_on(broker: Place) -> None:
+    source, topic, _ = expiring(broker)
+    some, whole = plan(source, (), 4), plan(source)
+    log = broker.broker.topics[topic][0]
+    log.elect()
+    assert values(read(source, whole)) == [*"abcdef"]
+    send(broker, topic, 0, "g")
+    log.elect(5)  # Of what was read to offset 4 nothing is lost.
+    send(broker, topic, 0, *"hi")
+
+    barrier = plan(source, some.position)
+    assert values(read(source, barrier)) == [*"ehi"]
+    assert barrier.position[0].version.endswith("@2")
+    log.elect()
+    send(broker, topic, 0, "j")
+    assert values(read(source, plan(source, barrier.position))) == ["j"]
+
+
+def test_a_position_of_another_format_is_refused_by_name(broker: Place) -> None:
+    source, _, position = expiring(broker)
+    old = tuple(replace(one, version=one.version.partition("@")[0]) for one in position)
+
+    with pytest.raises(ProtocolViolation, match="is no topic's id with a leader epoch"):
+        plan(source, old)
 
 
 def test_a_broker_that_stops_in_the_middle_is_tried_again(broker: Place) -> None:

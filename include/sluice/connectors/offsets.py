@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 class Readable:
     """The readable part of a partition: offsets from ``first`` to ``end`` (exclusive).
 
-    ``version`` is the place's own id of the partition: one that was dropped and created again
-    under its name has another.  Empty where the place has no such id.
+    ``version`` is the place's own id of the partition and of its present records: it is another one
+    when records at offsets below ``end`` may have become others.  Empty where the place has none.
     """
 
     first: int
@@ -76,6 +76,26 @@ class OffsetSource(SourceDefaults, ABC):
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:  # noqa: ARG002
         """The first offset to read of a partition; *is_new*: it appeared after others were read."""
         return now.first
+
+    def check_continued(self, read: Sequence[tuple[PartitionOffset, Readable]]) -> None:
+        """Check that each partition still has what was *read* of it, whatever its end is now.
+
+        It has by default if its version is the same.  A place whose versions also change without a
+        change of records asks it here.
+
+        Raises:
+            ConfigurationError: it has not; the message names the partition and the way on.
+        """
+        for before, now in read:
+            if before.version and now.version and before.version != now.version:
+                raise self.made_anew(before, before.version, now.version)
+
+    def made_anew(self, read: PartitionOffset, then: str, now: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"partition {read.partition!r} of {self.name} was read to offset {read.offset} and was "
+            f"made anew since then ({then} then, {now} now), so its offsets mean other records; "
+            "begin anew, too"
+        )
 
     def plan(
         self,
@@ -124,10 +144,13 @@ class OffsetSource(SourceDefaults, ABC):
                 f"partition {gone[0]!r} of {self.name} was read to offset {read[gone[0]].offset} "
                 "and is gone; put it back, or begin anew without this state"
             )
+        for name, entry in read.items():
+            self._check_end(entry, now[name])
+        self.check_continued([(entry, now[name]) for name, entry in read.items()])
         before = {}
         for name, there in sorted(now.items()):
             if name in read:
-                before[name] = self._checked(read[name], there)
+                before[name] = self._begun(read[name], there)
                 continue
             first = self.first_offset(name, there, is_new=bool(position))
             before[name] = PartitionOffset(
@@ -135,18 +158,15 @@ class OffsetSource(SourceDefaults, ABC):
             )
         return before
 
-    def _checked(self, read: PartitionOffset, there: Readable) -> PartitionOffset:
+    def _check_end(self, read: PartitionOffset, there: Readable) -> None:
         if read.offset > there.end:
             raise ConfigurationError(
                 f"partition {read.partition!r} of {self.name} was read to offset {read.offset} and "
                 f"ends at {there.end} now: it was truncated or made anew; begin anew, too"
             )
-        if read.version and there.version and read.version != there.version:
-            raise ConfigurationError(
-                f"partition {read.partition!r} of {self.name} was read to offset {read.offset} and "
-                f"was made anew since then ({read.version} then, {there.version} now), so its "
-                "offsets mean other records; begin anew, too"
-            )
+
+    def _begun(self, read: PartitionOffset, there: Readable) -> PartitionOffset:
+        """The offset to read on from, behind a gap of records that have expired."""
         read = replace(read, version=there.version or read.version)
         if read.offset >= there.first:
             return read

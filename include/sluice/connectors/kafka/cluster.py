@@ -19,6 +19,7 @@ from sluice.extras import require_installed
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,22 @@ OURS = frozenset(
         "transactional.id",
     }
 )
+
+
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """The first offset of a partition, its end, and the leader epoch in which that was its end.
+
+    A leader never takes records from its own log, so a log only becomes another one with a new
+    leader, and a new epoch (KIP-101).  ``NO_EPOCH`` for brokers before 2.1.
+    """
+
+    first: int
+    end: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +137,14 @@ class Cluster:
             raise ConfigurationError(f"Kafka at {self.servers} has no topic {topic!r}; {fix}")
         raise self.explain(found.error, doing)
 
-    def topic_ids(self, topics: Sequence[str]) -> Mapping[str, str]:
+    def admin(self) -> AdminClient:
+        require_installed("confluent_kafka", who="Kafka")
+        from confluent_kafka.admin import AdminClient
+
+        with self.explained():
+            return AdminClient(self.properties({}), logger=log)
+
+    def topic_ids(self, admin: AdminClient, topics: Sequence[str]) -> Mapping[str, str]:
         """The id of each topic (KIP-516), which changes when it is deleted and created again.
 
         Empty for brokers before 2.8, which have no ids.
@@ -129,10 +153,8 @@ class Cluster:
             ConfigurationError: there is no such topic, or the user may not see it.
         """
         from confluent_kafka import TopicCollection
-        from confluent_kafka.admin import AdminClient
 
         with self.explained(f"to describe {', '.join(topics)}"):
-            admin = AdminClient(self.properties({}), logger=log)
             answers = admin.describe_topics(
                 TopicCollection([*topics]), request_timeout=self.timeout_s
             )
@@ -140,6 +162,43 @@ class Cluster:
         return {
             name: str(id_) if id_ is not None and id_.get_most_significant_bits() else ""
             for name, id_ in found.items()
+        }
+
+    def log_bounds(
+        self, admin: AdminClient, partitions: Sequence[tuple[str, int]]
+    ) -> Mapping[tuple[str, int], LogBounds]:
+        """The bounds of each partition's log, for readers of committed records.
+
+        Raises:
+            ConfigurationError: there is no such partition, or the user may not read it.
+        """
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined] # Not in its __all__.
+
+        earliest: Any = OffsetSpec.earliest  # They have no types.
+        latest: Any = OffsetSpec.latest
+        found: list[dict[tuple[str, int], tuple[int, int]]] = []
+        with self.explained("to say what its partitions have"):
+            asked = [
+                admin.list_offsets(
+                    {TopicPartition(*one): spec for one in partitions},
+                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    request_timeout=self.timeout_s,
+                )
+                for spec in (earliest(), latest())
+            ]
+            for answers in asked:
+                results = {(one.topic, one.partition): it.result() for one, it in answers.items()}
+                found.append(
+                    {
+                        one: (it.offset, NO_EPOCH if it.leader_epoch is None else it.leader_epoch)
+                        for one, it in results.items()
+                    }
+                )
+        firsts, ends = found
+        return {
+            one: LogBounds(firsts[one][0], max(firsts[one][0], ends[one][0]), ends[one][1])
+            for one in partitions
         }
 
     def producer(

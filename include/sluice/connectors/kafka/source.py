@@ -4,6 +4,12 @@ Epochs end at the last stable offset, so that no epoch has records of an open tr
 have gaps where a transaction ended or was aborted, and where a topic was compacted, so a slice may
 have fewer records than offsets.  A new partition is read from its beginning, wherever the first
 ones began (Flink's rule for discovered partitions).
+
+An offset means a record in one log.  Positions and slices have the topic's id, which changes when
+it is made anew, and the leader epoch in which the partition had its end (KIP-320).  While the epoch
+is the same, the log is.  In a later one the leader is asked where the earlier one ended in its log
+(OffsetForLeaderEpoch, by the client): before what was read or planned, and records were lost, and
+others may have their offsets.
 """
 
 from __future__ import annotations
@@ -11,28 +17,27 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sluice.connectors.kafka.cluster import Cluster
+from sluice.connectors.kafka.cluster import NO_EPOCH, Cluster, LogBounds
 from sluice.connectors.kafka.values import MetadataColumns, Values
 from sluice.connectors.offsets import OffsetSource, Readable
-from sluice.core.plan import Slice
+from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.places import SourcePosition, TextDecoding
-from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.store.object_store import in_parallel
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from confluent_kafka import Consumer, Message
+    from confluent_kafka.admin import AdminClient
 
 log = logging.getLogger(__name__)
 
 # The start: an end, milliseconds since 1970, or an offset per partition.
 Start: TypeAlias = Literal["earliest", "latest"] | int | tuple[tuple[str, int], ...]
 
-QUERY_THREADS = 8  # Each thread queries one partition at a time, and a topic may have hundreds.
 NOTIFY_TIMEOUT_S = 5.0  # Short, as it is for monitoring only.
 BATCH_MESSAGES = 10_000  # Makes the cost per batch negligible; 10 MB with messages of 1 KB.
 # The client gives a batch that is not full after this time, and a slice with gaps never fills its
@@ -86,13 +91,86 @@ class KafkaSource(OffsetSource):
         """
         with self.cluster.consumer(isolation_level="read_committed") as consumer:
             names = [name for topic in self.topics for name in self._partitions(consumer, topic)]
-            # Before the offsets: those of a topic must not get the id of one created after it.
-            ids = self.cluster.topic_ids(self.topics)
-            found = in_parallel(lambda name: self._readable(consumer, name), names, QUERY_THREADS)
+        admin = self.cluster.admin()
+        # Before the offsets: those of a topic must not get the id of one created after it.
+        ids = self.cluster.topic_ids(admin, self.topics)
+        found = self.cluster.log_bounds(admin, [parsed_partition(name) for name in names])
+        bounds = {name: found[parsed_partition(name)] for name in names}
         return {
-            name: replace(readable, version=ids[parsed_partition(name)[0]])
-            for name, readable in zip(names, found, strict=True)
+            name: Readable(one.first, one.end, str(LogId(ids[topic_of(name)], one.epoch)))
+            for name, one in bounds.items()
         }
+
+    def check_continued(self, read: Sequence[tuple[PartitionOffset, Readable]]) -> None:
+        """See ``OffsetSource``.  It asks the leaders of partitions with another leader epoch."""
+        doubtful: dict[str, tuple[int, int]] = {}
+        for before, readable in read:
+            then, now = LogId.parse(before.version), LogId.parse(readable.version)
+            if then.topic and now.topic and then.topic != now.topic:
+                raise self.made_anew(before, then.topic, now.topic)
+            if then.is_led_otherwise(now):
+                doubtful[before.partition] = (before.offset, then.epoch)
+        self._check_logs(doubtful, "was read")
+
+    def _check_logs(self, ends: Mapping[str, tuple[int, int]], what_was_done: str) -> None:
+        """Check that the leader of each partition has the log of an epoch up to an offset.
+
+        Raises:
+            ConfigurationError: it has not.
+            StoreUnavailable: it did not answer in time.
+        """
+        from confluent_kafka import TopicPartition
+
+        if not ends:
+            return
+        doing = "to compare its log with what was read"
+        waited_since = time.monotonic()
+        left = set(ends)
+        with self.cluster.consumer(
+            isolation_level="read_committed",
+            auto_offset_reset="error",
+            enable_partition_eof=True,
+            fetch_wait_max_ms=50,
+            queued_min_messages=1,
+            max_partition_fetch_bytes=1,  # The first message shows that the log was compared.
+        ) as consumer:
+            with self.cluster.explained(doing):
+                consumer.assign(
+                    [
+                        TopicPartition(*parsed_partition(name), offset, leader_epoch=epoch)
+                        for name, (offset, epoch) in ends.items()
+                    ]
+                )
+            while left:
+                with self.cluster.explained(doing):
+                    polled = consumer.consume(len(left), timeout=POLL_S)
+                for event in polled:
+                    name = f"{event.topic()}/{event.partition()}"
+                    self._check_event(event, name, ends[name], what_was_done)
+                    if (error := event.error()) is None or not error.retriable():
+                        left.discard(name)
+                if left and time.monotonic() - waited_since > self.cluster.timeout_s:
+                    raise StoreUnavailable(
+                        f"Kafka at {self.cluster.servers} did not compare the log of "
+                        f"{min(left)!r} with what was read for {self.cluster.timeout_s:.0f} s"
+                    )
+
+    def _check_event(
+        self, event: Message, name: str, end: tuple[int, int], what_was_done: str
+    ) -> None:
+        from confluent_kafka import KafkaError
+
+        error = event.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF or error.retriable():  # noqa: SLF001
+            return
+        if error.code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            raise self.cluster.explain(error, f"to compare the log of {name!r}")
+        raise ConfigurationError(
+            f"partition {name!r} of {self.name} {what_was_done} to offset {end[0]} in leader epoch "
+            f"{end[1]}, and its leader has less of that now ({error.str()}): a leader without the "
+            "newest records was elected, and the records at these offsets are lost or others; "
+            "restore a checkpoint from before them, or begin anew"
+        )
 
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:
         if is_new:
@@ -120,7 +198,10 @@ class KafkaSource(OffsetSource):
             ConfigurationError: some of it has expired since it was planned, or was truncated.
             StoreUnavailable: the cluster did not answer in time.
         """
-        topic = parsed_partition(piece.partition)[0]
+        planned = LogId.parse(piece.version)
+        topic = topic_of(piece.partition)
+        admin = self.cluster.admin()
+        start = self._start(self._bounds(admin, piece.partition), piece)
         with self.cluster.consumer(
             isolation_level="read_committed",
             auto_offset_reset="error",
@@ -131,15 +212,19 @@ class KafkaSource(OffsetSource):
             queued_min_messages=min(max(piece.records, 1_000), 100_000),
             fetch_queue_backoff_ms=10,
         ) as consumer:
-            start = self._start(consumer, piece)
             for messages in consume(self.cluster, consumer, piece, start):
+                self._check_epoch(messages[-1], piece, planned)
                 yield self.columns.batch(messages, topic, self.values)
-        # Checked after the rows, which count only when the slice has ended; no id is used twice.
-        if piece.version and self.cluster.topic_ids([topic])[topic] != piece.version:
+        # Checked after the rows, which count only when the slice has ended; no id is used twice,
+        # and a leader epoch neither.
+        if planned.topic and self.cluster.topic_ids(admin, [topic])[topic] != planned.topic:
             raise ConfigurationError(
                 f"topic {topic!r} of {self.name} was made anew after this epoch was planned, so "
                 "its offsets mean other records; begin anew, too"
             )
+        now = LogId(planned.topic, self._bounds(admin, piece.partition).epoch)
+        if planned.is_led_otherwise(now):
+            self._check_logs({piece.partition: (piece.end, planned.epoch)}, "was planned")
 
     def notify_complete(self, group: str, position: SourcePosition) -> None:
         """Commit the group's offsets, for tools that show its lag; sluice does not read them."""
@@ -171,14 +256,20 @@ class KafkaSource(OffsetSource):
             raise StoreUnavailable(f"topic {topic!r} has no partitions yet")
         return [f"{topic}/{number}" for number in numbers]
 
-    def _readable(self, consumer: Consumer, name: str) -> Readable:
-        from confluent_kafka import TopicPartition
+    def _bounds(self, admin: AdminClient, name: str) -> LogBounds:
+        one = parsed_partition(name)
+        return self.cluster.log_bounds(admin, [one])[one]
 
-        with self.cluster.explained(f"to say what {name!r} has"):
-            first, end = consumer.get_watermark_offsets(
-                TopicPartition(*parsed_partition(name)), timeout=self.cluster.timeout_s
+    def _check_epoch(self, last: Message, piece: Slice, planned: LogId) -> None:
+        """Check that the record, the latest of a batch, is none of a later leader than planned."""
+        epoch = last.leader_epoch()
+        if planned.epoch != NO_EPOCH and epoch is not None and epoch > planned.epoch:
+            raise ConfigurationError(
+                f"offset {last.offset()} of partition {piece.partition!r} of {self.name} was "
+                f"planned in leader epoch {planned.epoch} and has a record of epoch {epoch}: a "
+                "leader without the newest records was elected, and others have their offsets; "
+                "restore a checkpoint from before them, or begin anew"
             )
-        return Readable(first, max(first, end))
 
     def _offset_at(self, partition: str, timestamp_ms: int, now: Readable) -> int:
         """The first offset at or after the timestamp; the end when there is none."""
@@ -195,9 +286,8 @@ class KafkaSource(OffsetSource):
             raise self.cluster.explain(found.error, doing)
         return found.offset if now.first <= found.offset <= now.end else now.end
 
-    def _start(self, consumer: Consumer, piece: Slice) -> int:
+    def _start(self, now: LogBounds, piece: Slice) -> int:
         """The offset to read the slice from: its start, or the first that has not expired."""
-        now = self._readable(consumer, piece.partition)
         if now.first <= piece.start and piece.end <= now.end:
             return piece.start
         if now.end < piece.end:
@@ -214,6 +304,36 @@ class KafkaSource(OffsetSource):
             )
         log.error("RECORDS ARE LOST: %s of %s have expired", lost, self.name)
         return start
+
+
+@dataclass(frozen=True, slots=True)
+class LogId:
+    """The version of a partition: its topic's id, and a leader epoch; empty where not known."""
+
+    topic: str
+    epoch: int
+
+    @classmethod
+    def parse(cls, text: str) -> LogId:
+        """Raises ProtocolViolation for a text of another format."""
+        if not text:
+            return cls("", NO_EPOCH)
+        topic, separator, epoch = text.partition("@")
+        if not separator or not (epoch.isdecimal() or not epoch):
+            raise ProtocolViolation(f"{text!r} is no topic's id with a leader epoch")
+        return cls(topic, int(epoch) if epoch else NO_EPOCH)
+
+    def is_led_otherwise(self, now: LogId) -> bool:
+        """Whether the log may have become another one since, as another leader has it."""
+        return NO_EPOCH not in (self.epoch, now.epoch) and self.epoch != now.epoch
+
+    def __str__(self) -> str:
+        epoch = "" if self.epoch == NO_EPOCH else str(self.epoch)
+        return f"{self.topic}@{epoch}" if self.topic or epoch else ""
+
+
+def topic_of(partition: str) -> str:
+    return parsed_partition(partition)[0]
 
 
 def parsed_partition(name: str) -> tuple[str, int]:
