@@ -260,4 +260,5 @@ def _listed(key: str, found: os.stat_result) -> Listed:
         size_bytes=found.st_size,
         modified_ms=found.st_mtime_ns // 1_000_000,
         version=f"{found.st_size:x}-{found.st_mtime_ns:x}-{found.st_ino:x}",
+        file_id=f"{found.st_ino:x}",
     )

@@ -59,6 +59,9 @@ class Listed:
     size_bytes: int
     modified_ms: int
     version: str  # Changes whenever the bytes do: ETag, or size and mtime of a file.
+    # A file's id on a disk, which it keeps when it is renamed; another may get it when it is gone.
+    # Empty where objects have none.
+    file_id: str = ""
 
 
 class ObjectStore(Protocol):

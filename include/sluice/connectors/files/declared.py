@@ -46,7 +46,8 @@ class Files:
     ``ordered``: whoever writes the files of an unbounded source promises that when a file appears,
     all files of smaller names are complete.  So only new files are listed, and files that were read
     are forgotten.  ``give_up_after_s``: the seconds without a write after which an incomplete file
-    is an error.
+    is an error.  ``on_lost``: what to do when a file is gone, or another one has its name, and
+    something was not read of it: with "skip" the source logs it and goes on.
 
     CSV: with a ``header`` the first line of each file has to name the columns of *schema*;
     ``escape`` stands before a ``quote`` within quotes, ``"\\\\"`` in files that Spark wrote;
@@ -60,6 +61,7 @@ class Files:
     bounded: bool = True
     ordered: bool = False
     give_up_after_s: int = GIVE_UP_AFTER_S
+    on_lost: Literal["fail", "skip"] = "fail"
     header: bool = False
     delimiter: str = ","
     quote: str = '"'
@@ -79,6 +81,10 @@ class Files:
             raise ConfigurationError(
                 f"give_up_after_s of Files({self.location!r}) is {self.give_up_after_s}; give a "
                 "number of seconds, 0 or more"
+            )
+        if self.on_lost not in ("fail", "skip"):
+            raise ConfigurationError(
+                f"on_lost of Files({self.location!r}) is {self.on_lost!r}; use 'fail' or 'skip'"
             )
         for name, text in (("quote", self.quote), ("escape", self.escape)):
             if len(text) != 1:
@@ -116,6 +122,7 @@ class Files:
                 endpoint_url=endpoint_url,
                 ordered=self.ordered,
                 give_up_after_s=self.give_up_after_s,
+                skips_lost=self.on_lost == "skip",
             )
         return FilesSource(
             location,
@@ -123,6 +130,7 @@ class Files:
             endpoint_url=endpoint_url,
             ordered=self.ordered,
             give_up_after_s=self.give_up_after_s,
+            skips_lost=self.on_lost == "skip",
             format=format_,
             text_decoding=self._decoding(format_),
         )

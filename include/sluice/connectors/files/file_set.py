@@ -4,15 +4,18 @@
 ignores a folder's files and folders whose names start with ``.`` or ``_``.  Names are relative to
 the folder, and sorted.
 
-A plan stores a ``ContentMark`` in every offset and every slice, as their ``version``.  The next
-plan, and the reader of a slice, find the same file by ``FileIdentity``, or raise an error that
-names it: gone, shrunk, or replaced.
+A plan stores a ``ContentMark`` in every offset and every slice, as their ``version``: what was read
+of the file.  The next plan, and the reader of a slice, find the same file by ``FileIdentity``, or
+raise an error that names it: gone, shrunk, or replaced.
 
-A mark has the number of bytes, a checksum of the last of them, and the version of the content in
-the store's listing.  While the listing shows the same version, nothing is read.  When it shows
-another one, a ranged read decides: a file that was touched, copied or appended to has the same
-bytes before the mark's end.  A change further ahead that keeps the size is not found; the ends of
-gzip, Parquet and Avro files depend on all bytes before them, those of text files do not.
+A mark has the number of bytes, checksums of the first and the last of them, and the file's size,
+version and id in the store's listing.  While the listing shows the same version, nothing is read.
+When it shows another one, ranged reads decide: a file that was touched, copied or appended to has
+the same bytes.  A change in between that keeps the size is not found; the ends of gzip, Parquet and
+Avro files depend on all bytes before them, so of these the last ones are enough.
+
+A file that is not under its name any more may have been renamed, as logs are when they are rotated.
+``moved_to`` finds it by the same mark.
 """
 
 from __future__ import annotations
@@ -20,14 +23,20 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, takewhile
 from pathlib import Path
 
 from sluice.core.plan import PartitionOffset, Slice
-from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
+from sluice.errors import (
+    ConfigurationError,
+    ProtocolViolation,
+    SluiceError,
+    StoreUnavailable,
+)
 from sluice.store.folder import listed_file
 from sluice.store.object_store import Listed, ObjectStore
 from sluice.store.open import StoreLocation, open_store
@@ -40,7 +49,10 @@ HIDDEN = re.compile("(?:^|/)[._]")
 URI = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
 
 # One small request to a bucket; a disk reads at least as much.
-TAIL_BYTES = 4096
+HEAD_BYTES = TAIL_BYTES = 4096
+# The first and the last bytes of a mark are read at once up to here: in a bucket the transfer takes
+# as long as the latency of a second request.
+AT_ONCE_BYTES = 1024 * 1024
 
 MARKS_KEPT = 4096
 
@@ -69,18 +81,25 @@ class FileSet:
     def is_local(self) -> bool:
         return self.location.startswith("file://")
 
-    def listed(self, *, start_after: str = "") -> Iterator[Listed]:
+    def listed(self, *, start_after: str = "", known: Collection[str] = ()) -> Iterator[Listed]:
         """The files in the order of their names, after *start_after*; listed lazily.
+
+        Where the location is a single file, those of *known* are among them that are beside it.
 
         Raises:
             ConfigurationError: there is nothing at the location, or a name that is not UTF-8.
         """
         parent, name = self._as_file()
         if parent is not None:
-            first = next(parent.list(name), None)
-            if first is not None and first.key == name:
-                if name > start_after:
-                    yield first
+            beside = parent.list(name)
+            first = next(beside, None)
+            is_single = first is not None and first.key == name
+            # It was renamed, and its writer has not made it anew yet.
+            is_renamed = name in known and self.is_local and not self._path.exists()
+            if is_single or is_renamed:
+                found = chain([first] if first is not None else [], beside)
+                wanted = {name, *known}
+                yield from (one for one in found if one.key in wanted and one.key > start_after)
                 return
         # A bucket has no folders: one whose files are all before *start_after* looks like none.
         is_empty = not start_after or self.is_local
@@ -103,6 +122,17 @@ class FileSet:
                 "its end)"
             )
 
+    def beside(self) -> list[Listed]:
+        """The files beside a single one whose names begin with its own; none where it is a folder.
+
+        Rotation renames a log so: ``auth.log`` to ``auth.log.1``.
+        """
+        parent, name = self._as_file()
+        if parent is None or (self.is_local and self._path.is_dir()):
+            return []
+        found = list(takewhile(lambda one: "/" not in one.key, parent.list(name)))
+        return found if found and (found[0].key == name or self.is_local) else []
+
     def find(self, name: str) -> Listed | None:
         """One file, without a listing of the others."""
         path = self.local_path(name)
@@ -115,7 +145,8 @@ class FileSet:
         """The store in which *name* is a key: that of the folder, or that of the single file."""
         store = self._as_folder()
         parent, own_name = self._as_file()
-        if parent is not None and name == own_name and store.get_range(name, 0, 0) is None:
+        is_beside = bool(own_name) and name.startswith(own_name)
+        if parent is not None and is_beside and store.get_range(name, 0, 0) is None:
             return parent
         return store
 
@@ -124,7 +155,8 @@ class FileSet:
         if not self.is_local:
             return None
         root = self._path
-        return root if root.name == name and root.is_file() else root / name
+        is_beside = name.startswith(root.name) and not root.is_dir()
+        return root.parent / name if is_beside else root / name
 
     @property
     def _path(self) -> Path:
@@ -158,24 +190,65 @@ class FileIdentity:
         Raises:
             ConfigurationError: the file's content up to *before* has changed.
         """
+        problem = self.problem(ContentMark.parse(before.version), file, place)
+        if problem is not None:
+            raise ConfigurationError(problem)
+        return self.as_listed(before, file)
+
+    def as_listed(self, before: PartitionOffset, file: Listed) -> PartitionOffset:
+        """The offset *before*, with how *file*, which is the same one, is listed now."""
         mark = ContentMark.parse(before.version)
-        if self.may_grow:
-            self._check_growth(before, mark, file)
-        elif file.size_bytes != mark.end:
-            raise ConfigurationError(
+        if self.may_grow and before.sealed and file.size_bytes > mark.end:
+            log.warning(
+                "file grew after it was read to its end, the rest is not read file=%s "
+                "read_bytes=%d size_bytes=%d location=%s",
+                file.key,
+                mark.end,
+                file.size_bytes,
+                self.files.location,
+            )
+        return replace(before, version=str(mark.listed(file)))
+
+    def problem(self, mark: ContentMark, file: Listed, place: str) -> str | None:
+        """Why *file* does not continue what *mark* says; None if it does."""
+        if mark.end == 0:
+            return None  # Nothing was read of it.
+        if self.may_grow and file.size_bytes < mark.end:
+            return (
+                f"{self.what} was read to byte {mark.end} and has shrunk to {file.size_bytes} "
+                "bytes; restore it, for a source file may only grow"
+            )
+        if not self.may_grow and file.size_bytes != mark.end:
+            return (
                 f"{self.what} had {mark.end} bytes when its first rows "
                 f"were read, and has {file.size_bytes} now; restore it, and write new rows to "
                 "a new file: a file of this kind may not change"
             )
-        found = tail_checksum(self.tail(mark.end))
-        if found != mark.checksum:
-            raise ConfigurationError(
-                f"{self.what} is not what was read to {place}: the "
-                f"checksum of the {tail_bytes(mark.end)} bytes before byte {mark.end} was "
-                f"{mark.checksum} and is {found} now; restore it, and write new rows to a new "
-                "file: what was read may not change"
-            )
-        return replace(before, version=str(replace(mark, listed_as=listing_of(file))))
+        found = self.mark_at(mark.end, file)
+        if found.same_bytes(mark):
+            return None
+        is_tail = found.checksum != mark.checksum
+        where = (
+            f"{tail_bytes(mark.end)} bytes before byte {mark.end}"
+            if is_tail
+            else f"first {HEAD_BYTES} bytes"
+        )
+        then, now = (one.checksum if is_tail else one.head for one in (mark, found))
+        return (
+            f"{self.what} is not what was read to {place}: the checksum of the {where} was {then} "
+            f"and is {now} now; restore it, and write new rows to a new file: what was read may "
+            "not change"
+        )
+
+    def mark_at(self, end: int, file: Listed) -> ContentMark:
+        """The mark of the file's first *end* bytes, which are read for it."""
+        head = b""
+        if self.may_grow and HEAD_BYTES < end <= AT_ONCE_BYTES and not self.files.is_local:
+            body = self._bytes(0, end)
+            return mark_of(end, body[-TAIL_BYTES:], file, head=body[:HEAD_BYTES])
+        if self.may_grow and end > HEAD_BYTES:
+            head = self._bytes(0, HEAD_BYTES)
+        return mark_of(end, self.tail(end), file, head=head)
 
     def found(self, piece: Slice, *, trusts_clock: bool = True) -> Listed:
         """The file that *piece* was cut from.
@@ -202,12 +275,44 @@ class FileIdentity:
             raise ConfigurationError(
                 f"{replaced}: it had {mark.end} bytes and has {file.size_bytes}; {remedy}"
             )
-        if tail_checksum(self.tail(mark.end)) != mark.checksum:
-            raise ConfigurationError(
-                f"{replaced}: the {tail_bytes(mark.end)} bytes before byte {mark.end} are others; "
-                f"{remedy}"
+        found = self.mark_at(mark.end, file)
+        if not found.same_bytes(mark):
+            where = (
+                f"first {HEAD_BYTES} bytes"
+                if found.checksum == mark.checksum
+                else f"{tail_bytes(mark.end)} bytes before byte {mark.end}"
             )
+            raise ConfigurationError(f"{replaced}: the {where} are others; {remedy}")
         return file
+
+    def name_now(self, piece: Slice) -> str:
+        """The name of the file that *piece* was cut from, which rotation may have changed since.
+
+        The reader of the slice still has to look whether it is that file.
+        """
+        if not (piece.version and self.files.is_local):
+            return self.name
+        mark, file = ContentMark.parse(piece.version), self.files.find(self.name)
+        if file is not None and file.file_id == mark.file_id:
+            return self.name
+        for other in (*self.files.listed(known=[self.name]), *self.files.beside()):
+            if other.key != self.name and replace(self, name=other.key).is_renamed(mark, other):
+                return other.key
+        return self.name
+
+    def is_renamed(self, mark: ContentMark, file: Listed) -> bool:
+        """Whether *file* is the one of *mark* under another name, by its id on the disk.
+
+        Files get ids of others that are gone.  So it is not enough that it has the same bytes: it
+        was not written since, or has grown.
+        """
+        if not mark.file_id or mark.file_id != file.file_id:
+            return False
+        if mark.listed_as == listing_of(file):
+            return True
+        return (
+            self.may_grow and file.size_bytes > mark.size and self.problem(mark, file, "") is None
+        )
 
     @contextmanager
     def unchanged(self, piece: Slice) -> Iterator[None]:
@@ -232,10 +337,12 @@ class FileIdentity:
 
     def tail(self, end: int) -> bytes:
         """The last ``tail_bytes(end)`` bytes before *end*."""
-        length = tail_bytes(end)
+        return self._bytes(end - tail_bytes(end), end)
+
+    def _bytes(self, start: int, end: int) -> bytes:
         store = self.files.store_of(self.name)
-        body = store.get_range(self.name, end - length, end) if length else b""
-        if body is None or len(body) < length:
+        body = store.get_range(self.name, start, end) if end > start else b""
+        if body is None or len(body) < end - start:
             raise StoreUnavailable(
                 f"{self.what} became shorter than {end} bytes while it was looked at"
             )
@@ -245,22 +352,6 @@ class FileIdentity:
     def what(self) -> str:
         return f"{self.name} of {self.files.location}"
 
-    def _check_growth(self, before: PartitionOffset, mark: ContentMark, file: Listed) -> None:
-        if file.size_bytes < mark.end:
-            raise ConfigurationError(
-                f"{self.what} was read to byte {mark.end} and has shrunk to "
-                f"{file.size_bytes} bytes; restore it, for a source file may only grow"
-            )
-        if before.sealed and file.size_bytes > mark.end:
-            log.warning(
-                "file grew after it was read to its end, the rest is not read file=%s "
-                "read_bytes=%d size_bytes=%d location=%s",
-                file.key,
-                mark.end,
-                file.size_bytes,
-                self.files.location,
-            )
-
 
 @lru_cache(maxsize=MARKS_KEPT)
 def _mark_of_whole(identity: FileIdentity, file: Listed) -> str:
@@ -269,38 +360,84 @@ def _mark_of_whole(identity: FileIdentity, file: Listed) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContentMark:
-    """The first ``end`` bytes of a file; ``listed_as`` is a digest of ``Listed.version``."""
+    """What was read of a file: its first ``end`` bytes; all of one that may not grow.
+
+    ``checksum`` is of the last of them, and ``head`` of the first, empty where the last include
+    these, or depend on them.  ``size``, ``listed_as``, a digest of ``Listed.version``, and
+    ``file_id`` are those of the listing.
+    """
 
     end: int
+    size: int
+    head: str
     checksum: str
     listed_as: str
+    file_id: str
 
     @classmethod
     def parse(cls, text: str) -> ContentMark:
-        end, checksum, listed_as = text.split("-")
-        return cls(int(end), checksum, listed_as)
+        """Raises ProtocolViolation for a text of another format."""
+        try:
+            end, size, head, checksum, listed_as, file_id = text.split(":")
+            return cls(int(end), int(size), head, checksum, listed_as, file_id)
+        except ValueError:
+            raise ProtocolViolation(f"{text!r} does not say what was read of a file") from None
+
+    def same_bytes(self, other: ContentMark) -> bool:
+        return (self.end, self.head, self.checksum) == (other.end, other.head, other.checksum)
+
+    def listed(self, file: Listed) -> ContentMark:
+        """The mark with how *file* is listed now."""
+        return replace(self, size=file.size_bytes, listed_as=listing_of(file), file_id=file.file_id)
 
     def __str__(self) -> str:
-        return f"{self.end}-{self.checksum}-{self.listed_as}"
+        read = f"{self.end}:{self.size}:{self.head}:{self.checksum}"
+        return f"{read}:{self.listed_as}:{self.file_id}"
 
 
-def mark_of(end: int, tail: bytes, file: Listed) -> ContentMark:
-    """The mark of a file up to *end*; *tail* are the ``tail_bytes(end)`` bytes before that."""
+def mark_of(end: int, tail: bytes, file: Listed, *, head: bytes = b"") -> ContentMark:
+    """The mark of a file up to *end*; *tail* are the ``tail_bytes(end)`` bytes before that.
+
+    *head* are its first ``HEAD_BYTES``, of a file that may grow and is longer.
+    """
     assert len(tail) == tail_bytes(end)
-    return ContentMark(end, tail_checksum(tail), listing_of(file))
+    first = checksum_of(head) if head and end > HEAD_BYTES else ""
+    return ContentMark(
+        end, file.size_bytes, first, checksum_of(tail), listing_of(file), file.file_id
+    )
 
 
 def tail_bytes(end: int) -> int:
     return min(end, TAIL_BYTES)
 
 
-def tail_checksum(tail: bytes) -> str:
-    return hashlib.blake2b(tail, digest_size=8).hexdigest()
+def checksum_of(part: bytes) -> str:
+    return hashlib.blake2b(part, digest_size=8).hexdigest()
 
 
 def is_listed_as(version: str, file: Listed) -> bool:
     """Whether a listing shows *file* as it did when the mark *version* was made."""
-    return version.rpartition("-")[2] == listing_of(file)
+    listed_as = version.rsplit(":", 2)[1:2]  # As each plan asks it of each file.
+    if not listed_as:
+        ContentMark.parse(version)  # Raises.
+    return listed_as == [listing_of(file)]
+
+
+def file_id_in(version: str) -> str:
+    return version.rpartition(":")[2]
+
+
+def unread_mark(file: Listed) -> str:
+    """The version of a file of which nothing was read yet."""
+    return str(mark_of(0, b"", file))
+
+
+def has_unread(offset: PartitionOffset, *, may_grow: bool) -> bool:
+    """Whether the file had more than was read of it, when it was listed last."""
+    if offset.sealed or not offset.version:
+        return False
+    mark = ContentMark.parse(offset.version)
+    return not may_grow or mark.size > mark.end
 
 
 def listing_of(file: Listed) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from sluice.connectors.files.file_set import TAIL_BYTES
+from sluice.connectors.files.file_set import HEAD_BYTES, TAIL_BYTES
 from sluice.connectors.files.source import NotWholeError
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.errors import ConfigurationError, StoreUnavailable
@@ -256,6 +256,7 @@ class ScannedBlocks:
         self._before = b""  # The last bytes before the block, if known.
         self._block = b""
         self.first_line = b""
+        self.head = b""  # The first HEAD_BYTES, where these blocks begin with them.
 
     def __iter__(self) -> Iterator[bytes]:
         is_first_line = self._start == 0
@@ -264,6 +265,8 @@ class ScannedBlocks:
                 line, newline, _ = block.partition(b"\n")
                 self.first_line += line[: MAX_FIRST_LINE_BYTES + 1 - len(self.first_line)]
                 is_first_line = not newline and len(self.first_line) <= MAX_FIRST_LINE_BYTES
+            if self._at < HEAD_BYTES and len(self.head) == self._at:
+                self.head += block[: HEAD_BYTES - self._at]
             self._before = (self._before + self._block[-TAIL_BYTES:])[-TAIL_BYTES:]
             self._block = block
             self._at += len(block)

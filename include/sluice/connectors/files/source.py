@@ -2,7 +2,15 @@
 
 Each file is a partition; files are read in the order of their names, each to its end before the
 next.  A file that changed after it was read stops the pipeline, whichever process finds it (see
-``FileIdentity``).  A file that vanished from an unbounded source counts as finished.
+``FileIdentity``).  So does one that vanished with something that was not read of it; one that was
+read to its end may go.
+
+A file is followed to its new name when it is renamed, as logs are when they are rotated, and what
+was read of it is not read again; a new file under its old name is read from its beginning.  On a
+disk its id shows it.  If another file has its name, one of the same beginning is its copy
+(logrotate's copytruncate), compressed or not; a compressed one may also have the text of a file
+that is gone, if its name is that file's but for numbers.  Where names are ordered nothing is
+renamed.
 
 Without an order every file that was ever listed stays in the position: a new one may have any name.
 Where names only grow, only the last files that were read stay, so that changes of these, and files
@@ -25,7 +33,15 @@ from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import Generic, TypeVar
 
-from sluice.connectors.files.file_set import FileIdentity, FileSet, is_listed_as
+from sluice.connectors.files.file_set import (
+    ContentMark,
+    FileIdentity,
+    FileSet,
+    file_id_in,
+    has_unread,
+    is_listed_as,
+    unread_mark,
+)
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.declaration.places import (
     Barrier,
@@ -90,6 +106,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
     ``ordered``: the names of new files sort after those of all complete files.
     ``give_up_after_s``: the seconds without a write after which an incomplete file is an error.
+    ``skips_lost``: what was not read of a file that is gone or replaced is logged, and no error.
     """
 
     location: str
@@ -97,6 +114,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     endpoint_url: str | None = None
     ordered: bool = False
     give_up_after_s: int = GIVE_UP_AFTER_S
+    skips_lost: bool = False
 
     def __post_init__(self) -> None:
         files = FileSet(self.location, self.endpoint_url)
@@ -115,7 +133,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         assert max_records is None or max_records > 0
         assert parallelism > 0
 
-        read = offsets_by_partition(position)
+        read: Mapping[str, PartitionOffset] = offsets_by_partition(position)
+        files, read = (None, read) if self.ordered else self._looked_at_twice(read)
         now: dict[str, PartitionOffset] = {}
         ends = {name: (before.offset, before.offset) for name, before in read.items()}
         cuts: list[CutT] = []
@@ -125,11 +144,13 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         def is_full() -> bool:
             return missing == 0 and until is None
 
-        for file, is_last in self._listed(position, read, until, is_full):
+        for file, is_last in self._listed(files, position, read, until, is_full):
             before = self._continued(file, read)
             end = None if until is None else until.get(file.key, before.offset)
             part = self._part(before, file, FileReadLimit(most=missing, until=end, is_last=is_last))
             now[file.key] = part.after
+            if part.has_rest and not part.after.version:
+                now[file.key] = replace(part.after, version=unread_mark(file))
             ends[file.key] = (before.offset, part.end)
             rest = rest or part.has_rest
             if part.has_rest and not part.is_half_a_record:
@@ -144,7 +165,12 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 break
         if until is not None:
             check_induced(self.location, until, ends)
-        after = without_forgotten(read, now, last_listed) if self.ordered else {**read, **now}
+        after = {**read, **now}
+        if self.ordered:
+            for name, before in read.items():
+                if name not in now and (last_listed is None or name <= last_listed):
+                    self._check_read_to_its_end(name, before)
+            after = without_forgotten(read, now, last_listed)
         return Barrier(
             position=tuple(after[name] for name in sorted(after)),
             slices=(slices := self._slices(cuts, parallelism)),
@@ -213,6 +239,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
 
     def _listed(
         self,
+        files: Sequence[Listed] | None,
         position: SourcePosition,
         read: Mapping[str, PartitionOffset],
         until: Mapping[str, int] | None,
@@ -220,31 +247,129 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     ) -> Iterator[tuple[Listed, bool]]:
         """The files of the epoch, each with whether it is the last.
 
-        With *until* these are all files, as a barrier may name any.
-
-        Raises:
-            ConfigurationError: a file of a bounded source is gone before it was read to its end.
+        *files* are all; None where they are ordered.  With *until* these are all files, as a
+        barrier may name any.
         """
         floor = floor_of(position) if self.ordered and until is None else ""
-        listed = self._files.listed(start_after=floor)
-        names: set[str] = set()
+        listed = self._files.listed(start_after=floor) if files is None else files
         for file, following in pairwise(chain(self._prepared(listed, read, is_full), [None])):
             assert file is not None
-            names.add(file.key)
             is_read = file.key in read and read[file.key].sealed
             if self.ordered and following is not None and self._may_grow(file.key) and not is_read:
                 # The next file shows that this one is complete, but it may have been listed before
                 # its last lines were written.
                 file = self._files.find(file.key) or file  # noqa: PLW2901
             yield file, following is None
-        if not self.bounded:
-            return
-        for name, offset in read.items():
-            if name not in names and not offset.sealed:
-                raise ConfigurationError(
-                    f"{name} of {self.location} was read to {self._place(offset)} and is gone; "
-                    "put it back"
-                )
+
+    def _looked_at_twice(
+        self, read: Mapping[str, PartitionOffset]
+    ) -> tuple[list[Listed], Mapping[str, PartitionOffset]]:
+        """See ``_followed``: the folder may have been listed while a file was renamed."""
+        try:
+            return self._followed(read)
+        except LostFileError:
+            return self._followed(read)
+
+    def _followed(
+        self, read: Mapping[str, PartitionOffset]
+    ) -> tuple[list[Listed], dict[str, PartitionOffset]]:
+        """All files, and the offset of each that was *read*, under the name that it has now.
+
+        Raises:
+            LostFileError: something was not read of a file that is nowhere, or another file has its
+                name.
+        """
+        files = list(self._files.listed(known=read))
+        present = {file.key: file for file in files}
+        now: dict[str, PartitionOffset] = {}
+        lost: dict[str, str | None] = {}  # Why another file has the name; None where none has.
+        for name, before in read.items():
+            file = present.get(name)
+            if not before.version or (file is not None and is_listed_as(before.version, file)):
+                now[name] = before
+            elif file is None:
+                lost[name] = None
+            else:
+                identity, mark = self._identity(name), ContentMark.parse(before.version)
+                problem = identity.problem(mark, file, self._place(before))
+                if problem is None:
+                    now[name] = identity.as_listed(before, file)
+                else:
+                    lost[name] = problem
+        if not lost:
+            return files, now
+        new = {
+            file.key: file
+            for file in (*files, *self._files.beside())
+            if file.key not in now or now[file.key].offset == 0
+        }
+        for name, file in self._moved({name: read[name] for name in lost}, present, new).items():
+            log.info("file was renamed file=%s now=%s location=%s", name, file.key, self.location)
+            now[file.key] = self._moved_offset(read[name], file)
+            present.setdefault(file.key, file)
+            del lost[name]
+        for name, problem in lost.items():
+            if problem is None or name in now:  # It is gone, and its name may be that of another.
+                is_lost = self._check_read_to_its_end(name, read[name])
+                now.setdefault(name, replace(read[name], sealed=True) if is_lost else read[name])
+            else:
+                self._lost(f"{problem}; or pass over what was not read of it with on_lost='skip'")
+        return [present[key] for key in sorted(present)], now
+
+    def _moved(
+        self,
+        lost: Mapping[str, PartitionOffset],
+        present: Mapping[str, Listed],
+        new: Mapping[str, Listed],
+    ) -> dict[str, Listed]:
+        """The files among *new* that those of the names *lost* are now."""
+        moved: dict[str, Listed] = {}
+        left = dict(new)
+        by_id = {file.file_id: file for file in new.values() if file.file_id}
+        for name, before in lost.items():
+            file = by_id.get(file_id_in(before.version))
+            if file is None or file.key not in left:
+                continue
+            is_alike = self._may_grow(name) == self._may_grow(file.key)
+            mark = ContentMark.parse(before.version)
+            if is_alike and self._identity(file.key).is_renamed(mark, file):
+                moved[name] = left.pop(file.key)
+        wanted = {name: before for name, before in lost.items() if name not in moved}
+        for name, key in self._copies(wanted, present, left) if left and wanted else ():
+            moved[name] = new[key]
+        return moved
+
+    def _copies(
+        self,
+        lost: Mapping[str, PartitionOffset],  # noqa: ARG002 - for formats whose files grow
+        present: Mapping[str, Listed],  # noqa: ARG002
+        new: Mapping[str, Listed],  # noqa: ARG002
+    ) -> Iterable[tuple[str, str]]:
+        """Pairs of a *lost* file and one of *new* that has its content, each in one pair only."""
+        return ()
+
+    def _moved_offset(self, before: PartitionOffset, file: Listed) -> PartitionOffset:
+        mark = ContentMark.parse(before.version).listed(file)
+        return replace(before, partition=file.key, version=str(mark))
+
+    def _check_read_to_its_end(self, name: str, before: PartitionOffset) -> bool:
+        """Whether something is lost of a file that is gone: of what was listed, not all was read.
+
+        Raises:
+            LostFileError: it is, unless that is to be skipped.
+        """
+        if not has_unread(before, may_grow=self._may_grow(name)):
+            return False
+        self._lost(
+            f"{name} of {self.location} was read to {self._place(before)} and is gone; put it "
+            "back, or pass over what was not read of it with on_lost='skip'"
+        )
+        return True
+
+    def _lost(self, problem: str) -> None:
+        if not self.skips_lost:
+            raise LostFileError(problem)
+        log.error("RECORDS ARE LOST: %s", problem)
 
     def _continued(self, file: Listed, read: Mapping[str, PartitionOffset]) -> PartitionOffset:
         """The offset from which *file* is read on, after a check that it is the same file."""
@@ -253,7 +378,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             if self.ordered:
                 warn_of_late(file.key, read, self.location)
             return PartitionOffset(partition=file.key, offset=0, records=0)
-        if not before.version or is_listed_as(before.version, file):
+        if not self.ordered or not before.version or is_listed_as(before.version, file):
             return before
         return self._identity(file.key).continued(before, file, self._place(before))
 
@@ -320,6 +445,10 @@ def without_forgotten(
     while sealed < len(names) and names[sealed] in read and kept[names[sealed]].sealed:
         sealed += 1
     return {name: kept[name] for name in names[max(sealed - SEALED_KEPT, 0) :]}
+
+
+class LostFileError(ConfigurationError):
+    """What was not read of a file is gone, or the file under its name is another one."""
 
 
 class NotWholeError(ConfigurationError):

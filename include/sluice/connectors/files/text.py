@@ -5,10 +5,10 @@ line, line numbers are true, and ``max_records`` is kept to the line; the price 
 sequential read of the epoch's bytes, on the coordinator's side.
 
 A file only grows: what was read is never read again, and a file that shrank below its offset, or
-has other bytes before it, stops the pipeline.  A last line without a newline is a record of a
-bounded source; an unbounded one leaves it until its newline arrives, as it may still be incomplete,
-or, where files are ordered, until the next file exists.  Bytes that are not UTF-8 are read as
-``\\xNN``, so no line is lost.
+has other bytes before it, stops the pipeline, unless it was rotated (see ``FileSource``).  A last
+line without a newline is a record of a bounded source; an unbounded one leaves it until its newline
+arrives, as it may still be incomplete, or, where files are ordered, until the next file exists.
+Bytes that are not UTF-8 are read as ``\\xNN``, so no line is lost.
 
 The text of ``*.gz``, ``*.zst`` and ``*.zstd`` is read decompressed, and its offsets are bytes of
 that text.  Such a file never changes: its last line is a record, and growing it is an error.  An
@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sluice.connectors.files.file_set import mark_of, tail_bytes
+from sluice.connectors.files.file_set import HEAD_BYTES, ContentMark, mark_of, tail_bytes
 from sluice.connectors.files.lines import (
     BYTE_ORDER_MARK,
     MAX_FIRST_LINE_BYTES,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 # tables belong into a stream with keyed state.
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 
-HEAD_BYTES = 64 * 1024
+FIRST_BYTES = 64 * 1024
 LINE_FORMATS = ("text", "json", "csv")
 
 # The escapes of Spark's CSV reader in a delimiter.
@@ -107,8 +107,9 @@ class FilesSource(FileSource[FileCut]):
     def read_as(self, lines: RowsOf[RowsT], piece: Slice) -> Iterator[RowsT]:
         """Yield what *lines* makes of the slice's whole lines, a block at a time."""
         found = 0
-        with self._identity(piece.partition).unchanged(piece):
-            blocks = self._blocks(piece.partition, piece.start, piece.end)
+        name = self._identity(piece.partition).name_now(piece)
+        with self._identity(name).unchanged(piece):
+            blocks = self._blocks(name, piece.start, piece.end)
             for whole in whole_lines(blocks):
                 rows, count = lines(whole, piece.partition, piece.first_record + found)
                 found += count
@@ -153,7 +154,7 @@ class FilesSource(FileSource[FileCut]):
     def _head(self, file: Listed) -> Slice | None:
         end, is_all = None, False
         if not is_compressed(file.key):
-            end = min(file.size_bytes, HEAD_BYTES)
+            end = min(file.size_bytes, FIRST_BYTES)
             is_all = self.bounded and end == file.size_bytes
         blocks = islice(self._blocks(file.key, 0, end), 1)
         start = PartitionOffset(partition=file.key, offset=0, records=0)
@@ -164,7 +165,7 @@ class FilesSource(FileSource[FileCut]):
         if not cut.records:
             return None
         grows = self._may_grow(file.key)
-        version = self._mark_at(cut.end, b"", file) if grows else self._marked(file)
+        version = self._mark_at(cut.end, file) if grows else self._marked(file)
         return Slice(
             partition=file.key,
             start=0,
@@ -198,7 +199,7 @@ class FilesSource(FileSource[FileCut]):
             is_read = before.sealed or (ends_here and before.offset == size)
             after = before if before.sealed == is_read else replace(before, sealed=is_read)
             if not after.version and (is_read or before.offset > 0):
-                after = replace(after, version=self._mark_at(before.offset, b"", file))
+                after = replace(after, version=self._mark_at(before.offset, file))
             has_rest = not is_read and before.offset != size
             return Part(after=after, end=size, has_rest=has_rest)
         blocks = ScannedBlocks(self._blocks(file.key, before.offset, end), before.offset)
@@ -212,7 +213,7 @@ class FilesSource(FileSource[FileCut]):
             offset=cut.end,
             records=before.records + cut.records,
             sealed=ends_here and cut.is_whole,
-            version=self._mark_at(cut.end, blocks.tail(cut.end), file),
+            version=self._mark_at(cut.end, file, blocks, before),
         )
         return Part(
             after=after,
@@ -263,7 +264,7 @@ class FilesSource(FileSource[FileCut]):
             offset=cut.end,
             records=before.records + cut.records,
             sealed=ends_here and cut.is_whole,
-            version=before.version or self._marked(file),
+            version=(before.version if before.offset else "") or self._marked(file),
         )
         return Part(
             after=after,
@@ -278,11 +279,80 @@ class FilesSource(FileSource[FileCut]):
         if decoding is not None and decoding.has_header and before.offset == 0:
             check_header(blocks.first_line, decoding, f"{file.key} of {self.location}")
 
-    def _mark_at(self, end: int, tail: bytes, file: Listed) -> str:
-        """The mark of the bytes before *end*; *tail* are the last of these, if known."""
-        if len(tail) < tail_bytes(end):
-            tail = self._identity(file.key).tail(end)
-        return str(mark_of(end, tail, file))
+    def _mark_at(
+        self,
+        end: int,
+        file: Listed,
+        blocks: ScannedBlocks | None = None,
+        before: PartitionOffset | None = None,
+    ) -> str:
+        """The mark of the bytes before *end*, read for it unless *blocks* and *before* have it."""
+        if blocks is None or before is None or len(tail := blocks.tail(end)) < tail_bytes(end):
+            return str(self._identity(file.key).mark_at(end, file))
+        head = blocks.head
+        if end > HEAD_BYTES > len(head):
+            mark = ContentMark.parse(before.version) if before.version else None
+            if mark is None or mark.end <= HEAD_BYTES:
+                return str(self._identity(file.key).mark_at(end, file))
+            return str(replace(mark_of(end, tail, file), head=mark.head))
+        return str(mark_of(end, tail, file, head=head))
+
+    def _copies(
+        self,
+        lost: Mapping[str, PartitionOffset],
+        present: Mapping[str, Listed],
+        new: Mapping[str, Listed],
+    ) -> Iterable[tuple[str, str]]:
+        """See ``FileSource``.  The one of which most was read comes first."""
+        begun = {name: one for name, one in lost.items() if one.offset and self._may_grow(name)}
+        replaced = {name for name in begun if name in present}
+        of_stem: dict[str, set[str]] = {}
+        for name in begun:
+            of_stem.setdefault(_stem_of(name), set()).add(name)
+        for file in new.values():
+            likely = set(replaced)
+            if is_compressed(file.key):
+                likely |= of_stem.get(_stem_of(file.key), set())
+            marks = {
+                name: ContentMark.parse(begun[name].version) for name in likely if name in begun
+            }
+            by_end = sorted(marks.items(), key=lambda one: (-one[1].end, one[0]))
+            found = next(self._beginnings(file, dict(by_end)), None) if marks else None
+            if found is not None:
+                del begun[found]
+                yield found, file.key
+
+    def _beginnings(self, file: Listed, marks: Mapping[str, ContentMark]) -> Iterator[str]:
+        """Those of *marks* whose bytes are the first of the text of *file*."""
+        if not is_compressed(file.key):
+            identity = self._identity(file.key)
+            yield from (
+                name for name, mark in marks.items() if identity.problem(mark, file, "") is None
+            )
+            return
+        blocks = ScannedBlocks(self._blocks(file.key, 0, None), 0)
+        found: dict[int, tuple[str, str]] = {}
+        ends = sorted({mark.end for mark in marks.values()})
+        try:
+            at = 0
+            for block in blocks:
+                at += len(block)
+                while ends and ends[0] <= at:
+                    end = ends.pop(0)
+                    found_mark = mark_of(end, blocks.tail(end), file, head=blocks.head)
+                    found[end] = (found_mark.head, found_mark.checksum)
+                if not ends:
+                    break
+        except (NotWholeError, ConfigurationError):
+            pass  # It is being written, or its turn to be refused comes.
+        for name, mark in marks.items():
+            if found.get(mark.end) == (mark.head, mark.checksum):
+                yield name
+
+    def _moved_offset(self, before: PartitionOffset, file: Listed) -> PartitionOffset:
+        if self._may_grow(before.partition) == self._may_grow(file.key):
+            return FileSource._moved_offset(self, before, file)  # noqa: SLF001 - its own
+        return replace(before, partition=file.key, version=self._marked(file))
 
     def _blocks(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
         """Read a file's text in blocks; only that of a compressed one may be read to its end."""
@@ -297,6 +367,14 @@ class FilesSource(FileSource[FileCut]):
             f"the table {self.location} {how}, more than {MAX_TABLE_BYTES}; read it as a stream "
             "into keyed state"
         )
+
+
+def _stem_of(name: str) -> str:
+    """The last part of *name* without numbers, and without the end that compression gives it."""
+    stem, dot, end = name.rpartition("/")[2].rpartition(".")
+    return re.sub(
+        r"[-_.:]?\d+", "", stem if dot and is_compressed(f".{end}") else f"{stem}{dot}{end}"
+    )
 
 
 def check_header(line: bytes, how: TextDecoding, what: str) -> None:

@@ -130,7 +130,7 @@ class WholeFileSource(FileSource[RowCut]):
         Only *columns*, in the order of the file, if they are given; ``a.b`` is the field b of
         the column a, which then is a struct of no others.
         """
-        identity = self._identity(piece.partition)
+        identity = self._identity(self._identity(piece.partition).name_now(piece))
         file = self._file(identity.found(piece))
         rows = piece.start
         with identity.unchanged(piece):
@@ -200,7 +200,8 @@ class WholeFileSource(FileSource[RowCut]):
             end = min(end, before.offset + asked.most)
         end = max(end, before.offset)
         is_begun = end > 0 or footer.rows == 0
-        version = (before.version or self._marked(file)) if is_begun else ""
+        was_begun = before.offset > 0 or before.sealed
+        version = (before.version if was_begun else "") or (self._marked(file) if is_begun else "")
         after = replace(before, offset=end, records=end, sealed=end == footer.rows, version=version)
         records = end - before.offset
         return Part(

@@ -14,9 +14,10 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from random import Random
+from typing import Any, NamedTuple
 
 import fastavro
 import pyarrow as pa
@@ -30,14 +31,14 @@ from sluice.connectors.files import lines as files_lines
 from sluice.connectors.files import source as files_source
 from sluice.connectors.files import text as files_text
 from sluice.connectors.files.avro import AvroSource
-from sluice.connectors.files.file_set import TAIL_BYTES
+from sluice.connectors.files.file_set import HEAD_BYTES, TAIL_BYTES
 from sluice.connectors.files.lines import BYTE_ORDER_MARK
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.source import COUNTED, SEALED_KEPT
 from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.declaration.places import Barrier, SourcePosition
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.store.folder import FileStore
 from sluice.store.memory import InMemoryStore, named_store
 from sluice.store.object_store import Listed
@@ -154,14 +155,57 @@ def test_a_missing_location_is_named_and_an_empty_folder_is_fine(tmp_path: Path)
     assert plan_all(FilesSource("memory://empty-place/logs/")).slices == ()
 
 
-def test_a_file_that_vanished_half_read_stops_a_bounded_source(tmp_path: Path) -> None:
-    source = FilesSource(str(a_folder(tmp_path, a="one\ntwo\n", b="")))
+@pytest.mark.parametrize("how", [{}, {"bounded": False}, {"bounded": False, "ordered": True}])
+def test_a_file_that_vanished_half_read_stops_the_source_and_helps_when_it_is_back(
+    tmp_path: Path, how: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    source = FilesSource(str(a_folder(tmp_path, a="one\ntwo\n", b="three\n")), **how)
     position = source.plan((), max_records=1, parallelism=1).position
+    body = (tmp_path / "a").read_text()
     (tmp_path / "a").unlink()
+    a_folder(tmp_path, c="four\n")  # It may get the id of the file that is gone.
 
-    with pytest.raises(ConfigurationError, match=r"a of .* read to byte 4 and is gone"):
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"a of .* read to byte 4 and is gone; put it"):
+            plan_all(source, position)
+    skipping = replace(source, skips_lost=True)
+    passed = plan_all(skipping, position)
+    assert texts_of(skipping, passed.slices) == ["three", "four"]
+    assert not plan_all(skipping, passed.position).slices
+    assert caplog.text.count("RECORDS ARE LOST") == 1
+    a_folder(tmp_path, a=body)
+    assert texts_of(source, plan_all(source, position).slices) == ["two", "three", "four"]
+
+
+@pytest.mark.parametrize("format_", [FilesSource, ParquetSource])
+def test_a_file_that_vanished_before_it_was_read_is_lost_and_a_renamed_one_is_not(
+    tmp_path: Path, format_: type[FilesSource | ParquetSource]
+) -> None:
+    for name in "ab":
+        if format_ is FilesSource:
+            a_folder(tmp_path, **{name: "one\n" * 5})
+        else:
+            write_parquet(tmp_path / name, 0)
+    source = format_(str(tmp_path), bounded=False)
+    position = source.plan((), max_records=2, parallelism=1).position
+    (tmp_path / "b").rename(tmp_path / "c")
+
+    assert plan_all(source, position).records == 8
+    (tmp_path / "c").unlink()
+    with pytest.raises(ConfigurationError, match=r"b of .* is gone; put it back"):
         plan_all(source, position)
-    assert plan_all(FilesSource(str(tmp_path), bounded=False), position).position == position
+
+
+def test_a_file_that_was_read_to_its_end_may_go_and_one_like_it_is_new(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, hb1="ok\n")), bounded=False)
+    position = plan_all(source).position
+    for number in range(2, 5):
+        (tmp_path / f"hb{number - 1}").unlink()
+        a_folder(tmp_path, **{f"hb{number}": "ok\n"})  # Often with the id of the one before.
+        barrier = plan_all(source, position)
+        position = barrier.position
+
+        assert rows_of(source, barrier.slices) == [(f"hb{number}", "ok", 1)]
 
 
 def test_a_slice_of_a_file_that_was_edited_is_refused(tmp_path: Path) -> None:
@@ -371,8 +415,9 @@ def _reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     [
         ("one\n", "was read to byte 8 and has shrunk to 4 bytes"),
         ("ONE\ntwo\nthree\n", "is not what was read to byte 8: the checksum of the 8 bytes"),
+        ("ONE\ntwo\n", "is not what was read to byte 8: the checksum of the 8 bytes"),
     ],
-    ids=["shorter", "longer"],
+    ids=["shorter", "longer", "as_long"],
 )
 def test_a_log_that_was_rewritten_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     source = FilesSource(str(a_folder(tmp_path, log="one\ntwo\n")), bounded=False)
@@ -398,6 +443,204 @@ def test_growing_by_many_small_lines_is_verified_as_far_as_before(tmp_path: Path
 
     with pytest.raises(ConfigurationError, match=f"the {TAIL_BYTES} bytes before"):
         plan_all(source, position)
+
+
+def test_a_log_that_was_rewritten_is_found_by_its_first_bytes_too(tmp_path: Path) -> None:
+    """As one that is truncated and filled again, with an end that all such logs have."""
+    path, end = tmp_path / "log", b"tail\n" * TAIL_BYTES
+    path.write_bytes(b"first\n" + end)
+    source = FilesSource(str(tmp_path), bounded=False)
+    half, whole = source.plan((), max_records=2000, parallelism=1), plan_all(source)
+    grown = plan_all(source, half.position)
+    path.write_bytes(b"other\n" + end)
+
+    for barrier in (half, whole, grown):
+        with pytest.raises(
+            ConfigurationError, match=f"the checksum of the first {HEAD_BYTES} byte"
+        ):
+            plan_all(source, barrier.position)
+    with pytest.raises(ConfigurationError, match=f"planned: the first {HEAD_BYTES} bytes are"):
+        rows_of(source, whole.slices)
+
+
+@dataclass
+class RotatedLog:
+    """A log as logrotate keeps it, in all its ways; every line is another one."""
+
+    path: Path
+    written: list[str] = field(default_factory=list)
+
+    def write(self, count: int, *, half: bool = False) -> None:
+        with self.path.open("a") as file:
+            for _ in range(count):
+                self.written.append(f"line {len(self.written)} {'x' * 99}")
+                file.write(f"{self.written[-1]}\n")
+            file.write("half" * half)
+
+    def rotate(self, kind: str, keep: int = 3) -> None:
+        """*kind*: ``rename``, ``copytruncate``, ``gzip``, ``date``."""
+        if kind == "date":
+            old = self.path.with_name(f"app.log-{len(self.written):08d}")
+            self.path.rename(old)
+            self._compress(old, old.with_name(f"{old.name}.gz"))
+        else:
+            self._shift(keep)
+            old = self.path.with_name("app.log.1")
+            if kind == "copytruncate":
+                old.write_bytes(self.path.read_bytes())
+                self.path.write_bytes(b"")
+            else:
+                self.path.rename(old)
+            if kind == "gzip":
+                self._compress(old, self.path.with_name("app.log.2.gz"))
+        if kind != "copytruncate":
+            self.path.touch()
+
+    def _shift(self, keep: int) -> None:
+        for number in range(keep, 0, -1):
+            for end in ("", ".gz"):
+                old = self.path.with_name(f"app.log.{number}{end}")
+                if not old.exists():
+                    continue
+                if number == keep:
+                    old.unlink()
+                else:
+                    old.rename(self.path.with_name(f"app.log.{number + 1}{end}"))
+
+    @staticmethod
+    def _compress(old: Path, new: Path) -> None:
+        new.write_bytes(gzip.compress(old.read_bytes()))
+        old.unlink()
+
+
+@pytest.mark.parametrize("kind", ["rename", "copytruncate", "gzip", "date"])
+@pytest.mark.parametrize("lines", [3, 100], ids=["small", "large"])
+def test_a_log_is_followed_when_it_is_rotated(tmp_path: Path, kind: str, lines: int) -> None:
+    """What was read is not read again, the rest is read under the new name."""
+    log = RotatedLog(tmp_path / "app.log")
+    log.write(lines)
+    source = FilesSource(str(tmp_path), bounded=False)
+    first = plan_all(source)
+    read = texts_of(source, first.slices)
+    log.write(2)
+    log.rotate(kind)
+    log.write(lines)
+
+    second = plan_all(source, first.position)
+    rows = rows_of(source, second.slices)
+    assert sorted([*read, *(text for _, text, _ in rows)]) == sorted(log.written)
+    moved = {name: number for name, _, number in rows if name != "app.log"}
+    assert list(moved.values()) == [lines + 2]
+    assert "app.log" not in moved
+    assert not plan_all(source, second.position).slices
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_line_of_a_rotated_log_is_read_once(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    log = RotatedLog(tmp_path / "app.log")
+    log.write(1)
+    source = FilesSource(str(tmp_path), bounded=False)
+    position: SourcePosition = ()
+    read: list[str] = []
+    rotations = ["rename", "copytruncate", "gzip"] if seed % 2 else ["date"]
+    for _ in range(25):
+        log.write(random.choice([0, 1, 5, 60]), half=False)
+        if log.path.stat().st_size and random.random() < 0.5:
+            log.rotate(random.choice(rotations), keep=9)
+        barrier = source.plan(position, max_records=random.choice([7, 50, None]), parallelism=2)
+        read += texts_of(source, barrier.slices)
+        position = barrier.position
+    rest = plan_all(source, position)
+    read += texts_of(source, rest.slices)
+
+    assert sorted(read) == sorted(log.written)
+
+
+def test_the_oldest_file_goes_when_it_was_read_and_is_lost_before(tmp_path: Path) -> None:
+    log = RotatedLog(tmp_path / "app.log")
+    source = FilesSource(str(tmp_path), bounded=False)
+    position: SourcePosition = ()
+    read: list[str] = []
+    for _ in range(8):
+        log.write(4)
+        barrier = plan_all(source, position)
+        read += texts_of(source, barrier.slices)
+        position = barrier.position
+        log.rotate("rename", keep=2)
+    assert read == log.written
+    log.write(4)
+    position = source.plan(position, max_records=1, parallelism=1).position
+    for _ in range(4):
+        log.rotate("rename", keep=2)
+        log.write(1)
+
+    with pytest.raises(ConfigurationError, match=r"app\.log of .* with on_lost='skip'"):
+        plan_all(source, position)
+
+
+def test_a_single_file_is_followed_to_its_name_beside_it(tmp_path: Path) -> None:
+    """As /var/log/auth.log, also while there is none of this name yet."""
+    log = RotatedLog(tmp_path / "app.log")
+    a_folder(tmp_path, other="never\n")
+    log.write(3)
+    source = FilesSource(str(log.path), bounded=False)
+    position: SourcePosition = ()
+    read: list[str] = []
+    for number in range(6):
+        barrier = source.plan(position, max_records=4, parallelism=1)
+        read += texts_of(source, barrier.slices)
+        position = barrier.position
+        log.write(2)
+        log.rotate("rename" if number % 2 else "gzip", keep=9)
+        if number == 2:
+            log.path.unlink()
+            barrier = plan_all(source, position)
+            read += texts_of(source, barrier.slices)
+            position = barrier.position
+        log.write(1)
+    read += texts_of(source, plan_all(source, position).slices)
+
+    assert sorted(read) == sorted(log.written)
+
+
+def test_a_planned_log_is_read_under_its_new_name(tmp_path: Path) -> None:
+    log = RotatedLog(tmp_path / "app.log")
+    log.write(3)
+    source = FilesSource(str(tmp_path), bounded=False)
+    barrier = plan_all(source)
+    planned = rows_of(source, barrier.slices)
+    log.rotate("rename")
+    log.write(9)
+
+    assert rows_of(source, barrier.slices) == planned
+    assert {name for name, _, _ in planned} == {"app.log"}
+
+
+def test_a_rotated_log_whose_old_file_is_nowhere_is_refused_with_the_way_on(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    log = RotatedLog(folder / "app.log")
+    log.write(3)
+    source = FilesSource(str(folder), bounded=False)
+    position = plan_all(source).position
+    log.path.rename(tmp_path / "elsewhere")
+    log.write(1)
+
+    with pytest.raises(ConfigurationError, match=r"has shrunk .* with on_lost='skip'"):
+        plan_all(source, position)
+    skipping = replace(source, skips_lost=True)
+    assert texts_of(skipping, plan_all(skipping, position).slices) == log.written[3:]
+
+
+def test_a_position_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
+    source = FilesSource(str(a_folder(tmp_path, log="one\n")), bounded=False)
+    old = tuple(
+        replace(one, version="4-0a1b2c3d4e5f6071-0a1b2c3d4e5f") for one in plan_all(source).position
+    )
+
+    with pytest.raises(ProtocolViolation, match="does not say what was read of a file"):
+        plan_all(source, old)
 
 
 def test_a_file_that_was_only_touched_or_copied_is_the_same(tmp_path: Path) -> None:
@@ -445,7 +688,8 @@ def test_what_did_not_change_is_not_read_and_what_grew_is_read_once(
     grown = plan_all(source, position)
 
     assert (same.position, same.slices) == (position, ())
-    assert reads == [("b", 8000 - TAIL_BYTES, 8000), ("b", 8000, 16000)]
+    head, tail = ("b", 0, HEAD_BYTES), ("b", 8000 - TAIL_BYTES, 8000)
+    assert reads == [head, tail, ("b", 8000, 16000)]
     assert grown.records == 2000
 
 
@@ -636,7 +880,7 @@ def test_the_head_of_a_file_is_its_first_records_and_no_more(
 def test_a_head_of_long_lines_is_what_is_whole_of_its_first_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_text, "HEAD_BYTES", 16)
+    monkeypatch.setattr(files_text, "FIRST_BYTES", 16)
     a_folder(tmp_path, a=numbered_lines(10), b="x" * 100, c="no newline")
     source = FilesSource(str(tmp_path))
 
@@ -770,7 +1014,9 @@ def test_files_that_vanished_do_not_hold_the_floor(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"log-{number:06d}").unlink()
 
-    after = plan_all(source, position)
+    with pytest.raises(ConfigurationError, match=r"log-000000 of .* is gone"):
+        plan_all(source, position)
+    after = plan_all(replace(source, skips_lost=True), position)
 
     assert [(one.sealed, one.offset) for one in after.position] == [(True, 8), (False, 12)]
 
