@@ -462,6 +462,20 @@ def test_an_election_that_lost_nothing_of_what_was_read_goes_on(broker: Place) -
     assert values(read(source, plan(source, barrier.position))) == ["j"]
 
 
+def test_records_that_expired_before_an_election_are_not_taken_for_lost_ones(
+    broker: Place,
+) -> None:
+    source, topic, position = expiring(broker)
+    broker.broker.topics[topic][0].elect()
+    send(broker, topic, 0, "g")
+    broker.broker.expire(topic, 0, 4)
+
+    with pytest.raises(ConfigurationError, match=r"offsets 2 to 3 of .* have expired"):
+        plan(source, position)
+    skipping = replace(source, skips_expired=True)
+    assert values(read(skipping, plan(skipping, position))) == ["e", "f", "g"]
+
+
 def test_a_position_of_another_format_is_refused_by_name(broker: Place) -> None:
     source, _, position = expiring(broker)
     old = tuple(replace(one, version=one.version.partition("@")[0]) for one in position)

@@ -184,17 +184,6 @@ class FileIdentity:
     name: str
     may_grow: bool
 
-    def continued(self, before: PartitionOffset, file: Listed, place: str) -> PartitionOffset:
-        """The offset *before*, with the mark of how *file* is listed now; *place* is for messages.
-
-        Raises:
-            ConfigurationError: the file's content up to *before* has changed.
-        """
-        problem = self.problem(ContentMark.parse(before.version), file, place)
-        if problem is not None:
-            raise ConfigurationError(problem)
-        return self.as_listed(before, file)
-
     def as_listed(self, before: PartitionOffset, file: Listed) -> PartitionOffset:
         """The offset *before*, with how *file*, which is the same one, is listed now."""
         mark = ContentMark.parse(before.version)

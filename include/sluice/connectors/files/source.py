@@ -313,7 +313,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 is_lost = self._check_read_to_its_end(name, read[name])
                 now.setdefault(name, replace(read[name], sealed=True) if is_lost else read[name])
             else:
-                self._lost(f"{problem}; or pass over what was not read of it with on_lost='skip'")
+                self._lost_to(problem)
         return [present[key] for key in sorted(present)], now
 
     def _moved(
@@ -366,6 +366,10 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         )
         return True
 
+    def _lost_to(self, problem: str) -> None:
+        """See ``_lost``; another file has the name."""
+        self._lost(f"{problem}; or pass over what was not read of it with on_lost='skip'")
+
     def _lost(self, problem: str) -> None:
         if not self.skips_lost:
             raise LostFileError(problem)
@@ -380,7 +384,12 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             return PartitionOffset(partition=file.key, offset=0, records=0)
         if not self.ordered or not before.version or is_listed_as(before.version, file):
             return before
-        return self._identity(file.key).continued(before, file, self._place(before))
+        identity, mark = self._identity(file.key), ContentMark.parse(before.version)
+        problem = identity.problem(mark, file, self._place(before))
+        if problem is None:
+            return identity.as_listed(before, file)
+        self._lost_to(problem)
+        return PartitionOffset(partition=file.key, offset=0, records=0)
 
     def _place(self, offset: PartitionOffset) -> str:
         return f"row {offset.offset}"

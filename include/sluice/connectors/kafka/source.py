@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 # The start: an end, milliseconds since 1970, or an offset per partition.
 Start: TypeAlias = Literal["earliest", "latest"] | int | tuple[tuple[str, int], ...]
 
+# The client's text (rdkafka.c): its event has the code of the reset that follows, as for records
+# that have expired.
+LOG_TRUNCATION = "log truncation detected"
 NOTIFY_TIMEOUT_S = 5.0  # Short, as it is for monitoring only.
 BATCH_MESSAGES = 10_000  # Makes the cost per batch negligible; 10 MB with messages of 1 KB.
 # The client gives a batch that is not full after this time, and a slice with gaps never fills its
@@ -165,6 +168,8 @@ class KafkaSource(OffsetSource):
             return
         if error.code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             raise self.cluster.explain(error, f"to compare the log of {name!r}")
+        if LOG_TRUNCATION not in error.str():
+            return  # The log was compared, and the records there have expired since.
         raise ConfigurationError(
             f"partition {name!r} of {self.name} {what_was_done} to offset {end[0]} in leader epoch "
             f"{end[1]}, and its leader has less of that now ({error.str()}): a leader without the "

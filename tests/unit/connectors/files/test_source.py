@@ -627,10 +627,12 @@ def test_a_rotated_log_whose_old_file_is_nowhere_is_refused_with_the_way_on(tmp_
     log.path.rename(tmp_path / "elsewhere")
     log.write(1)
 
-    with pytest.raises(ConfigurationError, match=r"has shrunk .* with on_lost='skip'"):
-        plan_all(source, position)
-    skipping = replace(source, skips_lost=True)
-    assert texts_of(skipping, plan_all(skipping, position).slices) == log.written[3:]
+    for ordered in (False, True):
+        refusing = replace(source, ordered=ordered)
+        with pytest.raises(ConfigurationError, match=r"has shrunk .* with on_lost='skip'"):
+            plan_all(refusing, position)
+        skipping = replace(refusing, skips_lost=True)
+        assert texts_of(skipping, plan_all(skipping, position).slices) == log.written[3:]
 
 
 def test_a_position_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
