@@ -7,7 +7,6 @@ compaction, so it may come late, twice or never.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -152,14 +151,35 @@ def _named(handles: Iterable[StateHandle]) -> _Named:
 def _merged(
     handles: _Named, replaced: tuple[ReplacedSegment, ...], merged: _Named
 ) -> _Named | None:
-    """*handles* with *merged* in the place of *replaced*; None where a part of these is missing."""
+    """*handles* with *merged* in the place of *replaced*; None where a part of these is missing, or
+    where they are not of the ages, beside one another, that they had when they were merged.
+    """
     wanted = set(replaced)
     found = [at for at, (segment, _) in enumerate(handles) if segment in wanted]
     if len(found) != len(replaced):
-        return None
-    present = [handles[at][0] for at in found]
-    if present != [*replaced] and Counter(present) != Counter(replaced):
         return None  # Equal small segments look alike: each counts.
+    present = [handles[at] for at in found]
+    by_age = [
+        handle for run in sorted_runs(handle for _, handle in present) for handle in run.handles
+    ]
+    if [*map(replaced_segment, by_age)] != [*replaced]:
+        return None
     gone = set(found)
-    behind = [named for at, named in enumerate(handles) if at > found[0] and at not in gone]
-    return [*handles[: found[0]], *merged, *behind]
+    behind = [(at, handles[at]) for at in range(found[0], len(handles)) if at not in gone]
+    newer = [(at, handles[at][1]) for at in found]
+    if any(
+        place < at and _overlap(between, handle)
+        for place, (_, between) in behind
+        for at, handle in newer
+    ):
+        return None  # It is older than a part of what was merged, and would be searched first.
+    return [*handles[: found[0]], *merged, *(named for _, named in behind)]
+
+
+def _overlap(one: StateHandle, other: StateHandle) -> bool:
+    """Whether a key may be in both."""
+    return (
+        one.table == other.table
+        and one.first_hash <= other.last_hash
+        and other.first_hash <= one.last_hash
+    )

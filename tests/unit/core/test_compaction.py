@@ -65,6 +65,29 @@ def test_two_equal_segments_do_not_stand_for_one_that_is_gone() -> None:
     assert taken_over((A, alike, alike), [a_compaction(alike, alike)]) == (A, MERGED)
 
 
+def test_runs_of_another_order_are_not_the_runs_that_were_merged() -> None:
+    """What looks the same is newer here than there: the merged run would lose the newest rows."""
+    one, other = a_handle("b", 2, is_inline=True), a_handle("c", 3, is_inline=True)
+    swapped = (replace(other, run=2), replace(one, run=3))
+
+    assert taken_over((A, *swapped), [a_compaction(one, other)]) == (A, *swapped)
+    assert taken_over((A, one, other), [a_compaction(one, other)]) == (A, MERGED)
+
+
+def test_a_run_between_those_that_were_merged_stays_older_than_the_newest() -> None:
+    assert taken_over((A, B, D, C), [a_compaction(B, C)]) == (A, B, D, C)
+
+    beside, low, high = (
+        replace(D, first_hash=10),
+        replace(B, last_hash=9),
+        replace(C, last_hash=9),
+    )
+    elsewhere = replace(D, table="timers")
+    for between in (beside, elsewhere):
+        state = (A, low, between, high)
+        assert taken_over(state, [a_compaction(low, high)]) == (A, MERGED, between)
+
+
 def test_everything_may_have_been_deleted() -> None:
     assert taken_over((A, B), [a_compaction(A, B, merged=())]) == ()
 
