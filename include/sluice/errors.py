@@ -3,7 +3,8 @@
     SluiceError
     ├── ConfigurationError    the declaration, an option or the machine is wrong: fix it
     ├── ProtocolViolation     the bucket holds the impossible: stop, page a person
-    │   └── CorruptSegment    a file does not match its checksum: restore another checkpoint
+    │   ├── CorruptSegment    a file does not match its checksum: restore another checkpoint
+    │   └── DamagedRecord     an object's bytes are not those of a record that was written
     ├── FencedError           a newer coordinator owns the job: stop quietly
     ├── RestoreError          there is nothing to restore, or something it needs is missing
     ├── TableMismatch         a table does not show what the job continues: a person decides
@@ -37,6 +38,10 @@ class ProtocolViolation(SluiceError):
 
 class CorruptSegment(ProtocolViolation):
     """A segment's bytes do not match the checksum its ack recorded."""
+
+
+class DamagedRecord(ProtocolViolation):
+    """A record's bytes cannot be those that were written; one of another version is not damaged."""
 
 
 class FencedError(SluiceError):

@@ -256,7 +256,7 @@ def append_one(store: ObjectStore) -> object:
 @pytest.mark.parametrize(
     ("found", "replaced", "message"),
     [
-        (b'"version":6', b'"version":99', "000000000002 has format version 99; this version of sl"),
+        (b'"version":7', b'"version":99', "000000000002 has format version 99; this version of sl"),
         (b'"JobRestored"', b'"JobTeleported"', "an event 'JobTeleported' that this version of sl"),
         (b'"journal entry"', b'"plan"', "000000000002 is a plan, not a journal entry"),
         (b'"author"', b'"editor"', "000000000002 cannot be read as EntryBody"),

@@ -35,6 +35,7 @@ from sluice.cli.options import (
 )
 from sluice.coordinator import requests
 from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
+from sluice.coordinator.repair import plan_repair, repair
 from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoint
 from sluice.coordinator.restore import ResolvedRestore, RestoreRequest, plan, resolve, stop
 from sluice.coordinator.restore import restore as restore_job
@@ -48,7 +49,14 @@ from sluice.core.tables import TableAhead
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
-from sluice.surface.journal import RequestProgress, RequestStatus, last_host, request_progress
+from sluice.surface.journal import (
+    RequestProgress,
+    RequestStatus,
+    last_host,
+    repair_lines,
+    repair_record,
+    request_progress,
+)
 from sluice.surface.options import (
     CheckpointConfig,
     OptionChange,
@@ -410,6 +418,35 @@ def abort(
     for child in result.aborted:
         if child != checkpoint_id:
             print_line(f"checkpoint {child}, which continued it, is aborted too")
+
+
+def repair_command(
+    pipeline: PipelineName,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Repair it; without, only say what would be lost.")
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on from the newest journal entry that can be read, past damaged ones behind it.
+
+    What the damaged entries said is undone: a running job restarts, and what was pending is read
+    again.  Nothing is deleted.  Other hosts may run: whoever appends first wins.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    planned = plan_repair(job)
+    after = repair(job, planned, by=this_person()) if planned is not None and yes else None
+    if planned is not None and yes and after is None:
+        raise ConfigurationError(
+            f"the journal of {pipeline!r} has changed since it was read, by another repair or a "
+            f"host that knew the damaged entry; see 'sluice journal repair {pipeline}' again"
+        )
+    if as_json:
+        print_json(repair_record(job, planned, is_repaired=after is not None))
+        return
+    for line in repair_lines(job, planned, is_repaired=after is not None):
+        print_line(line)
 
 
 def dispose_command(

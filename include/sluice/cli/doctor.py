@@ -46,6 +46,7 @@ from sluice.store.object_store import (
 )
 from sluice.store.open import StoreLocation, open_store
 from sluice.store.redaction import redacted
+from sluice.surface.journal import history_lines
 from sluice.surface.units import size
 
 SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
@@ -399,11 +400,12 @@ def _deleting(store: ObjectStore, token: str) -> Finding:
 
 
 def job_finding(uid: str, location: StoreLocation) -> Finding:
-    """The journal of the job *uid* as a coordinator would read it."""
+    """The journal of the job *uid* as a coordinator would read it, and every entry of it."""
     check = f"job {uid}"
     try:
         job = open_job(load_pipeline(uid), location, store=open_store(location))
         state = job.state()
+        worn = history_lines(job.journal.inspect())
     except SluiceError as error:
         return problem(check, error)
     if state.generation == NO_GENERATION:
@@ -414,4 +416,6 @@ def job_finding(uid: str, location: StoreLocation) -> Finding:
     if state.status is JobStatus.FAILED:
         because = f" ({state.stopped_because})" if state.stopped_because else ""
         return warning(check, f"{summary}{because}; mend the cause, then run: sluice restore {uid}")
+    if worn:
+        return warning(check, "; ".join((summary, *worn)))
     return good(check, summary)

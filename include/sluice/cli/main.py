@@ -34,6 +34,10 @@ files_tables = typer.Typer(
     help="Look at tables of files; merge and vacuum them.", no_args_is_help=True
 )
 app.add_typer(files_tables, name="tables")
+journal_commands = typer.Typer(
+    help="Print the newest entries of a job's journal; repair it.", no_args_is_help=True
+)
+app.add_typer(journal_commands, name="journal")
 
 
 def _show_version(asked: bool) -> None:
@@ -70,11 +74,12 @@ app.command("stop")(acts.stop_command)
 app.command("pause")(acts.pause_command)
 app.command("resume")(acts.resume_command)
 app.command("cancel")(acts.cancel)
-app.command("journal")(show.journal)
 app.command("lag")(show.lag)
 app.command("metrics")(show.metrics_command)
 app.command("orphans")(maintenance.orphans)
 app.command("gc")(maintenance.gc)
+journal_commands.command("show")(show.journal)
+journal_commands.command("repair")(acts.repair_command)
 checkpoint_commands.command("list")(show.checkpoints)
 checkpoint_commands.command("show")(show.show)
 checkpoint_commands.command("config")(acts.config)
@@ -94,7 +99,16 @@ files_tables.command("vacuum")(maintenance.vacuum)
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """The console script."""
     try:
-        app(args=arguments)
+        app(args=_in_full(sys.argv[1:] if arguments is None else arguments))
     except SluiceError as error:
         typer.secho(f"error: {with_flags(str(error))}", err=True, fg="red")
         sys.exit(1)
+
+
+def _in_full(arguments: list[str]) -> list[str]:
+    """``journal PIPELINE`` is ``journal show PIPELINE``."""
+    match arguments:
+        case ["journal", word, *_] if word not in ("show", "repair", "--help"):
+            return ["journal", "show", *arguments[1:]]
+        case _:
+            return arguments

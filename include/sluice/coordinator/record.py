@@ -52,6 +52,12 @@ def record(
     One call, so that neither is done without the other; see ``Journal.append`` for *head*.
     """
     transition = job.journal.append(decide, head=head)
+    carry_out(job, transition)
+    return transition
+
+
+def carry_out(job: Job, transition: Transition) -> None:
+    """Do what the journaled *transition* asks for."""
     for command in transition.commands:
         match command:
             case DiscardPending():
@@ -62,7 +68,6 @@ def record(
                 assert_never(command)
     if any(isinstance(command, DiscardCompleted) for command in transition.commands):
         clean_up(job, transition.state)
-    return transition
 
 
 def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:

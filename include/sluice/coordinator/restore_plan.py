@@ -210,9 +210,11 @@ def plan_restart(
     """What a restart of *state* would do.  Writes nothing.
 
     A ``Stop`` that is damaged is final: no restart will do better, and *message* says what to do.
+    Behind a repaired journal tables are rolled back: they may show what its lost entries completed.
     """
     compares = options.compare_checksums and state.restores_of_base > 0
-    options = replace(options, compare_checksums=compares)
+    rolls_back = options.roll_back_tables or state.is_repaired
+    options = replace(options, compare_checksums=compares, roll_back_tables=rolls_back)
     decision = plan_restore(job, Latest(), options, configuration=configuration)
     latest = Restart(target=Latest(), options=options, decision=decision)
     if not isinstance(decision, Stop) or not decision.is_damaged:

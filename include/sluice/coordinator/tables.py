@@ -93,7 +93,7 @@ def _pinned(
     """
     if metadata is None:
         return {}
-    is_base = state.continues(choice.checkpoint_id, choice.origin)
+    is_base = state.is_base(choice.checkpoint_id, choice.origin)
     decided = state.tables if is_base else None
     own = None if choice.origin else state.completed_checkpoint(metadata.checkpoint_id)
     if own is None or own.is_committed:

@@ -43,6 +43,7 @@ from sluice.core.events import (
     JobRestored,
     JobStopped,
     JobSubmitted,
+    JournalRepaired,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -62,6 +63,7 @@ from sluice.core.lifecycle import (
     on_hooks_restored,
     on_job_failed,
     on_released,
+    on_repaired,
     on_restored,
     on_stopped,
     on_submitted,
@@ -115,6 +117,8 @@ def step(state: CoordinatorState, event: Event) -> Transition:  # noqa: C901 - a
             return on_discarded(state, event)
         case CheckpointingChanged():
             return on_checkpointing_changed(state, event)
+        case JournalRepaired():
+            return _on_repaired(state, event)
         case _:
             assert_never(event)
 
@@ -123,7 +127,7 @@ def _is_fenced(state: CoordinatorState, event: Event) -> bool:
     match event:
         case AcksReceived():
             return False  # Its checkpoint and its attempt fence it.
-        case JobSubmitted() | JobRestored():
+        case JobSubmitted() | JobRestored() | JournalRepaired():
             return event.generation <= state.generation  # Who takes over takes the next one.
         case _:
             return event.generation != state.generation
@@ -226,6 +230,15 @@ def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transi
         failure_count=state.failure_count.succeed(completed.checkpoint_id),
     )
     return Transition(state=after)
+
+
+def _on_repaired(state: CoordinatorState, event: JournalRepaired) -> Transition:
+    if event.completed is None:
+        return on_repaired(state, event)
+    completed = _on_completed(state, event.completed)
+    if completed.verdict is not Verdict.APPLIED:
+        return refused(state)
+    return on_repaired(completed.state, event)
 
 
 def _on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transition:

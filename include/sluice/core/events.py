@@ -247,6 +247,24 @@ class CheckpointingChanged:
     timing: Timing
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalRepaired:
+    """Entries *first* to *last*, the newest, cannot be read: the job goes on from the one before.
+
+    Whatever they said is undone.  ``generation`` is above every one that they may have begun, and
+    ``next_checkpoint_id`` above every id that they may have given.  ``completed`` is what one of
+    them is known to have completed.
+    """
+
+    at_ms: int
+    generation: Generation
+    first: int
+    last: int
+    next_checkpoint_id: CheckpointId
+    completed: CheckpointCompleted | None = None
+    message: str = ""
+
+
 Event: TypeAlias = (
     CheckpointRequested
     | CheckpointTriggered
@@ -267,6 +285,7 @@ Event: TypeAlias = (
     | SavepointsReleased
     | SnapshotsDiscarded
     | CheckpointingChanged
+    | JournalRepaired
 )
 
 

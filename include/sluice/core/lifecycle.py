@@ -21,6 +21,7 @@ from sluice.core.events import (
     JobRestored,
     JobStopped,
     JobSubmitted,
+    JournalRepaired,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -121,6 +122,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         restored_by=event.cause,
         restores_of_base=state.restores_of_base + 1 if is_base else 0,
         stopped_because="",
+        is_repaired=False,
     )
     return replace(aborted, state=restored)
 
@@ -173,6 +175,26 @@ def on_tables_recovered(state: CoordinatorState, event: TablesRecovered) -> Tran
         return ignored(state)
     after = replace(state, table_recovery=None, tables_recovered_by=event.generation)
     return Transition(state=after)
+
+
+def on_repaired(state: CoordinatorState, event: JournalRepaired) -> Transition:
+    """Begin again from *state*, that of the last entry that can be read, under a generation that
+    fences whoever wrote the lost entries, or read them while they were whole.
+
+    What is pending may have ended in them, so it ends; a running job restarts at once.
+    """
+    because = f"the journal was repaired: {event.message}"
+    aborted = _abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION, because)
+    is_running = state.status is JobStatus.RUNNING
+    after = replace(
+        aborted.state,
+        status=JobStatus.RESTARTING if is_running else state.status,
+        restart_at_ms=event.at_ms if is_running else state.restart_at_ms,
+        generation=event.generation,
+        ids=state.ids.at_least(event.next_checkpoint_id),
+        is_repaired=True,
+    )
+    return replace(aborted, state=after)
 
 
 def on_hooks_restored(state: CoordinatorState, _: HooksRestored) -> Transition:

@@ -70,7 +70,8 @@ class CoordinatorState:
     ``life`` is drawn when the job is submitted; ``earlier_lives`` had the same journal.  ``tables``
     is per sink the version that the job continues, as a restore has decided it; None: the version
     that the base pins.  A ``table_recovery`` is owed, across generations and lives, until every
-    sink has carried the decision out.
+    sink has carried the decision out.  ``is_repaired``: entries of the journal were lost, and with
+    them perhaps what a table shows, so the next restore asks every sink.
     """
 
     status: JobStatus = JobStatus.CREATED
@@ -110,6 +111,7 @@ class CoordinatorState:
     restored_by: str = ""  # The cause of the latest restore.
     restores_of_base: int = 0  # In a row: with no checkpoint completed since the first of them.
     stopped_because: str = ""  # Why sluice gave up; empty where a person stopped the job.
+    is_repaired: bool = False
 
     def __post_init__(self) -> None:
         if self.status is not JobStatus.RUNNING:
@@ -157,9 +159,13 @@ class CoordinatorState:
         is_due = self.status is JobStatus.RUNNING or not is_published
         return self.table_recovery is not None and is_due
 
+    def is_base(self, checkpoint_id: CheckpointId | None, origin: SnapshotOrigin | None) -> bool:
+        """Whether that is what the next epoch continues already."""
+        return bool(self.life) and (checkpoint_id, origin) == (self.base, self.origin)
+
     def continues(self, checkpoint_id: CheckpointId | None, origin: SnapshotOrigin | None) -> bool:
         """Whether that is the job's base already, so that its tables need no decision."""
-        return bool(self.life) and (checkpoint_id, origin) == (self.base, self.origin)
+        return self.is_base(checkpoint_id, origin) and not self.is_repaired
 
     @property
     def next_checkpoint_id(self) -> CheckpointId:

@@ -161,7 +161,7 @@ def lineage_of(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Linea
     parent = None if plan.parent is None else state.pending_checkpoint(plan.parent)
     if parent is not None and plan.origin is None:
         return _pending_parent(job, state, parent)
-    is_base = state.continues(plan.parent, plan.origin)
+    is_base = state.is_base(plan.parent, plan.origin)
     return CompletedParent(job.parent_metadata(plan), state.tables if is_base else None)
 
 

@@ -22,13 +22,13 @@ from sluice.core.completed import CheckpointMetadata
 from sluice.core.events import AcksReceived, Event
 from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
 from sluice.core.state import CoordinatorState
-from sluice.errors import ProtocolViolation, require
+from sluice.errors import DamagedRecord, ProtocolViolation, require
 from sluice.figures.record import CheckpointStatistics
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 COMPRESSED_ABOVE = 16_384  # Bytes; people can read a smaller record as it is.
 ZLIB_LEVEL = 1
 CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
@@ -194,7 +194,7 @@ def format_version(raw: bytes, key: str) -> int:
     Raises:
         ProtocolViolation: the bytes are no record.
     """
-    return _decode(_Envelope, _plain(raw, key), key).version
+    return _envelope(raw, key).version
 
 
 def _with_slices(plan: CheckpointPlan, slices: Sequence[tuple[Slice, ...]]) -> CheckpointPlan:
@@ -211,19 +211,27 @@ def _seal(kind: str, body: object) -> bytes:
 
 
 def _open(kind: str, cls: type[T], raw: bytes, key: str) -> T:
-    envelope = _decode(_Envelope, _plain(raw, key), key)
+    envelope = _envelope(raw, key)
     if envelope.kind != kind:
-        raise ProtocolViolation(f"{key} is a {envelope.kind}, not a {kind}")
+        raise DamagedRecord(f"{key} is a {envelope.kind}, not a {kind}")
     if envelope.version != FORMAT_VERSION:
         raise ProtocolViolation(
             f"{key} has format version {envelope.version}; this version of sluice reads "
             f"{FORMAT_VERSION}: run the version that wrote it, or a newer one"
         )
     if envelope.checksum != (now := checksum(bytes(envelope.body))):
-        raise ProtocolViolation(
+        raise DamagedRecord(
             f"{key} is damaged: checksum {envelope.checksum} was recorded, its body has {now}"
         )
     return _decode(cls, envelope.body, key)
+
+
+def _envelope(raw: bytes, key: str) -> _Envelope:
+    """Raises DamagedRecord when the bytes are no envelope: then none can have been written."""
+    try:
+        return _decode(_Envelope, _plain(raw, key), key)
+    except ProtocolViolation as error:
+        raise DamagedRecord(str(error)) from error
 
 
 def _plain(raw: bytes, key: str) -> bytes:
@@ -239,7 +247,7 @@ def _plain(raw: bytes, key: str) -> bytes:
 def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:
     try:
         return cast("T", _DECODERS[cls].decode(raw))
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
         raise ProtocolViolation(
             f"{key} cannot be read as {cls.__name__.lstrip('_')}: {error}"
         ) from error

@@ -4,6 +4,10 @@ Entry ``seq + 1`` is created only if absent, so of any number of coordinators on
 others reload, step again and retry.  An entry carries the state it led to, so loading is one LIST
 and one GET.  A lost answer is recognised by the author token inside the entry.
 
+A damaged newest entry hides the state.  ``repair`` appends behind it what follows from the newest
+entry that can be read: the damaged ones keep their numbers, so whoever wrote them, or read them
+while they were whole, loses the race for the next one, reloads, and is fenced.
+
 Old entries are deleted.  A coordinator that slept for that long could create a deleted number anew;
 so an append counts only once a LIST shows that nothing newer was there, or that what is newer
 continues it.  Such a stray entry lies below the newest one, and is never read.
@@ -27,15 +31,22 @@ from sluice.core.events import (
     JobFailed,
     JobRestored,
     JobStopped,
+    JournalRepaired,
     Transition,
     TriggerFailed,
     Verdict,
 )
 from sluice.core.state import CoordinatorState
-from sluice.errors import ConfigurationError, ObjectVanished, StoreUnavailable
+from sluice.errors import (
+    ConfigurationError,
+    DamagedRecord,
+    ObjectVanished,
+    ProtocolViolation,
+    StoreUnavailable,
+)
 from sluice.protocol.keys import PipelinePaths
-from sluice.protocol.records import JournalEntry, decode_entry, encode_entry
-from sluice.store.object_store import AlreadyExists, ObjectStore, without_foreign
+from sluice.protocol.records import JournalEntry, checksum, decode_entry, encode_entry
+from sluice.store.object_store import AlreadyExists, ObjectStore, in_parallel, without_foreign
 from sluice.store.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -45,9 +56,10 @@ MAX_STEPS = 8  # Entries read one by one from a known one, before a LIST is chea
 KEPT_ENTRIES = 400  # About 100 checkpoints of history; twice as many still fit one LIST.
 FIRST_S = 0.01  # The bound of the first pause: an append takes about as long.
 LONGEST_S = 1.0
+PARALLEL_READS = 16  # Below the client's connection pool.
 
 # The events with a message, besides a decline.
-WORDED = (CheckpointFailed, TriggerFailed, JobFailed, JobRestored, JobStopped)
+WORDED = (CheckpointFailed, TriggerFailed, JobFailed, JobRestored, JobStopped, JournalRepaired)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +69,36 @@ class Head:
     seq: int
     author: str
     state: CoordinatorState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedEntry:
+    """An entry whose bytes are not those that were written, and ``why``."""
+
+    seq: int
+    size_bytes: int
+    checksum: str  # Of the bytes as they are.
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalDamage:
+    """The damaged entries at the journal's end, oldest first, and the entry ``before`` them, which
+    can be read; ``event`` is its event.
+    """
+
+    entries: tuple[DamagedEntry, ...]
+    before: Head
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalInspection:
+    """All entries that are kept, read: how many, which are damaged, and which are not there."""
+
+    entries: int
+    damaged: tuple[DamagedEntry, ...]
+    missing: tuple[int, ...]
 
 
 NOTHING = Head(seq=0, author="", state=CoordinatorState())
@@ -148,18 +190,98 @@ class Journal:
         return (entry for _, entry in self.numbered(last))
 
     def numbered(self, last: int, *, before: int | None = None) -> list[tuple[int, JournalEntry]]:
-        """As ``entries``, each with its number; only those below *before*, if it is given."""
+        """As ``entries``, each with its number; only those below *before*, if it is given.
+
+        Damaged ones before the newest are left out.
+        """
         found: list[tuple[int, JournalEntry]] = []
-        expected = None if before is None else self._previous_of(before)
+        newer = None if before is None else self._entry(before)
+        expected = None if newer is None else newer.previous
         for key in reversed([*self._keys()]):
             if before is not None and self._paths.journal_seq(key) >= before:
                 continue
-            entry = self._read(key) if len(found) < last else None
+            entry = self._examined(key) if len(found) < last else None
+            if isinstance(entry, DamagedEntry):
+                if before is None and not found:
+                    raise ProtocolViolation(self._how_to_repair(entry))
+                if newer is None or not isinstance(newer.event, JournalRepaired):
+                    expected = None  # It took along the token of the entry before it.
+                continue
             if entry is None or expected not in (None, entry.author):
                 break
             found.append((self._paths.journal_seq(key), entry))
-            expected = entry.previous
+            newer, expected = entry, entry.previous
         return found[::-1]
+
+    def damage(self) -> JournalDamage | None:
+        """The damage that hides the newest state; None where the newest entry can be read.
+
+        Raises:
+            ProtocolViolation: no entry that can be read adjoins the damaged ones.
+        """
+        damaged: list[DamagedEntry] = []
+        for key in reversed([*self._keys()]):
+            seq = self._paths.journal_seq(key)
+            if damaged and seq != damaged[0].seq - 1:
+                break
+            found = self._examined(key)
+            if isinstance(found, DamagedEntry):
+                damaged.insert(0, found)
+            elif found is None or not damaged:
+                return None  # It was truncated while we looked, so there are newer ones.
+            else:
+                before = _head(seq, found)
+                return JournalDamage(entries=tuple(damaged), before=before, event=found.event)
+        if not damaged:
+            return None
+        uid, root = self._paths.pipeline, self._store.root
+        raise ProtocolViolation(
+            f"{self._paths.journal_entry(damaged[-1].seq)} is damaged, and no entry before it can "
+            f"be read; restore a savepoint or a checkpoint of this root into another one: 'sluice "
+            f"restore {uid} --root NEW --from-root {root} --savepoint NAME'"
+        )
+
+    def repair(
+        self, damage: JournalDamage, decide: Callable[[CoordinatorState], JournalRepaired]
+    ) -> Transition | None:
+        """Append what *decide* makes of the state before the *damage*, behind the damaged entries.
+
+        None where these are not what *damage* says any more: another coordinator has appended
+        behind them, or their bytes are others.  Nothing is deleted: they lie below the newest
+        entry, where no coordinator reads, and go when the journal is truncated.
+        """
+        if self.damage() != damage:
+            return None
+        event = _without_secrets(decide(damage.before.state))
+        transition = step(damage.before.state, event)
+        if transition.verdict is not Verdict.APPLIED:
+            return None
+        entry = JournalEntry(
+            author=uuid.uuid4().hex,
+            previous=damage.before.author,
+            event=event,
+            state=transition.state,
+        )
+        seq = damage.entries[-1].seq + 1
+        if not (self._create(seq, encode_entry(entry)) and self._is_chained(seq, entry.author)):
+            return None
+        log.warning(
+            "journal repaired pipeline=%s seq=%d continues=%d",
+            self._paths.pipeline, seq, damage.before.seq,
+        )  # fmt: skip
+        return transition
+
+    def inspect(self) -> JournalInspection:
+        """Read every entry that is kept."""
+        keys = [*self._keys()]
+        found = in_parallel(self._examined, keys, PARALLEL_READS)
+        there = [self._paths.journal_seq(key) for key in keys]
+        numbers = range(there[0], there[-1] + 1) if there else range(0)
+        return JournalInspection(
+            entries=len(keys),
+            damaged=tuple(one for one in found if isinstance(one, DamagedEntry)),
+            missing=tuple(sorted({*numbers} - {*there})),
+        )
 
     def truncate(self, *, keep: int = KEPT_ENTRIES) -> int:
         """Delete all but the newest *keep* entries once there are twice as many; return how many.
@@ -175,17 +297,19 @@ class Journal:
         log.info("journal truncated pipeline=%s entries=%d", self._paths.pipeline, len(keys) - keep)
         return len(keys) - keep
 
-    def _previous_of(self, seq: int) -> str | None:
-        """The author of the entry before *seq*, which a stray lacks; None where *seq* is gone."""
-        entry = self._read(self._paths.journal_entry(seq)) if seq > 0 else None
-        return None if entry is None else entry.previous
+    def _entry(self, seq: int) -> JournalEntry | None:
+        """None where it is gone, or damaged."""
+        entry = self._examined(self._paths.journal_entry(seq)) if seq > 0 else None
+        return entry if isinstance(entry, JournalEntry) else None
 
     def _find(self) -> Head:
         while True:
             keys = [*self._keys()]
             if not keys:
                 return NOTHING
-            entry = self._read(keys[-1])
+            entry = self._examined(keys[-1])
+            if isinstance(entry, DamagedEntry):
+                raise ProtocolViolation(self._how_to_repair(entry))
             if entry is not None:  # Else it was deleted while we slept between the two requests.
                 return _head(self._paths.journal_seq(keys[-1]), entry)
 
@@ -193,9 +317,11 @@ class Journal:
         """The last entry of the unbroken row behind *after*; None where it is broken or long."""
         head: Head | None = None
         for seq in range(after + 1, after + 1 + MAX_STEPS):
-            entry = self._read(self._paths.journal_entry(seq))
+            entry = self._examined(self._paths.journal_entry(seq))
             if entry is None:
                 return head
+            if isinstance(entry, DamagedEntry):
+                return None
             if head is not None and entry.previous != head.author:
                 return None
             head = _head(seq, entry)
@@ -211,15 +337,22 @@ class Journal:
     def _is_chained(self, seq: int, author: str) -> bool:
         """Whether an unbroken row leads from entry *seq* to the newest one, which is no stray.
 
-        To check the next entry alone would not do: that one may be a stray, too.
+        To check the next entry alone would not do: that one may be a stray, too.  A repair
+        continues the entry before the damaged ones that it names; other damaged ones tell nothing.
         """
+        is_known = True
         for key in self._keys(start_after=self._paths.journal_entry(seq)):
-            seq += 1
-            entry = self._read(key)
-            if entry is None or key != self._paths.journal_entry(seq) or entry.previous != author:
+            entry, number = self._examined(key), self._paths.journal_seq(key)
+            if isinstance(entry, DamagedEntry):
+                is_known = False
+                continue
+            if entry is None or entry.previous != author:
                 return False
-            author = entry.author
-        return True
+            repaired = entry.event.first if isinstance(entry.event, JournalRepaired) else number
+            if seq + 1 != repaired:
+                return False
+            seq, author, is_known = number, entry.author, True
+        return is_known
 
     def _keys(self, *, start_after: str = "") -> Iterator[str]:
         """The keys of the entries, in order, without foreign objects."""
@@ -227,9 +360,26 @@ class Journal:
         entries = without_foreign(listed, self._paths.is_journal_entry, self._store.root)
         return (entry.key for entry in entries)
 
-    def _read(self, key: str) -> JournalEntry | None:
+    def _examined(self, key: str) -> JournalEntry | DamagedEntry | None:
         raw = self._store.get(key)
-        return None if raw is None else decode_entry(raw, key)
+        if raw is None:
+            return None
+        try:
+            return decode_entry(raw, key)
+        except DamagedRecord as error:
+            return DamagedEntry(
+                seq=self._paths.journal_seq(key),
+                size_bytes=len(raw),
+                checksum=checksum(raw),
+                why=str(error),
+            )
+
+    def _how_to_repair(self, entry: DamagedEntry) -> str:
+        return (
+            f"{entry.why}; it is the newest entry, without which nothing is known of the job: "
+            f"'sluice journal repair {self._paths.pipeline}' says what is lost without it, and "
+            "goes on from the entry before"
+        )
 
 
 def _without_secrets(event: Event) -> Event:

@@ -2,6 +2,8 @@
 
 A request that a person made is waiting, pending, completed, failed or dropped; one for a savepoint
 is also known by the ``cause`` under which it was triggered.
+
+``repair_lines`` say what is lost if damaged entries are dropped.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from enum import Enum
 
 import msgspec
 
+from sluice.coordinator.repair import RepairPlan
+from sluice.core.configuration import JobStatus
 from sluice.core.events import (
     AcksReceived,
     AlignmentTimedOut,
@@ -25,6 +29,7 @@ from sluice.core.events import (
     JobFailed,
     JobRestored,
     JobStopped,
+    JournalRepaired,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -35,6 +40,7 @@ from sluice.core.state import CoordinatorState
 from sluice.figures.record import CheckpointStatus
 from sluice.job.job import Job
 from sluice.protocol.records import JournalEntry
+from sluice.store.journal import DamagedEntry, JournalInspection
 from sluice.surface.checkpoints import details, overview
 
 MAX_JOURNAL_ENTRIES = 60  # In which a request is searched for: about 15 checkpoints.
@@ -101,6 +107,36 @@ class SavepointOutcome(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_id: int
     location: str | None = None
     failure: str | None = None
+
+
+class DamagedEntryRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """``checksum`` is that of the bytes as they are."""
+
+    seq: int
+    size_bytes: int
+    checksum: str
+    message: str
+
+
+class RepairRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a repair of the journal does, or did if it is ``repaired``.
+
+    ``continues`` is the entry before the ``damaged`` ones, ``base`` the checkpoint that the job
+    goes on from, under ``generation``.  ``completed`` is completed again, ``aborted`` are read
+    again, as ``untold`` ones are, of which the lost entries had the begin.  All None or empty: the
+    newest entry can be read.
+    """
+
+    repaired: bool
+    damaged: tuple[DamagedEntryRecord, ...] = ()
+    continues: int | None = None
+    generation: int | None = None
+    base: int | None = None
+    completed: int | None = None
+    aborted: tuple[int, ...] = ()
+    untold: tuple[int, ...] = ()
+    older_damaged: tuple[DamagedEntryRecord, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 def journal_records(job: Job, last: int) -> list[JournalRecord]:
@@ -222,7 +258,10 @@ def _message_of(event: Event) -> str | None:
     match event:
         case DeclineReceived():
             return event.decline.message
-        case CheckpointFailed() | TriggerFailed() | JobFailed() | JobRestored() | JobStopped():
+        case (
+            CheckpointFailed() | TriggerFailed() | JobFailed() | JobRestored() | JobStopped()
+            | JournalRepaired()
+        ):  # fmt: skip
             return event.message or None
         case AlignmentTimedOut():
             return f"overtaken: {', '.join(event.stages)}"
@@ -276,4 +315,113 @@ def _of_checkpoint(job: Job, request_id: str, checkpoint_id: CheckpointId) -> Re
         savepoint=None if retained is None else retained.savepoint_name,
         reason=stats.failure_reason,
         message=stats.failure_message,
+    )
+
+
+def repair_record(job: Job, planned: RepairPlan | None, *, is_repaired: bool) -> RepairRecord:
+    if planned is None:
+        found = job.journal.inspect()
+        older = tuple(_damaged_record(one) for one in found.damaged)
+        return RepairRecord(repaired=False, older_damaged=older, missing=found.missing)
+    return RepairRecord(
+        repaired=is_repaired,
+        damaged=tuple(_damaged_record(one) for one in planned.damage.entries),
+        continues=planned.damage.before.seq,
+        generation=planned.generation,
+        base=planned.base,
+        completed=None if planned.completed is None else planned.completed.checkpoint_id,
+        aborted=planned.aborted,
+        untold=planned.untold,
+    )
+
+
+def repair_lines(job: Job, planned: RepairPlan | None, *, is_repaired: bool) -> list[str]:
+    """What is damaged, what is lost without it, and how the job goes on, a sentence a line."""
+    uid = job.pipeline.uid
+    if planned is None:
+        return history_lines(job.journal.inspect()) or [f"the journal of {uid} is whole"]
+    first, last = planned.damage.entries[0].seq, planned.damage.entries[-1].seq
+    which = f"entry {first}" if first == last else f"entries {first} to {last}"
+    before = planned.damage.before
+    lines = [one.why for one in planned.damage.entries]
+    lines.append(
+        f"the newest entry that can be read is {before.seq}, "
+        f"{type(planned.damage.event).__name__}: {before.state.status.value}, "
+        f"generation {before.state.generation}"
+    )
+    lines.append(
+        f"lost: whatever {which} said, such as the begin or the end of a checkpoint, a restore, a "
+        "stop, a request, other times"
+    )
+    lines += _checkpoints_of(planned)
+    lines.append(_continuation(planned))
+    if is_repaired:
+        lines.append(_afterwards(uid, before.state.status))
+    else:
+        lines.append(f"nothing was changed; 'sluice journal repair {uid} --yes' does it")
+    return lines
+
+
+def history_lines(found: JournalInspection) -> list[str]:
+    """What is wrong with entries before the newest: the state does not depend on them."""
+    lines = [
+        f"{one.why}; nothing is lost but this line of the history, and it goes when the journal is "
+        "truncated"
+        for one in found.damaged
+    ]
+    if found.missing:
+        numbers = ", ".join(map(str, found.missing))
+        which = f"entry {numbers} is" if len(found.missing) == 1 else f"entries {numbers} are"
+        lines.append(
+            f"{which} missing between others: the history begins behind, and the job needs no more"
+        )
+    return lines
+
+
+def _checkpoints_of(planned: RepairPlan) -> list[str]:
+    lines: list[str] = []
+    if planned.completed is not None:
+        lines.append(
+            f"checkpoint {planned.completed.checkpoint_id} was completed by it, and is again: "
+            "nothing of it is lost"
+        )
+    for one in planned.aborted:
+        may_be = (
+            ", which may have been completed, as its _metadata is there, but nothing that follows "
+            "a completion"
+            if one in planned.unproven
+            else ""
+        )
+        lines.append(f"checkpoint {one} is aborted{may_be}; its records are read again")
+    lines += [
+        f"checkpoint {one} was triggered by it, and is given up; its records are read again"
+        for one in planned.untold
+    ]
+    if planned.completed is None and planned.owed is not None:
+        lines.append(f"the commit of checkpoint {planned.owed.checkpoint_id} is repeated")
+    return lines
+
+
+def _continuation(planned: RepairPlan) -> str:
+    base = "the empty state" if planned.base is None else f"checkpoint {planned.base}"
+    status, generation = planned.state.status, planned.generation
+    if planned.state.origin is not None and planned.completed is None:
+        base = str(planned.state.origin)
+    if status is JobStatus.RUNNING:
+        return (
+            f"the job restarts from {base} under generation {generation + 1}; tables that show "
+            "more are rolled back"
+        )
+    return f"the job is {status.value} as before, under generation {generation}, at {base}"
+
+
+def _afterwards(uid: str, status: JobStatus) -> str:
+    if status in (JobStatus.RUNNING, JobStatus.RESTARTING):
+        return f"the journal is repaired; the watchdog restarts the job, or 'sluice run {uid}'"
+    return f"the journal is repaired; look at the job with 'sluice checkpoints list {uid}'"
+
+
+def _damaged_record(entry: DamagedEntry) -> DamagedEntryRecord:
+    return DamagedEntryRecord(
+        seq=entry.seq, size_bytes=entry.size_bytes, checksum=entry.checksum, message=entry.why
     )

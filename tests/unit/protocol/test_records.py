@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sluice.core.answers import Ack, Decline
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
-from sluice.core.events import AcksReceived, Event
+from sluice.core.events import AcksReceived, Event, JournalRepaired
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import Slice, SnapshotOrigin, SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableDecision
@@ -114,6 +114,15 @@ EVENTS: list[Event] = [
     hooks_restored(),
     tables_recovered(),
     stopped(JobStatus.SUSPENDED),
+    JournalRepaired(
+        at_ms=1,
+        generation=Generation(4),
+        first=8,
+        last=9,
+        next_checkpoint_id=CheckpointId(12),
+        completed=completed(),
+        message="by ada",
+    ),
 ]
 S = SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="s")
 A_DECLINE = Decline(
