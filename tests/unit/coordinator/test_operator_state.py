@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import struct
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
+import polars as pl
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
@@ -20,10 +24,11 @@ from sluice import (
 )
 from sluice.connectors.files_table.table import ManifestTable as PublicTable
 from sluice.coordinator.failure import fail_checkpoint
-from sluice.coordinator.restore import restore
+from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import reconfigure
+from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.restoring import Latest
+from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration.keyed_functions import Row
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.job.job import Job
@@ -31,6 +36,7 @@ from sluice.job.places import open_sinks
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.spark.stage import run_stage
+from sluice.state_processor import SavepointWriter
 from sluice.surface.state import open_state
 from tests.subtasks import finish
 
@@ -209,6 +215,75 @@ def test_what_cannot_be_done_beside_keys_is_refused(
 
     with pytest.raises((ConfigurationError, StageFailed), match=said):
         run(job, plan.checkpoint_id)
+
+
+class Sketching(KeyedProcessFunction):
+    """Owns its bytes: of each key a pickle that sluice cannot read, and of each subtask packed
+    numbers that are unpacked once an epoch, and kept as Python objects in between (raw state).
+    """
+
+    sketch = ValueState(bytes)
+    registers = OperatorListState(bytes)
+
+    def initialize_state(self, context: SubtaskContext) -> None:
+        self.counts: Counter[int] = Counter()
+        for raw in self.registers.get():
+            self.counts += Counter(dict(struct.iter_unpack("<qq", raw)))
+
+    def process(self, row: Row, context: Context) -> Iterable[Row]:
+        key = context.key["bid_auction"] or 0
+        seen: list[int] = pickle.loads(self.sketch.get(pickle.dumps([])))  # noqa: S301 - our own
+        self.sketch.set(pickle.dumps([*seen, row["price"] or 0]))
+        self.counts[key] += 1
+        yield {"price": len(seen) + 1}
+
+    def snapshot_state(self, context: SubtaskContext) -> None:
+        self.registers.update(struct.pack("<qq", *one) for one in self.counts.items())
+
+
+def test_bytes_that_a_function_owns_survive_savepoints_rescales_and_the_state_processor() -> None:
+    """Flink's raw keyed and raw operator state: not a bit differs, whatever they mean."""
+    job = a_job(Sketching(), parallelism=2)
+    play(job, 2)
+
+    def sketches() -> dict[int, list[int]]:
+        rows = open_state(job, "latest", STAGE, "values").frame().iter_rows(named=True)
+        return {row["bid_auction"] or 0: pickle.loads(row["sketch"]) for row in rows}  # noqa: S301
+
+    def counted() -> Counter[int]:
+        elements = open_state(job, "latest", STAGE, "operator:registers").frame()
+        unpacked = (struct.unpack("<qq", raw) for raw in elements["_value"])
+        return sum((Counter({key: count}) for key, count in unpacked), Counter())
+
+    assert sum(map(len, sketches().values())) == 2 * EPOCH_ROWS
+    for parallelism in (3, 1, 4):
+        rescale(job, parallelism)
+        play(job)
+        assert counted() == {key: len(seen) for key, seen in sketches().items()}
+
+    before = sketches()
+    plan = trigger_one(
+        job, type=CheckpointType.SAVEPOINT, savepoint_name="whole", is_canonical=True
+    )
+    run(job, plan.checkpoint_id)
+    finish(job, plan.checkpoint_id)
+    assert {key: seen[: len(before[key])] for key, seen in sketches().items() if key in before} == (
+        before
+    )
+    with_marks = SavepointWriter.from_existing_savepoint(job, "whole").transform(
+        STAGE,
+        lambda rows: rows.with_columns(
+            sketch=rows["sketch"].map_elements(
+                lambda raw: pickle.dumps([*pickle.loads(raw), -1]),  # noqa: S301 - our own
+                return_dtype=pl.Binary,
+            )
+        ),
+        "values",
+    )
+    with_marks.write("marked")
+    restore(job, savepoint_target(job, "marked"), RestoreOptions(roll_back_tables=True))
+    play(job)
+    assert all(-1 in seen for key, seen in sketches().items() if key in before)
 
 
 def test_operator_lists_are_refused_where_no_subtask_has_any() -> None:
