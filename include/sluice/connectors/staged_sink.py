@@ -163,6 +163,10 @@ class StagedSink(CheckpointListener):
         if isinstance(self.target, CheckpointListener):
             self.target.notify_checkpoint_aborted(checkpoint_id)
 
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        if isinstance(self.target, CheckpointListener):
+            self.target.notify_checkpoint_subsumed(checkpoint_id)
+
     @property
     def rolls_back(self) -> RollBack:
         return self.target.rolls_back

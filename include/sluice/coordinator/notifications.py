@@ -159,6 +159,14 @@ def notify_checkpoint_aborted(
         _call_listener(uid, listener, listener.notify_checkpoint_aborted, checkpoint_id)
 
 
+def notify_checkpoint_subsumed(
+    job: Job, checkpoint_id: CheckpointId, sources: Sources, sinks: Mapping[str, Sink]
+) -> None:
+    """A newer checkpoint took its place, and its files are deleted."""
+    for uid, listener in _listeners(job, sources, sinks):
+        _call_listener(uid, listener, listener.notify_checkpoint_subsumed, checkpoint_id)
+
+
 def _listeners(
     job: Job, sources: Sources, sinks: Mapping[str, Sink]
 ) -> Iterator[tuple[str, Listener]]:
@@ -181,6 +189,7 @@ def _listens(function: CheckpointedFunction) -> bool:
     return (
         own.notify_checkpoint_complete is not none.notify_checkpoint_complete
         or own.notify_checkpoint_aborted is not none.notify_checkpoint_aborted
+        or own.notify_checkpoint_subsumed is not none.notify_checkpoint_subsumed
     )
 
 

@@ -11,6 +11,7 @@ from sluice.coordinator.notifications import (
     SAVEPOINT,
     hold,
     notify_checkpoint_complete,
+    notify_checkpoint_subsumed,
     notify_complete,
 )
 from sluice.coordinator.record import discard_claimed, discard_subsumed, record
@@ -73,12 +74,16 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     notify_checkpoint_complete(job, checkpoint_id, sources, opened)
     if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
+    discarded = discard_subsumed(job, state, known=metadata, sources=sources)
+    for subsumed in state.discarding:
+        if not subsumed.type.is_savepoint and subsumed.checkpoint_id in discarded:
+            notify_checkpoint_subsumed(job, subsumed.checkpoint_id, sources, opened)
     done = CheckpointCommitted(
         generation=state.generation,
         at_ms=job.clock(),
         checkpoint_id=checkpoint_id,
         sinks=tuple(publishing),
-        discarded=discard_subsumed(job, state, known=metadata, sources=sources),
+        discarded=discarded,
     )
     transition = record(job, lambda current: replace(done, generation=current.generation), head)
     # Only once the commit is journaled: as long as it is owed, a place that was put back to an

@@ -226,8 +226,9 @@ class MasterHook:
     coordinator may die after the call, before the checkpoint is pending or the restore is done.
 
     ``notify_checkpoint_complete`` is called when every sink has published, and perhaps again;
-    ``notify_checkpoint_aborted`` when everything that an aborted checkpoint wrote is deleted.  They
-    are hints (CheckpointListener): ids are left out, and exceptions are logged.
+    ``notify_checkpoint_aborted`` when everything that an aborted checkpoint wrote is deleted, and
+    ``notify_checkpoint_subsumed`` when a newer one has taken a checkpoint's place.  They are hints
+    (CheckpointListener): ids are left out, and exceptions are logged.
 
     A call that takes longer than ``timeout`` has failed.  It runs in a thread of its own, which
     nothing can end: a hook that hangs must give up by itself.
@@ -239,6 +240,7 @@ class MasterHook:
     prepare_snapshot_pre_barrier: NotificationHook | None = None
     notify_checkpoint_complete: NotificationHook | None = None
     notify_checkpoint_aborted: NotificationHook | None = None
+    notify_checkpoint_subsumed: NotificationHook | None = None
     timeout: timedelta = HOOK_TIMEOUT
 
 

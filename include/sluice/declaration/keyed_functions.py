@@ -123,6 +123,9 @@ class CheckpointedFunction:
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """Called on the coordinator when everything that the checkpoint wrote is deleted."""
 
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        """Called on the coordinator when a newer checkpoint has taken its place in the store."""
+
 
 class KeyedProcessFunction(CheckpointedFunction, ABC):
     """A function of single rows and timers, with state per key; one instance serves all keys."""

@@ -182,12 +182,14 @@ class Pipeline:
         prepare_snapshot_pre_barrier: NotificationHook | None = None,
         notify_checkpoint_complete: NotificationHook | None = None,
         notify_checkpoint_aborted: NotificationHook | None = None,
+        notify_checkpoint_subsumed: NotificationHook | None = None,
         timeout: timedelta = HOOK_TIMEOUT,
     ) -> None:
         """Have *trigger* called with every checkpoint, and *restore* with every restore.
 
         The others, if given, are called before the barrier is cut, when the checkpoint is
-        published, and when it was aborted; see ``MasterHook``.  Each call may take *timeout*.
+        published, when it was aborted, and when a newer one took its place; see ``MasterHook``.
+        Each call may take *timeout*.
         """
         self._check_uid(uid)
         if timeout <= timedelta(0):
@@ -199,6 +201,7 @@ class Pipeline:
             prepare_snapshot_pre_barrier,
             notify_checkpoint_complete,
             notify_checkpoint_aborted,
+            notify_checkpoint_subsumed,
             timeout,
         )
 

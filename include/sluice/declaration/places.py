@@ -401,7 +401,7 @@ class Sink(Protocol):
 class CheckpointListener:
     """A base of sources, sinks and targets of staged sinks that need to know how checkpoints end.
 
-    Both methods are called on the coordinator.  As with Flink's interface of this name, nothing
+    The methods are called on the coordinator.  As with Flink's interface of this name, nothing
     correct may depend on it: an id may come twice, and ids are left out, so that the completion of
     *n* means that all before it have ended.  Exceptions are logged, and change nothing.
     """
@@ -415,6 +415,12 @@ class CheckpointListener:
         """The checkpoint was aborted, and its staged rows are deleted.
 
         Not called if the coordinator dies at that moment.
+        """
+
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        """The checkpoint left the store for a newer one: no restart and no person goes back to it.
+
+        Its files are deleted, but for those that others share.  Savepoints are never subsumed.
         """
 
 

@@ -87,6 +87,9 @@ class ListeningSource(NexmarkSource, CheckpointListener):
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         self.told.hear("events", "aborted", checkpoint_id)
 
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        self.told.hear("events", "subsumed", checkpoint_id)
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -124,6 +127,9 @@ class ListeningFunction(KeyedProcessFunction):
         self.told.hear("counted", "aborted", checkpoint_id)
         self.seen.get()
 
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        self.told.hear("counted", "subsumed", checkpoint_id)
+
 
 class Quiet(KeyedProcessFunction):
     def process(self, row: Row, context: Context) -> None: ...
@@ -139,6 +145,7 @@ def a_listening_job(told: Told, **checkpointing: Any) -> Job:
         prepare_snapshot_pre_barrier=told.of("flags", "prepare"),
         notify_checkpoint_complete=told.of("flags", "complete"),
         notify_checkpoint_aborted=told.of("flags", "aborted"),
+        notify_checkpoint_subsumed=told.of("flags", "subsumed"),
     )
     return a_running_job(pipeline)
 
@@ -172,6 +179,29 @@ def test_all_hear_of_an_abort_and_of_the_aborts_that_it_brings_along() -> None:
     assert told.calls == [
         (who, "aborted", checkpoint_id) for checkpoint_id in (1, 2) for who in ("flags", "events")
     ]
+
+
+def test_all_hear_of_a_checkpoint_whose_place_a_newer_one_took() -> None:
+    """Behind its end: nobody goes back to it.  A savepoint is its owner's, and never subsumed."""
+    told = Told()
+    job = a_listening_job(told, num_retained=1)
+    take_checkpoint(job)
+    a_savepoint(job)
+    told.calls.clear()
+
+    take_checkpoint(job)
+
+    assert told.calls == [
+        ("flags", "prepare", 3),
+        ("flags", "complete", 3),
+        ("events", "complete", 3),
+        ("flags", "subsumed", 1),
+        ("events", "subsumed", 1),
+    ]
+    plan = trigger_one(job)
+    told.breaks = True
+    assert carry_out(job, plan) == 4
+    assert told.calls[-1] == ("events", "subsumed", 3)
 
 
 def test_what_a_listener_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -274,13 +304,19 @@ def test_the_target_of_a_staged_sink_hears_if_it_listens() -> None:
         def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
             told.hear("copy", "aborted", checkpoint_id)
 
+        def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+            told.hear("copy", "subsumed", checkpoint_id)
+
     files = StagedFiles("copy", InMemoryStore())
     for target in (Target(), object()):
         sink = StagedSink(files, target)  # type: ignore[arg-type]
         sink.notify_checkpoint_complete(1)
         sink.notify_checkpoint_aborted(2)
+        sink.notify_checkpoint_subsumed(1)
 
-    assert told.calls == [("copy", "complete", 1), ("copy", "aborted", 2)]
+    assert told.calls == [
+        *(("copy", "complete", 1), ("copy", "aborted", 2), ("copy", "subsumed", 1)),
+    ]
 
 
 class Place:
