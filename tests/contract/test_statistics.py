@@ -14,10 +14,12 @@ from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import collect_garbage, find_orphans
 from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Queued, trigger
 from sluice.core.answers import StoreRequests
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.errors import ConfigurationError
+from sluice.figures.measuring import coordinator_state_size
 from sluice.figures.overview import Counts, Restored
 from sluice.figures.record import (
     TAIL,
@@ -33,8 +35,8 @@ from sluice.figures.record import (
 from sluice.job.job import Job, open_job
 from sluice.store.checkpoints import StatisticsStore
 from sluice.store.open import StoreLocation
-from sluice.surface.checkpoints import details, overview
-from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint
+from sluice.surface.checkpoints import details, overview, stage_with_subtasks
+from tests.subtasks import a_savepoint, acknowledge, carry_out, decline, take_checkpoint
 
 EXPIRED = CheckpointFailureReason.CHECKPOINT_EXPIRED
 ONE, TWO, THREE = CheckpointId(1), CheckpointId(2), CheckpointId(3)
@@ -69,6 +71,7 @@ def test_a_checkpoint_has_figures_of_each_subtask_also_after_it_was_subsumed(job
         checkpointed_size=40,
         state_size=40,
         persisted_data=0,
+        coordinator_state_size=coordinator_state_size(job.metadata(TWO)),  # Of one length.
         num_subtasks=4,
         num_acknowledged_subtasks=4,
         unaligned_checkpoint=False,
@@ -99,6 +102,44 @@ def test_a_checkpoint_has_figures_of_each_subtask_also_after_it_was_subsumed(job
     assert (measured.discarded, measured.external_path) == (True, None)
     assert details(job, TWO).external_path == f"{job.store.root}/{job.paths.checkpoint(TWO)}"
     assert details(job, TWO).checkpoint.committed
+
+
+def test_a_checkpoint_has_the_time_in_the_queue_and_the_bytes_of_the_coordinators_own_state(
+    location: StoreLocation,
+) -> None:
+    job = running(location)
+    pipeline = job.pipeline
+    pipeline.hook("flags", trigger=lambda *_: "x" * 1_000, restore=lambda *_: None)
+    assert isinstance(job.clock, ManualClock)
+    plan = trigger_one(job)
+    asked: dict[str, Any] = {"request_id": "mine", "is_periodic": False}
+    assert isinstance(trigger(job, **asked), Queued)
+    job.clock.advance(7_000)
+    carry_out(job, plan)
+
+    waited = carry_out(job, trigger_one(job, **asked))
+
+    of_the_first, of_the_second = details(job, ONE).checkpoint, details(job, waited).checkpoint
+    assert (of_the_first.queue_duration, of_the_second.queue_duration) == (None, 7_000)
+    size = of_the_second.coordinator_state_size
+    assert size == coordinator_state_size(job.metadata(waited))
+    assert 1_000 < (size or 0) < 1_000 + len(job.store.get(job.paths.metadata(waited)) or b"")
+    assert overview(job).history[0].coordinator_state_size == size
+
+
+def test_a_subtask_has_a_status_the_alignment_of_its_stage_and_whether_it_was_unaligned(
+    job: Job,
+) -> None:
+    """As Flink's REST API has them, also of one that has answered."""
+    plan = trigger_one(job)
+    acknowledge(job, plan, STAGES[0])
+    acknowledge(job, plan, STAGES[1], only=[0])
+
+    shown = msgspec.to_builtins(stage_with_subtasks(job, ONE, STAGES[1]))
+
+    assert [one["status"] for one in shown["subtasks"]] == ["completed", "pending_or_failed"]
+    assert [one["alignment"]["duration"] for one in shown["subtasks"]] == [0, 0]
+    assert [one["unaligned_checkpoint"] for one in shown["subtasks"]] == [False, False]
 
 
 def test_an_aborted_checkpoint_keeps_its_reason_who_answered_and_the_exceptions(job: Job) -> None:

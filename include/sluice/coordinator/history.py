@@ -19,7 +19,11 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import SluiceError
-from sluice.figures.measuring import stats_of_completed, stats_of_failed
+from sluice.figures.measuring import (
+    coordinator_state_size,
+    stats_of_completed,
+    stats_of_failed,
+)
 from sluice.figures.rates import EventTime, flow_of, followed_by, measured_sources, with_pending
 from sluice.figures.record import (
     CheckpointStatistics,
@@ -57,7 +61,10 @@ def keep_completed(
         acks = [*acks]
         stages = stages_of_acks(job, plan, acks, metadata)
         sources = measured_sources(plan, _event_times(job, plan, acks, metadata))
-        line = with_pending(stats_of_completed(done, stages), sources)
+        line = msgspec.structs.replace(
+            with_pending(stats_of_completed(done, stages), sources),
+            coordinator_state_size=coordinator_state_size(metadata),
+        )
         _keep(job, state, _Kept(line, done.parent, sources, stages))
     except SluiceError as error:
         _log_loss(done.checkpoint_id, error)

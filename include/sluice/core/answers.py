@@ -66,6 +66,7 @@ class SubtaskMetrics:
     acknowledged_at_ms: int = 0
     sync_ms: int = 0  # Reading, merging, encoding; uploads run beside it.
     async_ms: int = 0  # From there until everything was durable: what was left to upload.
+    async_start_delay_ms: int = 0  # The longest that an upload had to wait for a thread.
     rows_in: int = 0
     rows_out: int = 0
     groups: int = 0  # Of the rows that came in: distinct keys, or keys and windows.

@@ -190,6 +190,7 @@ class CompletedCheckpoint:
     full_bytes: int
     savepoint_name: str | None = None
     cause: str = ""
+    queued_ms: int = 0
     is_committed: bool = False
 
 

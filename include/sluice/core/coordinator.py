@@ -211,6 +211,7 @@ def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transi
         full_bytes=event.full_bytes,
         savepoint_name=pending.savepoint_name,
         cause=pending.cause,
+        queued_ms=pending.queued_ms,
     )
     store = (*state.completed, completed)
     configured = state.configuration

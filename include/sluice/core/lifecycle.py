@@ -395,4 +395,5 @@ def _failed(
         reason=reason,
         message=message,
         cause=pending.cause,
+        queued_ms=pending.queued_ms,
     )

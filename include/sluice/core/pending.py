@@ -49,13 +49,19 @@ class PendingCheckpoint:
     savepoint_name: str | None = None
     cause: str = ""
     request_id: str = ""
+    queued_ms: int = 0  # How long its request had waited in the queue.
     attempts: Mapping[str, int] = field(default_factory=dict[str, int])
     overtaken: tuple[str, ...] = ()
     acks: Mapping[str, Ack] = field(default_factory=dict[str, Ack])  # By str(subtask).
 
     @classmethod
     def of(
-        cls, plan: CheckpointPlan, *, savepoint_name: str | None = None, request_id: str = ""
+        cls,
+        plan: CheckpointPlan,
+        *,
+        savepoint_name: str | None = None,
+        request_id: str = "",
+        queued_ms: int = 0,
     ) -> PendingCheckpoint:
         return cls(
             checkpoint_id=plan.checkpoint_id,
@@ -69,6 +75,7 @@ class PendingCheckpoint:
             savepoint_name=savepoint_name,
             cause=plan.cause,
             request_id=request_id,
+            queued_ms=queued_ms,
         )
 
     @property

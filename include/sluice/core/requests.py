@@ -123,10 +123,13 @@ def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transit
     examined = examine(state, request, plan.triggered_at_ms)
     if is_stale or examined.admission is not Admission.RUNS:
         return refused(state)
+    queued = next((r for r in state.queue if r.request_id == request.request_id), None)
+    since_ms = plan.triggered_at_ms if queued is None else queued.requested_at_ms
     pending = PendingCheckpoint.of(
         plan,
         savepoint_name=request.savepoint_name,
         request_id=request.request_id,
+        queued_ms=max(0, plan.triggered_at_ms - since_ms),
     )
     after = replace(
         examined.after,

@@ -31,6 +31,7 @@ class FailedCheckpoint:
     reason: CheckpointFailureReason
     message: str
     cause: str = ""
+    queued_ms: int = 0
 
     def __str__(self) -> str:
         detail = f": {self.message}" if self.message else ""

@@ -200,6 +200,7 @@ def _snapshot(
             acknowledged_at_ms=time.time_ns() // 1_000_000,
             sync_ms=sync_ms,
             async_ms=_since(started) - sync_ms,
+            async_start_delay_ms=work.uploads.start_delay_ms,
             rows_in=done.rows_in,
             rows_out=output.rows_out,
             groups=done.groups,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -135,7 +135,11 @@ def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
         ack_timestamp=acknowledged,
         start_delay=_since(plan.triggered_at_ms, started),
         end_to_end_duration=_since(plan.triggered_at_ms, acknowledged),
-        checkpoint=CheckpointDuration(sync=metrics.sync_ms, async_=metrics.async_ms),
+        checkpoint=CheckpointDuration(
+            sync=metrics.sync_ms,
+            async_=metrics.async_ms,
+            async_start_delay=metrics.async_start_delay_ms,
+        ),
         checkpointed_size=metrics.checkpointed_bytes,
         state_size=metrics.full_bytes,
         rows_in=metrics.rows_in,
@@ -238,7 +242,16 @@ def _line(
         is_savepoint=checkpoint.type.is_savepoint,
         trigger_timestamp=checkpoint.triggered_at_ms,
         cause=checkpoint.cause,
+        queue_duration=checkpoint.queued_ms or None,  # Most requests need not wait.
     )
+
+
+def coordinator_state_size(metadata: CheckpointMetadata) -> int:
+    """The bytes of the coordinator's own state: positions with their layers, and hooks' answers."""
+    layers = sum(layer.size_bytes for cut in metadata.sources for layer in cut.layers)
+    positions = [replace(cut, slices=(), heads=()) for cut in metadata.sources]
+    own = msgspec.json.encode((positions, metadata.master_states))
+    return layers + len(own)
 
 
 def _with_stages(line: CheckpointStats, stages: Sequence[StageStats]) -> CheckpointStats:

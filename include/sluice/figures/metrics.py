@@ -7,7 +7,7 @@ and never a zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -32,6 +32,7 @@ class Unit(StrEnum):
     NUMBER = "number"
     BYTES = "bytes"
     MILLISECONDS = "ms"
+    NANOSECONDS = "ns"
     MOMENT = "ms since 1970"
     PER_SECOND = "number/s"
     BYTES_PER_SECOND = "bytes/s"
@@ -64,6 +65,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.help} ({self.unit})"
 
 
+NANOS = 1_000_000  # In a millisecond: Flink has two figures of a checkpoint in nanoseconds.
 _LATEST = ", of the newest completed checkpoint"
 _RECENT = f" per second, over the last {EPOCHS} completed checkpoints"
 _NOT_YET = "that were there at the newest trigger, and are in no completed checkpoint"
@@ -154,6 +156,18 @@ METRICS = {
             name="isProcessingBacklog",
             unit=Unit.FLAG,
             help="1 while more records wait behind the newest barrier than an epoch takes",
+        ),
+        Metric(
+            name="lastCheckpointQueueDuration",
+            unit=Unit.MILLISECONDS,
+            help=f"how long its request had waited in the queue{_LATEST}",
+            is_flinks=False,
+        ),
+        Metric(
+            name="lastCheckpointCoordinatorStateSize",
+            unit=Unit.BYTES,
+            help=f"positions of sources and answers of hooks, the coordinator's own state{_LATEST}",
+            is_flinks=False,
         ),
         Metric(
             name="finalizationDuration",
@@ -330,6 +344,25 @@ METRICS = {
             is_flinks=False,
         ),
         Metric(
+            name="asyncStartDelay",
+            unit=Unit.MILLISECONDS,
+            help=f"the longest that an upload waited to begin{_LATEST}",
+            scope=Scope.STAGE,
+            is_flinks=False,
+        ),
+        Metric(
+            name="checkpointAlignmentTime",
+            unit=Unit.NANOSECONDS,
+            help=f"from its first input's barrier to its last input's{_LATEST}",
+            scope=Scope.STAGE,
+        ),
+        Metric(
+            name="checkpointStartDelayNanos",
+            unit=Unit.NANOSECONDS,
+            help=f"from the trigger to the start of its latest subtask{_LATEST}",
+            scope=Scope.STAGE,
+        ),
+        Metric(
             name="numStoreRequests",
             unit=Unit.NUMBER,
             help=f"requests of its subtasks to stores, GET, PUT, LIST or DELETE{_LATEST}",
@@ -435,6 +468,8 @@ def _of_newest(done: CheckpointStats) -> dict[str, int | None]:
         "lastCheckpointSize": done.checkpointed_size,
         "lastCheckpointFullSize": done.state_size,
         "lastCheckpointPersistedData": done.persisted_data,
+        "lastCheckpointQueueDuration": done.queue_duration,
+        "lastCheckpointCoordinatorStateSize": done.coordinator_state_size,
         "finalizationDuration": done.finalization_duration,
         "numRecords": done.records,
     }
@@ -475,10 +510,21 @@ def _of_stages(figures: JobFigures) -> Iterator[_Value]:
             "checkpointedSize": stage.checkpointed_size,
             "syncDuration": max((duration.sync for duration in durations), default=None),
             "asyncDuration": max((duration.async_ for duration in durations), default=None),
+            "asyncStartDelay": _greatest(one.async_start_delay for one in durations),
+            "checkpointAlignmentTime": _nanos(stage.alignment.duration),
+            "checkpointStartDelayNanos": _nanos(_greatest(s.start_delay for s in stage.subtasks)),
         }.items():
             yield name, (stage.id,), value
         if stage.requests is not None:
             yield from _of_requests(stage.id, stage.requests)
+
+
+def _greatest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _nanos(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else milliseconds * NANOS
 
 
 def _of_requests(stage: str, requests: StoreRequests) -> Iterator[_Value]:

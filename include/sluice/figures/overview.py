@@ -90,6 +90,7 @@ class StageSummary(msgspec.Struct, frozen=True, kw_only=True):
     sync: StatsSummary | None
     async_: StatsSummary | None = msgspec.field(name="async")
     start_delay: StatsSummary | None
+    async_start_delay: StatsSummary | None
     rows_in: StatsSummary | None
 
 
@@ -124,6 +125,7 @@ def summary_of_stage(subtasks: Sequence[SubtaskStats]) -> StageSummary:
         sync=summary_of(one.sync for one in durations),
         async_=summary_of(one.async_ for one in durations),
         start_delay=summary_of(one.start_delay for one in subtasks),
+        async_start_delay=summary_of(one.async_start_delay for one in durations),
         rows_in=summary_of(one.rows_in for one in subtasks),
     )
 

@@ -36,13 +36,15 @@ class SubtaskStatus(StrEnum):
     PENDING_OR_FAILED = "pending_or_failed"
 
 
-class CheckpointDuration(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointDuration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``sync``: reading, merging, encoding, while uploads run beside it; ``async``: from there
-    until everything was durable.
+    until everything was durable.  ``async_start_delay``: the longest that an upload waited to
+    begin (Flink's AsyncCheckpointRunnable logs it).
     """
 
     sync: int
     async_: int = msgspec.field(name="async")
+    async_start_delay: int = 0
 
 
 class CheckpointAlignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +145,9 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     checkpoint was completed; ``committed``: whether every sink has published it, as far as that is
     known.  ``pending_records`` and ``pending_bytes`` were left behind its barriers, over the
     sources that can say; ``watermark_lag`` is how far the least watermark of its stages was behind
-    the trigger.
+    the trigger.  ``queue_duration`` is how long its request waited in the queue, if it did;
+    ``coordinator_state_size`` what the coordinator itself snapshots: the positions of the sources
+    (Flink's enumerators) and the answers of master hooks.
     """
 
     id: int
@@ -160,6 +164,8 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     checkpointed_size: int | None = None
     state_size: int | None = None
     persisted_data: int | None = None
+    queue_duration: int | None = None
+    coordinator_state_size: int | None = None
     num_subtasks: int | None = None
     num_acknowledged_subtasks: int | None = None
     unaligned_checkpoint: bool | None = None

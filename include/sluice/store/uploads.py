@@ -11,6 +11,7 @@ the first upload that failed, or ``cancel``, nothing more is begun.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -52,6 +53,7 @@ class Uploads:
         self._ended = Event()
         self.failure: BaseException | None = None
         self.requests = RequestCounter()
+        self.start_delay_ms = 0  # The longest that an upload had to wait for a thread.
 
     def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> BackgroundStore:  # noqa: ARG002 - of ``StoreLayer``
         """The store that *opened* opens, counted and patient, with its puts in the background."""
@@ -69,7 +71,7 @@ class Uploads:
             self._require_going_on()
             self._pending[_name(store, key)] += 1
             self._pending_bytes += len(body)
-            self._pool.submit(self._upload, store, key, body)
+            self._pool.submit(self._upload, store, key, body, time.monotonic())
 
     def settle(self, *names: str) -> None:
         """Wait until all that was put is durable, or only the objects *names*.
@@ -102,7 +104,8 @@ class Uploads:
         if self._ended.is_set():
             raise RuntimeError("the uploads of this pass were cancelled")
 
-    def _upload(self, store: ObjectStore, key: str, body: bytes) -> None:
+    def _upload(self, store: ObjectStore, key: str, body: bytes, submitted: float) -> None:
+        delay_ms = round((time.monotonic() - submitted) * 1000)
         try:
             if not self._ended.is_set():
                 store.put(key, body)
@@ -114,6 +117,7 @@ class Uploads:
             with self._changed:
                 self._pending[_name(store, key)] -= 1
                 self._pending_bytes -= len(body)
+                self.start_delay_ms = max(self.start_delay_ms, delay_ms)
                 self._changed.notify_all()
 
 

@@ -45,6 +45,7 @@ from sluice.figures.rates import (
     with_pending,
 )
 from sluice.figures.record import (
+    CheckpointAlignment,
     CheckpointStatistics,
     CheckpointStats,
     CheckpointStatus,
@@ -52,6 +53,8 @@ from sluice.figures.record import (
     SourceStats,
     StageStats,
     SubtaskException,
+    SubtaskStats,
+    SubtaskStatus,
     whole_history,
 )
 from sluice.job.answers import exceptions_in_folder, stages_in_folder
@@ -85,6 +88,7 @@ class CheckpointWithTasks(CheckpointStats, frozen=True, kw_only=True, omit_defau
 class CheckpointDurations(msgspec.Struct, frozen=True, kw_only=True):
     sync: StatsSummary | None
     async_: StatsSummary | None = msgspec.field(name="async")
+    async_start_delay: StatsSummary | None
 
 
 class SubtaskSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,15 +102,29 @@ class SubtaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     rows_in: StatsSummary | None
 
 
+class SubtaskWithAlignment(SubtaskStats, frozen=True, kw_only=True):
+    """Flink's SubtaskCheckpointStatistics.  ``alignment`` and ``unaligned_checkpoint`` are the
+    stage's: its inputs are sealed for all of its subtasks at once.
+    """
+
+    status: SubtaskStatus
+    alignment: CheckpointAlignment
+    unaligned_checkpoint: bool
+
+
 class StageWithSubtasks(StageStats, frozen=True, kw_only=True, omit_defaults=True):
     """Flink's TaskCheckpointStatisticsWithSubtaskDetails; ``id`` is the stage's uid here."""
 
     checkpoint_id: int
     summary: SubtaskSummary
+    subtasks: tuple[SubtaskWithAlignment, ...] = ()
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the history.  ``status`` is Flink's IN_PROGRESS, COMPLETED or FAILED."""
+    """One line of the history.  ``status`` is Flink's IN_PROGRESS, COMPLETED or FAILED.
+
+    ``discarded``: it completed, and left the store since; of a savepoint only the copy is left.
+    """
 
     id: int
     type: str
@@ -118,6 +136,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     committed: bool
     reason: str | None = None
     message: str | None = None
+    discarded: bool = False
 
 
 class JobLag(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,15 +251,25 @@ def stage_with_subtasks(job: Job, checkpoint_id: CheckpointId, stage: str) -> St
             f"of stage {stage!r} nothing is known in checkpoint {checkpoint_id}; it has "
             f"{', '.join(stages) or 'no figures of stages'}"
         )
-    flat = known.summaries[stage]
+    flat, figures = known.summaries[stage], stages[stage]
+    subtasks = tuple(
+        SubtaskWithAlignment(
+            **_fields(subtask),
+            alignment=CheckpointAlignment(duration=figures.alignment.duration),
+            unaligned_checkpoint=figures.unaligned_checkpoint,
+        )
+        for subtask in figures.subtasks
+    )
     return StageWithSubtasks(
-        **_fields(stages[stage]),
+        **_fields(figures) | {"subtasks": subtasks},
         checkpoint_id=checkpoint_id,
         summary=SubtaskSummary(
             checkpointed_size=flat.checkpointed_size,
             state_size=flat.state_size,
             end_to_end_duration=flat.end_to_end_duration,
-            checkpoint_duration=CheckpointDurations(sync=flat.sync, async_=flat.async_),
+            checkpoint_duration=CheckpointDurations(
+                sync=flat.sync, async_=flat.async_, async_start_delay=flat.async_start_delay
+            ),
             start_delay=flat.start_delay,
             rows_in=flat.rows_in,
         ),
@@ -254,8 +283,9 @@ def history(
     statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
 ) -> list[CheckpointRecord]:
     """The newest *limit* checkpoints of the *statuses*, in id order; None is all that are kept."""
-    page = overview(job, limit=limit, statuses=statuses).history
-    return [_record(checkpoint) for checkpoint in reversed(page)]
+    state = job.state()
+    page = overview(job, limit=limit, statuses=statuses, state=state).history
+    return [_record(checkpoint, state) for checkpoint in reversed(page)]
 
 
 def job_lag(job: Job) -> JobLag:
@@ -406,7 +436,7 @@ def _fields(record: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 
-def _record(stats: CheckpointStats) -> CheckpointRecord:
+def _record(stats: CheckpointStats, state: CoordinatorState) -> CheckpointRecord:
     ended = stats.completed_timestamp or stats.failure_timestamp
     is_done = stats.status is CheckpointStatus.COMPLETED
     return CheckpointRecord(
@@ -420,6 +450,7 @@ def _record(stats: CheckpointStats) -> CheckpointRecord:
         committed=bool(stats.committed),
         reason=stats.failure_reason,
         message=stats.failure_message,
+        discarded=is_done and state.completed_checkpoint(stats.id) is None,
     )
 
 

@@ -12,7 +12,7 @@ from sluice.core.state import CoordinatorState
 from sluice.figures.metrics import METRICS, JobFigures, samples, unreadable
 from sluice.figures.overview import Counts, Latest, Restored
 from sluice.figures.rates import NodeRates, Rates, SourceLag
-from sluice.figures.record import CheckpointDuration, SubtaskStats
+from sluice.figures.record import CheckpointAlignment, CheckpointDuration, SubtaskStats
 from tests.property.core.completed_checkpoints import a_completed
 from tests.unit.figures.lines import a_line, a_stage
 
@@ -106,6 +106,36 @@ def test_a_stage_has_the_phases_of_its_slowest_subtask_and_its_requests_by_kind(
     assert found["numStoreBytes", "count", "GET"] == 70
     assert found["numStoreBytes", "count", "PUT"] == 40
     assert not [name for name, *of in found if of[:1] == ["rank"]]
+
+
+def test_a_stage_has_flinks_alignment_and_start_delay_in_nanoseconds() -> None:
+    subtasks = tuple(
+        SubtaskStats(
+            index=index,
+            start_delay=delay,
+            checkpoint=CheckpointDuration(sync=1, async_=2, async_start_delay=delay or 0),
+        )
+        for index, delay in enumerate((20, 50, None))
+    )
+    aligned = a_stage(subtasks=subtasks, alignment=CheckpointAlignment(duration=3))
+    unaligned = a_stage(id="rank", alignment=CheckpointAlignment())
+
+    found = values(stages=[aligned, unaligned])
+
+    assert found["checkpointAlignmentTime", "count"] == 3_000_000
+    assert found["checkpointStartDelayNanos", "count"] == 50_000_000
+    assert found["asyncStartDelay", "count"] == 50
+    assert ("checkpointAlignmentTime", "rank") not in found
+
+
+def test_the_newest_checkpoint_has_its_time_in_the_queue_and_the_coordinators_bytes() -> None:
+    line = a_line(4, queue_duration=900, coordinator_state_size=70)
+    latest = Latest(completed=line, savepoint=None, failed=None, restored=None)
+
+    found = values(latest=latest)
+
+    assert found["lastCheckpointQueueDuration",] == 900
+    assert found["lastCheckpointCoordinatorStateSize",] == 70
 
 
 def test_sources_have_a_lag_and_sources_and_stages_a_rate() -> None:

@@ -56,6 +56,8 @@ const columns = (scale) => [
   numeric("delay", "Start delay", (one) => one.start_delay, duration, "From the trigger to its start"),
   numeric("sync", "Sync", (one) => one.checkpoint?.sync, duration, "Reading, merging and encoding"),
   numeric("async", "Async", (one) => one.checkpoint?.async, duration, "From there until all was durable: uploads that were left"),
+  numeric("asyncDelay", "Async start delay", (one) => one.checkpoint?.async_start_delay, duration, "The longest that an upload waited to begin"),
+  numeric("alignment", "Alignment", (one) => one.alignment?.duration, duration, "Of its stage: from its first input's barrier to its last input's"),
   {
     name: "size", title: "Checkpointed", kind: "wide", value: (one) => one.checkpointed_size,
     cell: (one) => html`<${Bar} parts=${[["size", one.checkpointed_size ?? 0]]} most=${scale.largest} />${size(one.checkpointed_size)}`,
