@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -68,3 +70,43 @@ def test_the_list_goes_beyond_what_is_retained_and_is_filtered(sluice: Sluice) -
     assert ids("--limit", 2, "--all") == [1, 2, 3, 4]
     assert ids("--status", "FAILED") == [3]
     assert ids("--status", "FAILED", "--status", "IN_PROGRESS") == [3, 4]
+
+
+def test_what_completed_and_is_deleted_is_told_as_discarded(sluice: Sluice) -> None:
+    listed = sluice("checkpoints", "list", "auctions", "--all")
+    records = sluice("checkpoints", "list", "auctions", "--all", "--json").json
+
+    lines = {
+        line.split()[0]: line.split()[2]
+        for line in listed.out.splitlines()
+        if line[:4].strip().isdecimal()
+    }
+    assert lines == {"1": "discarded", "2": "COMPLETED", "3": "FAILED", "4": "IN_PROGRESS"}
+    told = [(one["status"], one["discarded"]) for one in records[:2]]
+    assert told == [("COMPLETED", True), ("COMPLETED", False)]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("checkpoints", "stats", "auctions"),
+        ("checkpoints", "stats", "auctions", "2"),
+        ("checkpoints", "show", "auctions", "latest"),
+        ("checkpoints", "config", "auctions"),
+        ("snapshots", "auctions"),
+        ("journal", "auctions"),
+        ("lag", "auctions"),
+    ],
+)
+@pytest.mark.parametrize("columns", [64, 80])
+def test_no_word_of_a_table_is_cut_however_narrow_the_terminal(
+    command: tuple[str, ...], columns: int, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = sluice(*command).out
+    monkeypatch.setenv("COLUMNS", "300")
+    wide = sluice(*command).out
+
+    assert "\u2026" not in narrow
+    letters = [Counter(filter(str.isalnum, shown)) for shown in (wide, narrow)]
+    assert letters[0] <= letters[1]

@@ -13,7 +13,6 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -31,6 +30,7 @@ from sluice.cli.options import (
     print_files,
     print_json,
     print_line,
+    print_table,
     this_person,
 )
 from sluice.coordinator import requests
@@ -707,7 +707,7 @@ def _print_config(job: Job, shown: CheckpointConfig) -> None:
         cells = [escape(value_with_unit(setting.name, value)) for value in values]
         style = "yellow" if setting.declared != setting.in_force else None
         table.add_row(setting.name.removesuffix("_ms"), *cells, style=style)
-    Console().print(table)
+    print_table(table)
     for change in awaited_changes(job.pipeline, state):
         print_line(change.awaited)
     for setting in shown.settings:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.options import (
@@ -24,6 +23,7 @@ from sluice.cli.options import (
     declared_job,
     parameters,
     print_json,
+    print_table,
 )
 from sluice.cli.run import run_log
 from sluice.declaration.params import resolve_params
@@ -81,7 +81,7 @@ def check(
         for number, (name, dtype) in enumerate(result.columns.items()):
             stage = ("", "") if number else (uid, str(result.kind))
             table.add_row(*stage, name, str(dtype))
-    Console().print(table)
+    print_table(table)
 
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:

@@ -10,7 +10,6 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from sluice.cli.options import (
@@ -22,6 +21,7 @@ from sluice.cli.options import (
     period_ms,
     print_json,
     print_line,
+    print_table,
 )
 from sluice.connectors.files_table.log import TableLog
 from sluice.connectors.files_table.maintenance import TARGET_BYTES
@@ -148,7 +148,7 @@ def show(
             size(one.size_bytes),
             ", ".join(remark for remark, holds in remarks.items() if holds),
         )
-    Console().print(shown)
+    print_table(shown)
     print_line(
         f"{record.root} as of {record.version or 'nothing'}: {record.files:,} files, "
         f"{record.rows:,} rows, {size(record.size_bytes)}"
@@ -365,7 +365,7 @@ def _print_orphans(found: Orphans, what_happens: str) -> None:
         table = Table("what", "files", "size")
         for record in _by_reason(found.files):
             table.add_row(record.description, f"{record.files:,}", size(record.size_bytes))
-        Console().print(table)
+        print_table(table)
     lines = [f"{len(found.files):,} files, {size(found.total_bytes)}: {what_happens}"]
     if found.too_young:
         lines.append(f"{len(found.too_young):,} more are within the grace period")

@@ -15,6 +15,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from sluice.declaration.project import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError
@@ -24,6 +25,7 @@ from sluice.surface.snapshots import FileDetails
 from sluice.surface.units import size
 
 ROOT_VARIABLE = "SLUICE_ROOT"
+LEAST_COLUMN = 9  # Letters of a table's column, with its border: most words fit.
 DEFAULT_FOLDER = ".sluice/jobs"  # Below the current folder; .gitignore names it.
 
 # The flags for what a person may consent to, by the words of the refusals.
@@ -137,6 +139,17 @@ def print_json(document: object) -> None:
 def print_line(line: str) -> None:
     """Print *line* as it is, however narrow the terminal."""
     Console(soft_wrap=True).print(line, highlight=False, markup=False)
+
+
+def print_table(table: Table) -> None:
+    """Print *table* with nothing cut: a word that is longer than its column goes on below, and a
+    table of many columns is wider than the terminal.
+    """
+    for column in table.columns:
+        column.overflow = "fold"
+    console = Console()
+    console.width = max(console.width, LEAST_COLUMN * len(table.columns))
+    console.print(table)
 
 
 def print_files(files: Iterable[FileDetails]) -> None:

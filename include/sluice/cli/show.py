@@ -24,6 +24,7 @@ from sluice.cli.options import (
     print_files,
     print_json,
     print_line,
+    print_table,
 )
 from sluice.coordinator.garbage import find_orphans
 from sluice.coordinator.savepoints import savepoint_names
@@ -91,7 +92,7 @@ def pipelines(as_json: AsJson = False) -> None:
             q.name if q.default is None else f"{q.name}={q.default}" for q in p.params
         )
         table.add_row(p.uid, " > ".join(p.stages), params, p.description)
-    Console().print(table)
+    print_table(table)
 
 
 def checkpoints(
@@ -122,7 +123,7 @@ def checkpoints(
     console.print(
         f"{pipeline} is {state.status.value}{paused} in {job.store.root}", highlight=False
     )
-    console.print(checkpoint_table(records, console.width))
+    console.print(checkpoint_table(records, console.width, marks_discarded=True))
     if any(record.status == "FAILED" for record in records):
         typer.secho(f"what the reasons mean: {FAILURE_REASONS}", err=True)
     names = savepoint_names(job)
@@ -130,11 +131,16 @@ def checkpoints(
         console.print(f"savepoints: {', '.join(names)}", highlight=False)
 
 
-def checkpoint_table(records: list[CheckpointRecord], width: int) -> Table:
+def checkpoint_table(
+    records: list[CheckpointRecord], width: int, *, marks_discarded: bool = False
+) -> Table:
     """The checkpoints as people read them, a line each, no longer than *width*.
 
-    A reason that does not fit is cut; ``checkpoints show ID`` has all of it.
+    A reason that does not fit is cut; ``checkpoints show ID`` has all of it.  With
+    *marks_discarded* COMPLETED are only those that are there still.
     """
+    if not marks_discarded:
+        records = [msgspec.structs.replace(record, discarded=False) for record in records]
     lines = [_checkpoint_cells(record) for record in records]
     columns = [*zip(_HEADERS, *lines, strict=True)]
     rest = width - _PADDING - sum(max(map(len, column)) + _PADDING for column in columns)
@@ -143,8 +149,9 @@ def checkpoint_table(records: list[CheckpointRecord], width: int) -> Table:
         next(c for c in table.columns if c.header == name).justify = "right"
     table.add_column("reason", no_wrap=True, overflow="ellipsis", max_width=max(rest, _LEAST))
     for record, cells in zip(records, lines, strict=True):
-        style = _STYLES[record.status]
-        shown = [f"[{style}]{cell}[/{style}]" if cell == record.status else cell for cell in cells]
+        style = "dim" if record.discarded else _STYLES[record.status]
+        told = cells[_HEADERS.index("status")]
+        shown = [f"[{style}]{cell}[/{style}]" if cell == told else cell for cell in cells]
         reason = ": ".join(part for part in (record.reason, record.message) if part)
         table.add_row(*shown, escape(reason))
     return table
@@ -154,7 +161,7 @@ def _checkpoint_cells(record: CheckpointRecord) -> list[str]:
     return [
         str(record.id),
         record.type,
-        record.status,
+        "discarded" if record.discarded else record.status,
         f"{record.records:,}",
         "" if record.duration_ms is None else duration(record.duration_ms / 1000),
         "" if record.checkpointed_bytes is None else size(record.checkpointed_bytes),
@@ -174,10 +181,9 @@ def show(
     if as_json:
         print_json(details)
         return
-    console = Console()
     print_line(_headline(details))
-    console.print(_stages(details))
-    console.print(_sources(details))
+    print_table(_stages(details))
+    print_table(_sources(details))
     total = sum(file.size_bytes for file in details.files)
     print_line(f"{len(details.files):,} files, {size(total)}")
     print_files(details.files)
@@ -269,7 +275,7 @@ def _print_overview(shown: Overview) -> None:
         row: StatsSummary | None = getattr(shown.summary, name)
         if row is not None:
             table.add_row(name, *(_figure(name, getattr(row, column)) for column in _PERCENTILES))
-    Console().print(table)
+    print_table(table)
     for what, one in (("completed", latest.completed), ("savepoint", latest.savepoint)):
         if one is not None:
             print_line(f"latest {what}: {one.id}, triggered {moment(one.trigger_timestamp)} (UTC)")
@@ -299,7 +305,7 @@ def _print_details(found: Details) -> None:
     )  # fmt: skip
     for stage in found.stages:
         table.add_row(*map(escape, _stage_cells(stage, found.summaries[stage.id])))
-    Console().print(table)
+    print_table(table)
     for stage in found.stages:
         missing = [s.index for s in stage.subtasks if s.status is SubtaskStatus.PENDING_OR_FAILED]
         if missing:
@@ -374,7 +380,7 @@ def show_snapshots(
     for place in dict.fromkeys(one.root for one in found):
         here = [one for one in found if one.root == place]
         print_line(f"{here[0].pipeline} in {place or job.store.root}")
-        Console().print(_snapshot_table(here))
+        print_table(_snapshot_table(here))
     for one in found:
         _print_remarks(one)
 
@@ -382,11 +388,11 @@ def show_snapshots(
 def _snapshot_table(found: list[Snapshot]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("id", justify="right")
-    table.add_column("snapshot", overflow="fold")
+    table.add_column("snapshot")
     table.add_column("completed (UTC)", no_wrap=True)
     table.add_column("size", justify="right", no_wrap=True)
     table.add_column("taken by", no_wrap=True)
-    table.add_column("tables", overflow="ellipsis", no_wrap=True)
+    table.add_column("tables")
     table.add_column("restore", no_wrap=True)
     for one in found:
         table.add_row(
@@ -468,7 +474,7 @@ def journal(
             "" if record.checkpoint is None else str(record.checkpoint),
             "" if record.at_ms is None else moment(record.at_ms)[5:],  # Without the year.
         )
-    Console().print(table)
+    print_table(table)
 
 
 def lag(
@@ -500,7 +506,7 @@ def _print_lag(found: JobLag) -> None:
             "" if source.watermark is None else watermark(source.watermark),
             "" if source.watermark_lag is None else period(source.watermark_lag),
         )
-    Console().print(table)
+    print_table(table)
     if found.rates is not None:
         _print_rates(found.rates)
 
@@ -519,7 +525,7 @@ def _print_rates(rates: Rates) -> None:
     table = Table("node", "rows in/s", "rows out/s", "bytes out/s")
     for uid, node in rates.nodes.items():
         table.add_row(uid, *_rate_cells(node))
-    Console().print(table)
+    print_table(table)
     print_line(f"over {rates.checkpoints} completed checkpoints, {period(rates.window)}")
 
 

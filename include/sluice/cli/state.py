@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +27,7 @@ from sluice.cli.options import (
     parameters,
     print_json,
     print_line,
+    print_table,
 )
 from sluice.cli.run import check_result_file, run_log, write_result
 from sluice.errors import ConfigurationError
@@ -174,7 +174,7 @@ def read(
     shown = Table(*rows.columns, title=f"{stage} in checkpoint {checkpoint}")
     for row in rows.iter_rows():
         shown.add_row(*("" if value is None else str(value) for value in row))
-    Console().print(shown)
+    print_table(shown)
     total = sum(handle.segment.rows for handles in state.subtasks for handle in handles)
     print_line(f"{rows.height:,} rows shown; its segments hold {total:,}, older versions included")
 
@@ -240,7 +240,7 @@ def _print_summary(summary: SnapshotDifference) -> None:
         sides = (difference.before, difference.after)
         values = (_difference_cell(difference, value) for value in sides)
         shown.add_row(difference.about.value, difference.name, difference.what, *values)
-    Console().print(shown)
+    print_table(shown)
 
 
 def _difference_cell(difference: Difference, value: int | str | None) -> str:
@@ -269,7 +269,7 @@ def _print_table(files: TableFiles, found: TableDifference, *, is_one_of_several
         print_line(f"its keys cannot be compared: {found.problem}")
         return
     if found.changes:
-        Console().print(_rows(found))
+        print_table(_rows(found))
     print_line(_counted(found))
 
 
@@ -340,7 +340,7 @@ def schema(
     shown = Table(*names)
     for row in rows:
         shown.add_row(*row)
-    Console().print(shown)
+    print_table(shown)
 
 
 def _role(schema: StateSchema, column: str) -> str:
