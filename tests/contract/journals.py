@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from sluice.core.events import JobRestored
-from sluice.core.ids import Generation
+from sluice.core.events import JobRestored, JournalRepaired, Transition
+from sluice.core.ids import CheckpointId, Generation
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableDecision
 from sluice.errors import StoreUnavailable
@@ -161,3 +161,55 @@ class Lossy(Through):
         if self._after_effect:
             call()
         raise StoreUnavailable(f"a {kind} was lost")
+
+
+class Elsewhere(Through):
+    """Somebody else has a whole turn right before its call number *before*, counted from 0."""
+
+    def __init__(self, store: ObjectStore, before: int, turn: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._left = before
+        self._turn = turn
+
+    def get(self, key: str) -> bytes | None:
+        self._called()
+        return super().get(key)
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        self._called()
+        return super().create(key, body)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        self._called()
+        return super().list(prefix, start_after=start_after)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn was taken."""
+        return self._left < 0
+
+    def _called(self) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self._turn()
+
+
+def damage_newest(store: ObjectStore, how_many: int = 1) -> None:
+    for seq in keys_in(store)[-how_many:]:
+        store.put(PATHS.journal_entry(seq), b"{" * seq)
+
+
+def repair(store: ObjectStore) -> Transition | None:
+    """As ``coordinator.repair`` does; None where there was nothing to repair, or not any more."""
+    damage = a_journal(store).damage()
+    if damage is None:
+        return None
+    lost = len(damage.entries)
+    event = JournalRepaired(
+        at_ms=0,
+        generation=Generation(damage.before.state.generation + lost + 1),
+        first=damage.entries[0].seq,
+        last=damage.entries[-1].seq,
+        next_checkpoint_id=CheckpointId(1),
+    )
+    return a_journal(store).repair(damage, lambda _: event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -32,16 +33,19 @@ from sluice.store.open import PatientStore, StoreLocation, open_store
 from tests.contract.journals import (
     PATHS,
     Delayed,
+    Elsewhere,
     Interrupted,
     Lossy,
     Through,
     a_journal,
     append,
     append_many,
+    damage_newest,
     keys_in,
     next_number,
     number_of,
     numbers_in,
+    repair,
 )
 from tests.contract.racing import printed_by_racers
 from tests.patching import replace_in
@@ -459,6 +463,76 @@ def test_a_truncation_that_stopped_half_way_is_finished_by_the_next(store: Objec
     assert a_journal(store).append(next_number, head=hinted).state.generation == 9
     a_journal(store).truncate(keep=2)
     assert is_one_log(store, 9)
+
+
+def test_a_repair_goes_on_from_the_newest_entry_that_can_be_read(store: ObjectStore) -> None:
+    append_many(store, 6)
+    damage_newest(store, 2)
+    with pytest.raises(ProtocolViolation, match="'sluice journal repair auctions'"):
+        a_journal(store).load()
+
+    repaired = repair(store)
+
+    assert repaired is not None
+    assert repaired.state.generation == 4 + 2 + 1
+    assert keys_in(store) == [1, 2, 3, 4, 5, 6, 7]
+    assert numbers_in(store) == [1, 2, 3, 4, 7]
+    assert append(a_journal(store)) == 8
+    assert repair(store) is None
+
+
+@pytest.mark.parametrize("repairer_is_first", [False, True])
+@pytest.mark.parametrize("before", range(12))
+def test_of_a_repair_and_who_knew_the_damaged_entry_one_goes_on_and_the_other_reloads(
+    before: int, store: ObjectStore, *, repairer_is_first: bool
+) -> None:
+    """Whichever of them has its whole turn before whichever call of the other."""
+    append_many(store, 4)
+    head: Head = a_journal(store).load()
+    damage_newest(store)
+    done: dict[str, Any] = {}
+
+    def repairs(through: ObjectStore) -> None:
+        done["repair"] = repair(through)
+
+    def goes_on(through: ObjectStore) -> None:
+        done["zombie"] = a_journal(through).append(next_number, head=head).state.generation
+
+    outer, inner = (repairs, goes_on) if repairer_is_first else (goes_on, repairs)
+    between = Elsewhere(store, before, lambda: inner(store))
+    outer(between)
+    if not between.is_over:
+        inner(store)
+
+    repaired = done["repair"]
+    if repaired is None:  # The zombie was first: its entry has the state that was lost.
+        assert done["zombie"] == 5
+        assert numbers_in(store) == [1, 2, 3, 5]
+    else:
+        assert repaired.state.generation == 3 + 1 + 1
+        assert done["zombie"] == 6
+        assert numbers_in(store) == [1, 2, 3, 5, 6]
+    assert append(a_journal(store)) == done["zombie"] + 1
+
+
+@pytest.mark.parametrize("before", range(8))
+def test_who_wrote_the_damaged_entry_and_has_not_confirmed_it_yet_writes_another(
+    before: int, store: ObjectStore
+) -> None:
+    """Damage and repair come between the requests of its append."""
+    append_many(store, 3)
+
+    def befalls() -> None:
+        if keys_in(store)[-1] == 4:
+            damage_newest(store)
+            assert repair(store) is not None
+
+    taken = append(a_journal(Elsewhere(store, before, befalls)))
+
+    numbers = numbers_in(store)
+    assert numbers[-1] in (taken, 5)
+    assert taken in numbers or numbers == [1, 2, 3, 5]
+    assert append(a_journal(store)) == numbers[-1] + 1
 
 
 class Busy(Through):

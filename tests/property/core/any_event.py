@@ -35,6 +35,7 @@ from sluice.core.events import (
     JobRestored,
     JobStopped,
     JobSubmitted,
+    JournalRepaired,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -214,5 +215,20 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(HooksRestored, generation=generations),
     st.builds(TablesRecovered, generation=generations),
     st.builds(CheckpointingChanged, at_ms=times, generation=generations, timing=timings),
+    st.builds(
+        JournalRepaired,
+        at_ms=times,
+        generation=generations,
+        first=st.just(1),
+        last=st.just(1),
+        next_checkpoint_id=ids,
+        completed=st.none()
+        | st.builds(
+            CheckpointCompleted,
+            **about_a_checkpoint,
+            checkpointed_bytes=st.just(1),
+            full_bytes=st.just(1),
+        ),
+    ),
     st.builds(JobStopped, at_ms=times, generation=generations, status=st.sampled_from(STOPS)),
 )

@@ -17,6 +17,7 @@ from sluice.core.events import (
     Event,
     JobRestored,
     JobSubmitted,
+    JournalRepaired,
     SnapshotsDiscarded,
     Transition,
     Verdict,
@@ -75,7 +76,8 @@ def check_step(before: CoordinatorState, event: Event, transition: Transition) -
 
 
 def _check_fence(before: CoordinatorState, event: Event, transition: Transition) -> None:
-    after, is_takeover = transition.state, isinstance(event, JobSubmitted | JobRestored)
+    after = transition.state
+    is_takeover = isinstance(event, JobSubmitted | JobRestored | JournalRepaired)
     if isinstance(event, AcksReceived):  # A subtask writes no journal, and has no generation.
         assert transition.verdict is not Verdict.FENCED
         assert after.generation == before.generation
