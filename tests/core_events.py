@@ -8,12 +8,14 @@ from sluice.core.configuration import Timing
 from sluice.core.decider import CheckpointRequest
 from sluice.core.events import (
     AlignmentTimedOut,
+    CheckpointCompleted,
     CheckpointingChanged,
     CheckpointRequested,
     CheckpointTriggered,
     Event,
     HooksRestored,
     JobFailed,
+    JournalRepaired,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -92,3 +94,15 @@ def discarded(*checkpoints: int, savepoints: tuple[str, ...] = (), generation: i
 def with_backlog(plan: CheckpointPlan | None = None) -> tuple[SourceCut, ...]:
     """The sources of a plan that leaves records waiting behind its barrier."""
     return tuple(replace(cut, is_backlog=True) for cut in (plan or a_plan()).sources)
+
+
+def repaired(completed: CheckpointCompleted | None = None) -> Event:
+    """Entries 8 and 9 were lost; checkpoint 11 may have been triggered in them."""
+    return JournalRepaired(
+        at_ms=6_000,
+        generation=Generation(4),
+        first=8,
+        last=9,
+        next_checkpoint_id=CheckpointId(12),
+        completed=completed,
+    )

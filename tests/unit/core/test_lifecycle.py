@@ -20,7 +20,14 @@ from sluice.core.configuration import (
     Retention,
 )
 from sluice.core.coordinator import step
-from sluice.core.events import CheckpointCommitted, DiscardCompleted, DiscardPending, Event, Verdict
+from sluice.core.events import (
+    CheckpointCommitted,
+    DiscardCompleted,
+    DiscardPending,
+    Event,
+    Verdict,
+    refused,
+)
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, Generation
 from sluice.core.lifecycle import next_generation
@@ -48,6 +55,7 @@ from tests.core_events import (
     hooks_restored,
     job_failed,
     released,
+    repaired,
     requested,
     with_backlog,
 )
@@ -727,3 +735,31 @@ def test_a_start_from_empty_is_refused_once_a_checkpoint_has_completed() -> None
 
     assert transition.verdict is Verdict.REFUSED
     assert transition.state.base == 1
+
+
+def test_a_repair_fences_who_knew_the_lost_entries_and_restarts_the_job() -> None:
+    before = after(a_submitted(), triggered(1))
+
+    transition = step(before, repaired())
+
+    now = transition.state
+    assert transition.verdict is Verdict.APPLIED
+    assert (now.status, now.generation, now.next_checkpoint_id) == (JobStatus.RESTARTING, 4, 12)
+    assert (now.pending, ids_of(now.completed), now.base) == ((), [], None)
+    assert [one.reason for one in now.failed] == [Reason.JOB_FAILOVER_REGION]
+    assert step(now, completed(1)).verdict is Verdict.FENCED
+
+
+def test_a_repair_completes_what_a_lost_entry_had_completed() -> None:
+    before = after(a_submitted(max_concurrent=2), triggered(1), triggered(2, parent=1))
+
+    now = step(before, repaired(completed(1))).state
+
+    assert (ids_of(now.completed), now.base, now.status) == ([1], 1, JobStatus.RESTARTING)
+    assert [one.checkpoint_id for one in now.failed] == [2]
+
+
+def test_a_repair_that_names_what_was_not_pending_is_refused() -> None:
+    before = a_submitted()
+
+    assert step(before, repaired(completed(1))) == refused(before)
