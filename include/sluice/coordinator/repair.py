@@ -105,7 +105,6 @@ def repair(job: Job, planned: RepairPlan, *, by: str) -> CoordinatorState | None
     None where the journal's end is not what it was any more: plan again.
     """
     first, last = planned.damage.entries[0].seq, planned.damage.entries[-1].seq
-    which = f"entry {first}" if first == last else f"entries {first} to {last}"
     event = JournalRepaired(
         at_ms=job.clock(),
         generation=planned.generation,
@@ -113,7 +112,10 @@ def repair(job: Job, planned: RepairPlan, *, by: str) -> CoordinatorState | None
         last=last,
         next_checkpoint_id=planned.next_checkpoint_id,
         completed=planned.completed,
-        message=f"{which} could not be read, so it goes on from {first - 1}; asked for by {by}",
+        message=(
+            f"{planned.damage.which} could not be read, so it goes on from {first - 1}; "
+            f"asked for by {by}"
+        ),
     )
     transition = job.journal.repair(planned.damage, lambda _: event)
     if transition is None:

@@ -9,7 +9,7 @@ retried or speculative Spark task changes nothing.
     ack           yielded; the driver writes it, create-only, when Spark reports the task's success
 
 It must not write the ack itself: where what feeds it fails, or the task is killed, Spark ends its
-input as if that were all (docs/adr/0004-chains-and-acks.md, and 0045 for the uploads).
+input as if that were all (docs/adr/0004-chains-and-acks.md; 0012-state-files.md on uploads).
 """
 
 from __future__ import annotations

@@ -91,6 +91,12 @@ class JournalDamage:
     before: Head
     event: Event
 
+    @property
+    def which(self) -> str:
+        """The numbers of the damaged entries, in words."""
+        first, last = self.entries[0].seq, self.entries[-1].seq
+        return f"entry {first}" if first == last else f"entries {first} to {last}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalInspection:

@@ -340,8 +340,6 @@ def repair_lines(job: Job, planned: RepairPlan | None, *, is_repaired: bool) -> 
     uid = job.pipeline.uid
     if planned is None:
         return history_lines(job.journal.inspect()) or [f"the journal of {uid} is whole"]
-    first, last = planned.damage.entries[0].seq, planned.damage.entries[-1].seq
-    which = f"entry {first}" if first == last else f"entries {first} to {last}"
     before = planned.damage.before
     lines = [one.why for one in planned.damage.entries]
     lines.append(
@@ -350,8 +348,8 @@ def repair_lines(job: Job, planned: RepairPlan | None, *, is_repaired: bool) -> 
         f"generation {before.state.generation}"
     )
     lines.append(
-        f"lost: whatever {which} said, such as the begin or the end of a checkpoint, a restore, a "
-        "stop, a request, other times"
+        f"lost: whatever {planned.damage.which} said, such as the begin or the end of a "
+        "checkpoint, a restore, a stop, a request, other times"
     )
     lines += _checkpoints_of(planned)
     lines.append(_continuation(planned))

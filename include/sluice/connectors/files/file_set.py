@@ -216,13 +216,7 @@ class FileIdentity:
         found = self.mark_at(mark.end, file)
         if found.same_bytes(mark):
             return None
-        is_tail = found.checksum != mark.checksum
-        where = (
-            f"{tail_bytes(mark.end)} bytes before byte {mark.end}"
-            if is_tail
-            else f"first {HEAD_BYTES} bytes"
-        )
-        then, now = (one.checksum if is_tail else one.head for one in (mark, found))
+        where, then, now = found.difference(mark)
         return (
             f"{self.what} is not what was read to {place}: the checksum of the {where} was {then} "
             f"and is {now} now; restore it, and write new rows to a new file: what was read may "
@@ -266,11 +260,7 @@ class FileIdentity:
             )
         found = self.mark_at(mark.end, file)
         if not found.same_bytes(mark):
-            where = (
-                f"first {HEAD_BYTES} bytes"
-                if found.checksum == mark.checksum
-                else f"{tail_bytes(mark.end)} bytes before byte {mark.end}"
-            )
+            where, _, _ = found.difference(mark)
             raise ConfigurationError(f"{replaced}: the {where} are others; {remedy}")
         return file
 
@@ -374,6 +364,13 @@ class ContentMark:
 
     def same_bytes(self, other: ContentMark) -> bool:
         return (self.end, self.head, self.checksum) == (other.end, other.head, other.checksum)
+
+    def difference(self, before: ContentMark) -> tuple[str, str, str]:
+        """Which bytes are other ones than *before*, up to the same end, and both checksums."""
+        if self.checksum != before.checksum:
+            where = f"{tail_bytes(before.end)} bytes before byte {before.end}"
+            return where, before.checksum, self.checksum
+        return f"first {HEAD_BYTES} bytes", before.head, self.head
 
     def listed(self, file: Listed) -> ContentMark:
         """The mark with how *file* is listed now."""
