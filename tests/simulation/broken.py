@@ -16,6 +16,7 @@ INVARIANTS = {
     12: "who sees that a chained stage has acknowledged sees that all stages behind it have",
     11: "what readers see in a table is what the job continues, or the call said otherwise",
     13: "what people pause, change or abort of a running job is in force, and touches no more",
+    14: "what a job is resumed from stays until the job ends for good, whatever its retention",
     10: "after a generation is fenced nothing of an older one becomes true",
 }
 

@@ -28,6 +28,9 @@
 13. What people ask of a running job, a pause, other times, the end of one checkpoint, is in force
     for every coordinator until a person says otherwise, and does no more: ``timing``.
 
+14. What a job is resumed from stays until it is subsumed or the job ends for good, whatever its
+    retention: ``_kept_to_resume``.
+
  0. Not one of them, but without it they are cheap: when the faults end, the job comes to itself
     and takes checkpoints.  See ``liveness``.
 
@@ -226,6 +229,7 @@ class Invariants:
         if isinstance(event, CheckpointTriggered):
             self._triggered(event.plan)
         self._ended(before, after, event)
+        _kept_to_resume(before, event, after)
         self.timing.check(seq, before, event, after)
         if isinstance(event, CheckpointCompleted):
             metadata = check_completed(self, event.checkpoint_id, before)
@@ -299,6 +303,15 @@ class Invariants:
         check_published(self, made)
         self.manifests[made.checkpoint_id] = made
         self.needed = None
+
+
+def _kept_to_resume(before: CoordinatorState, event: Event, after: CoordinatorState) -> None:
+    """A checkpoint leaves the store when it is subsumed, or with an end that is final."""
+    kept = {completed.checkpoint_id for completed in after.completed}
+    gone = [c.checkpoint_id for c in before.completed if c.checkpoint_id not in kept]
+    is_final = after.status.is_globally_terminal and not after.stopped_because
+    if gone and not (is_final or isinstance(event, CheckpointCompleted)):
+        raise Broken(14, "what a job is resumed from went", f"{gone}, {after.status.value}")
 
 
 def _names(manifest: dict[str, Any]) -> frozenset[str]:

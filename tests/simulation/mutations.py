@@ -59,6 +59,7 @@ from sluice.core.events import (
 )
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
+from sluice.core.lifecycle import end
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.requests import Admission, Examination, examine
@@ -599,6 +600,16 @@ def fail_over_for_an_abort(patch: pytest.MonkeyPatch) -> None:
         return step(state, event)
 
     replace_everywhere(patch, step, counting)
+
+
+@mutation(14)
+def discard_at_a_suspension(patch: pytest.MonkeyPatch) -> None:
+    """The retention is applied whenever a job stops, also when it is to be resumed."""
+
+    def final(*given: Any, is_final: bool) -> Transition:
+        return end(*given, is_final=True)
+
+    replace_everywhere(patch, end, final)
 
 
 @mutation(2, 7)

@@ -5,8 +5,10 @@ keeps the records that the checkpoint or savepoint would read on from.  A hold t
 behind delays only the place outside in tidying up; the garbage collector finds it by its name.
 
 Hooks, sources, sinks and keyed functions are notified of each checkpoint's end.  Best effort, as
-with Flink's CheckpointListener: what a listener raises is logged.  A completion is notified before
-*committed* is journaled, so again if the coordinator dies in between; an abort is notified once.
+with Flink's CheckpointListener: what a listener raises, or the opening of its source, is logged,
+whatever it is, as nothing depends on it.  Only a ``hold`` has to succeed.  A completion is notified
+before *committed* is journaled, so again if the coordinator dies in between; an abort is notified
+once.
 
 A user's hook or listener is called in a thread of its own, and for a bounded time, as Python cannot
 end a function that hangs.  One that does is left behind, and the caller goes on with an error.
@@ -30,7 +32,6 @@ from sluice.declaration.checkpointing import MasterHook, NotificationHook
 from sluice.declaration.keyed_functions import CheckpointedFunction
 from sluice.declaration.operations import ProcessKeyed
 from sluice.declaration.places import CheckpointListener, Sink, Source, SourceDefaults
-from sluice.errors import SluiceError
 from sluice.job.job import Job
 from sluice.job.lineage import position_of
 from sluice.job.places import Sources, open_source
@@ -75,7 +76,7 @@ def release(job: Job, state: CoordinatorState, what: str, sources: Sources | Non
     for uid, source in _sources(job, state, sources):
         try:
             source.release(_prefix(job, uid) + what)
-        except SluiceError as error:
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
             log.warning("hold not released source=%s of=%s: %s", uid, what, error)
 
 
@@ -85,8 +86,18 @@ def _sources(
     if state.generation == NO_GENERATION:
         return
     sources = opened or Sources(job, state.configuration.params)
-    for node in job.pipeline.stream_sources():
-        yield node.uid, sources[node.uid]
+    yield from _opened(sources, [node.uid for node in job.pipeline.stream_sources()])
+
+
+def _opened(sources: Sources, uids: Iterable[str]) -> Iterator[tuple[str, Source]]:
+    """Those that can be opened: one that cannot is told nothing."""
+    for uid in uids:
+        try:
+            source = sources[uid]
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+            log.warning("source cannot be opened, and is told nothing source=%s: %s", uid, error)
+        else:
+            yield uid, source
 
 
 def release_orphans(job: Job, savepoints: Callable[[], Iterable[str]]) -> None:
@@ -108,16 +119,18 @@ def release_orphans(job: Job, savepoints: Callable[[], Iterable[str]]) -> None:
         log.info("orphaned hold released source=%s of=%s", uid, what)
         try:
             source.release(name)
-        except SluiceError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             log.warning("orphaned hold not released source=%s: %s", uid, error)
 
 
 def _held(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source, str]]:
     for uid, source in _sources(job, state):
         try:
-            yield from ((uid, source, name) for name in source.held(_prefix(job, uid)))
-        except SluiceError as error:
+            names = [*source.held(_prefix(job, uid))]
+        except Exception as error:  # noqa: BLE001 - as above
+            names = []
             log.warning("holds cannot be listed source=%s: %s", uid, error)
+        yield from ((uid, source, name) for name in names)
 
 
 def _with_holds(state: CoordinatorState) -> set[str]:
@@ -131,15 +144,19 @@ def _with_holds(state: CoordinatorState) -> set[str]:
 def notify_complete(
     job: Job, state: CoordinatorState, cuts: Iterable[SourceCut], sources: Sources
 ) -> None:
-    """Let the sources report, for monitoring, that a checkpoint with these *cuts* is published."""
+    """Let the sources report, for monitoring, that a checkpoint with these *cuts* is published.
+
+    Each has the time that a listener has.
+    """
     by_uid = {cut.uid: cut for cut in cuts}
     for uid, source in _sources(job, state, sources):
         if not _overrides(source, "notify_complete"):
             continue
         try:
             position = position_of(job, by_uid[uid]) if uid in by_uid else ()
-            source.notify_complete(f"sluice-{job.pipeline.uid}-{uid}", position)
-        except SluiceError as error:
+            reader = f"sluice-{job.pipeline.uid}-{uid}"
+            call_hook(partial(source.notify_complete, reader, position), LISTENER_TIMEOUT)
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
             log.warning("source was not told of the checkpoint source=%s: %s", uid, error)
 
 
@@ -171,8 +188,7 @@ def _listeners(
     job: Job, sources: Sources, sinks: Mapping[str, Sink]
 ) -> Iterator[tuple[str, Listener]]:
     yield from job.pipeline.hooks.items()
-    for uid in job.pipeline.sources:
-        source = sources[uid]
+    for uid, source in _opened(sources, job.pipeline.sources):
         if isinstance(source, CheckpointListener):
             yield uid, source
     for uid, stage in job.pipeline.stages.items():

@@ -74,12 +74,11 @@ def make_plan(
     exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
     drains = exhausted or request.type is CheckpointType.SAVEPOINT_TERMINATE
     running, finished = running_and_finished(job, lineage, {c.uid: c for c in cuts})
-    if finished and not state.configuration.checkpoints_after_tasks_finish:
-        return NoPlan(
-            reason=CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
-            message=f"{finished[0]!r} has finished, and checkpoints_after_tasks_finish is off",
-        )
-    if full or request.is_canonical:  # A finished stage runs once more, to copy its state.
+    # A finished stage runs once more to copy its state.  With checkpoints_after_tasks_finish off
+    # none finishes before the job does: a checkpoint is what reads on here, so the others' rest
+    # would never be read.
+    finishes = state.configuration.checkpoints_after_tasks_finish
+    if full or request.is_canonical or not finishes:
         running, finished = tuple(job.pipeline.stages), ()
     must_align = request.type.is_savepoint or drains or full
     now_ms = job.clock()

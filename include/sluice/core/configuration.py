@@ -35,7 +35,10 @@ class DamagedCheckpoint(Enum):
 
 
 class Retention(Enum):
-    """What becomes of the retained checkpoints when the job ends (externalized retention)."""
+    """What becomes of the retained checkpoints when the job ends for good (externalized retention).
+
+    A job that is SUSPENDED keeps them all, as does one that sluice stopped for a person to decide.
+    """
 
     RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
     RETAIN_ON_FAILURE = "RETAIN_ON_FAILURE"
@@ -145,7 +148,8 @@ def is_discarded(
 ) -> bool:
     """Whether a checkpoint goes when the job reaches *ended*; None: when it is subsumed.
 
-    A savepoint is its owner's and never goes.
+    A savepoint is its owner's and never goes.  The matrix has a row for SUSPENDED, as Flink's has,
+    and as in Flink nobody asks for it: ``core/lifecycle.py`` applies it to a final end only.
     """
     if type.is_savepoint:
         return False

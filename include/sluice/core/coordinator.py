@@ -259,7 +259,7 @@ def _on_committed(state: CoordinatorState, event: CheckpointCommitted) -> Transi
     if status is None:
         return Transition(state=after)
     because = f"checkpoint {done.checkpoint_id} was the job's last: it is {status.value}"
-    return end(after, status, event.at_ms, because)
+    return end(after, status, event.at_ms, because, is_final=status.is_globally_terminal)
 
 
 def _status_after(state: CoordinatorState, committed: CompletedCheckpoint) -> JobStatus | None:

@@ -230,12 +230,19 @@ class TablesRecovered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStopped:
-    """A person cancelled or suspended the job, or it failed for good, as ``message`` explains."""
+    """A person cancelled or suspended the job, or sluice gave it up, and ``message`` tells a person
+    why, and how to go on.
+    """
 
     at_ms: int
     generation: Generation
     status: JobStatus
     message: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing of the job is to be resumed."""
+        return self.status.is_globally_terminal and not self.message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,14 @@
 Whatever ends or interrupts the job aborts what is pending and rejects what is queued.  Pending
 checkpoints are a chain, so an aborted one takes along those that continue it.  Flink's
 ExecutionFailureHandler decides of a restart, the discard matrix of CheckpointProperties what goes
-with the job's end.
+with the job's end, if that is final: ``end`` is the one place where anything goes.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import ClaimMode, JobStatus, is_discarded
 from sluice.core.decider import CheckpointRequest
 from sluice.core.events import (
@@ -211,7 +212,7 @@ def on_stopped(state: CoordinatorState, event: JobStopped) -> Transition:
     if state.status.is_globally_terminal or state.status is event.status:
         return ignored(state)
     because = event.message or f"the job was stopped and is {event.status.value}"
-    ended = end(state, event.status, event.at_ms, because)
+    ended = end(state, event.status, event.at_ms, because, is_final=event.is_final)
     return replace(ended, state=replace(ended.state, stopped_because=event.message))
 
 
@@ -291,17 +292,23 @@ def fail_over(state: CoordinatorState, at_ms: int, because: str) -> Transition:
     latest = after.latest_completed
     if latest is not None and not latest.is_committed:
         return replace(aborted, state=replace(after, status=JobStatus.FAILING))
-    ended = end(after, JobStatus.FAILED, at_ms, because)
+    ended = end(after, JobStatus.FAILED, at_ms, because, is_final=True)
     return replace(ended, commands=(*aborted.commands, *ended.commands))
 
 
-def end(state: CoordinatorState, status: JobStatus, at_ms: int, because: str) -> Transition:
-    """Abort what is pending and apply the discard matrix; savepoints are the user's."""
+def end(
+    state: CoordinatorState, status: JobStatus, at_ms: int, because: str, *, is_final: bool
+) -> Transition:
+    """Abort what is pending; at a final end apply the discard matrix, too.
+
+    What can be resumed keeps what it resumes from, whatever its retention (Flink's
+    DefaultCompletedCheckpointStore#shutdown discards at a globally terminal status alone).
+    Savepoints are the user's.
+    """
     aborted = _abort_all(
         state, at_ms, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND, because
     )
-    retention = state.configuration.retention
-    gone = tuple(c for c in state.completed if is_discarded(c.type, retention, status))
+    gone = discarded_at_the_end(state, status) if is_final else ()
     has_lost_base = state.origin is None and any(c.checkpoint_id == state.base for c in gone)
     ended = replace(
         aborted.state,
@@ -313,6 +320,14 @@ def end(state: CoordinatorState, status: JobStatus, at_ms: int, because: str) ->
     )
     discards = (DiscardCompleted(checkpoint=c) for c in gone)
     return Transition(state=ended, commands=(*aborted.commands, *discards))
+
+
+def discarded_at_the_end(
+    state: CoordinatorState, status: JobStatus
+) -> tuple[CompletedCheckpoint, ...]:
+    """The retained checkpoints that go with a final end of that *status*."""
+    retention = state.configuration.retention
+    return tuple(c for c in state.completed if is_discarded(c.type, retention, status))
 
 
 _AS_A_CHILD = CheckpointFailureReason.JOB_FAILOVER_REGION  # Not counted: its parent's failure is.

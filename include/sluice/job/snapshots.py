@@ -64,7 +64,7 @@ def why_not_retained(job: Job, state: CoordinatorState, named: str) -> str:
             f"input discards its checkpoints; 'sluice run {uid} --epochs N' stops after N of them "
             "and keeps them"
         )
-    if state.status.is_terminal:
+    if state.status.is_globally_terminal:
         return (
             f"job {uid!r} has {what}: it is {state.status.value}, and its retention is "
             f"{state.configuration.retention.value}; Checkpointing("

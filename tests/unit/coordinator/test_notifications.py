@@ -29,6 +29,7 @@ from harness.jobs import (
 from sluice.connectors.nexmark.source import NexmarkSource
 from sluice.connectors.staged_files import StagedFiles
 from sluice.connectors.staged_sink import StagedSink
+from sluice.coordinator import notifications
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, watch
 from sluice.coordinator.garbage import collect_garbage
@@ -325,11 +326,11 @@ class Place:
     def __init__(self) -> None:
         self.held: dict[str, int] = {}
         self.told: dict[str, int] = {}
-        self.is_down = False
+        self.down: Exception | None = None
 
     def answer(self) -> None:
-        if self.is_down:
-            raise StoreUnavailable("nobody answers")
+        if self.down is not None:
+            raise self.down
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +435,7 @@ def test_what_a_crash_left_held_the_garbage_collector_lets_go(job: Job, place: P
 def test_a_place_that_is_down_holds_nothing_up_but_the_trigger(job: Job, place: Place) -> None:
     take_checkpoint(job)
     plan = trigger_one(job)
-    place.is_down = True
+    place.down = StoreUnavailable("nobody answers")
 
     fail_checkpoint(job, plan.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "late")
     collect_garbage(job, grace_ms=0)
@@ -442,21 +443,89 @@ def test_a_place_that_is_down_holds_nothing_up_but_the_trigger(job: Job, place: 
     with pytest.raises(StoreUnavailable):
         trigger_one(job)
 
-    place.is_down = False
+    place.down = None
     collect_garbage(job, grace_ms=0)
     assert held(place) == {"1": 10}
 
 
-def test_the_source_is_told_of_what_is_published(job: Job, place: Place) -> None:
+ANY_ERROR = (
+    StoreUnavailable("nobody answers"),
+    LookupError("no such group"),
+    TimeoutError("too slow"),
+    AssertionError("a source of the user's"),
+)
+
+
+@pytest.mark.parametrize("error", ANY_ERROR, ids=lambda error: type(error).__name__)
+def test_the_source_is_told_of_what_is_published_and_may_raise_anything(
+    job: Job, place: Place, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
     take_checkpoint(job)
     assert place.told == {"sluice-auctions-events": 10}
 
     plan = complete_one(job)
-    place.is_down = True
+    place.down = error
     commit(job, plan.checkpoint_id)
 
     assert place.told == {"sluice-auctions-events": 10}
     assert job.state().completed[-1].is_committed
+    assert f"source was not told of the checkpoint source=events: {error}" in caplog.text
+    place.down = None
+    assert take_checkpoint(job) == 3
+
+
+@pytest.mark.parametrize("error", ANY_ERROR, ids=lambda error: type(error).__name__)
+def test_a_place_that_lets_nothing_go_stops_neither_a_commit_nor_an_abort(
+    place: Place, error: Exception
+) -> None:
+    pipeline = a_pipeline(num_retained=1, tolerable_failed_checkpoints=1)
+    replace_source(pipeline, partial(HoldingSource, place=place))
+    job = a_running_job(pipeline)
+    take_checkpoint(job)
+    second = complete_one(job)
+    place.down = error
+
+    commit(job, second.checkpoint_id)
+    collect_garbage(job, grace_ms=0)
+    place.down = None
+    third = trigger_one(job)
+    place.down = error
+    state = fail_checkpoint(job, third.checkpoint_id, Reason.CHECKPOINT_EXPIRED, "late")
+
+    assert (state.status, state.pending, state.discarding) == (JobStatus.RUNNING, (), ())
+    place.down = None
+    collect_garbage(job, grace_ms=0)
+    assert held(place) == {"2": 20}
+
+
+def test_a_source_that_hangs_when_it_is_told_holds_nothing_up(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(notifications, "LISTENER_TIMEOUT", timedelta(milliseconds=20))
+    monkeypatch.setattr(HoldingSource, "notify_complete", lambda *_: never.wait())
+
+    take_checkpoint(job)
+    never.set()
+
+    assert job.state().completed[-1].is_committed
+    assert "source=events: it did not return within 0.02 s" in caplog.text
+
+
+def test_a_source_that_cannot_be_opened_when_it_is_published_stops_nothing(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = complete_one(job)
+
+    def breaks(*_: object) -> NexmarkSource:
+        raise LookupError("its module is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Opening, "open", breaks)
+        commit(job, plan.checkpoint_id)
+
+    assert job.state().completed[-1].is_committed
+    assert take_checkpoint(job) == 2
 
 
 def test_a_savepoint_that_is_made_of_another_one_holds_the_same_position(
@@ -472,7 +541,7 @@ def test_a_savepoint_that_is_made_of_another_one_holds_the_same_position(
 
 def test_a_place_that_does_not_answer_keeps_it_from_becoming_one(job: Job, place: Place) -> None:
     a_savepoint(job)
-    place.is_down = True
+    place.down = StoreUnavailable("nobody answers")
 
     with pytest.raises(StoreUnavailable, match="nobody answers"):
         SavepointWriter.from_existing_savepoint(job, "mine").write("copy")

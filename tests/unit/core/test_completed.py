@@ -163,8 +163,8 @@ def test_in_flight_data_is_dropped_and_nothing_else() -> None:
 
 ENDS = (JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED)
 DISCARDS = {
-    Retention.NEVER_RETAIN_AFTER_TERMINATION: (True, True, True),
-    Retention.RETAIN_ON_FAILURE: (True, False, True),
+    Retention.NEVER_RETAIN_AFTER_TERMINATION: (True, True, False),
+    Retention.RETAIN_ON_FAILURE: (True, False, False),
     Retention.RETAIN_ON_CANCELLATION: (False, False, False),
 }
 
@@ -179,7 +179,7 @@ def a_store_of(retention: Retention) -> CoordinatorState:
     ("retention", "status", "discards"),
     [(r, s, d) for r, row in DISCARDS.items() for s, d in zip(ENDS, row, strict=True)],
 )
-def test_the_end_of_the_job_discards_as_its_retention_says_but_never_a_savepoint(
+def test_a_final_end_of_the_job_discards_as_its_retention_says_but_never_a_savepoint(
     retention: Retention, status: JobStatus, discards: bool
 ) -> None:
     state = a_store_of(retention)
@@ -194,13 +194,46 @@ def test_the_end_of_the_job_discards_as_its_retention_says_but_never_a_savepoint
     assert after_.base == (None if discards else 2)
 
 
-def test_a_suspended_job_that_is_canceled_is_judged_anew() -> None:
-    state = a_store_of(Retention.RETAIN_ON_CANCELLATION)
+@pytest.mark.parametrize("retention", Retention)
+def test_a_job_that_waits_for_a_person_keeps_what_he_can_go_on_from(retention: Retention) -> None:
+    """Sluice gave it up, and told him where it can go on."""
+    state = a_store_of(retention)
+    because = "checkpoint 2 is damaged; checkpoint 1 is whole"
+
+    transition = step(state, replace(stopped(JobStatus.FAILED), message=because))
+
+    assert transition.commands == ()
+    assert transition.state.completed == state.completed
+    assert transition.state.base == 2
+    assert transition.state.stopped_because == because
+
+
+@pytest.mark.parametrize("retention", Retention)
+def test_a_stop_with_a_savepoint_leaves_the_checkpoints_before_it(retention: Retention) -> None:
+    suspends = CheckpointType.SAVEPOINT_SUSPEND
+
+    state = after(a_store_of(retention), *a_checkpoint(3, parent=2, type=suspends, savepoint="s"))
+
+    assert (state.status, ids_of(state.completed)) == (JobStatus.SUSPENDED, [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("retention", "kept"),
+    [
+        (Retention.RETAIN_ON_CANCELLATION, [1, 2]),
+        (Retention.NEVER_RETAIN_AFTER_TERMINATION, [1]),
+    ],
+)
+def test_a_suspended_job_that_is_canceled_is_judged_anew(
+    retention: Retention, kept: list[int]
+) -> None:
+    state = a_store_of(retention)
 
     suspended = after(state, stopped(JobStatus.SUSPENDED))
     canceled = after(suspended, stopped(JobStatus.CANCELED))
 
-    assert suspended.completed == canceled.completed == state.completed
+    assert suspended.completed == state.completed
+    assert ids_of(canceled.completed) == kept
 
 
 def test_the_origin_of_a_job_is_not_lost_with_its_checkpoints() -> None:
