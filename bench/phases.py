@@ -152,12 +152,13 @@ def _measure(told: argparse.Namespace, root: str, endpoint: str) -> list[dict[st
 
 
 def _epoch(job: Job, driver: object) -> dict[str, float]:
+    from sluice.coordinator.trigger import Triggered
     from sluice.local.driver import EpochDriver
     from sluice.surface.checkpoints import details
 
     assert isinstance(driver, EpochDriver)
     began = time.monotonic()
-    assert driver.begin(drain=False), "there is more to read"
+    assert isinstance(driver.begin(drain=False), Triggered), "there is more to read"
     triggered = time.monotonic()
     epoch = driver.end_oldest()
     ended = time.monotonic()

@@ -16,6 +16,7 @@ from sluice.core.events import (
     HooksRestored,
     JobFailed,
     JournalRepaired,
+    RequestWithdrawn,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -49,6 +50,10 @@ def trigger_failed(
     return TriggerFailed(
         generation=Generation(generation), at_ms=at_ms, request=request, reason=reason, message="no"
     )
+
+
+def withdrawn(request: CheckpointRequest, *, generation: int = 1) -> Event:
+    return RequestWithdrawn(generation=Generation(generation), at_ms=2_000, request=request)
 
 
 def timed_out(*stages: str, checkpoint_id: int = 1, generation: int = 1) -> Event:

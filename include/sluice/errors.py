@@ -9,7 +9,8 @@
     ├── RestoreError          there is nothing to restore, or something it needs is missing
     ├── TableMismatch         a table does not show what the job continues: a person decides
     ├── CheckpointDeclined    a subtask cannot take part in this checkpoint: perhaps in the next one
-    ├── StageFailed           a stage's execution attempt failed: the job fails over
+    ├── CheckpointFailure     a checkpoint was refused, or could not be completed
+    │   └── StageFailed       a stage's execution attempt failed: the job fails over
     ├── NotYetAcknowledged    nothing failed: a stage that is waited for still runs; ask again
     └── StoreUnavailable      the store could not answer: retry
         └── ObjectVanished    an object was deleted between two requests
@@ -85,11 +86,34 @@ class CheckpointDeclined(SluiceError):
         self.reason = reason
 
 
-class StageFailed(SluiceError):
-    """A stage's execution attempt failed; the message names the stage, and ends with ``cause``.
+class CheckpointFailure(SluiceError):
+    """A checkpoint was not triggered, or failed; the message ends with ``cause``.
 
-    ``is_transient``: the cause may pass, and the same call succeed later.  ``is_declined``: a
-    subtask declined the checkpoint, which ends the checkpoint, and not yet the job.
+    ``stage`` is the one that failed, if one did.  ``is_transient``: the cause may pass, and the
+    same call succeed later.  ``is_refused``: there is no checkpoint, and none failed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        stage: str = "",
+        cause: str = "",
+        is_transient: bool = False,
+        is_refused: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.cause = cause or message
+        self.is_transient = is_transient
+        self.is_refused = is_refused
+
+
+class StageFailed(CheckpointFailure):
+    """A stage's execution attempt failed; the message names the stage.
+
+    ``is_declined``: a subtask declined the checkpoint, which ends the checkpoint, and not yet the
+    job.
     """
 
     def __init__(
@@ -101,10 +125,7 @@ class StageFailed(SluiceError):
         is_transient: bool = False,
         is_declined: bool = False,
     ) -> None:
-        super().__init__(message)
-        self.stage = stage
-        self.cause = cause or message
-        self.is_transient = is_transient
+        super().__init__(message, stage=stage, cause=cause, is_transient=is_transient)
         self.is_declined = is_declined
 
 

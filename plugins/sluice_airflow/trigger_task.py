@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never, assert_never
 
 from airflow.sdk.exceptions import (
     AirflowFailException,
@@ -23,6 +23,7 @@ from airflow.sdk.exceptions import (
 )
 
 from sluice.core.configuration import JobStatus
+from sluice.core.failures import page_of
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
 from sluice.declaration.checkpointing import milliseconds
 from sluice.declaration.schedules import OnAsset
@@ -38,12 +39,13 @@ from sluice_airflow.forms import (
 from sluice_airflow.notes import note, switch_off_if_ended
 from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, TaskSummary, name_for_notes
 from sluice_airflow.runs import cause_of, pending_of, run_of
+from sluice_airflow.stats import emit_stats
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.coordinator.planning import Barriers
-    from sluice.coordinator.trigger import NotTriggered, Triggered
+    from sluice.coordinator.trigger import NotDue, NotRunning, NotTriggered, Refused, Triggered
     from sluice.core.pending import PendingCheckpoint
     from sluice.core.plan import CheckpointPlan
     from sluice.job.job import Job
@@ -60,11 +62,13 @@ REQUEST = "request"  # In the configuration of a run that ``start_runs`` started
 
 
 class TriggerOperator(CheckpointOperator):
-    """Triggers a checkpoint.  Submits the job if necessary; a dropped request skips the run."""
+    """Triggers a checkpoint.  Submits the job if necessary.
+
+    The run is skipped where nothing is to be done: nothing is there, it is too early, or the job
+    does not run.  It fails where somebody refused.
+    """
 
     def act(self, job: Job, context: Context) -> TaskSummary:
-        from sluice.coordinator.trigger import NotTriggered
-
         cause = cause_of(context["ti"])
         state = job.state()
         given = given_params(self.pipeline, context["params"])
@@ -77,14 +81,7 @@ class TriggerOperator(CheckpointOperator):
             log.info("checkpoint adopted checkpoint_id=%d", pending.checkpoint_id)
             note(context, triggered_note(pending, pending.savepoint_name))
             return {"checkpoint_id": pending.checkpoint_id, "records": pending.records}
-        outcome = self.request(job, cause, context)
-        if isinstance(outcome, NotTriggered):
-            reason = explain(outcome)
-            note(context, f"skipped: {reason}")
-            if outcome.reason is not None:  # Without one there was nothing new.
-                switch_off_if_ended(context, self.pipeline, job.state().status)
-            raise AirflowSkipException(reason)
-        plan = outcome.plan
+        plan = self._plan_of(job, self.request(job, cause, context), context)
         pending = pending_of(job.state(), cause) if plan.type.is_savepoint else None
         note(context, triggered_note(plan, None if pending is None else pending.savepoint_name))
         return {
@@ -94,16 +91,46 @@ class TriggerOperator(CheckpointOperator):
             "type": plan.type.value,
         }
 
+    def _plan_of(
+        self, job: Job, outcome: Triggered | NotTriggered, context: Context
+    ) -> CheckpointPlan:
+        """The plan of the checkpoint that was triggered.
+
+        Raises:
+            AirflowSkipException: there is nothing to do.
+            AirflowFailException: somebody refused.
+        """
+        from sluice.coordinator.planning import NothingToDo
+        from sluice.coordinator.trigger import NotDue, NotRunning, Refused, Triggered
+
+        match outcome:
+            case Triggered(plan=plan):
+                return plan
+            case NothingToDo(message=message):
+                return _skip(context, message)
+            case NotDue():
+                return _skip(context, explain(outcome))
+            case NotRunning():
+                switch_off_if_ended(context, self.pipeline, job.state().status)
+                return _skip(context, explain(outcome))
+            case Refused(reason=reason):
+                refusal = explain(outcome)
+                note(context, f"no checkpoint was triggered: {refusal}; see {page_of(reason)}")
+                emit_stats(job)
+                raise AirflowFailException(f"no checkpoint was triggered: {refusal}")
+            case _:
+                assert_never(outcome)
+
     def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
         """Request a checkpoint.  A manual run ignores the minimum pause, and may be empty, as may
         one that the user's asset event started, and the first of all.
         """
-        from sluice.coordinator.trigger import NotTriggered
+        from sluice.coordinator.planning import NothingToDo
 
         run_type = context["dag_run"].run_type
         rest_s = self._rest_of_interval_s(job) if run_type == "asset_triggered" else 0.0
         if rest_s > LONGEST_REST_S:  # An event that came twice.
-            return NotTriggered(reason=None, message=f"the interval lasts {rest_s:.0f} s more")
+            return NothingToDo(message=f"the interval lasts {rest_s:.0f} s more")
         if rest_s > 0:
             time.sleep(rest_s)
         request = partial(
@@ -115,8 +142,9 @@ class TriggerOperator(CheckpointOperator):
             barriers=barriers_of(context.get("triggering_asset_events") or {}),
         )
         outcome = request(is_periodic=run_type in PERIODIC_RUN_TYPES)
-        found_nothing = isinstance(outcome, NotTriggered) and outcome.reason is None
-        return request(is_periodic=False) if found_nothing and self._may_be_empty(job) else outcome
+        if isinstance(outcome, NothingToDo) and self._may_be_empty(job):
+            return request(is_periodic=False)
+        return outcome
 
     def _may_be_empty(self, job: Job) -> bool:
         """An event of the user's asset gets its checkpoint, and so does the run that submits a job:
@@ -186,10 +214,13 @@ def triggered_note(checkpoint: CheckpointPlan | PendingCheckpoint, savepoint: st
     return f"{subject} triggered at {at:%H:%M:%S} UTC, {checkpoint.records:,} records"
 
 
-def explain(refusal: NotTriggered) -> str:
-    if refusal.reason is None:
-        return refusal.message
-    return f"{refusal.reason.value}: {refusal.message}"
+def _skip(context: Context, reason: str) -> Never:
+    note(context, f"skipped: {reason}")
+    raise AirflowSkipException(reason)
+
+
+def explain(outcome: NotDue | NotRunning | Refused) -> str:
+    return f"{outcome.reason.value}: {outcome.message}"
 
 
 def barriers_of(events: Mapping[Any, Iterable[Any]]) -> Barriers:
@@ -222,8 +253,9 @@ class TriggerSavepointOperator(TriggerOperator):
     """Triggers a savepoint, after pending checkpoints; with ``stop`` it suspends the job."""
 
     def request(self, job: Job, cause: str, context: Context) -> Triggered | NotTriggered:
+        from sluice.coordinator.planning import NothingToDo
         from sluice.coordinator.savepoints import require_outside
-        from sluice.coordinator.trigger import NotTriggered
+        from sluice.coordinator.trigger import Triggered
 
         params = context["params"]
         if params.get(REQUEST):
@@ -241,11 +273,13 @@ class TriggerSavepointOperator(TriggerOperator):
             is_forced=params.get("forced", False),
             is_periodic=False,
         )
-        if isinstance(outcome, NotTriggered):
-            reason = f"savepoint {name!r}: {explain(outcome)}"
-            note(context, reason)
-            raise AirflowFailException(reason)
-        return outcome
+        if isinstance(outcome, Triggered):
+            return outcome
+        # A request that is not periodic has always something to do.
+        because = outcome.message if isinstance(outcome, NothingToDo) else explain(outcome)
+        reason = f"savepoint {name!r}: {because}"
+        note(context, reason)
+        raise AirflowFailException(reason)
 
 
 def savepoint_name(context: Context) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.ids import CheckpointId
 from sluice.declaration.checkpointing import no_restart
 from sluice.declaration.params import param
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import StageFailed
 from sluice.sources import Nexmark
 from sluice_airflow.acts import AbortOperator, RestartOperator, abort_on_failure
@@ -155,6 +157,60 @@ def test_a_concurrent_checkpoint_is_finalized_after_the_one_it_continues(
 
     assert [one["checkpoint_id"] for one in order] == [1, 2]
     assert [c.is_committed for c in a_job(root).state().completed] == [True, False]
+
+
+def a_hooked_pipeline(breaks: Callable[[], bool]) -> Pipeline:
+    def raises(checkpoint_id: int, timestamp_ms: int) -> None:
+        if breaks():
+            raise LookupError("no flags")
+
+    pipeline = a_pipeline()
+    pipeline.hook("flags", trigger=raises, restore=lambda checkpoint_id, state: None)
+    return pipeline
+
+
+def test_a_trigger_that_somebody_refuses_fails_the_run_and_its_note_has_the_cause(
+    root: str, spark: StandInSpark
+) -> None:
+    """A run that is skipped has nothing to do."""
+    broken = [True]
+    pipeline = a_hooked_pipeline(lambda: broken[0])
+    context = a_context()
+
+    for n in (1, 2):
+        with pytest.raises(AirflowFailException, match="no checkpoint was triggered: TRIGGER_CHEC"):
+            TriggerOperator(task_id="act", pipeline=pipeline).execute(context)
+        assert a_job(root).state().num_unsuccessful_triggers == n
+
+    reason = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+    assert context["ti"].notes[-1] == (
+        "no checkpoint was triggered: TRIGGER_CHECKPOINT_FAILURE: master hook 'flags' failed: no "
+        f"flags; see {page_of(reason)}"
+    )
+    assert abort(states={"trigger": "failed"}) == "RUNNING"
+    broken[0] = False
+    assert execute(TriggerOperator, pipeline=pipeline)["checkpoint_id"] == 1
+    assert a_job(root).state().num_unsuccessful_triggers == 0
+
+
+def test_an_error_of_the_users_source_fails_the_run_and_is_journaled(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger()
+    complete("run-1")
+
+    def raises(*_: object) -> None:
+        raise LookupError("no such partition")
+
+    monkeypatch.setattr("sluice.coordinator.trigger.make_plan", raises)
+    context = a_context(run_id="run-2")
+    with pytest.raises(LookupError):
+        TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(context)
+
+    (refused,) = a_job(root).state().unsuccessful_triggers
+    assert refused.message.endswith("LookupError: no such partition")
+    assert refused.cause == "airflow:demo/run-2"
+    assert context["ti"].notes == ["trigger failed: LookupError: no such partition"]
 
 
 def test_a_stopped_job_skips_the_run(root: str) -> None:

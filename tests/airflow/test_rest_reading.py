@@ -94,6 +94,7 @@ def test_the_history_has_flinks_fields_and_comes_in_pages(viewer: Api, job: Job)
 
     assert newest["counts"] == {
         "restored": 0, "total": 3, "in_progress": 0, "completed": 2, "failed": 1,
+        "unsuccessful_triggers": 0,
     }  # fmt: skip
     assert newest["summary"]["state_size"].keys() == {
         "min", "max", "avg", "p50", "p90", "p95", "p99", "p999",

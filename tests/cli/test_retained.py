@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.jobs import a_pipeline, a_running_job, trigger_one
+from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.restore import restore, stop
+from sluice.coordinator.trigger import trigger
 from sluice.core.configuration import JobStatus, Retention
 from sluice.core.failures import FAILURE_REASONS, CheckpointFailureReason
 from sluice.core.ids import CheckpointId
@@ -83,6 +84,37 @@ def test_a_failed_checkpoint_is_one_line_of_the_list(job: Job, sluice: Sluice) -
     assert [line.split()[0] for line in lines[1:]] == ["id", "1", "2"]
     assert max(map(len, lines[1:])) <= 80
     assert "CHECKPOINT_EXP" in lines[2]
+
+
+def test_a_refused_trigger_is_a_line_of_the_list_at_its_time(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    broken = set[int]()
+
+    def refuses(checkpoint_id: int, timestamp_ms: int) -> None:
+        if checkpoint_id in broken:
+            raise LookupError("no flags")
+
+    pipeline = a_pipeline()
+    pipeline.hook("flags", trigger=refuses, restore=lambda checkpoint_id, state: None)
+    job = a_running_job(pipeline, clock=clock)
+    monkeypatch.setenv("SLUICE_ROOT", job.store.root)
+    for is_refused in (False, True, False):
+        broken = {2} if is_refused else set()
+        clock.advance(1_000)
+        trigger(job) if is_refused else take_checkpoint(job)
+
+    listed = sluice("checkpoints", "list", "auctions")
+    failed = sluice("checkpoints", "list", "auctions", "--status", "FAILED", "--json").json
+
+    lines = listed.out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["id", "1", "-", "2"]
+    assert "TRIGGER_CHECK" in lines[3]
+    assert "what the reasons mean" in listed.err
+    assert [(one["id"], one["reason"], one["message"]) for one in failed] == [
+        (-1, "TRIGGER_CHECKPOINT_FAILURE", "master hook 'flags' failed: no flags")
+    ]
 
 
 def test_a_list_with_a_failure_names_the_page_about_failures(job: Job, sluice: Sluice) -> None:

@@ -17,6 +17,7 @@ from harness.jobs import a_job
 from sluice.core.events import HooksRestored, JobRestored, Verdict
 from sluice.core.ids import Generation
 from sluice.errors import ProtocolViolation, StoreUnavailable
+from sluice.protocol.records import FORMAT_VERSION
 from sluice.store.journal import (
     FIRST_S,
     KEPT_ENTRIES,
@@ -260,7 +261,11 @@ def append_one(store: ObjectStore) -> object:
 @pytest.mark.parametrize(
     ("found", "replaced", "message"),
     [
-        (b'"version":7', b'"version":99', "000000000002 has format version 99; this version of sl"),
+        (
+            b'"version":%d' % FORMAT_VERSION,
+            b'"version":99',
+            "000000000002 has format version 99; this version of sl",
+        ),
         (b'"JobRestored"', b'"JobTeleported"', "an event 'JobTeleported' that this version of sl"),
         (b'"journal entry"', b'"plan"', "000000000002 is a plan, not a journal entry"),
         (b'"author"', b'"editor"', "000000000002 cannot be read as EntryBody"),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import watch
+from sluice.coordinator.planning import NothingToDo
 from sluice.coordinator.publication import commit
 from sluice.coordinator.requests import resume
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import TableConsent, configure, submit
-from sluice.coordinator.trigger import NotTriggered, Triggered, trigger
+from sluice.coordinator.trigger import NotDue, Triggered, trigger
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import NO_GENERATION
@@ -23,7 +24,7 @@ from tests.simulation.spark_jobs import run_stages
 from tests.simulation.world import World
 
 MAX_ROUNDS = 6
-PAUSED = NotTriggered(reason=CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN, message="")
+PAUSED = NotDue(reason=CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN, message="")
 
 
 def settle(world: World) -> None:
@@ -126,7 +127,7 @@ def _takes_a_checkpoint(world: World) -> None:
 def _takes_what_is_asked_for(world: World) -> None:
     """A checkpoint, also while the job is paused; a periodic one is none then."""
     outcome = trigger(world.job) if world.head.timing.is_paused else PAUSED
-    if not (isinstance(outcome, NotTriggered) and outcome.reason is PAUSED.reason):
+    if not (isinstance(outcome, NotDue) and outcome.reason is PAUSED.reason):
         raise Broken(0, "a paused job takes a periodic checkpoint", str(outcome))
     _takes_a_checkpoint(world)
 
@@ -140,7 +141,7 @@ def _goes_on_when_resumed(world: World) -> None:
     outcome = trigger(world.job)
     if isinstance(outcome, Triggered):
         _carries_out(world, outcome.plan)
-    elif not isinstance(outcome, NotTriggered) or outcome.reason is not None:
+    elif not isinstance(outcome, NothingToDo):
         raise Broken(0, "a resumed job takes no periodic checkpoint", str(outcome))
 
 

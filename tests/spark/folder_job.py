@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline, Stream
@@ -125,7 +126,7 @@ def completed_epochs(job: Job, spark: SparkSession, *, drain: bool) -> list[Chec
     """The checkpoints of all that there is to read now."""
     completed = []
     with EpochDriver(job, spark) as driver:
-        while driver.begin(drain=drain):
+        while isinstance(driver.begin(drain=drain), Triggered):
             epoch = driver.end_oldest()
             assert epoch.completed is not None, epoch.failure
             completed.append(job.metadata(epoch.completed.checkpoint_id))

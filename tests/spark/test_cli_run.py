@@ -92,3 +92,54 @@ def test_a_run_that_fails_for_ever_stops_with_one_sentence_and_a_log(tmp_path: P
         f"error: {refusal}: pipelines/clicks.py line 10: {cause}",
     ]
     assert "org.apache.spark" in log.read_text()
+
+
+REFUSING = """
+import os
+
+from sluice import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing, Retention
+from sluice.declaration.pipeline import Pipeline
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+
+def refuses(checkpoint_id, timestamp_ms):
+    if checkpoint_id >= 2 and "MENDED" not in os.environ:
+        raise LookupError("no flags")
+
+
+never = Retention.NEVER_RETAIN_AFTER_TERMINATION
+pipeline = Pipeline("clicks", checkpointing=Checkpointing(externalized_checkpoint_retention=never))
+pipeline.hook("flags", trigger=refuses, restore=lambda checkpoint_id, state: None)
+files = Files("clicks.jsonl", format="json", schema="name string")
+counted = pipeline.source("clicks", files).key_by("name").aggregate("counted", n=agg.count())
+counted.sink("out", FilesTable(upsert_key=("name",)))
+"""
+
+
+def test_a_refused_checkpoint_is_not_the_end_of_the_input(tmp_path: Path) -> None:
+    package = tmp_path / "pipelines"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "clicks.py").write_text(REFUSING)
+    lines = [json.dumps({"name": name}) for name in ("ann", "bob", "ann", "cid")]
+    (tmp_path / "clicks.jsonl").write_text("\n".join(lines) + "\n")
+    command = ["clicks", "--parallelism", "1", "--max-records-per-epoch", "2"]
+    command += ["--output", "out.json", "--json"]
+
+    refused = run(tmp_path, *command)
+    written_when_refused = (tmp_path / "out.json").exists()
+    mended = run(tmp_path, *command, MENDED="1")
+
+    assert (refused.returncode, refused.stdout, written_when_refused) == (1, "", False)
+    assert refused.stderr.endswith(
+        "TRIGGER_CHECKPOINT_FAILURE: master hook 'flags' failed: no flags\n"
+    )
+    assert "is SUSPENDED; mend it and run it again, and it goes on from checkpoint 1" in (
+        refused.stderr
+    )
+    assert mended.returncode == 0, mended.stderr
+    rows = json.loads((tmp_path / "out.json").read_text())
+    assert {(row["name"], row["n"]) for row in rows} == {("ann", 2), ("bob", 1), ("cid", 1)}
+    assert json.loads(mended.stdout)["status"] == "FINISHED"

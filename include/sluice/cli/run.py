@@ -40,9 +40,10 @@ from sluice.coordinator.restore import restore, stop
 from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.submission import TableConsent, check_sources, configure, submit
 from sluice.core.configuration import JobConfiguration, JobStatus
+from sluice.core.failures import UNKNOWN_CHECKPOINT_ID
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration.pipeline import Pipeline, side_outputs
-from sluice.errors import ConfigurationError, SluiceError, StageFailed
+from sluice.errors import CheckpointFailure, ConfigurationError, SluiceError
 from sluice.job.job import Job, verify_store
 from sluice.job.places import has_result_table, open_result_table, open_side_table
 from sluice.spark.jvm import find_java
@@ -138,7 +139,8 @@ def run(
 
     Parameters of the pipeline are options, too: --input FILE.  A run that was interrupted goes on
     from its latest completed checkpoint; one that ended starts anew.  One that fails twice for the
-    same reason stops, and says the cause last; mend it and run it again.
+    same reason, or whose checkpoint is refused twice for one, stops with exit code 1, and says the
+    cause last; mend it and run it again.  --output is written only when all went well.
     """
     from sluice.local.driver import run_epochs
 
@@ -356,7 +358,13 @@ def summarize(
     if output is not None and result is not None:
         write_result(result, output)
     sides = {uid: open_side_table(job, uid).row_count() for uid in side_outputs(job.pipeline)}
-    records = [record for record in history(job) if record.id >= first_id]
+    began_ms = job.clock() - round((time.monotonic() - started) * 1000)
+    records = [
+        record
+        for record in history(job)
+        if record.id >= first_id
+        or (record.id == UNKNOWN_CHECKPOINT_ID and record.triggered_at_ms >= began_ms)
+    ]
     summary = RunSummary(
         pipeline=job.pipeline.uid,
         status=status.value,
@@ -475,9 +483,9 @@ def _handlers(path: Path) -> list[logging.Handler]:
 
 def _naming(path: Path, error: Exception) -> SluiceError:
     match error:
-        case StageFailed(cause=cause):
+        case CheckpointFailure(cause=cause):
             place = str(error).removesuffix(cause).rstrip(": ")
-            return StageFailed(f"{place} (trace: {path}): {cause}", cause=cause)
+            return CheckpointFailure(f"{place} (trace: {path}): {cause}", cause=cause)
         case SluiceError():
             path.unlink(missing_ok=True)  # It says everything that there is to say.
             return error

@@ -28,7 +28,7 @@ from sluice.cli.options import (
 )
 from sluice.coordinator.garbage import find_orphans
 from sluice.coordinator.savepoints import savepoint_names
-from sluice.core.failures import FAILURE_REASONS
+from sluice.core.failures import FAILURE_REASONS, UNKNOWN_CHECKPOINT_ID
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.project import load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
@@ -159,7 +159,7 @@ def checkpoint_table(
 
 def _checkpoint_cells(record: CheckpointRecord) -> list[str]:
     return [
-        str(record.id),
+        "-" if record.id == UNKNOWN_CHECKPOINT_ID else str(record.id),
         record.type,
         "discarded" if record.discarded else record.status,
         f"{record.records:,}",

@@ -13,6 +13,7 @@ memory of the last time.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from sluice.core.events import (
     DeclineReceived,
     Verdict,
 )
-from sluice.core.failures import CheckpointFailureReason, root_cause
+from sluice.core.failures import Cause, CheckpointFailureReason, root_cause
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import FIRST_ATTEMPT, PendingCheckpoint
 from sluice.core.restoring import Latest
@@ -96,6 +97,11 @@ def fail_checkpoint(
             checkpoint_id, failed.reason.value, cause, transition.state.status.value,
         )  # fmt: skip
     return transition.state
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The root cause of *error*, which was raised in this process, whoever raised it."""
+    return root_cause("".join(traceback.format_exception(error)))
 
 
 def _is_current(pending: PendingCheckpoint, stage: str, attempt: int) -> bool:

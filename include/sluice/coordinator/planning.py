@@ -18,7 +18,6 @@ from sluice.coordinator.requests import timeout_ms
 from sluice.core.configuration import CheckpointType, ClaimMode
 from sluice.core.decider import CheckpointRequest
 from sluice.core.event_time import MAX_WATERMARK, with_idleness
-from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.plan import CheckpointPlan, Slice, SourceCut, TaskPlan
@@ -47,16 +46,22 @@ Barriers: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoPlan:
-    """``reason`` is None when there is nothing to do."""
+class NothingToDo:
+    """A periodic checkpoint would read nothing, as nothing is there."""
 
-    reason: CheckpointFailureReason | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookFailed:
+    """A master hook refused the checkpoint."""
+
     message: str
 
 
 def make_plan(
     job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
-) -> CheckpointPlan | NoPlan:
+) -> CheckpointPlan | NothingToDo:
     """What the checkpoint that *request* asks for will do; nothing is written yet.
 
     *barriers* are those that were decided elsewhere.
@@ -104,7 +109,7 @@ def make_plan(
     )
     is_idle = plan.records == 0 and not (drains or full or has_rows_in_flight(job, lineage))
     if request.is_periodic and is_idle:
-        return NoPlan(reason=None, message="no new records since the last checkpoint")
+        return NothingToDo(message="no new records since the last checkpoint")
     return plan
 
 
@@ -317,7 +322,7 @@ def has_rows_in_flight(job: Job, lineage: Lineage) -> bool:
     )
 
 
-def call_pre_barrier_hooks(job: Job, state: CoordinatorState) -> NoPlan | None:
+def call_pre_barrier_hooks(job: Job, state: CoordinatorState) -> HookFailed | None:
     """Call the hooks that are due before the barrier is cut; if one fails, there is no plan."""
     for hook in job.pipeline.hooks.values():
         if hook.prepare_snapshot_pre_barrier is None:
@@ -330,7 +335,9 @@ def call_pre_barrier_hooks(job: Job, state: CoordinatorState) -> NoPlan | None:
     return None
 
 
-def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> CheckpointPlan | NoPlan:
+def pin_outside(
+    job: Job, state: CoordinatorState, plan: CheckpointPlan
+) -> CheckpointPlan | HookFailed:
     """Pin the sources and trigger the master hooks under this checkpoint id, in that order.
 
     A table source is pinned as of this barrier; an unchanged one keeps its segment, unless that is
@@ -360,7 +367,7 @@ def pin_outside(job: Job, state: CoordinatorState, plan: CheckpointPlan) -> Chec
     return replace(plan, sources=cuts, master_states=answers)
 
 
-def _hook_failed(uid: str, checkpoint_id: CheckpointId, error: Exception) -> NoPlan:
+def _hook_failed(uid: str, checkpoint_id: CheckpointId, error: Exception) -> HookFailed:
     message = f"master hook {uid!r} failed: {error}"
     log.warning("no checkpoint checkpoint_id=%d: %s", checkpoint_id, message)
-    return NoPlan(reason=CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, message=message)
+    return HookFailed(message=message)

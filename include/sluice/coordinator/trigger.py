@@ -1,16 +1,23 @@
-"""Trigger: decide, resolve the barrier, write the plan, journal it.  The checkpoint is pending."""
+"""Trigger: decide, resolve the barrier, write the plan, journal it.  The checkpoint is pending.
+
+The answer is one of six, and callers tell them apart: nothing was read because nothing is there, or
+because it is too early, or because the job does not run, or because somebody refused.  A refused
+trigger is journaled with its cause, whether it is answered or raised.
+"""
 
 from __future__ import annotations
 
 import logging
 import uuid
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from sluice.coordinator.duties import resume
+from sluice.coordinator.failure import cause_of
 from sluice.coordinator.planning import (
     Barriers,
-    NoPlan,
+    HookFailed,
+    NothingToDo,
     call_pre_barrier_hooks,
     make_plan,
     pin_outside,
@@ -21,13 +28,25 @@ from sluice.coordinator.restore_plan import fail_over_if_damaged
 from sluice.coordinator.savepoints import require_free_name
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.decider import CheckpointRequest
-from sluice.core.events import CheckpointRequested, CheckpointTriggered, TriggerFailed, Verdict
-from sluice.core.failures import CheckpointFailureReason
+from sluice.core.events import (
+    CheckpointRequested,
+    CheckpointTriggered,
+    RequestWithdrawn,
+    TriggerFailed,
+    Verdict,
+)
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan, journaled
 from sluice.core.requests import Admission, Examination, adopted, examine
 from sluice.core.state import CoordinatorState
-from sluice.errors import ProtocolViolation, RestoreError, SluiceError, StoreUnavailable
+from sluice.errors import (
+    FencedError,
+    ProtocolViolation,
+    RestoreError,
+    SluiceError,
+    StoreUnavailable,
+)
 from sluice.job.job import Job
 from sluice.protocol.records import encode_plan
 from sluice.store.journal import Head
@@ -55,17 +74,34 @@ class Queued:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotTriggered:
-    """The request was dropped; ``reason`` is None when there was nothing to do.
+class NotDue:
+    """A periodic request that came too early, or while checkpointing is paused.
 
-    ``retry_in_ms`` says when a periodic one may be repeated.
+    It may be repeated after ``retry_in_ms``.
     """
 
-    reason: CheckpointFailureReason | None
+    reason: Reason
     message: str
     retry_in_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRunning:
+    """The job is not RUNNING, or was not for a while as the request waited."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Somebody refused: a hook, or the request decider.  It is journaled, and counted."""
+
+    reason: Reason
+    message: str
+
+
+NotTriggered: TypeAlias = NothingToDo | NotDue | NotRunning | Refused
 TriggerOutcome: TypeAlias = Triggered | Queued | NotTriggered
 
 
@@ -91,9 +127,13 @@ def trigger(
     A caller that asks for a checkpoint can also run one: a queued request that awaits a host, and
     is due, is taken up instead of this one.
 
+    Whatever is raised while the job is RUNNING is journaled first, as a refused trigger.
+
     Raises:
         ConfigurationError: a source cannot be read as declared, or the savepoint exists.
         RestoreError: the checkpoint that the epoch continues is gone.
+        TableMismatch: a table does not show what the job continues; a person decides.
+        StoreUnavailable: a store did not answer; it counts towards the tolerable failures.
     """
     now_ms, head = job.clock(), job.journal.load()
     request = CheckpointRequest(
@@ -139,13 +179,13 @@ def _adopt(job: Job, head: Head, own: CheckpointRequest, barriers: Barriers) -> 
         outcome = _ask(job, head, queued, barriers)
     except StoreUnavailable:
         raise
-    except SluiceError as error:  # It is withdrawn, and the host goes on with its own request.
+    except Exception as error:  # noqa: BLE001 - journaled; the host goes on with its own request
         log.warning("a queued request came to nothing: %s", error)
         return None
     if not isinstance(outcome, Triggered) or outcome.plan.cause != own.cause:
         return None
     log.info("request adopted request_id=%s cause=%s", queued.request_id, own.cause)
-    _withdraw(job, job.journal.load(), own, None)
+    _withdraw(job, job.journal.load(), own)
     return replace(outcome, is_adopted=True)
 
 
@@ -154,28 +194,44 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
     if known is not None:
         return known
     try:
+        head, examined, plan = _planned(job, head, request, barriers)
+    except FencedError:
+        raise  # Another coordinator has the job, and its triggers.
+    except Exception as error:
+        _journal_error(job, head, request, error)
+        if isinstance(error, (RestoreError, ProtocolViolation)):
+            fail_over_if_damaged(job, head.state)
+        raise
+    match plan:
+        case CheckpointPlan():
+            return _journal(job, head, plan, request)
+        case NothingToDo():
+            _withdraw(job, head, request)
+            return plan
+        case HookFailed(message=message):
+            return _refuse(job, head, request, Reason.TRIGGER_CHECKPOINT_FAILURE, message)
+        case None:
+            return _not_now(job, head, request, examined)
+        case _:
+            assert_never(plan)
+
+
+def _planned(
+    job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
+) -> tuple[Head, Examination, CheckpointPlan | NothingToDo | HookFailed | None]:
+    """The plan, once what the job owes is done; None for a request that may not run now."""
+    try:
         head = resume(job, head)
     except (RestoreError, ProtocolViolation):
         if head.state.status is not JobStatus.FAILED:  # A FAILED job's journal names the damage.
             raise
     examined = examine(head.state, request, request.requested_at_ms)
-    try:
-        name = request.savepoint_name
-        if name is not None:
-            require_free_name(job, name, head.state, request_id=request.request_id)
-        runs_now = examined.admission is Admission.RUNS
-        plan = write_plan(job, head, request, barriers) if runs_now else None
-    except SluiceError as error:
-        _withdraw(job, head, request, error)
-        if isinstance(error, (RestoreError, ProtocolViolation)):
-            fail_over_if_damaged(job, head.state)
-        raise
-    if plan is None:
-        return _not_now(job, head, request, examined)
-    if isinstance(plan, NoPlan):
-        _withdraw(job, head, request, None)
-        return NotTriggered(reason=plan.reason, message=plan.message)
-    return _journal(job, head, plan, request)
+    name = request.savepoint_name
+    if name is not None:
+        require_free_name(job, name, head.state, request_id=request.request_id)
+    if examined.admission is not Admission.RUNS:
+        return head, examined, None
+    return head, examined, write_plan(job, head, request, barriers)
 
 
 def _already_pending(
@@ -201,45 +257,68 @@ def _not_now(
             head=head,
         )
         examined = examine(transition.state, request, request.requested_at_ms)
-    return _not_triggered(request, examined, examined.message)
+    outcome = _outcome_of(request, examined, examined.message)
+    is_journaled = examined.after.rejection(request.request_id) is not None
+    if isinstance(outcome, Refused) and not is_journaled:
+        return _refuse(job, head, request, outcome.reason, outcome.message)
+    return outcome
 
 
-def _withdraw(job: Job, head: Head, request: CheckpointRequest, error: SluiceError | None) -> None:
-    """Journal that no plan came of the request: it leaves the queue, and a failed store counts."""
-    is_io = isinstance(error, StoreUnavailable)
-    is_queued = any(r.request_id == request.request_id for r in head.state.queue)
-    if not (is_io or is_queued):
+def _withdraw(job: Job, head: Head, request: CheckpointRequest) -> None:
+    """Journal that a queued request needs no checkpoint."""
+    if any(queued.request_id == request.request_id for queued in head.state.queue):
+        withdrawn = RequestWithdrawn(
+            generation=head.state.generation, at_ms=job.clock(), request=request
+        )
+        record(job, lambda _: withdrawn)
+
+
+def _journal_error(job: Job, head: Head, request: CheckpointRequest, error: Exception) -> None:
+    """Journal that *error* refused the request; a store that does not answer counts.
+
+    Of a job that does not run nothing is journaled: a trigger only tried to do what it owes.
+    """
+    if head.state.status is not JobStatus.RUNNING:
         return
-    reason = (
-        CheckpointFailureReason.IO_EXCEPTION
-        if is_io
-        else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+    is_io = isinstance(error, StoreUnavailable)
+    reason = Reason.IO_EXCEPTION if is_io else Reason.TRIGGER_CHECKPOINT_FAILURE
+    try:
+        _refuse(job, head, request, reason, str(cause_of(error)))
+    except SluiceError as second:  # The first one is what the caller has to know.
+        log.warning("a refused trigger was not journaled: %s", second)
+
+
+def _refuse(
+    job: Job, head: Head, request: CheckpointRequest, reason: Reason, message: str
+) -> Refused:
+    failed = TriggerFailed(
+        generation=head.state.generation,
+        at_ms=job.clock(),
+        request=request,
+        reason=reason,
+        message=message,
     )
-    record(
-        job,
-        lambda _: TriggerFailed(
-            generation=head.state.generation,
-            at_ms=job.clock(),
-            request=request,
-            reason=reason,
-            message=str(error or "there was nothing to do"),
-        ),
-    )
+    transition = record(job, lambda _: failed)
+    log.warning(
+        "checkpoint refused reason=%s in_a_row=%d message=%s",
+        reason.value, transition.state.num_unsuccessful_triggers, message,
+    )  # fmt: skip
+    return Refused(reason=reason, message=message)
 
 
 def write_plan(
     job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
-) -> CheckpointPlan | NoPlan:
+) -> CheckpointPlan | NothingToDo | HookFailed:
     """The plan, durable under the first free id."""
     refused = call_pre_barrier_hooks(job, head.state)
     if refused is not None:
         return refused
     plan = make_plan(job, head, request, barriers)
+    if isinstance(plan, NothingToDo):
+        return plan
     for _ in range(MAX_ORPHANED_PLANS):
-        if isinstance(plan, NoPlan):
-            return plan
         pinned = pin_outside(job, head.state, plan)  # Under the plan's id: an abort finds it.
-        if isinstance(pinned, NoPlan):
+        if isinstance(pinned, HookFailed):
             return pinned
         raw = encode_plan(pinned)
         result = job.store.create(job.paths.plan(plan.checkpoint_id), raw)
@@ -272,14 +351,28 @@ def _journal(
     if known is not None:
         return known
     examined = examine(transition.state, request, request.requested_at_ms)
-    return _not_triggered(request, examined, "another coordinator was faster")
+    return _outcome_of(request, examined, "another coordinator was faster")
 
 
-def _not_triggered(
+def _outcome_of(
     request: CheckpointRequest, examined: Examination, queued_because: str
-) -> Queued | NotTriggered:
-    if examined.admission is not Admission.REJECTED:
+) -> Queued | NotDue | NotRunning | Refused:
+    """The answer to a request that does not run now."""
+    reason, message = examined.reason, examined.message
+    if examined.admission is not Admission.REJECTED or reason is None:
         return Queued(request_id=request.request_id, message=queued_because)
-    return NotTriggered(
-        reason=examined.reason, message=examined.message, retry_in_ms=examined.retry_in_ms
-    )
+    is_running = examined.after.status is JobStatus.RUNNING
+    match reason:
+        case Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
+            return NotDue(reason=reason, message=message, retry_in_ms=examined.retry_in_ms)
+        case Reason.PERIODIC_SCHEDULER_SHUTDOWN if is_running:
+            return NotDue(reason=reason, message=message, retry_in_ms=examined.retry_in_ms)
+        case (
+            Reason.PERIODIC_SCHEDULER_SHUTDOWN
+            | Reason.NOT_ALL_REQUIRED_TASKS_RUNNING
+            | Reason.JOB_FAILOVER_REGION
+            | Reason.CHECKPOINT_COORDINATOR_SUSPEND
+        ):
+            return NotRunning(reason=reason, message=message)
+        case _:
+            return Refused(reason=reason, message=message)

@@ -44,6 +44,7 @@ from sluice.core.events import (
     JobStopped,
     JobSubmitted,
     JournalRepaired,
+    RequestWithdrawn,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -70,7 +71,7 @@ from sluice.core.lifecycle import (
     on_tables_recovered,
 )
 from sluice.core.pending import AckResult, PendingCheckpoint
-from sluice.core.requests import on_requested, on_trigger_failed, on_triggered
+from sluice.core.requests import on_requested, on_trigger_failed, on_triggered, on_withdrawn
 from sluice.core.state import CoordinatorState
 
 
@@ -85,6 +86,8 @@ def step(state: CoordinatorState, event: Event) -> Transition:  # noqa: C901 - a
             return on_triggered(state, event)
         case TriggerFailed():
             return on_trigger_failed(state, event)
+        case RequestWithdrawn():
+            return on_withdrawn(state, event)
         case AttemptStarted():
             return _on_attempt(state, event)
         case AcksReceived():

@@ -60,13 +60,24 @@ class CheckpointTriggered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerFailed:
-    """No plan could be made for the request: a source or a hook failed.  It had no id yet."""
+    """The request was refused, and has no id: no plan could be made, as ``message`` explains."""
 
     generation: Generation
     at_ms: int
     request: CheckpointRequest
     reason: CheckpointFailureReason
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestWithdrawn:
+    """A queued request needs no checkpoint: there is nothing to do, or its host took up another
+    one.  Nobody refused it.
+    """
+
+    generation: Generation
+    at_ms: int
+    request: CheckpointRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +287,7 @@ Event: TypeAlias = (
     CheckpointRequested
     | CheckpointTriggered
     | TriggerFailed
+    | RequestWithdrawn
     | AttemptStarted
     | AcksReceived
     | DeclineReceived

@@ -72,6 +72,7 @@ def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
         claimed_savepoints=state.claimed_savepoints,
         releasing_savepoints=state.releasing_savepoints,
         failed=state.failed,
+        unsuccessful_triggers=state.unsuccessful_triggers,
         num_restored=state.num_restored,
         restored=state.restored,
     )
@@ -375,10 +376,13 @@ def reject(
     state: CoordinatorState,
     requests: tuple[CheckpointRequest, ...],
     reason: CheckpointFailureReason,
+    message: str = "",
 ) -> CoordinatorState:
     """Take *requests* from the queue, and keep the reason for owners that ask again."""
     gone = {request.request_id for request in requests}
-    rejected = tuple(RejectedRequest(request_id=r.request_id, reason=reason) for r in requests)
+    rejected = tuple(
+        RejectedRequest(request_id=r.request_id, reason=reason, message=message) for r in requests
+    )
     return replace(
         state,
         queue=tuple(request for request in state.queue if request.request_id not in gone),

@@ -18,10 +18,18 @@ from enum import Enum, auto
 
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus
-from sluice.core.decider import CheckpointRequest, Decision, Limits, Situation, decide
+from sluice.core.decider import (
+    CheckpointRequest,
+    Decision,
+    Limits,
+    Rejection,
+    Situation,
+    decide,
+)
 from sluice.core.events import (
     CheckpointRequested,
     CheckpointTriggered,
+    RequestWithdrawn,
     Transition,
     TriggerFailed,
     ignored,
@@ -30,7 +38,13 @@ from sluice.core.events import (
 from sluice.core.failures import UNKNOWN_CHECKPOINT_ID, CheckpointFailureReason
 from sluice.core.lifecycle import fail_over, reject
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState, RejectedRequest
+from sluice.core.state import (
+    REMEMBERED_REJECTIONS,
+    REMEMBERED_TRIGGERS,
+    CoordinatorState,
+    RejectedRequest,
+    UnsuccessfulTrigger,
+)
 
 PAUSED_POLL_MS = 1_000  # When a host that can wait asks again whether checkpointing is resumed.
 EARLY_PART = 10  # A periodic run that comes a tenth of the interval early comes in time.
@@ -69,9 +83,9 @@ def examine(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
     """Ask the CheckpointRequestDecider about *request*, queued or new, at *now_ms*."""
     if state.configuration.unaligned:
         request = replace(request, is_forced=False)  # Unaligned checkpoints may not overlap.
-    known = state.rejection(request.request_id)
+    known = state.rejected_request(request.request_id)
     if known is not None:
-        return _rejected(state, known, "it was rejected while it waited")
+        return _rejected(state, known.reason, known.message or "it was rejected while it waited")
     if state.status is not JobStatus.RUNNING:
         is_off = CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
         not_running = CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING
@@ -138,12 +152,15 @@ def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transit
         last_triggered_at_ms=plan.triggered_at_ms,
         processing_time_ms=max(state.processing_time_ms, plan.processing_time_ms),
         is_backlog=plan.is_backlog,
+        num_unsuccessful_triggers=0,
     )
     return Transition(state=after)
 
 
 def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transition:
-    """Reject the request; an I/O failure counts, without an id (CheckpointFailureManager)."""
+    """Reject the request, and remember it; an I/O failure counts towards the tolerable ones,
+    without an id (CheckpointFailureManager).
+    """
     queued = tuple(r for r in state.queue if r.request_id == event.request.request_id)
     count, is_over = state.failure_count.fail(
         UNKNOWN_CHECKPOINT_ID,
@@ -151,10 +168,37 @@ def on_trigger_failed(state: CoordinatorState, event: TriggerFailed) -> Transiti
         tolerable=state.tolerable_failed_checkpoints,
         type=event.request.type,
     )
-    after = replace(reject(state, queued, event.reason), failure_count=count)
+    rejected = reject(state, queued, event.reason, event.message)
+    after = replace(
+        _refused(rejected, event.request, event.reason, event.message, event.at_ms),
+        failure_count=count,
+    )
     if is_over and state.status is JobStatus.RUNNING:
         return fail_over(after, event.at_ms, event.message)
-    return ignored(state) if after == state else Transition(state=after)
+    return Transition(state=after)
+
+
+def on_withdrawn(state: CoordinatorState, event: RequestWithdrawn) -> Transition:
+    """Take the request from the queue; who asks again asks anew."""
+    left = tuple(r for r in state.queue if r.request_id != event.request.request_id)
+    return ignored(state) if left == state.queue else Transition(state=replace(state, queue=left))
+
+
+def _refused(
+    state: CoordinatorState,
+    request: CheckpointRequest,
+    reason: CheckpointFailureReason,
+    message: str,
+    at_ms: int,
+) -> CoordinatorState:
+    trigger = UnsuccessfulTrigger(
+        failed_at_ms=at_ms, type=request.type, reason=reason, message=message, cause=request.cause
+    )
+    return replace(
+        state,
+        unsuccessful_triggers=(*state.unsuccessful_triggers, trigger)[-REMEMBERED_TRIGGERS:],
+        num_unsuccessful_triggers=state.num_unsuccessful_triggers + 1,
+    )
 
 
 def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
@@ -187,19 +231,27 @@ def _decide(state: CoordinatorState, request: CheckpointRequest, now_ms: int) ->
     is_head = head is not None and head.request_id == request.request_id
     queue = decision.queue if head is None or is_head else (head, *decision.queue)
     queued = {r.request_id for r in state.queue}
-    rejected = (
-        RejectedRequest(request_id=rejection.request.request_id, reason=rejection.reason)
-        for rejection in decision.rejected
-        if rejection.request.request_id in queued
-    )
-    after = replace(
-        state, queue=queue, rejected=(*state.rejected, *rejected)[-REMEMBERED_REJECTIONS:]
-    )
+    after = replace(state, queue=queue)
+    for rejection in decision.rejected:
+        if rejection.request.request_id in queued:
+            after = _rejected_in_the_queue(after, rejection, state, now_ms)
     for rejection in decision.rejected:
         if rejection.request.request_id == request.request_id:
             return _dropped(state, after, rejection.reason, decision)
     admission = Admission.RUNS if is_head else Admission.WAITS
     return Examination(admission=admission, after=after, head=head, message=_why_it_waits(state))
+
+
+def _rejected_in_the_queue(
+    after: CoordinatorState, rejection: Rejection, before: CoordinatorState, now_ms: int
+) -> CoordinatorState:
+    """Remember it for its owner, who is not here; and for people, if the trigger was refused."""
+    request, reason = rejection.request, rejection.reason
+    rejected = RejectedRequest(request_id=request.request_id, reason=reason)
+    after = replace(after, rejected=(*after.rejected, rejected)[-REMEMBERED_REJECTIONS:])
+    if reason is CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
+        return after
+    return _refused(after, request, reason, _why_dropped(before, reason), now_ms)
 
 
 def _limits(state: CoordinatorState) -> Limits:
@@ -227,17 +279,18 @@ def _dropped(
     reason: CheckpointFailureReason,
     decision: Decision,
 ) -> Examination:
-    retry_in_ms = None
-    match reason:
-        case CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
-            retry_in_ms = decision.reschedule_in_ms
-            message = f"min_pause lasts {retry_in_ms} ms more"
-        case CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS:
-            message = f"{len(state.queue)} requests are queued"
-        case _:
-            message = "it waited too long"
+    retry_in_ms, message = None, _why_dropped(state, reason)
+    if reason is CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
+        retry_in_ms = decision.reschedule_in_ms
+        message = f"min_pause lasts {retry_in_ms} ms more"
     dropped = _rejected(after, reason, message)
     return replace(dropped, head=decision.run, retry_in_ms=retry_in_ms)
+
+
+def _why_dropped(state: CoordinatorState, reason: CheckpointFailureReason) -> str:
+    if reason is CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS:
+        return f"{len(state.queue)} requests are queued"
+    return "it waited too long"
 
 
 def _why_it_waits(state: CoordinatorState) -> str:

@@ -17,6 +17,7 @@ from sluice.errors import require
 
 REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed the history page.
 REMEMBERED_LIVES = 64  # A files table that one of them wrote gives way to a new life by itself.
+REMEMBERED_TRIGGERS = 16  # As many refused ones as failed checkpoints, for the same page.
 REMEMBERED_REJECTIONS = 64  # For the owners of queued requests, who come back and ask.
 
 
@@ -57,6 +58,23 @@ class RejectedRequest:
 
     request_id: str
     reason: CheckpointFailureReason
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsuccessfulTrigger:
+    """A trigger that was refused, so that there is no checkpoint; kept for people, no rule reads
+    it.
+    """
+
+    failed_at_ms: int
+    type: CheckpointType
+    reason: CheckpointFailureReason
+    message: str
+    cause: str = ""
+
+    def __str__(self) -> str:
+        return f"no checkpoint was triggered, {self.reason.value}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +117,8 @@ class CoordinatorState:
     claimed_savepoints: tuple[str, ...] = ()
     releasing_savepoints: tuple[str, ...] = ()  # Claimed ones that are being deleted.
     failed: tuple[FailedCheckpoint, ...] = ()
+    unsuccessful_triggers: tuple[UnsuccessfulTrigger, ...] = ()
+    num_unsuccessful_triggers: int = 0  # In a row: Flink's numUnsuccessfulCheckpointsTriggers.
     last_triggered_at_ms: int | None = None
     last_completed_at_ms: int | None = None
     processing_time_ms: int = 0  # Of the newest plan.
@@ -195,9 +215,14 @@ class CoordinatorState:
         )
         return savepoint not in (*writing, *self.claimed_savepoints)
 
-    def rejection(self, request_id: str) -> CheckpointFailureReason | None:
+    def rejected_request(self, request_id: str) -> RejectedRequest | None:
         """Why the request will never run; None when it waits, ran, or was forgotten."""
-        return next((r.reason for r in self.rejected if r.request_id == request_id), None)
+        return next((r for r in self.rejected if r.request_id == request_id), None)
+
+    def rejection(self, request_id: str) -> CheckpointFailureReason | None:
+        """The reason of ``rejected_request``."""
+        rejected = self.rejected_request(request_id)
+        return None if rejected is None else rejected.reason
 
     @property
     def latest_completed(self) -> CompletedCheckpoint | None:

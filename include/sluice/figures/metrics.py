@@ -112,6 +112,12 @@ METRICS = {
             help="checkpoints that failed since the first",
         ),
         Metric(
+            name="numberOfUnsuccessfulTriggers",
+            unit=Unit.NUMBER,
+            help="triggers that were refused in a row, since the last one that succeeded",
+            is_flinks=False,
+        ),
+        Metric(
             name="lastCompletedCheckpointId",
             unit=Unit.NUMBER,
             help="the id of the newest completed checkpoint",
@@ -448,6 +454,7 @@ def _of_job(figures: JobFigures) -> Iterator[_Value]:
         "numberOfInProgressCheckpoints": counts.in_progress,
         "numberOfCompletedCheckpoints": counts.completed,
         "numberOfFailedCheckpoints": counts.failed,
+        "numberOfUnsuccessfulTriggers": counts.unsuccessful_triggers,
         "lastCheckpointRestoreTimestamp": None if restored is None else restored.restore_timestamp,
         "isProcessingBacklog": int(state.is_backlog),
         "checkpointInterval": figures.interval_ms,

@@ -35,13 +35,17 @@ class StatsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Since the job's first checkpoint, also of those that the history has no more."""
+    """Since the job's first checkpoint, also of those that the history has no more.
+
+    ``unsuccessful_triggers``: that were refused in a row, since the last one that succeeded.
+    """
 
     restored: int
     total: int
     in_progress: int
     completed: int
     failed: int
+    unsuccessful_triggers: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,13 +18,22 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, assert_never
 
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.failure import fail_checkpoint, overtake
+from sluice.coordinator.failure import cause_of, fail_checkpoint, overtake
+from sluice.coordinator.planning import NothingToDo
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, stop
-from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, TriggerOutcome, trigger
+from sluice.coordinator.trigger import (
+    NotDue,
+    NotRunning,
+    Queued,
+    Refused,
+    Triggered,
+    TriggerOutcome,
+    trigger,
+)
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
@@ -34,7 +43,15 @@ from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import Latest
 from sluice.core.state import FailedCheckpoint
-from sluice.errors import FencedError, NotYetAcknowledged, StageFailed
+from sluice.errors import (
+    CheckpointFailure,
+    ConfigurationError,
+    FencedError,
+    NotYetAcknowledged,
+    SluiceError,
+    StageFailed,
+    StoreUnavailable,
+)
 from sluice.job.job import Job
 from sluice.spark.session import interrupt, stage_tag, tagged
 from sluice.spark.stage import AcknowledgedStage, run_stage
@@ -57,7 +74,7 @@ class Epoch:
     stage_seconds: dict[str, float]
     seconds: float
     completed: CompletedCheckpoint | None
-    error: StageFailed | None = None
+    error: CheckpointFailure | None = None
     aborted: FailedCheckpoint | None = None
 
     @property
@@ -95,25 +112,50 @@ def run_epochs(
 
     With *drain* an unbounded job that has read everything is ended by a final checkpoint, whose
     watermark fires all windows.  With *savepoint* the last checkpoint is a savepoint of that name,
-    and suspends a job that has not ended.  A failed stage aborts its checkpoint; the restart
-    strategy decides whether, and when, the job goes on from the latest completed one, as it does in
-    Airflow.  But a job that fails twice for one reason, without a completed checkpoint in between,
-    is suspended: a restart cannot help it (ADR 5).
+    and suspends a job that has not ended.
+
+    What fails, be it a trigger, a stage or the completion, counts as the coordinator says, as in
+    Airflow: the job goes on, or the restart strategy decides whether, and when, it goes on from the
+    latest completed checkpoint.  But a job that fails over twice for one reason, without a
+    completed checkpoint in between, is suspended, and so is one whose trigger is refused twice for
+    one: to repeat it cannot help (ADR 5).
 
     Raises:
-        StageFailed: the restart strategy gave up, and the job is FAILED, or it is SUSPENDED; the
-            message ends with the cause.
+        CheckpointFailure: the restart strategy gave up, and the job is FAILED, or it is SUSPENDED;
+            the message ends with the cause.
+        ConfigurationError, TableMismatch: a person has to decide first.
     """
     completed = 0
-    failures: list[StageFailed] = []  # Since the latest completed checkpoint.
+    failures: list[CheckpointFailure] = []  # Since the latest completed checkpoint.
     with EpochDriver(job, spark) as driver:
+
+        def fail(failure: CheckpointFailure) -> None:
+            is_repeated = any(is_same_failure(failure, earlier) for earlier in failures)
+            failures.append(failure)
+            recover(job, failure, is_repeated=is_repeated)
+
         while True:
             has_room = driver.in_flight < job.state().configuration.max_concurrent
             is_wanted = epochs is None or completed + driver.in_flight < epochs
-            if has_room and is_wanted and driver.begin(drain=drain):
-                continue
-            if not driver.in_flight and not (savepoint and driver.begin_savepoint(savepoint)):
-                return job.state().status
+            outcome: Begun = NothingToDo(message="as many checkpoints completed as were asked for")
+            if has_room and is_wanted:
+                outcome = driver.begin(drain=drain)
+            if isinstance(outcome, NothingToDo) and savepoint and not driver.in_flight:
+                outcome = driver.begin_savepoint(savepoint)
+            match outcome:
+                case Triggered():
+                    continue
+                case NothingToDo() | NotRunning() | NotDue() if not driver.in_flight:
+                    return _at_rest(job)
+                case NothingToDo() | NotRunning() | NotDue() | Queued():
+                    pass  # The epochs under way come first.
+                case CheckpointFailure():
+                    if not driver.in_flight or job.state().status is not JobStatus.RUNNING:
+                        driver.abandon()
+                        fail(outcome)
+                        continue
+                case _:
+                    assert_never(outcome)
             epoch = driver.end_oldest()
             report(epoch)
             if epoch.completed is not None:
@@ -122,29 +164,45 @@ def run_epochs(
                 continue
             driver.abandon()
             if epoch.error is not None:
-                is_repeated = any(is_same_failure(epoch.error, earlier) for earlier in failures)
-                failures.append(epoch.error)
-                recover(job, epoch.error, is_repeated=is_repeated)
+                fail(epoch.error)
 
 
-def recover(job: Job, failure: StageFailed, *, is_repeated: bool) -> None:
-    """Restore the job when its pause is over, or suspend it if the failure *is_repeated*.
-
-    A failure that the job tolerates only makes it pause.
+def _at_rest(job: Job) -> JobStatus:
+    """The status of a job of which nothing is under way any more, once all is published.
 
     Raises:
-        StageFailed: the job ended, or is suspended; the message ends with the cause.
+        CheckpointFailure: somebody else ended the job, so that it has not read what it could.
     """
     state = job.state()
-    uid = job.pipeline.uid
-    if state.status is JobStatus.RESTARTING and is_repeated:
+    latest = state.latest_completed
+    if latest is not None and not latest.is_committed:
+        state = commit(job, latest.checkpoint_id)
+    if state.status in (JobStatus.CANCELED, JobStatus.FAILED):
+        because = f": {state.stopped_because}" if state.stopped_because else ""
+        raise CheckpointFailure(
+            f"job {job.pipeline.uid!r} is {state.status.value}, and was not ended by this run, "
+            f"which had more to do{because}"
+        )
+    return state.status
+
+
+def recover(job: Job, failure: CheckpointFailure, *, is_repeated: bool) -> None:
+    """Restore the job when its pause is over, or suspend it if the failure *is_repeated*.
+
+    A failure that the job tolerates only makes it pause, unless it is a refusal that *is_repeated*.
+
+    Raises:
+        CheckpointFailure: the job ended, or is suspended; the message ends with the cause.
+    """
+    state = job.state()
+    is_refused = failure.is_refused and state.status is JobStatus.RUNNING
+    if is_repeated and (state.status is JobStatus.RESTARTING or is_refused):
         base = stop(job, JobStatus.SUSPENDED).base
         continues = "from the beginning" if base is None else f"from checkpoint {base}"
-        raise StageFailed(
-            f"job {uid!r} failed twice for the same reason and is SUSPENDED; mend it and run it "
-            f"again, and it goes on {continues}: {failure}",
-            stage=failure.stage,
-            cause=failure.cause,
+        raise _ended(
+            failure,
+            f"job {job.pipeline.uid!r} failed twice for the same reason and is SUSPENDED; mend it "
+            f"and run it again, and it goes on {continues}: {failure}",
         )
     if state.status is JobStatus.RUNNING:
         time.sleep(TOLERATED_PAUSE_S)
@@ -153,19 +211,24 @@ def recover(job: Job, failure: StageFailed, *, is_repeated: bool) -> None:
         time.sleep(max(0, pause_ms) / 1000)
         restore(job, Latest(), only_generation=state.generation)
     else:
-        raise StageFailed(
-            f"job {uid!r} is {state.status.value}: {failure}",
-            stage=failure.stage,
-            cause=failure.cause,
-        )
+        raise _ended(failure, f"job {job.pipeline.uid!r} is {state.status.value}: {failure}")
 
 
-def is_same_failure(one: StageFailed, other: StageFailed) -> bool:
-    """Whether both are the same failure of the same stage; a transient one never is."""
+def _ended(failure: CheckpointFailure, message: str) -> CheckpointFailure:
+    """*failure* as the end of the run."""
+    kind = StageFailed if isinstance(failure, StageFailed) else CheckpointFailure
+    return kind(message, stage=failure.stage, cause=failure.cause)
+
+
+def is_same_failure(one: CheckpointFailure, other: CheckpointFailure) -> bool:
+    """Whether both are the same failure of the same stage, or of none; a transient one never is."""
     if one.is_transient or one.stage != other.stage:
         return False
     return is_equal_cause(one.cause, other.cause)
 
+
+Begun: TypeAlias = Triggered | Queued | NothingToDo | NotDue | NotRunning | CheckpointFailure
+"""What came of a trigger: a refusal, and whatever it raised that may pass, is a failure."""
 
 StageFuture: TypeAlias = Future[float | None]
 """A stage that runs: ends with the seconds that it took; None if it ran chained to another."""
@@ -207,24 +270,25 @@ class EpochDriver:
         return len(self._running)
 
     def take(self, *, drain: bool = False) -> Epoch | None:
-        """Take one checkpoint of what can be read now; None when there is none to take."""
-        return self.end_oldest() if self.begin(drain=drain) else None
+        """Take one checkpoint of what can be read now; None when there is none to take.
 
-    def begin(self, *, drain: bool) -> bool:
-        """Trigger the next checkpoint and start its stages; False when there is none to take."""
-        outcome = self._request()
-        if isinstance(outcome, Triggered):
-            self._start(outcome.plan)
-            return True
-        is_at_rest = isinstance(outcome, NotTriggered) and outcome.reason is None
-        if not (is_at_rest and drain and not self._running):
-            return False
-        return self.force(CheckpointType.SAVEPOINT_TERMINATE, cause="sluice run --drain")
+        Raises:
+            CheckpointFailure: the trigger was refused.
+        """
+        outcome = self.begin(drain=drain)
+        if isinstance(outcome, CheckpointFailure):
+            raise outcome
+        return self.end_oldest() if isinstance(outcome, Triggered) else None
 
-    def begin_savepoint(self, name: str) -> bool:
-        """Trigger a savepoint that suspends the job; False when the job is not RUNNING any more."""
-        if self._job.state().status is not JobStatus.RUNNING:
-            return False
+    def begin(self, *, drain: bool) -> Begun:
+        """Trigger the next checkpoint and start its stages, or return why there is none."""
+        outcome = self._asked(self._request)
+        if isinstance(outcome, NothingToDo) and drain and not self._running:
+            return self.force(CheckpointType.SAVEPOINT_TERMINATE, cause="sluice run --drain")
+        return outcome
+
+    def begin_savepoint(self, name: str) -> Begun:
+        """Trigger a savepoint that suspends the job, or return why there is none."""
         suspend = CheckpointType.SAVEPOINT_SUSPEND
         return self.force(suspend, cause="sluice run --savepoint", savepoint_name=name)
 
@@ -234,21 +298,61 @@ class EpochDriver:
         *,
         cause: str,
         savepoint_name: str | None = None,
-    ) -> bool:
-        """Trigger a checkpoint, also without new input, and start its stages.
+    ) -> Begun:
+        """Trigger a checkpoint, also without new input, and start its stages, or return why not."""
+        request_id = uuid.uuid4().hex
 
-        False when the coordinator refuses.
+        def ask() -> TriggerOutcome:
+            while True:
+                outcome = trigger(
+                    self._job,
+                    type=type,
+                    cause=cause,
+                    savepoint_name=savepoint_name,
+                    is_periodic=False,
+                    request_id=request_id,
+                )
+                if not isinstance(outcome, Queued) or self._running:
+                    return outcome
+                time.sleep(QUEUE_POLL_S)
+
+        return self._asked(ask)
+
+    def _asked(self, ask: Callable[[], TriggerOutcome]) -> Begun:
+        """The answer; the stages of a checkpoint that was triggered are started.
+
+        Raises:
+            SluiceError: what cannot pass, of a job that goes on: a person has to decide first.
         """
-        outcome = trigger(
-            self._job,
-            type=type,
-            cause=cause,
-            savepoint_name=savepoint_name,
-            is_periodic=False,
-        )
-        if isinstance(outcome, Triggered):
-            self._start(outcome.plan)
-        return isinstance(outcome, Triggered)
+        try:
+            outcome = ask()
+        except FencedError:
+            raise
+        except Exception as error:
+            is_transient = isinstance(error, StoreUnavailable)
+            may_pass = is_transient or not isinstance(error, SluiceError)
+            if not may_pass and self._job.state().status is JobStatus.RUNNING:
+                raise
+            log.warning("no checkpoint was triggered", exc_info=error)
+            return not_triggered(str(cause_of(error)), is_transient=is_transient)
+        match outcome:
+            case Triggered():
+                self._start(outcome.plan)
+                return outcome
+            case Refused():
+                return not_triggered(f"{outcome.reason.value}: {outcome.message}")
+            case NotRunning():
+                return self._if_it_ended(outcome)
+            case Queued() | NothingToDo() | NotDue():
+                return outcome
+            case _:
+                assert_never(outcome)
+
+    def _if_it_ended(self, outcome: NotRunning) -> NotRunning | CheckpointFailure:
+        """A job that is to restart has not ended: it failed over, by whomever."""
+        status = self._job.state().status
+        goes_on = status in (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING)
+        return not_triggered(outcome.message, is_transient=True) if goes_on else outcome
 
     def _start(self, plan: CheckpointPlan) -> None:
         parent = self._running[-1].stages if self._running else {}
@@ -270,15 +374,16 @@ class EpochDriver:
             outcome = trigger(self._job, cause="sluice run", request_id=self._request_id)
             if not isinstance(outcome, Queued):  # It has an answer: the next request is another.
                 self._request_id = uuid.uuid4().hex
-            if isinstance(outcome, Triggered) or self._running:
+            if self._running:
                 return outcome
-            if isinstance(outcome, Queued):
-                time.sleep(QUEUE_POLL_S)
-            elif outcome.retry_in_ms is not None:
-                log.info("no checkpoint is due: %s", outcome.message)
-                time.sleep(min(outcome.retry_in_ms / 1000, IDLE_POLL_S))
-            else:
-                return outcome
+            match outcome:
+                case Queued():
+                    time.sleep(QUEUE_POLL_S)
+                case NotDue(message=message, retry_in_ms=int(rest_ms)):
+                    log.info("no checkpoint is due: %s", message)
+                    time.sleep(min(rest_ms / 1000, IDLE_POLL_S))
+                case _:
+                    return outcome
 
     def end_oldest(self) -> Epoch:
         """Wait for the stages of the oldest epoch, then complete and commit it, or abort it."""
@@ -287,10 +392,12 @@ class EpochDriver:
         overtaken = self._await(epoch)
         stages = {uid: stage for uid, stage in epoch.stages.items() if uid not in overtaken}
         aborted = self._aborted(plan)
-        error = None if aborted is not None else self._failure(epoch, stages)
+        error: CheckpointFailure | None = None
+        if aborted is None:
+            error = self._failure(epoch, stages)
         completed = None
         if aborted is None and error is None:
-            completed, aborted = self._complete(plan)
+            completed, aborted, error = self._complete(plan)
         self._stop(epoch)
         return Epoch(
             plan=plan,
@@ -302,7 +409,12 @@ class EpochDriver:
         )
 
     def _failure(self, epoch: RunningEpoch, stages: dict[str, StageFuture]) -> StageFailed | None:
-        """The failure of a stage, once the checkpoint is aborted for it; None if all are done."""
+        """The failure of a stage, once the checkpoint is aborted for it; None if all are done.
+
+        Raises:
+            FencedError: another coordinator took over.
+            ConfigurationError: what a stage declares is wrong; the checkpoint is aborted.
+        """
         late = [uid for uid, stage in stages.items() if not stage.done()]
         error, checkpoint_id = first_failure(stages), epoch.plan.checkpoint_id
         if error is not None:
@@ -318,25 +430,49 @@ class EpochDriver:
         fail_checkpoint(
             self._job, checkpoint_id, reason, str(error), is_task_failure=is_task_failure
         )
+        if isinstance(error.__cause__, ConfigurationError):
+            raise error.__cause__
         return error
 
     def _complete(
         self, plan: CheckpointPlan
-    ) -> tuple[CompletedCheckpoint | None, FailedCheckpoint | None]:
-        """Complete and commit it, unless a person aborts it at this moment.
+    ) -> tuple[CompletedCheckpoint | None, FailedCheckpoint | None, CheckpointFailure | None]:
+        """Complete and commit it, unless a person aborts it at this moment, or it cannot be
+        completed.
+
+        A commit that the store does not take is owed, and comes before the next trigger.
 
         Raises:
             FencedError: another coordinator took over.
         """
+        checkpoint_id = plan.checkpoint_id
         try:
-            completed = finalize(self._job, plan.checkpoint_id)
+            completed = finalize(self._job, checkpoint_id)
         except FencedError:
             aborted = self._aborted(plan)
             if aborted is None:
                 raise
-            return None, aborted
-        commit(self._job, plan.checkpoint_id)
-        return completed, None
+            return None, aborted, None
+        except Exception as error:
+            log.warning("checkpoint not completed checkpoint_id=%d", checkpoint_id, exc_info=error)
+            cause = cause_of(error)
+            failure = CheckpointFailure(
+                f"checkpoint {checkpoint_id} could not be completed: {cause}",
+                cause=str(cause),
+                is_transient=isinstance(error, StoreUnavailable),
+            )
+            state = fail_checkpoint(
+                self._job, checkpoint_id, Reason.FINALIZE_CHECKPOINT_FAILURE, str(cause)
+            )
+            done = state.completed_checkpoint(checkpoint_id)  # Only the answer was lost.
+            if done is None:
+                return None, None, failure
+            completed = done
+        try:
+            commit(self._job, checkpoint_id)
+        except StoreUnavailable as error:
+            log.warning("not committed yet checkpoint_id=%d: %s", checkpoint_id, error)
+        return completed, None, None
 
     def _aborted(self, plan: CheckpointPlan) -> FailedCheckpoint | None:
         """How the checkpoint ended, if a person aborted it or the one that it continues."""
@@ -412,18 +548,46 @@ def first_failure(stages: dict[str, StageFuture]) -> StageFailed | None:
     """The error of the first stage that failed; those behind it failed because of it.
 
     Raises:
-        Exception: an error of sluice itself, and not of a stage.
+        FencedError: another coordinator took over.
     """
     for uid, stage in stages.items():
         error = stage.exception() if stage.done() else None
-        if isinstance(error, StageFailed):
-            return error
-        # Another coordinator has started a new attempt of a stage.
-        if isinstance(error, NotYetAcknowledged):
-            return StageFailed(str(error), stage=uid)
-        if error is not None:
-            raise error
+        match error:
+            case None:
+                continue
+            case StageFailed():
+                return error
+            case FencedError():
+                raise error
+            case NotYetAcknowledged():  # Another coordinator has started a new attempt of a stage.
+                return StageFailed(str(error), stage=uid)
+            case Exception():
+                return _stage_failed(uid, error)
+            case _:
+                raise error
     return None
+
+
+def _stage_failed(stage: str, error: Exception) -> StageFailed:
+    """The failure of a *stage* that could not be run, as the store did not answer, or otherwise."""
+    cause = cause_of(error)
+    failure = StageFailed(
+        f"stage {stage!r} failed: {cause}",
+        stage=stage,
+        cause=str(cause),
+        is_transient=isinstance(error, StoreUnavailable),
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def not_triggered(cause: str, *, is_transient: bool = False) -> CheckpointFailure:
+    return CheckpointFailure(
+        f"no checkpoint was triggered: {cause}",
+        cause=cause,
+        is_transient=is_transient,
+        is_refused=True,
+    )
 
 
 def seconds_by_chain(plan: CheckpointPlan, stages: dict[str, StageFuture]) -> dict[str, float]:

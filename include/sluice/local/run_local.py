@@ -26,6 +26,7 @@ from sluice.connectors.staged_files import StagedFiles
 from sluice.coordinator.failure import start_attempt
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, reconfigure, submit
+from sluice.coordinator.trigger import Triggered
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
@@ -35,7 +36,7 @@ from sluice.declaration.changelog import ROW_KIND
 from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
 from sluice.declaration.pipeline import Pipeline, side_outputs
 from sluice.declaration.places import DELETED
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import CheckpointFailure, ConfigurationError, StageFailed
 from sluice.exchange.faults import Fault
 from sluice.job.analysis import Result
 from sluice.job.job import Job, open_job
@@ -231,6 +232,7 @@ def run_local(
         ConfigurationError: the rows, a parameter or the script does not fit the declaration, or the
             declaration cannot be run; the message names it.
         StageFailed: a stage failed; the message ends with the cause.
+        CheckpointFailure: a trigger was refused, or a checkpoint could not be completed; likewise.
     """
     started = time.monotonic()
     check_cut(epochs=epochs, rows_per_epoch=rows_per_epoch)
@@ -482,8 +484,13 @@ class _Play:
         self.attempts.dying, self.attempts.counts = dying, Counter()
         is_last = self.local.ends and number == self.local.epochs
         kind = CheckpointType.SAVEPOINT_TERMINATE if is_last else CheckpointType.CHECKPOINT
-        if not driver.force(kind, cause="run_local"):
-            raise ConfigurationError(f"no checkpoint can be taken in epoch {number}")
+        begun = driver.force(kind, cause="run_local")
+        if isinstance(begun, CheckpointFailure):
+            raise begun
+        if not isinstance(begun, Triggered):
+            raise ConfigurationError(
+                f"no checkpoint can be taken in epoch {number}: {begun.message}"
+            )
         epoch = driver.end_oldest()
         self.clock.now += self.clock.interval
         self.checkpoints[number] = _completed(epoch, number)
@@ -514,9 +521,8 @@ def _completed(epoch: Epoch, number: int) -> CheckpointId:
     """The id of a completed epoch; StageFailed, without Spark's traces, when it failed."""
     error = epoch.error
     if error is not None:
-        raise StageFailed(
-            f"epoch {number}: {error}", stage=error.stage, cause=error.cause
-        ) from None
+        kind = StageFailed if isinstance(error, StageFailed) else CheckpointFailure
+        raise kind(f"epoch {number}: {error}", stage=error.stage, cause=error.cause) from None
     assert epoch.completed is not None
     return epoch.completed.checkpoint_id
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from sluice.coordinator.failure import cause_of
 from sluice.coordinator.publication import publish_early
 from sluice.core.answers import Ack, Execution, Mixture, mixture_in
 from sluice.core.configuration import CheckpointingMode
@@ -325,7 +326,7 @@ def failure_cause(error: BaseException) -> Cause:
         found = root_cause(str(error))
         place = found.place or _user_place(error)
         return Cause(found.summary, place, is_transient=found.is_transient)
-    found = root_cause("".join(traceback.format_exception(error)))
+    found = cause_of(error)
     is_transient = isinstance(error, StoreUnavailable)
     return Cause(found.summary, found.place, is_transient=is_transient)
 

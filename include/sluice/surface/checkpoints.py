@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 
 from sluice.core.completed import CompletedCheckpoint
+from sluice.core.failures import UNKNOWN_CHECKPOINT_ID
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.state import CoordinatorState
+from sluice.core.state import CoordinatorState, UnsuccessfulTrigger
 from sluice.errors import ConfigurationError
 from sluice.figures.measuring import stats_of_completed, stats_of_failed, stats_of_pending
 from sluice.figures.overview import (
@@ -124,6 +125,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the history.  ``status`` is Flink's IN_PROGRESS, COMPLETED or FAILED.
 
     ``discarded``: it completed, and left the store since; of a savepoint only the copy is left.
+    ``id`` is Flink's UNKNOWN_CHECKPOINT_ID, -1, where the trigger was refused, so that there is no
+    checkpoint: FAILED as well, and as in Flink's counts.
     """
 
     id: int
@@ -176,6 +179,7 @@ def overview(
             in_progress=len(pending),
             completed=ended.completed,
             failed=ended.failed,
+            unsuccessful_triggers=state.num_unsuccessful_triggers,
         ),
         summary=summary_of_checkpoints(known),
         latest=latest_of(known, _restored(job, state)),
@@ -282,10 +286,18 @@ def history(
     limit: int | None = None,
     statuses: frozenset[CheckpointStatus] = frozenset(CheckpointStatus),
 ) -> list[CheckpointRecord]:
-    """The newest *limit* checkpoints of the *statuses*, in id order; None is all that are kept."""
+    """The newest *limit* checkpoints of the *statuses*, in id order; None is all that are kept.
+
+    Among them, by its time, is each refused trigger that the journal remembers.
+    """
     state = job.state()
     page = overview(job, limit=limit, statuses=statuses, state=state).history
-    return [_record(checkpoint, state) for checkpoint in reversed(page)]
+    records = [_record(checkpoint, state) for checkpoint in reversed(page)]
+    refused = state.unsuccessful_triggers if CheckpointStatus.FAILED in statuses else ()
+    for trigger in refused:
+        later = (n for n, one in enumerate(records) if one.triggered_at_ms > trigger.failed_at_ms)
+        records.insert(next(later, len(records)), _refused(trigger))
+    return records if limit is None else records[-limit:]
 
 
 def job_lag(job: Job) -> JobLag:
@@ -451,6 +463,21 @@ def _record(stats: CheckpointStats, state: CoordinatorState) -> CheckpointRecord
         reason=stats.failure_reason,
         message=stats.failure_message,
         discarded=is_done and state.completed_checkpoint(stats.id) is None,
+    )
+
+
+def _refused(trigger: UnsuccessfulTrigger) -> CheckpointRecord:
+    return CheckpointRecord(
+        id=UNKNOWN_CHECKPOINT_ID,
+        type=trigger.type.value,
+        status=CheckpointStatus.FAILED.value,
+        triggered_at_ms=trigger.failed_at_ms,
+        duration_ms=None,
+        records=0,
+        checkpointed_bytes=None,
+        committed=False,
+        reason=trigger.reason.value,
+        message=trigger.message,
     )
 
 

@@ -30,6 +30,7 @@ from sluice.core.events import (
     JobRestored,
     JobStopped,
     JournalRepaired,
+    RequestWithdrawn,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -162,10 +163,14 @@ def request_progress(
     queued = _waiting(state, request_id, job.clock())
     if queued is not None:
         return queued
-    reason = state.rejection(request_id)
-    if reason is not None:
-        status = RequestStatus.REJECTED
-        return RequestProgress(request=request_id, status=status, reason=reason.value)
+    rejected = state.rejected_request(request_id)
+    if rejected is not None:
+        return RequestProgress(
+            request=request_id,
+            status=RequestStatus.REJECTED,
+            reason=rejected.reason.value,
+            message=rejected.message or None,
+        )
     pending = next((one for one in state.pending if one.request_id == request_id), None)
     if pending is not None:
         checkpoint = pending.checkpoint_id
@@ -246,7 +251,7 @@ def _time_of(event: Event) -> int | None:
 
 def _cause_of(event: Event) -> str | None:
     match event:
-        case CheckpointTriggered() | CheckpointRequested() | TriggerFailed():
+        case CheckpointTriggered() | CheckpointRequested() | TriggerFailed() | RequestWithdrawn():
             return event.request.cause or None
         case JobRestored():
             return event.cause or None

@@ -244,6 +244,9 @@ def _problem(state: CoordinatorState, done: CompletedCheckpoint | None) -> str |
     newest = 0 if done is None else done.checkpoint_id
     is_behind = failed is not None and failed.checkpoint_id > newest
     is_failing = state.status in (JobStatus.FAILING, JobStatus.RESTARTING, JobStatus.FAILED)
+    if state.num_unsuccessful_triggers and state.status is JobStatus.RUNNING:
+        in_a_row = f", {state.num_unsuccessful_triggers} times in a row"
+        return f"{state.unsuccessful_triggers[-1]}{in_a_row}"
     if not is_failing and (state.status.is_terminal or not is_behind):
         return None
     reason = state.stopped_because or (str(failed) if failed is not None and is_behind else "")

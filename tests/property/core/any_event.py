@@ -36,6 +36,7 @@ from sluice.core.events import (
     JobStopped,
     JobSubmitted,
     JournalRepaired,
+    RequestWithdrawn,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -173,6 +174,7 @@ events: st.SearchStrategy[Event] = st.one_of(
         reason=reasons,
         message=st.just("no"),
     ),
+    st.builds(RequestWithdrawn, generation=generations, at_ms=times, request=requests),
     st.builds(
         AttemptStarted, generation=generations, checkpoint_id=ids, stage=stages, attempt=attempts
     ),

@@ -29,10 +29,11 @@ from harness.jobs import (
 )
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, start_attempt, watch
+from sluice.coordinator.planning import NothingToDo
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure
-from sluice.coordinator.trigger import NotTriggered, Queued, trigger
+from sluice.coordinator.trigger import Queued, trigger
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
@@ -380,7 +381,5 @@ def test_an_epoch_without_new_records_is_taken_while_rows_are_in_flight(tmp_path
 
     assert in_flight(job, last_stage_first(job)) == [0, 1, 2]
     assert absorbed(job, last_stage_first(job)) == [0, 1, 2]
-    assert trigger(job) == NotTriggered(
-        reason=None, message="no new records since the last checkpoint"
-    )
+    assert trigger(job) == NothingToDo(message="no new records since the last checkpoint")
     assert published_records(job) == [0, 1, 2]

@@ -20,7 +20,7 @@ from sluice.coordinator.restore import RestoredJob, restore, savepoint_target
 from sluice.coordinator.restore_plan import give_up, plan_restore
 from sluice.coordinator.savepoints import copy_savepoint, savepoint_names
 from sluice.coordinator.tables import writer_of
-from sluice.coordinator.trigger import NotTriggered, trigger
+from sluice.coordinator.trigger import NotRunning, trigger
 from sluice.core.configuration import CheckpointType, DamagedCheckpoint, JobConfiguration, JobStatus
 from sluice.core.events import JobRestored
 from sluice.core.failures import CheckpointFailureReason
@@ -232,7 +232,7 @@ def test_a_job_that_keeps_failing_is_stopped_and_told_where_it_can_go_on() -> No
         "back to it"
     )
     outcome = trigger(job)
-    assert isinstance(outcome, NotTriggered)
+    assert isinstance(outcome, NotRunning)
     assert outcome.message == f"the job is FAILED: {state.stopped_because}"
     back = restore(job, FromCheckpoint(CheckpointId(2)), RestoreOptions(roll_back_tables=True))
     assert back.state.stopped_because == ""
@@ -471,7 +471,7 @@ def test_the_trigger_fails_it_over_too_and_it_stops_with_the_file_s_name() -> No
     assert state.status is JobStatus.FAILED
     assert key in state.stopped_because
     assert "checkpoint 1 is whole: 'sluice restore auctions --checkpoint 1" in state.stopped_because
-    assert isinstance(trigger(job), NotTriggered)
+    assert isinstance(trigger(job), NotRunning)
 
 
 def test_a_job_that_failed_for_another_reason_publishes_what_it_owes() -> None:
@@ -479,7 +479,7 @@ def test_a_job_that_failed_for_another_reason_publishes_what_it_owes() -> None:
     job = a_job_that_owes(DamagedCheckpoint.STOP, table)
     give_up(job, job.state(), "too many restarts")
 
-    assert isinstance(trigger(job), NotTriggered)
+    assert isinstance(trigger(job), NotRunning)
 
     assert table.place.records == list(range(20))
     assert job.state().status is JobStatus.FAILED

@@ -16,10 +16,11 @@ from sluice.coordinator.next_checkpoint import (
     NextCheckpoint,
     Waiting,
 )
+from sluice.coordinator.planning import NothingToDo
 from sluice.coordinator.requests import NewTimes, UserRequest, pause, request_checkpoint, retime
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.trigger import NotTriggered, Triggered, trigger
+from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import Latest
@@ -162,7 +163,7 @@ def test_what_it_says_is_what_trigger_does(tmp_path: Path, *, bounded: bool) -> 
     outcome = trigger(job)
 
     assert isinstance(sight, Due) is bounded
-    assert isinstance(outcome, NotTriggered) is not bounded
+    assert isinstance(outcome, NothingToDo) is not bounded
     assert sight.message == ("lines ended" if bounded else "waiting for records in lines")
 
 

@@ -36,7 +36,7 @@ from sluice.coordinator.garbage import collect_garbage
 from sluice.coordinator.notifications import call_hook
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target
-from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
+from sluice.coordinator.trigger import Queued, Refused, Triggered, trigger
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
@@ -247,7 +247,7 @@ def test_what_fails_before_the_barrier_takes_no_checkpoint() -> None:
 
     outcome = trigger(job)
 
-    assert outcome == NotTriggered(
+    assert outcome == Refused(
         reason=Reason.TRIGGER_CHECKPOINT_FAILURE,
         message="master hook 'flags' failed: nothing listens",
     )
@@ -736,14 +736,20 @@ def test_a_failing_trigger_hook_drops_the_request_and_the_job_goes_on() -> None:
     job, world = a_hooked_job()
     world.broken = {"silent"}
 
-    assert trigger(job) == NotTriggered(
+    assert trigger(job) == Refused(
         reason=Reason.TRIGGER_CHECKPOINT_FAILURE,
         message="master hook 'silent' failed: the outside does not answer",
     )
+    state = job.state()
     assert keys_of(job, "auctions/checkpoints/") == []
-    assert job.state().status is JobStatus.RUNNING
+    assert (state.status, state.num_unsuccessful_triggers) == (JobStatus.RUNNING, 1)
+    assert str(state.unsuccessful_triggers[0]) == (
+        "no checkpoint was triggered, TRIGGER_CHECKPOINT_FAILURE: master hook 'silent' failed: "
+        "the outside does not answer"
+    )
     world.broken = set()
     assert take_checkpoint(job) == 1
+    assert job.state().num_unsuccessful_triggers == 0
 
 
 def test_a_queued_request_whose_hook_fails_leaves_the_queue() -> None:
@@ -755,7 +761,7 @@ def test_a_queued_request_whose_hook_fails_leaves_the_queue() -> None:
 
     outcome = trigger(job, request_id="mine")
 
-    assert isinstance(outcome, NotTriggered)
+    assert isinstance(outcome, Refused)
     assert (outcome.reason, job.state().queue) == (Reason.TRIGGER_CHECKPOINT_FAILURE, ())
     world.broken = set()
     assert isinstance(trigger(job, request_id="another"), Triggered)
@@ -807,7 +813,7 @@ def test_a_hook_that_hangs_fails_the_request_and_a_listener_that_does_changes_no
     outcome = trigger(job)
     taken = take_checkpoint(job)
 
-    assert outcome == NotTriggered(
+    assert outcome == Refused(
         reason=Reason.TRIGGER_CHECKPOINT_FAILURE,
         message="master hook 'flags' failed: it did not return within 0.02 s",
     )

@@ -23,7 +23,7 @@ from sluice.coordinator.requests import (
 )
 from sluice.coordinator.restore import restore, stop
 from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
+from sluice.coordinator.trigger import NotDue, Queued, Triggered, trigger
 from sluice.core.configuration import CheckpointType, JobStatus, Timing
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
@@ -70,7 +70,7 @@ def test_a_host_takes_the_request_up_in_the_place_of_its_own() -> None:
 def test_a_checkpoint_now_needs_no_new_records_and_no_pause() -> None:
     job = a_running_job(a_pipeline(min_pause=timedelta(minutes=1)))
     take_checkpoint(job)
-    assert isinstance(trigger(job), NotTriggered)
+    assert isinstance(trigger(job), NotDue)
 
     request_checkpoint(job, NOW)
 
@@ -303,7 +303,7 @@ def test_a_paused_job_takes_no_periodic_checkpoint_and_every_other_one() -> None
     request_checkpoint(job, UserRequest(by="ada"))
     adopted = trigger(job)
 
-    assert dropped == NotTriggered(
+    assert dropped == NotDue(
         reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN,
         message="checkpointing is paused by ada; resume it to go on",
         retry_in_ms=1_000,
@@ -320,7 +320,7 @@ def test_what_is_queued_when_the_job_is_paused_is_dropped_when_it_asks_again() -
 
     pause(job, by="ada")
 
-    assert isinstance(trigger(job, request_id="periodic"), NotTriggered)
+    assert isinstance(trigger(job, request_id="periodic"), NotDue)
     assert job.state().queue == ()
 
 
@@ -346,7 +346,7 @@ def test_a_changed_interval_holds_from_the_last_trigger_on_and_a_tenth_early_is_
     clock.advance(1_000)
     in_time = trigger(job)
 
-    assert early == NotTriggered(
+    assert early == NotDue(
         reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
         message="the interval was changed to 100000 ms, and lasts 11000 ms more",
         retry_in_ms=11_000,
@@ -370,7 +370,7 @@ def test_changed_times_hold_from_the_next_checkpoint_on() -> None:
     assert before.expires_at_ms - before.triggered_at_ms == 600_000
     assert state.status is JobStatus.RUNNING  # One failure was tolerable by then.
     assert after == 2
-    assert isinstance(paused, NotTriggered)
+    assert isinstance(paused, NotDue)
     assert paused.retry_in_ms == 5_000
     assert plan.expires_at_ms - plan.triggered_at_ms == 7_000
 
@@ -422,4 +422,4 @@ def test_a_backlog_and_a_changed_interval_hold_back_each_for_itself() -> None:
     retime(job, NewTimes(interval=SECOND), by="ada")
     take_checkpoint(job)
 
-    assert isinstance(trigger(job), NotTriggered)
+    assert isinstance(trigger(job), NotDue)

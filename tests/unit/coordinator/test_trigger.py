@@ -5,6 +5,7 @@ The queue has an order, and a length.  Externally induced barriers end an epoch 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -25,10 +26,19 @@ from harness.jobs import (
 from sluice.connectors.files.text import FilesSource
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.planning import NothingToDo
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.trigger import NotTriggered, Queued, Triggered, trigger
+from sluice.coordinator.trigger import (
+    NotDue,
+    NotRunning,
+    Queued,
+    Refused,
+    Triggered,
+    trigger,
+)
 from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.decider import Limits
 from sluice.core.events import CheckpointTriggered, JobStopped, Verdict
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
@@ -36,7 +46,13 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import FromCheckpoint
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import ConfigurationError, FencedError, StoreUnavailable
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    RestoreError,
+    StoreUnavailable,
+    TableMismatch,
+)
 from sluice.job.job import Job
 from sluice.protocol.records import encode_plan
 from sluice.sinks import FilesTable
@@ -98,7 +114,7 @@ def test_processing_time_never_goes_back_whatever_the_clock_does_and_whoever_res
 def test_a_job_that_does_not_run_takes_no_checkpoint(is_periodic: bool, reason: Reason) -> None:
     job = a_job()
 
-    assert trigger(job, is_periodic=is_periodic) == NotTriggered(
+    assert trigger(job, is_periodic=is_periodic) == NotRunning(
         reason=reason, message="the job is CREATED"
     )
     assert keys_of(job) == []
@@ -121,9 +137,7 @@ def test_without_new_records_a_periodic_request_does_nothing_and_a_persons_does(
     job = a_job_over(tmp_path / "names.txt")
     take_checkpoint(job)
 
-    assert trigger(job) == NotTriggered(
-        reason=None, message="no new records since the last checkpoint"
-    )
+    assert trigger(job) == NothingToDo(message="no new records since the last checkpoint")
     assert trigger_one(job, is_periodic=False).records == 0
 
 
@@ -136,7 +150,7 @@ def test_a_queued_request_that_finds_nothing_to_do_leaves_the_queue(tmp_path: Pa
 
     outcome = trigger(job, request_id="idle")
 
-    assert outcome == NotTriggered(reason=None, message="no new records since the last checkpoint")
+    assert outcome == NothingToDo(message="no new records since the last checkpoint")
     assert job.state().queue == ()
 
 
@@ -170,6 +184,75 @@ def test_a_store_that_fails_while_the_plan_is_made_counts(
 
     assert job.state().status is JobStatus(status)
     assert job.state().pending == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConfigurationError("the topic is gone"), "the topic is gone"),
+        (RestoreError("its checkpoint is gone"), "its checkpoint is gone"),
+        (TableMismatch("a table lacks rows"), "a table lacks rows"),
+        (LookupError("no such partition"), "LookupError: no such partition"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_whatever_refuses_a_trigger_is_journaled_with_its_cause_and_raised(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    job = a_running_job()
+
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.coordinator.trigger.make_plan", fails)
+        for _ in range(2):
+            with pytest.raises(type(error), match=message.rpartition(": ")[2]):
+                trigger(job, cause="sluice run")
+
+    state = job.state()
+    assert (state.status, state.num_unsuccessful_triggers) == (JobStatus.RUNNING, 2)
+    refused = state.unsuccessful_triggers[-1]
+    assert (refused.reason, refused.cause) == (Reason.TRIGGER_CHECKPOINT_FAILURE, "sluice run")
+    assert refused.message.endswith(message)
+    trigger_one(job)
+    assert job.state().num_unsuccessful_triggers == 0
+
+
+def test_a_trigger_that_finds_what_the_job_owes_undoable_is_journaled_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = a_running_job()
+    complete_one(job)
+
+    def mismatch(*_: object) -> None:
+        raise TableMismatch("the table is of another job")
+
+    monkeypatch.setattr("sluice.coordinator.duties.commit", mismatch)
+    with pytest.raises(TableMismatch):
+        trigger(job)
+
+    assert [one.message for one in job.state().unsuccessful_triggers] == [
+        "the table is of another job"
+    ]
+
+
+def test_a_newcomer_in_a_full_queue_is_refused_and_journaled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice.core.requests._limits", lambda _: Limits(max_queued=1))
+    job = a_running_job()
+    trigger_one(job)
+    trigger(job, request_id="first", is_periodic=False)
+
+    outcome = trigger(job, request_id="second", is_periodic=False, cause="ada")
+
+    assert outcome == Refused(
+        reason=Reason.TOO_MANY_CHECKPOINT_REQUESTS, message="1 requests are queued"
+    )
+    assert [(one.reason, one.cause) for one in job.state().unsuccessful_triggers] == [
+        (Reason.TOO_MANY_CHECKPOINT_REQUESTS, "ada")
+    ]
 
 
 def test_a_commit_whose_task_died_is_replayed_before_the_next_trigger() -> None:
@@ -224,7 +307,7 @@ def cancellation(job: Job) -> None:
         (other_restore, Queued(request_id="mine", message="another coordinator was faster")),
         (
             cancellation,
-            NotTriggered(reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN, message="the job is CANCELED"),
+            NotRunning(reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN, message="the job is CANCELED"),
         ),
     ],
 )
@@ -331,7 +414,7 @@ def test_a_request_whose_owner_does_not_come_back_blocks_nobody_for_ever() -> No
     outcome = trigger(job, request_id="alive again")
 
     assert isinstance(outcome, Triggered)
-    assert trigger(job, request_id="dead") == NotTriggered(
+    assert trigger(job, request_id="dead") == Refused(
         reason=Reason.CHECKPOINT_EXPIRED, message="it was rejected while it waited"
     )
 
@@ -342,7 +425,7 @@ def test_who_waits_while_the_job_ends_is_told_why() -> None:
     trigger(job, request_id="mine")
     stop(job, JobStatus.CANCELED)
 
-    assert trigger(job, request_id="mine") == NotTriggered(
+    assert trigger(job, request_id="mine") == NotRunning(
         reason=Reason.CHECKPOINT_COORDINATOR_SUSPEND, message="it was rejected while it waited"
     )
 
@@ -354,7 +437,7 @@ def test_min_pause_holds_back_the_periodic_and_not_a_persons() -> None:
     clock.advance(4_000)
     before = job.journal.load()
 
-    assert trigger(job) == NotTriggered(
+    assert trigger(job) == NotDue(
         reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
         message="min_pause lasts 6000 ms more",
         retry_in_ms=6_000,
@@ -427,7 +510,7 @@ def test_without_a_barrier_the_source_stands_still() -> None:
     job = an_induced_job()
     take_checkpoint(job, is_periodic=False, barriers={"events": {"nexmark": 7}})
 
-    assert isinstance(trigger(job), NotTriggered)
+    assert isinstance(trigger(job), NothingToDo)
     outcome = trigger(job, is_periodic=False)
 
     assert isinstance(outcome, Triggered)
@@ -456,7 +539,11 @@ def test_a_barrier_outside_of_what_can_be_read_is_refused(
     with pytest.raises(ConfigurationError, match=sentence):
         trigger(job, is_periodic=False, barriers=barriers)
 
-    assert job.state() == before
+    (refused,) = job.state().unsuccessful_triggers
+    assert re.search(sentence, refused.message)
+    assert job.state() == replace(
+        before, unsuccessful_triggers=(refused,), num_unsuccessful_triggers=1
+    )
 
 
 def test_a_file_is_read_to_the_byte(tmp_path: Path) -> None:

@@ -20,7 +20,12 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.requests import Admission, Examination, adopted, examine
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.core.state import REMEMBERED_REJECTIONS, CoordinatorState, RejectedRequest
+from sluice.core.state import (
+    REMEMBERED_REJECTIONS,
+    CoordinatorState,
+    RejectedRequest,
+    UnsuccessfulTrigger,
+)
 from sluice.core.tables import TableDecision
 from tests.builders import (
     a_checkpoint,
@@ -45,6 +50,7 @@ from tests.core_events import (
     trigger_failed,
     triggered_by,
     with_backlog,
+    withdrawn,
 )
 
 BACKLOG = with_backlog()
@@ -455,12 +461,67 @@ def test_a_failed_trigger_answers_its_queued_request() -> None:
     assert transition.state.failure_count == state.failure_count
 
 
-def test_a_failed_trigger_that_counts_for_nothing_and_waits_nowhere_is_ignored() -> None:
+def test_a_failed_trigger_that_counts_for_nothing_and_waits_nowhere_is_remembered() -> None:
     state = a_submitted()
 
-    transition = step(state, trigger_failed(a_request(), Reason.TRIGGER_CHECKPOINT_FAILURE))
+    transition = step(state, trigger_failed(a_periodic(), Reason.TRIGGER_CHECKPOINT_FAILURE))
 
-    assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
+    unsuccessful = UnsuccessfulTrigger(
+        failed_at_ms=2_000,
+        type=CheckpointType.CHECKPOINT,
+        reason=Reason.TRIGGER_CHECKPOINT_FAILURE,
+        message="no",
+    )
+    assert transition.verdict is Verdict.APPLIED
+    assert transition.state == replace(
+        state, unsuccessful_triggers=(unsuccessful,), num_unsuccessful_triggers=1
+    )
+
+
+def test_failed_triggers_count_in_a_row_and_a_triggered_one_ends_it() -> None:
+    """Flink's numUnsuccessfulCheckpointsTriggers."""
+    failed = trigger_failed(a_periodic(), Reason.TRIGGER_CHECKPOINT_FAILURE)
+
+    thrice = after(a_submitted(), *[failed] * 3)
+    goes_on = after(thrice, triggered(1))
+
+    assert (thrice.num_unsuccessful_triggers, goes_on.num_unsuccessful_triggers) == (3, 0)
+    assert goes_on.unsuccessful_triggers == thrice.unsuccessful_triggers
+    many = after(goes_on, *[failed] * 20)
+    assert (many.num_unsuccessful_triggers, len(many.unsuccessful_triggers)) == (20, 16)
+
+
+def test_who_waited_too_long_or_was_one_too_many_was_refused_and_who_came_too_early_was_not() -> (
+    None
+):
+    mortal = a_request("mortal", expires_at_ms=2_000, cause="ada")
+    state = after(a_submitted(max_queued=1), triggered(1), requested(mortal))
+
+    expired = after(state, requested(a_periodic("low"), at_ms=2_000))
+    too_many = after(expired, requested(a_request("high"), at_ms=2_001))
+    too_early = examine(
+        after(a_submitted(min_pause_ms=9_000), *a_checkpoint(1)), a_periodic(), 4_000
+    )
+
+    assert [
+        (one.failed_at_ms, one.reason, one.message, one.cause)
+        for one in too_many.unsuccessful_triggers
+    ] == [
+        (2_000, Reason.CHECKPOINT_EXPIRED, "it waited too long", "ada"),
+        (2_001, Reason.TOO_MANY_CHECKPOINT_REQUESTS, "1 requests are queued", ""),
+    ]
+    assert too_early.reason is Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+    assert too_early.after.unsuccessful_triggers == ()
+
+
+def test_a_request_that_is_withdrawn_leaves_the_queue_and_was_refused_by_nobody() -> None:
+    mine, other = a_request("mine"), a_request("other")
+    state = after(a_submitted(), triggered(1), requested(mine), requested(other))
+
+    left = after(state, withdrawn(mine))
+
+    assert left == replace(state, queue=(other,))
+    assert step(left, withdrawn(mine)).verdict is Verdict.IGNORED
 
 
 def test_triggers_that_fail_for_io_count_though_they_have_no_id() -> None:
@@ -476,12 +537,14 @@ def test_triggers_that_fail_for_io_count_though_they_have_no_id() -> None:
     assert (transition.commands, transition.state.restart_at_ms) == ((), 10_500)
 
 
-def test_a_savepoint_whose_trigger_failed_does_not_count() -> None:
+def test_a_savepoint_whose_trigger_failed_does_not_count_as_a_failed_checkpoint() -> None:
     state = a_submitted()
 
     transition = step(state, trigger_failed(a_request(type=SAVEPOINT)))
 
-    assert (transition.verdict, transition.state) == (Verdict.IGNORED, state)
+    assert transition.state.failure_count == state.failure_count
+    assert transition.state.status is JobStatus.RUNNING
+    assert transition.state.num_unsuccessful_triggers == 1
 
 
 def test_a_trigger_that_failed_after_the_job_ended_does_not_fail_it_over() -> None:

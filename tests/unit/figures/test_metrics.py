@@ -44,6 +44,7 @@ def test_before_the_first_checkpoint_there_are_counts_and_a_status_and_no_zero_b
         "numRestarts",
         "numberOfCompletedCheckpoints",
         "numberOfFailedCheckpoints",
+        "numberOfUnsuccessfulTriggers",
         "numberOfInProgressCheckpoints",
         "numberOfOwedCommits",
         "totalNumberOfCheckpoints",

@@ -71,6 +71,7 @@ from tests.core_events import (
     tables_recovered,
     timed_out,
     trigger_failed,
+    withdrawn,
 )
 from tests.examples import examples
 from tests.property.core.completed_checkpoints import a_metadata
@@ -86,6 +87,7 @@ EVENTS: list[Event] = [
     retimed(is_paused=True, interval_ms=7, tolerable_failed_checkpoints=2, changed_by="ada"),
     triggered(3, savepoint="mine", parent=2, type=CheckpointType.SAVEPOINT),
     trigger_failed(a_request()),
+    withdrawn(a_request()),
     an_attempt(2),
     declined(),
     timed_out("count_bids", "rank_bids"),

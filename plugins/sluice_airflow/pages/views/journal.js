@@ -17,7 +17,8 @@ const STORY = {
   AttemptStarted: (one) => `A stage of checkpoint ${one.checkpoint} was started again`,
   AcksReceived: () => "Subtasks acknowledged",
   DeclineReceived: (one) => `A subtask declined checkpoint ${one.checkpoint}`,
-  TriggerFailed: () => "A checkpoint was not triggered",
+  TriggerFailed: () => "A checkpoint was refused, and not triggered",
+  RequestWithdrawn: () => "A queued request was withdrawn: it needs no checkpoint",
   JobSubmitted: () => "The job was submitted",
   JobRestored: (one) => (one.checkpoint ? `The job was restored from ${one.checkpoint}` : "The job was restored from its empty state"),
   JobStopped: () => "The job was stopped",
@@ -30,7 +31,7 @@ const STORY = {
 
 const TONES = {
   CheckpointCompleted: "good", CheckpointCommitted: "good", CheckpointFailed: "bad", JobFailed: "bad",
-  DeclineReceived: "bad", TriggerFailed: "warn", AttemptStarted: "warn", AlignmentTimedOut: "warn", JobRestored: "busy",
+  DeclineReceived: "bad", TriggerFailed: "bad", AttemptStarted: "warn", AlignmentTimedOut: "warn", JobRestored: "busy",
 };
 
 export function Journal({ uid, path, query }) {

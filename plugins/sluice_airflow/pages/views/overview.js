@@ -14,7 +14,7 @@ export function Overview({ uid, path }) {
   const pipeline = useResource(path());
   return html`<h2 tabindex="-1">Overview</h2>
     <${Paused} path=${path} />
-    <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored
+    <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored || data.counts.unsuccessful_triggers
       ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline.data} />`
       : html`<${NoCheckpoint} />`}<//>`;
 }
@@ -29,9 +29,13 @@ function Shown({ uid, data, now, pipeline }) {
   return html`
     <dl class="counts">
       ${[["Triggered", counts.total], ["In progress", counts.in_progress], ["Completed", counts.completed],
-        ["Failed", counts.failed, counts.failed ? "bad" : ""], ["Restored", counts.restored]].map(
+        ["Failed", counts.failed, counts.failed ? "bad" : ""],
+        ...(counts.unsuccessful_triggers ? [["Refused in a row", counts.unsuccessful_triggers, "bad"]] : []),
+        ["Restored", counts.restored]].map(
         ([name, value, tone]) => html`<div class=${tone}><dt>${name}</dt><dd>${count(value)}</dd></div>`)}
     </dl>
+    ${counts.unsuccessful_triggers && pipeline?.problem
+      ? html`<p class="reason" role="alert">${pipeline.problem}</p>` : null}
     ${pending.map((one) => html`<${Pending} key=${one.id} uid=${uid} one=${one} now=${now} />`)}
     <div class="cards">
       <${Card} title="Latest completed" uid=${uid} one=${latest.completed} now=${now} />
