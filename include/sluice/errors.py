@@ -2,6 +2,7 @@
 
     SluiceError
     ├── ConfigurationError    the declaration, an option or the machine is wrong: fix it
+    │   └── SourceUnreadable   a source is not as it was declared, or as it was read
     ├── ProtocolViolation     the bucket holds the impossible: stop, page a person
     │   ├── CorruptSegment    a file does not match its checksum: restore another checkpoint
     │   └── DamagedRecord     an object's bytes are not those of a record that was written
@@ -31,6 +32,12 @@ class SluiceError(Exception):
 
 class ConfigurationError(SluiceError):
     """Something a person wrote is wrong; the message names it and the fix."""
+
+
+class SourceUnreadable(ConfigurationError):
+    """A source cannot be read as it is declared, or on from where it was read; the message names
+    what is missing.
+    """
 
 
 class ProtocolViolation(SluiceError):

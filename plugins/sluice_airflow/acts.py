@@ -21,7 +21,7 @@ from sluice.core.configuration import ClaimMode, JobStatus
 from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.restoring import RestoreOptions
+from sluice.core.restoring import Latest, RestoreOptions, Stop, choose
 from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, RestoreError
@@ -61,7 +61,6 @@ class VerifyOperator(CheckpointOperator):
 
     def act(self, job: Job, context: Context) -> TaskSummary:
         from sluice.coordinator.restore import plan, require_generation, resolve
-        from sluice.core.restoring import Stop
         from sluice.surface.options import options_after
 
         request = request_of(context["params"], self.pipeline)
@@ -268,8 +267,7 @@ class AbortOperator(CheckpointOperator):
         if failed is not None:
             advice = ""
             if state.status is JobStatus.FAILED:
-                restore = f"{self.pipeline.uid}__restore"
-                advice = f": the restart strategy gave up; mend the cause, then run {restore}"
+                advice = f": the restart strategy gave up; {_way_on(state, self.pipeline)}"
             note(
                 context,
                 f"checkpoint {failed.checkpoint_id} aborted, {failed.reason.value}: "
@@ -279,6 +277,14 @@ class AbortOperator(CheckpointOperator):
             emit_stats(job)
             try_to_send_trace(job, failed.checkpoint_id)
         return state.status.value
+
+
+def _way_on(state: CoordinatorState, pipeline: Pipeline) -> str:
+    """How a person goes on with a job that has failed for good."""
+    choice = choose(state, Latest(), RestoreOptions())
+    if isinstance(choice, Stop):
+        return f"mend the cause; {'; '.join(choice.problems)}"
+    return f"mend the cause, then run {pipeline.uid}__restore"
 
 
 class RestartOperator(CheckpointOperator):
@@ -337,13 +343,13 @@ def _fail(
 
     is_declined = bool(job.answers.observe(pending.checkpoint_id).declined)
     failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.clock())
-    detail = f": {redacted(str(error))}"[:MAX_MESSAGE] if error else ""
     return fail_checkpoint(
         job,
         pending.checkpoint_id,
         failure.reason,
-        failure.message + detail,
+        failure.message,
         is_task_failure=failure.is_task_failure,
+        raised=redacted(str(error))[:MAX_MESSAGE] if error else "",
     )
 
 

@@ -29,9 +29,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
+from sluice.core.answers import TaskFailure
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.ids import CheckpointId
+from sluice.core.pending import PendingCheckpoint
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, SluiceError
 from sluice.exchange.faults import Fault, fault_from_environment, parse_fault
@@ -91,19 +93,47 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
             except AirflowException:  # The note was written where it was raised.
                 raise
             except AirflowTaskTimeout:
-                note(context, f"{self.task_id} took longer than {self.execution_timeout}")
+                message = f"{self.task_id} took longer than {self.execution_timeout}"
+                self._keep_failure(context, message)
+                note(context, message)
                 raise
             except Exception as error:  # The run fails or is skipped; its note says why.
+                if not isinstance(error, FencedError):
+                    self._keep_failure(context, _said(error))
                 note(context, self.failure_note(error))
                 raise
             return result
+
+    def _keep_failure(self, context: Context, message: str) -> None:
+        """Write why the task failed, for whoever aborts its checkpoint, if one is pending.
+
+        Its worker may die, or the store be slow, before the callback has told anybody.
+        """
+        try:
+            job = self.open_job()
+            pending = pending_of(job.state(), cause_of(context["ti"]))
+            if pending is not None:
+                task, attempt = self.attempt_of(pending, context)
+                job.answers.keep_failure(
+                    TaskFailure(
+                        checkpoint_id=pending.checkpoint_id,
+                        task=task,
+                        attempt=attempt,
+                        message=message,
+                    )
+                )
+        except Exception:  # What the task raises is worse.
+            log.warning("failure not recorded task=%s", self.task_id, exc_info=True)
+
+    def attempt_of(self, pending: PendingCheckpoint, context: Context) -> tuple[str, int]:  # noqa: ARG002
+        """The task's name in the record of its failure, and the number of the attempt."""
+        return self.task_id, context["ti"].try_number
 
     def failure_note(self, error: Exception) -> str:
         """The note of a run whose task failed with *error*."""
         if isinstance(error, FencedError):
             return str(error)
-        kind = "" if isinstance(error, SluiceError) else f"{type(error).__name__}: "
-        return f"{self.task_id} failed: {kind}{error}"
+        return f"{self.task_id} failed: {_said(error)}"
 
     @abstractmethod
     def act(self, job: Job, context: Context) -> Any:  # noqa: ANN401 - what is shown as its result
@@ -141,6 +171,10 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                 time.sleep(fault.seconds)
             case _:
                 raise RuntimeError(f"fault injected: {fault}")
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
 
 
 def fault_of(context: Context) -> Fault | None:

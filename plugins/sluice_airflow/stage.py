@@ -14,6 +14,7 @@ from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.pending import PendingCheckpoint
 from sluice.errors import FencedError
 from sluice.exchange.faults import FAULT_VARIABLE, WORKER_FAULTS
+from sluice.protocol.keys import snapshot_task
 from sluice.spark.session import ask_spark
 from sluice.store.redaction import redacted
 from sluice_airflow.notes import Needed
@@ -82,6 +83,9 @@ class StageOperator(CheckpointOperator):
 
     def failure_note(self, error: Exception) -> str:
         return str(error) if isinstance(error, FencedError) else f"stage {self.stage}: {error}"
+
+    def attempt_of(self, pending: PendingCheckpoint, context: Context) -> tuple[str, int]:  # noqa: ARG002
+        return snapshot_task(self.stage), pending.attempt_of(self.stage)
 
     def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
         """Run until every subtask has acknowledged as *attempt*; return the seconds of Spark."""

@@ -23,7 +23,7 @@ from sluice.core.ids import CheckpointId
 from sluice.declaration.checkpointing import no_restart
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import StageFailed
+from sluice.errors import ProtocolViolation, StageFailed
 from sluice.sources import Nexmark
 from sluice_airflow.acts import AbortOperator, RestartOperator, abort_on_failure
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
@@ -359,6 +359,55 @@ def test_abort_finds_an_expired_checkpoint(root: str) -> None:
 
     failed = a_job(root).state().failed
     assert [f.reason for f in failed] == [CheckpointFailureReason.CHECKPOINT_EXPIRED]
+
+
+@pytest.mark.parametrize("reader", ["abort", "callback", "watchdog"])
+def test_the_root_cause_is_what_the_failed_task_has_written_whoever_aborts(
+    root: str, spark: StandInSpark, reader: str
+) -> None:
+    """However slow the store is: the callback may not get there first, or at all."""
+    trigger()
+    cause = "stage 'bids' failed over records 1 to 9 of x: a.py line 3: ValueError: poison"
+    spark.failing["bids"] = StageFailed(cause, stage="bids", cause="ValueError: poison")
+    with pytest.raises(AirflowFailException):
+        snapshot("bids")
+    assert a_job(root).state().pending, "nobody has aborted it yet"
+
+    if reader == "abort":
+        _, said = executed(AbortOperator, states={"bids.snapshot": "failed"})
+        assert f"the snapshot task of stage 'bids' failed: {cause}" in said
+    elif reader == "callback":
+        abort_on_failure(PIPELINE)(a_context(task_id="bids.snapshot"))
+    else:
+        fail_checkpoint(
+            a_job(root), CheckpointId(1), CheckpointFailureReason.CHECKPOINT_EXPIRED, "too late"
+        )
+
+    (failed,) = a_job(root).state().failed
+    noticed = "too late" if reader == "watchdog" else "the snapshot task of stage 'bids' failed"
+    assert failed.message == f"{noticed}: {cause}"
+
+
+def test_finalize_leaves_its_cause_and_an_attempt_that_was_fenced_is_not_to_blame(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger()
+    spark.failing["bids"] = StageFailed("stage 'bids' failed: a lost worker", stage="bids")
+    with pytest.raises(AirflowFailException):
+        snapshot("bids")
+    snapshot("bids", try_number=2)
+    snapshot("by_auction")
+
+    def refuses(*_: object) -> None:
+        raise ProtocolViolation("a staged file is gone")
+
+    monkeypatch.setattr("sluice.coordinator.completion.check_sinks", refuses)
+    with pytest.raises(AirflowFailException):
+        FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(a_context())
+    abort(states={"finalize": "failed"})
+
+    (failed,) = a_job(root).state().failed
+    assert failed.message == "the finalize task failed: a staged file is gone"
 
 
 def test_abort_and_callback_in_any_order_fail_the_job_over_once(root: str) -> None:

@@ -22,6 +22,7 @@ from sluice.coordinator.publication import commit
 from sluice.coordinator.record import clean_up, record
 from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import fail_over_if_damaged
+from sluice.core.answers import Decline, TaskFailure
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus
 from sluice.core.events import (
@@ -39,6 +40,7 @@ from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, RestoreError
 from sluice.job.job import Job
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
+from sluice.protocol.keys import snapshot_task
 from sluice.store.journal import KEPT_ENTRIES
 
 log = logging.getLogger(__name__)
@@ -58,15 +60,17 @@ def fail_checkpoint(
     message: str,
     *,
     is_task_failure: bool = False,
+    raised: str = "",
 ) -> CoordinatorState:
     """Abort the pending checkpoint, once, for one reason.  An ended one stays as it ended.
 
     A decline in the bucket is a better reason than *reason*, which the task gives that noticed it;
-    of several declines, the best is one that counts as a failure.
+    of several, the best is a task failure, then one that counts.  The root cause is what the task
+    that failed has written, so it is the same whoever aborts, and how long after; *raised*, the
+    text of an exception, stands in for what it could not write.
     """
-    cause = root_cause(message)
     plan = job.plan(checkpoint_id)
-    found = job.answers.declines(checkpoint_id)
+    found, failures = job.answers.problems(checkpoint_id)
     generation = job.state().generation if plan is None else plan.generation
 
     def decide(state: CoordinatorState) -> CheckpointFailed | DeclineReceived:
@@ -77,9 +81,15 @@ def fail_checkpoint(
             if pending is not None and _is_current(pending, decline.subtask.stage, decline.attempt)
         ]
         if declines and not is_task_failure:
-            first = min(declines, key=lambda decline: not decline.reason.counts)
-            return DeclineReceived(generation=generation, at_ms=job.clock(), decline=first)
-        detail = f"{declines[0].subtask}: {declines[0].message}" if declines else str(cause)
+            best = min(declines, key=_rank)
+            return DeclineReceived(generation=generation, at_ms=job.clock(), decline=best)
+        recorded = raised if pending is None else _recorded(pending, reason, failures) or raised
+        first = min(declines, key=_rank, default=None)
+        if first is not None:
+            detail = f"{first.subtask}: {first.message}"
+        else:
+            cause = str(root_cause(recorded)) if recorded else ""
+            detail = _with_cause(str(root_cause(message)), cause)
         return CheckpointFailed(
             generation=generation,
             at_ms=job.clock(),
@@ -94,9 +104,41 @@ def fail_checkpoint(
     if transition.verdict is Verdict.APPLIED and failed is not None:
         log.warning(
             "checkpoint aborted checkpoint_id=%d reason=%s message=%s job_status=%s",
-            checkpoint_id, failed.reason.value, cause, transition.state.status.value,
+            checkpoint_id, failed.reason.value, failed.message, transition.state.status.value,
         )  # fmt: skip
     return transition.state
+
+
+def _rank(decline: Decline) -> tuple[bool, bool]:
+    is_failure = decline.reason is CheckpointFailureReason.TASK_FAILURE
+    return not is_failure, not decline.reason.counts
+
+
+# The reasons for which another task than that of a stage is to blame.
+_TASKS = {
+    CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE: "finalize",
+    CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE: "trigger",
+}
+
+
+def _recorded(
+    pending: PendingCheckpoint, reason: CheckpointFailureReason, failures: Iterable[TaskFailure]
+) -> str:
+    """What the task to blame has written of its newest attempt; empty if it has written nothing."""
+    newest = {one.task: one for one in sorted(failures, key=lambda one: one.attempt)}
+    if reason in _TASKS:
+        own = newest.get(_TASKS[reason])
+        return "" if own is None else own.message
+    for task in pending.tasks:
+        own = newest.get(snapshot_task(task.uid))
+        if own is not None and _is_current(pending, task.uid, own.attempt):
+            return own.message
+    return ""
+
+
+def _with_cause(noticed: str, cause: str) -> str:
+    """What was *noticed*, with the *cause* last, unless it says that already."""
+    return noticed if not cause or cause in noticed else f"{noticed}: {cause}"
 
 
 def cause_of(error: BaseException) -> Cause:

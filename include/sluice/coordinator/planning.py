@@ -25,7 +25,7 @@ from sluice.core.position import Position, with_layers, with_whole
 from sluice.core.requests import records_of_next_epoch
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Barrier, Source
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, SourceUnreadable
 from sluice.job.job import Job
 from sluice.job.lineage import (
     CompletedParent,
@@ -174,16 +174,21 @@ def _cut(
     if node.is_table:
         return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
     before = load_position(job, previous)
-    barrier = source.plan(
-        before.whole,
-        max_records=max_records,
-        parallelism=max(
-            job.parallelism_of(stage.uid, state.configuration)
-            for stage in job.pipeline.stages.values()
-            if uid in stage.producers
-        ),
-        until=barriers.get(uid, {} if node.is_induced else None),
-    )
+    try:
+        barrier = source.plan(
+            before.whole,
+            max_records=max_records,
+            parallelism=max(
+                job.parallelism_of(stage.uid, state.configuration)
+                for stage in job.pipeline.stages.values()
+                if uid in stage.producers
+            ),
+            until=barriers.get(uid, {} if node.is_induced else None),
+        )
+    except ConfigurationError as error:
+        if uid in barriers:
+            raise  # The caller's barrier may be wrong, and not the source.
+        raise SourceUnreadable(str(error)) from error
     cut = SourceCut(
         uid=uid,
         position=barrier.position,

@@ -41,10 +41,12 @@ from sluice.core.plan import CheckpointPlan, journaled
 from sluice.core.requests import Admission, Examination, adopted, examine
 from sluice.core.state import CoordinatorState
 from sluice.errors import (
+    ConfigurationError,
     FencedError,
     ProtocolViolation,
     RestoreError,
     SluiceError,
+    SourceUnreadable,
     StoreUnavailable,
 )
 from sluice.job.job import Job
@@ -127,10 +129,12 @@ def trigger(
     A caller that asks for a checkpoint can also run one: a queued request that awaits a host, and
     is due, is taken up instead of this one.
 
-    Whatever is raised while the job is RUNNING is journaled first, as a refused trigger.
+    What is raised while the job is RUNNING is journaled first, as a refused trigger; not what is
+    wrong with the request itself, or with the caller's declaration.
 
     Raises:
-        ConfigurationError: a source cannot be read as declared, or the savepoint exists.
+        SourceUnreadable: a source cannot be read as declared.
+        ConfigurationError: the declaration is not that of the job, or the savepoint exists.
         RestoreError: the checkpoint that the epoch continues is gone.
         TableMismatch: a table does not show what the job continues; a person decides.
         StoreUnavailable: a store did not answer; it counts towards the tolerable failures.
@@ -193,12 +197,15 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
     known = _already_pending(job, head.state, request)
     if known is not None:
         return known
+    is_owed = True
     try:
-        head, examined, plan = _planned(job, head, request, barriers)
+        head = _resumed(job, head)
+        is_owed = False
+        examined, plan = _planned(job, head, request, barriers)
     except FencedError:
         raise  # Another coordinator has the job, and its triggers.
     except Exception as error:
-        _journal_error(job, head, request, error)
+        _journal_error(job, head, request, error, is_owed=is_owed)
         if isinstance(error, (RestoreError, ProtocolViolation)):
             fail_over_if_damaged(job, head.state)
         raise
@@ -216,22 +223,27 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
             assert_never(plan)
 
 
-def _planned(
-    job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
-) -> tuple[Head, Examination, CheckpointPlan | NothingToDo | HookFailed | None]:
-    """The plan, once what the job owes is done; None for a request that may not run now."""
+def _resumed(job: Job, head: Head) -> Head:
+    """The head once what the job owes from before is done."""
     try:
-        head = resume(job, head)
+        return resume(job, head)
     except (RestoreError, ProtocolViolation):
         if head.state.status is not JobStatus.FAILED:  # A FAILED job's journal names the damage.
             raise
+        return head
+
+
+def _planned(
+    job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
+) -> tuple[Examination, CheckpointPlan | NothingToDo | HookFailed | None]:
+    """The plan; None for a request that may not run now."""
     examined = examine(head.state, request, request.requested_at_ms)
     name = request.savepoint_name
     if name is not None:
         require_free_name(job, name, head.state, request_id=request.request_id)
     if examined.admission is not Admission.RUNS:
-        return head, examined, None
-    return head, examined, write_plan(job, head, request, barriers)
+        return examined, None
+    return examined, write_plan(job, head, request, barriers)
 
 
 def _already_pending(
@@ -273,14 +285,21 @@ def _withdraw(job: Job, head: Head, request: CheckpointRequest) -> None:
         record(job, lambda _: withdrawn)
 
 
-def _journal_error(job: Job, head: Head, request: CheckpointRequest, error: Exception) -> None:
-    """Journal that *error* refused the request; a store that does not answer counts.
+def _journal_error(
+    job: Job, head: Head, request: CheckpointRequest, error: Exception, *, is_owed: bool
+) -> None:
+    """Journal that *error* refused the request; a store that does not answer counts, unless the
+    job *is_owed* something by it from before: then no checkpoint has failed.
 
     Of a job that does not run nothing is journaled: a trigger only tried to do what it owes.
     """
-    if head.state.status is not JobStatus.RUNNING:
+    is_queued = any(queued.request_id == request.request_id for queued in head.state.queue)
+    is_the_callers = isinstance(error, ConfigurationError) and not (
+        is_queued or isinstance(error, SourceUnreadable)
+    )
+    if head.state.status is not JobStatus.RUNNING or is_the_callers:
         return
-    is_io = isinstance(error, StoreUnavailable)
+    is_io = isinstance(error, StoreUnavailable) and not is_owed
     reason = Reason.IO_EXCEPTION if is_io else Reason.TRIGGER_CHECKPOINT_FAILURE
     try:
         _refuse(job, head, request, reason, str(cause_of(error)))

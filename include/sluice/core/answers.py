@@ -102,7 +102,11 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decline:
-    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause."""
+    """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause.
+
+    With the reason TASK_FAILURE it has failed, as code that it called raised: the job fails over,
+    as it does when code raised that no subtask of ours called.
+    """
 
     checkpoint_id: CheckpointId
     subtask: SubtaskId
@@ -112,6 +116,20 @@ class Decline:
 
     def __post_init__(self) -> None:
         require(self.reason.is_of_a_task, "a task declines for a reason of its own")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFailure:
+    """Why a *task* failed, written by itself before it raised, for whoever aborts its checkpoint.
+
+    ``task`` is ``{stage}.snapshot`` with the stage's execution attempt, or another task of the
+    checkpoint with its try.
+    """
+
+    checkpoint_id: CheckpointId
+    task: str
+    attempt: int
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

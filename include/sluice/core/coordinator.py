@@ -54,6 +54,7 @@ from sluice.core.events import (
     ignored,
     refused,
 )
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.lifecycle import (
     abort_children,
     abort_with_successors,
@@ -175,6 +176,7 @@ def _on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
         checkpoint_id=decline.checkpoint_id,
         reason=decline.reason,
         message=f"{decline.subtask}: {decline.message}",
+        is_task_failure=decline.reason is CheckpointFailureReason.TASK_FAILURE,
         is_task_level=True,
     )
     return _on_failed(state, failed)

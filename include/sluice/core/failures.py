@@ -53,7 +53,7 @@ class CheckpointFailureReason(Enum):
 
     @property
     def is_of_a_task(self) -> bool:
-        """Whether a task may decline a checkpoint for it (DeclineCheckpoint)."""
+        """Whether a subtask may answer with it: it declines (DeclineCheckpoint), or has failed."""
         return self in _OF_A_TASK
 
 
@@ -64,6 +64,7 @@ _OF_A_TASK = frozenset(
         CheckpointFailureReason.CHECKPOINT_DECLINED_TASK_CLOSING,
         CheckpointFailureReason.CHECKPOINT_DECLINED_INPUT_END_OF_STREAM,
         CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        CheckpointFailureReason.TASK_FAILURE,
     }
 )
 

@@ -26,7 +26,7 @@ import time
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import CheckpointDeclined, ConfigurationError
 
 FAULT_VARIABLE = "SLUICE_FAULT"
 FORM = (
@@ -80,7 +80,7 @@ class Fault:
             case "kill-worker":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "decline":
-                raise StageFailed(f"fault injected: {self}")
+                raise CheckpointDeclined(f"fault injected: {self}")
             case "hang-worker":
                 time.sleep(self.seconds)
             case _:

@@ -124,7 +124,7 @@ def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | N
 
 @contextmanager
 def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
-    """Writes a decline for an error that counts, and adds a note of the stage to every error."""
+    """Writes why the subtask declines, or has failed; adds a note of the stage to every error."""
     try:
         yield
     except Exception as error:
@@ -146,14 +146,18 @@ def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
 
 
 def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | None:
-    """The reason to decline for; None if the Spark task may succeed when it is tried again."""
+    """The reason to answer with; None if the Spark task may succeed when it is tried again.
+
+    What the user's code raises, and what no repetition mends, is a task failure, wherever it was
+    raised: only ``CheckpointDeclined`` and a failed upload decline the checkpoint.
+    """
     if uploads.failure is not None:
         return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
     match error:
         case CheckpointDeclined():
             return _REASONS[error.reason]
         case SluiceError(retryable=False):
-            return CheckpointFailureReason.CHECKPOINT_DECLINED
+            return CheckpointFailureReason.TASK_FAILURE
         case _:
             return None
 

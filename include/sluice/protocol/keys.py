@@ -5,6 +5,7 @@
       checkpoints/{id}/plan                                  immutable
       checkpoints/{id}/acks/{stage}/{subtask}.{attempt}      create-only
       checkpoints/{id}/declines/{stage}/{subtask}.{attempt}  create-only
+      checkpoints/{id}/failures/{task}.{attempt}             why a task failed; create-only
       checkpoints/{id}/stages/{stage}.{attempt}              a stage's acks in one object, immutable
       checkpoints/{id}/_metadata                             immutable
       shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
@@ -117,6 +118,12 @@ class PipelinePaths:
 
     def decline(self, checkpoint_id: int, subtask: SubtaskId, attempt: int) -> str:
         return f"{self.declines(checkpoint_id)}{subtask.stage}/{subtask.index}.{attempt}"
+
+    def failures(self, checkpoint_id: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}failures/"
+
+    def failure(self, checkpoint_id: int, task: str, attempt: int) -> str:
+        return f"{self.failures(checkpoint_id)}{task}.{attempt}"
 
     def all_shared(self) -> str:
         return f"{self.pipeline}/shared/"
@@ -269,6 +276,11 @@ def scratch_folder(token: str) -> str:
 
 def scratch(token: str, name: str) -> str:
     return f"{scratch_folder(token)}{name}"
+
+
+def snapshot_task(stage: str) -> str:
+    """The name of the task that runs a *stage*, in Airflow and in the record of its failure."""
+    return f"{stage}.snapshot"
 
 
 def is_answer(key: str) -> bool:

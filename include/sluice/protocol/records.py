@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast, get_args
 
 import msgspec
 
-from sluice.core.answers import Ack, Decline
+from sluice.core.answers import Ack, Decline, TaskFailure
 from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.events import AcksReceived, Event
@@ -154,6 +154,14 @@ def encode_decline(decline: Decline) -> bytes:
 
 def decode_decline(raw: bytes, key: str) -> Decline:
     return _open("decline", Decline, raw, key)
+
+
+def encode_failure(failure: TaskFailure) -> bytes:
+    return _seal("task failure", failure)
+
+
+def decode_failure(raw: bytes, key: str) -> TaskFailure:
+    return _open("task failure", TaskFailure, raw, key)
 
 
 def encode_metadata(metadata: CheckpointMetadata) -> bytes:
@@ -365,6 +373,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         _StageAcks,
         _PositionLayer,
         Decline,
+        TaskFailure,
         Compaction,
         MergedRuns,
         CheckpointStatistics,

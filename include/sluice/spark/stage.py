@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 from sluice.coordinator.failure import cause_of
 from sluice.coordinator.publication import publish_early
-from sluice.core.answers import Ack, Execution, Mixture, mixture_in
+from sluice.core.answers import Ack, Decline, Execution, Mixture, TaskFailure, mixture_in
 from sluice.core.configuration import CheckpointingMode
 from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.failures import Cause, code_place, root_cause, stage_in
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
@@ -34,6 +35,7 @@ from sluice.declaration.operations import Transform
 from sluice.errors import (
     ConfigurationError,
     FencedError,
+    NotYetAcknowledged,
     SluiceError,
     StageFailed,
     StoreUnavailable,
@@ -45,6 +47,7 @@ from sluice.job.answers import acks_of, plan_of, still_pending
 from sluice.job.job import Job
 from sluice.job.lineage import Lineage, assigned_state, lineage_of
 from sluice.job.stage_input import StageInput, StreamInput, chained_behind, stage_input
+from sluice.protocol.keys import snapshot_task
 from sluice.spark.deployment import Deployment, compact_state, deploy, deploy_behind
 from sluice.spark.session import with_our_settings
 from sluice.spark.tasks import StageRun
@@ -101,7 +104,8 @@ def run_stage(
     """Run the stage, and return when every subtask has acknowledged.
 
     The subtasks of the stages that are chained to it have acknowledged then, too.  *fault* is
-    injected into this attempt; by default the one that the environment names.
+    injected into this attempt; by default the one that the environment names.  Why it failed is in
+    the bucket before it is raised.
 
     Raises:
         StageFailed: the Spark job failed; the message ends with the root cause.
@@ -109,6 +113,28 @@ def run_stage(
         FencedError: the checkpoint is not pending any more, or another attempt took over.
         ConfigurationError: the stage takes no part in the checkpoint.
     """
+    try:
+        return _run_stage(job, spark, checkpoint_id, stage, attempt=attempt, fault=fault)
+    except (FencedError, NotYetAcknowledged):
+        raise
+    except Exception as error:
+        message = str(error) if isinstance(error, SluiceError) else str(failure_cause(error))
+        task = snapshot_task(stage)
+        job.answers.keep_failure(
+            TaskFailure(checkpoint_id=checkpoint_id, task=task, attempt=attempt, message=message)
+        )
+        raise
+
+
+def _run_stage(
+    job: Job,
+    spark: SparkSession,
+    checkpoint_id: CheckpointId,
+    stage: str,
+    *,
+    attempt: int,
+    fault: Fault | None,
+) -> AcknowledgedStage:
     plan = plan_of(job, checkpoint_id)
     state = job.journal.load(after=plan.journal_seq).state
     if state.pending_checkpoint(checkpoint_id) is None:
@@ -336,10 +362,10 @@ def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:
 
     Of *chain* the stage is named that declined or that raised; the first one, where a worker died.
     """
-    run, declined = _failed(chain, error)
+    run, answer = _failed(chain, error)
     stage = run.node.uid
     raised = failure_cause(error)
-    cause = raised if declined is None else root_cause(declined)
+    cause = raised if answer is None else root_cause(answer.message)
     what = _reading(run)
     over = f" over {what}" if what else ""
     return StageFailed(
@@ -347,7 +373,7 @@ def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:
         stage=stage,
         cause=str(cause),
         is_transient=raised.is_transient or _LOST in str(cause),
-        is_declined=declined is not None,
+        is_declined=answer is not None and answer.reason is not Reason.TASK_FAILURE,
     )
 
 
@@ -359,13 +385,13 @@ def has_lost_rows(failure: StageFailed) -> bool:
     return _LOST in failure.cause
 
 
-def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, str | None]:
-    """The run that failed, and the message of its subtask if it declined."""
+def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, Decline | None]:
+    """The run that failed, and the answer of its subtask, if that said why."""
     runs = {run.node.uid: run for run in chain}
     for decline in chain[0].job.answers.declines(chain[0].plan.checkpoint_id):
         run = runs.get(decline.subtask.stage)
         if run is not None and run.attempt == decline.attempt:
-            return run, decline.message
+            return run, decline
     raised = stage_in("".join(traceback.format_exception(error)))
     return runs.get(raised, chain[0]), None
 

@@ -8,21 +8,23 @@ cannot be read count as absent: nothing but what people see depends on them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.core.answers import Ack, Decline
+from sluice.core.answers import Ack, Decline, TaskFailure
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.errors import ProtocolViolation
+from sluice.errors import ProtocolViolation, SluiceError
 from sluice.figures.record import CheckpointStatistics
 from sluice.protocol.keys import PipelinePaths, is_answer, subtask_of_answer
 from sluice.protocol.records import (
     decode_ack,
     decode_decline,
+    decode_failure,
     decode_stage_acks,
     decode_statistics,
     encode_ack,
     encode_decline,
+    encode_failure,
     encode_stage_acks,
     encode_statistics,
 )
@@ -143,6 +145,35 @@ class AnswerStore:
         answers = without_foreign(listed, is_answer, self._store.root)
         found = [(answer.key, self._store.get(answer.key)) for answer in answers]
         return [decode_decline(body, key) for key, body in found if body is not None]
+
+    def problems(self, checkpoint_id: CheckpointId) -> tuple[list[Decline], list[TaskFailure]]:
+        """Why subtasks declined or failed, and tasks failed: a LIST, and a GET for each."""
+        folder = [*self._store.list(self._paths.checkpoint(checkpoint_id))]
+        declines = self._paths.declines(checkpoint_id)
+        failures = self._paths.failures(checkpoint_id)
+        answers = without_foreign(
+            (one for one in folder if one.key.startswith(declines)), is_answer, self._store.root
+        )
+        told = (one for one in folder if one.key.startswith(failures))
+        return (
+            [decode_decline(body, key) for key, body in self._bodies(answers)],
+            [decode_failure(body, key) for key, body in self._bodies(told)],
+        )
+
+    def _bodies(self, listed: Iterable[Listed]) -> Iterator[tuple[str, bytes]]:
+        for one in listed:
+            body = self._store.get(one.key)
+            if body is not None:
+                yield one.key, body
+
+    def keep_failure(self, failure: TaskFailure) -> None:
+        """Write why a task failed; best effort, as the task has something worse to raise."""
+        key = self._paths.failure(failure.checkpoint_id, failure.task, failure.attempt)
+        without_secrets = replace(failure, message=redacted(failure.message))
+        try:
+            self._store.create(key, encode_failure(without_secrets))
+        except SluiceError as error:
+            log.warning("failure not recorded task=%s: %s", failure.task, error)
 
     def decline(
         self, checkpoint_id: CheckpointId, subtask: SubtaskId, attempt: int

@@ -427,3 +427,15 @@ def test_a_stage_of_another_plan_has_its_own_subtasks() -> None:
     assert state.pending[0].is_fully_acknowledged
     assert state.pending[0].is_participant(SUBTASKS[0])
     assert not state.pending[0].is_participant(SUBTASKS[1])
+
+
+def test_a_subtask_that_failed_fails_the_job_over_whatever_is_tolerated() -> None:
+    """One exception of the user's is one reason, whether code of ours called his or not."""
+    state = after(a_submitted(tolerable_failed_checkpoints=9), triggered())
+
+    transition = step(state, declined(reason=Reason.TASK_FAILURE))
+
+    (failed,) = transition.state.failed
+    assert failed.reason is Reason.TASK_FAILURE
+    assert transition.state.status is JobStatus.RESTARTING
+    assert transition.state.failure_count == state.failure_count

@@ -31,9 +31,9 @@ from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import (
     CheckpointFailure,
-    ConfigurationError,
     FencedError,
     ProtocolViolation,
+    SourceUnreadable,
     StageFailed,
     StoreUnavailable,
 )
@@ -349,10 +349,10 @@ def test_an_error_of_the_users_source_at_a_trigger_is_tolerated_once(
 
 def test_what_a_person_has_to_mend_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     job = a_running_job(a_pipeline(events=30))
-    broken = Breaking(planning.make_plan, [ConfigurationError("the topic is gone")])
+    broken = Breaking(planning.make_plan, [SourceUnreadable("the topic is gone")])
     monkeypatch.setattr("sluice.coordinator.trigger.make_plan", broken)
 
-    with pytest.raises(ConfigurationError, match="the topic is gone"):
+    with pytest.raises(SourceUnreadable, match="the topic is gone"):
         runs(monkeypatch, job)
 
     assert [one.message for one in job.state().unsuccessful_triggers] == ["the topic is gone"]

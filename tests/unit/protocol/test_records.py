@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.answers import Ack, Decline
+from sluice.core.answers import Ack, Decline, TaskFailure
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.events import AcksReceived, Event, JournalRepaired
@@ -31,6 +31,7 @@ from sluice.protocol.records import (
     decode_ack,
     decode_decline,
     decode_entry,
+    decode_failure,
     decode_metadata,
     decode_plan,
     decode_stage_acks,
@@ -38,6 +39,7 @@ from sluice.protocol.records import (
     encode_ack,
     encode_decline,
     encode_entry,
+    encode_failure,
     encode_metadata,
     encode_plan,
     encode_stage_acks,
@@ -135,6 +137,10 @@ A_DECLINE = Decline(
     reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
 )
 
+A_FAILURE = TaskFailure(
+    checkpoint_id=CheckpointId(1), task="parse.snapshot", attempt=2, message="zu früh"
+)
+
 
 def an_entry(event: Event = EVENTS[0]) -> JournalEntry:
     """Its state has something in every field that is a list."""
@@ -166,6 +172,7 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes, str], Any]]] = {
     "ack": (encode_ack(an_ack(SubtaskId("parse", 0))), decode_ack),
     "stage acks": (encode_stage_acks([an_ack(SubtaskId("parse", 0))]), decode_stage_acks),
     "decline": (encode_decline(A_DECLINE), decode_decline),
+    "task failure": (encode_failure(A_FAILURE), decode_failure),
     "checkpoint metadata": (encode_metadata(a_metadata()), decode_metadata),
     "checkpoint statistics": (
         encode_statistics(CheckpointStatistics(checkpoint=a_line(1), history=History())),
