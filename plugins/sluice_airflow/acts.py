@@ -80,7 +80,12 @@ class VerifyOperator(CheckpointOperator):
         rolls_back = request.options.roll_back_tables
         tables = [table.sentence(rolls_back=rolls_back) for table in decision.tables_ahead]
         options = [change.made for change in options_after(state, resolved.configuration)]
-        note(context, "; ".join([f"would restore {_described(decision)}", *options, *tables]))
+        note(
+            context,
+            "; ".join(
+                [f"would restore {_described(decision)}", *options, *tables, *decision.warnings]
+            ),
+        )
         return {
             "checkpoint_id": decision.choice.checkpoint_id,
             "bytes": sum(handle.size_bytes for handle in decision.files),
@@ -127,7 +132,7 @@ class RestoreOperator(CheckpointOperator):
         params_changed = [f"{name}={value}" for name, value in request.params.items()]
         options = [change.made for change in options_after(state, resolved.configuration)]
         tables = [table.sentence(rolls_back=False) for table in restored.tables_ahead]
-        note(context, "; ".join([done, *params_changed, *options, *tables]))
+        note(context, "; ".join([done, *params_changed, *options, *tables, *restored.warnings]))
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,

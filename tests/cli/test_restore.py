@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
+
 import pytest
 
-from harness.jobs import STAGES, a_pipeline, keys_of, published_records, trigger_one
+from harness.jobs import (
+    STAGES,
+    a_pipeline,
+    a_running_job,
+    keys_of,
+    published_records,
+    trigger_one,
+)
 from harness.noted_target import NotedTable
 from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.ids import CheckpointId
+from sluice.declaration import aggregates as agg
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
+from sluice.sinks import FilesTable
+from sluice.sources import Files
 from sluice.store.open import StoreLocation
 from tests.builders import ids_of
 from tests.cli.conftest import Sluice
@@ -48,6 +63,7 @@ def test_a_checkpoint_is_restored_by_its_id(job: Job, sluice: Sluice) -> None:
         "generation": 2,
         "status": "RUNNING",
         "tables_ahead": [{"sink": "results", "checkpoints": [2, 3], **rolls_back}],
+        "warnings": [],
         "changed_options": [],
     }
     take_checkpoint(job)
@@ -283,3 +299,26 @@ def test_a_cancelled_job_is_restored(job: Job, sluice: Sluice) -> None:
     stop(job, JobStatus.CANCELED)
 
     assert sluice("restore", "auctions").out.startswith("auctions is RUNNING from checkpoint 1")
+
+
+def test_a_restore_behind_a_drain_warns_of_late_rows(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"k": "a", "at": "2026-01-01T00:00:00"}\n')
+    pipeline = Pipeline("auctions")
+    files = Files(str(tmp_path), format="json", schema="k string, at timestamp", bounded=False)
+    rows = pipeline.source("rows", files, event_time="at")
+    rows.key_by("k").window("counted", Tumbling(timedelta(minutes=1)), n=agg.count()).sink(
+        "out", FilesTable()
+    )
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": pipeline}.__getitem__)
+    job = a_running_job(pipeline)
+    monkeypatch.setenv("SLUICE_ROOT", job.store.root)
+    a_savepoint(job, "drained", type=CheckpointType.SAVEPOINT_TERMINATE)
+
+    dry = sluice("restore", "auctions", "--savepoint", "drained", "--dry-run")
+    done = sluice("restore", "auctions", "--savepoint", "drained")
+
+    expected = "warning: stage 'counted' saw the end of event time in checkpoint 1, as the job was"
+    assert expected in " ".join(dry.out.split())
+    assert expected in " ".join(done.out.split())

@@ -183,6 +183,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
     files: tuple[FileDetails, ...] = ()
     tables_ahead: tuple[TableAhead, ...] = ()
+    warnings: tuple[str, ...] = ()
     changed_options: tuple[OptionChange, ...] = ()
 
 
@@ -193,6 +194,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     generation: int
     status: str
     tables_ahead: tuple[TableAhead, ...] = ()
+    warnings: tuple[str, ...] = ()
     changed_options: tuple[OptionChange, ...] = ()
 
 
@@ -532,6 +534,7 @@ def restore_command(
         generation=restored.state.generation,
         status=restored.state.status.value,
         tables_ahead=restored.tables_ahead,
+        warnings=restored.warnings,
         changed_options=options_after(state, resolved.configuration),
     )
     _print_result(result, as_json=as_json, is_compared=not no_checksums)
@@ -556,6 +559,7 @@ def _plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> Resto
         total_bytes=sum(file.size_bytes for file in files),
         files=files,
         tables_ahead=decision.tables_ahead,
+        warnings=decision.warnings,
         changed_options=options_after(state, resolved.configuration),
     )
 
@@ -589,6 +593,8 @@ def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
         print_line(change.made)
     for ahead in plan.tables_ahead:
         print_line(ahead.sentence(rolls_back=rolls_back))
+    for warning in plan.warnings:
+        print_line(f"warning: {warning}")
 
 
 def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) -> None:
@@ -603,6 +609,8 @@ def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) ->
         print_line(change.made)
     for ahead in result.tables_ahead:
         print_line(ahead.sentence(rolls_back=False))
+    for warning in result.warnings:
+        print_line(f"warning: {warning}")
 
 
 def _named(checkpoint_id: int | None, origin: str | None) -> str:

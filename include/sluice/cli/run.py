@@ -315,6 +315,8 @@ def _begin(
         options = RestoreOptions(roll_back_tables=consent.roll_back, accept_tables=consent.accept)
         restored = restore(job, Latest(), options, configuration=configuration)
         console.print(f"going on from checkpoint {restored.checkpoint_id or 'none'}")
+        for warning in restored.warnings:
+            console.print(f"[yellow]warning[/yellow]: {escape(warning)}", soft_wrap=True)
         return restored.state.next_checkpoint_id
     return submit(job, configuration, tables=consent).next_checkpoint_id
 

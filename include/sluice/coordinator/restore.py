@@ -55,6 +55,7 @@ class RestoredJob:
     origin: SnapshotOrigin | None
     state: CoordinatorState
     tables_ahead: tuple[TableAhead, ...] = ()
+    warnings: tuple[str, ...] = ()
     passed_over: tuple[CheckpointId, ...] = ()
 
     @property
@@ -200,8 +201,8 @@ def _carry_out(
             "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
             choice.checkpoint_id,
         )
-    for ahead in decision.tables_ahead:
-        log.warning("%s", ahead)
+    for warning in (*decision.tables_ahead, *decision.warnings):
+        log.warning("%s", warning)
     event = JobRestored(
         at_ms=job.clock(),
         generation=next_generation(state),
@@ -240,6 +241,7 @@ def _carry_out(
         origin=choice.origin,
         state=after,
         passed_over=planned.passed_over,
+        warnings=decision.warnings,
         tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
     )
 

@@ -88,6 +88,7 @@ def plan_restore(
             parallelism=job.parallelism_of(uid, continued),
             max_parallelism=job.pipeline.max_parallelism,
             reads=stage.producers,
+            goes_by_event_time=stage.goes_by_event_time,
         )
         for uid, stage in job.pipeline.stages.items()
     ]

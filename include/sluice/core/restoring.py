@@ -50,13 +50,15 @@ RestoreTarget: TypeAlias = Latest | FromCheckpoint | FromOrigin
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredStage:
     """A stage as the program declares it.  ``max_parallelism`` None: that of the snapshot holds.
-    ``reads`` are the sources and stages before it.
+    ``reads`` are the sources and stages before it.  A stage that ``goes_by_event_time`` has late
+    rows.
     """
 
     uid: str
     parallelism: int
     max_parallelism: int | None = None
     reads: tuple[str, ...] = ()
+    goes_by_event_time: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,8 @@ class RestoreApproval:
 
     ``replays_commit``: its sinks have to publish first.  ``dropped_stages`` are the uids whose
     state goes, sources and sinks among them.  ``tables`` None: nothing changes for them.
-    ``is_compared``: the bytes of all files are those that were written.
+    ``is_compared``: the bytes of all files are those that were written.  ``warnings`` are for a
+    person who may want another snapshot.
     """
 
     choice: Choice
@@ -128,6 +131,7 @@ class RestoreApproval:
     files: tuple[SegmentHandle, ...] = ()
     tables: TableDecision | None = None
     tables_ahead: tuple[TableAhead, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +227,7 @@ def decide_restore(
         tables_ahead=tuple(
             table.ahead for table in tables if table.ahead is not None and not table.is_side_output
         ),
+        warnings=() if metadata is None else late_behind_a_drain(metadata, stages),
     )
 
 
@@ -315,6 +320,27 @@ def problems_behind_the_end(
         for producer in dict.fromkeys(read)
         if not _gives_nothing(metadata, producer, producers)
     ]
+
+
+def late_behind_a_drain(
+    metadata: CheckpointMetadata, stages: Sequence[DeclaredStage]
+) -> tuple[str, ...]:
+    """Each stage with late rows whose event time has ended, while its input has not: mostly as the
+    job was drained.  Flink restores such a job, and says nothing.
+    """
+    producers = {stage.uid: stage.reads for stage in stages}
+    because = ", as the job was drained" if metadata.drains else ""
+    return tuple(
+        f"stage {one.uid!r} saw the end of event time in checkpoint {metadata.checkpoint_id}"
+        f"{because}: every row from now on is late, and goes to the side output "
+        f"'{one.uid}.late'. To go on in time restore a checkpoint or savepoint from before that, "
+        f"or give {one.uid!r} a new uid and allow non-restored state, so that it begins anew"
+        for one in stages
+        if one.goes_by_event_time
+        and (saved := metadata.stage(one.uid)) is not None
+        and saved.watermark_ms == MAX_WATERMARK
+        and not _has_finished(metadata, one.uid, producers)
+    )
 
 
 def _has_finished(

@@ -31,6 +31,7 @@ from sluice.core.restoring import (
     Stop,
     choose,
     decide_restore,
+    late_behind_a_drain,
     problems_behind_the_end,
 )
 from sluice.core.state import CoordinatorState
@@ -458,3 +459,25 @@ def test_every_other_chain_may_continue(change: str) -> None:
     snapshot, chain = TAKEN[change]
 
     assert problems_behind_the_end(snapshot, chain) == []
+
+
+@pytest.mark.parametrize(
+    ("source_ended", "by_event_time", "warns"),
+    [(False, True, True), (True, True, False), (False, False, False)],
+    ids=["its source goes on", "its source has ended, too", "it has no late rows"],
+)
+def test_a_restore_that_sends_everything_behind_a_drain_to_late_says_so(
+    source_ended: bool, by_event_time: bool, warns: bool
+) -> None:
+    drained = replace(a_snapshot_of(an_ended_stage("a"), ended={"s": source_ended}), drains=True)
+    stage = replace(A, reads=("s",), goes_by_event_time=by_event_time)
+
+    warnings = late_behind_a_drain(drained, [stage])
+
+    expected = (
+        "stage 'a' saw the end of event time in checkpoint 7, as the job was drained: every row "
+        "from now on is late, and goes to the side output 'a.late'. To go on in time restore a "
+        "checkpoint or savepoint from before that, or give 'a' a new uid and allow non-restored "
+        "state, so that it begins anew"
+    )
+    assert list(warnings) == [expected] * warns
