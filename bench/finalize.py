@@ -3,9 +3,8 @@
     python -m bench.finalize [--rounds N]
 
 For 26 and 1,000 subtasks over two stages, on a store in memory and on a real S3 server, rounds
-interleaved: wall and CPU time of ``finalize``, with the stages' acks in one object each (the
-normal case) and without (the driver died before it wrote them).  The peer is the store itself: the
-same number of bare requests, one after another, in the same round; the ratio is what Sluice adds.
+interleaved: wall and CPU time of ``finalize``.  The peer is the store itself: the same number of
+bare requests, one after another, in the same round; the ratio is what Sluice adds.
 Flink's own log for a job of 26 subtasks says 6 ms for finalization, in one process's memory.
 """
 
@@ -22,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.counting_store import CountingStore
-from harness.jobs import ManualClock, a_pipeline
+from harness.jobs import ManualClock, a_pipeline, answer_with
 from harness.s3_server import running_s3_server
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
@@ -61,8 +60,8 @@ def a_job(location: StoreLocation, subtasks: int) -> tuple[Job, CountingStore]:
     ), store
 
 
-def acknowledge(job: Job, plan: CheckpointPlan, *, bundles: bool) -> int:
-    """Write every subtask's ack, and each stage's acks as one object; the size of one ack."""
+def acknowledge(job: Job, plan: CheckpointPlan) -> int:
+    """Answer for every stage; return the bytes of the answers by subtask."""
     segment = SegmentHandle(
         key="", size_bytes=INLINE_BYTES, rows=1, checksum="0" * 32, inline=os.urandom(INLINE_BYTES)
     )
@@ -78,17 +77,16 @@ def acknowledge(job: Job, plan: CheckpointPlan, *, bundles: bool) -> int:
             )
             for subtask in task.subtasks
         ]
-        for ack in acks:
-            size = len(job.answers.write_ack(ack))
-        if bundles:
-            job.answers.write_stage(acks)
-    return size
+        answer_with(job, plan, acks)
+        key = job.paths.answer(plan.checkpoint_id, task.uid, 1, plan.token)
+        size += len(job.store.get(key) or b"")
+    return size // sum(task.parallelism for task in plan.tasks)
 
 
-def one_round(job: Job, store: CountingStore, *, bundles: bool) -> Measured:
+def one_round(job: Job, store: CountingStore) -> Measured:
     outcome = trigger(job, is_periodic=False)
     assert isinstance(outcome, Triggered), outcome
-    acknowledge(job, outcome.plan, bundles=bundles)
+    acknowledge(job, outcome.plan)
     wall, cpu = time.perf_counter(), time.process_time()
     with store.counted() as asked:
         finalize(job, outcome.plan.checkpoint_id)
@@ -122,7 +120,7 @@ def sizes(job: Job, subtasks: int) -> str:
     outcome = trigger(job, is_periodic=False)
     assert isinstance(outcome, Triggered)
     plan = outcome.plan
-    ack = acknowledge(job, plan, bundles=True)
+    ack = acknowledge(job, plan)
     finalize(job, plan.checkpoint_id)
     entries = [len(job.store.get(one.key) or b"") for one in job.store.list(job.paths.journal())]
     plan_bytes = len(job.store.get(job.paths.plan(plan.checkpoint_id)) or b"")
@@ -148,9 +146,7 @@ def main() -> int:
         results: dict[str, list[Measured]] = {}
         for _ in range(given.rounds):
             for name, (job, store) in jobs.items():
-                for bundles in (True, False):
-                    label = name if bundles else f"{name}, acks read one by one"
-                    results.setdefault(label, []).append(one_round(job, store, bundles=bundles))
+                results.setdefault(name, []).append(one_round(job, store))
         print("min / median of", given.rounds, "rounds\n")
         print("| finalize | requests | wall ms | CPU ms | bare requests ms | ratio |")
         print("|---|---|---|---|---|---|")

@@ -260,6 +260,7 @@ def _protocol(job: Job) -> dict[str, float]:
 
 def _acknowledge(job: Job, plan: CheckpointPlan, stage: str) -> None:
     """As the driver of a stage does that ran alone."""
+    from harness.jobs import answer_with
     from sluice.core.answers import Ack
     from sluice.core.handles import SegmentHandle, StateHandle
 
@@ -275,7 +276,7 @@ def _acknowledge(job: Job, plan: CheckpointPlan, stage: str) -> None:
         )
         for subtask in plan.task(stage).subtasks
     ]
-    job.answers.write_acks(acks)
+    answer_with(job, plan, acks)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from harness.jobs import a_pipeline, a_running_job, trigger_one
+from harness.jobs import a_pipeline, a_running_job, answer_with, trigger_one
 from harness.many_files import Folder, a_files_job, size_of
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
@@ -80,9 +80,7 @@ def checkpoint(job: Job, acks_of: Callable[[Job, CheckpointPlan, TaskPlan], list
     with cost.act("driver"):
         drive(job, plan, task)
     acks = acks_of(job, plan, task)
-    for ack in acks:
-        job.answers.write_ack(ack)
-    job.answers.write_stage(acks)
+    answer_with(job, plan, acks)
     with cost.act("finalize"):
         finalize(job, plan.checkpoint_id)
     with cost.act("commit"):
@@ -93,7 +91,8 @@ def checkpoint(job: Job, acks_of: Callable[[Job, CheckpointPlan, TaskPlan], list
         for listed in job.store.list(job.paths.journal())
         if listed.key not in entries
     )
-    cost.sizes["acks"] = size_of(job, job.paths.stage_acks(plan.checkpoint_id, task.uid, 1))
+    answer = job.paths.answer(plan.checkpoint_id, task.uid, 1, plan.token)
+    cost.sizes["acks"] = size_of(job, answer)
     cost.sizes["metadata"] = size_of(job, job.paths.metadata(plan.checkpoint_id))
     return cost
 

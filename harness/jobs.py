@@ -6,20 +6,21 @@ Nexmark -> two keyed stages -> FilesTable; ``tests.subtasks`` answers for the st
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.answers import Ack, StageAnswer
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import SinkSpec
-from sluice.job.job import Job, open_job
+from sluice.job.job import Job, new_token, open_job
 from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
@@ -86,6 +87,21 @@ def trigger_one(job: Job, **given: Any) -> CheckpointPlan:
     outcome = trigger(job, **given)
     assert isinstance(outcome, Triggered), outcome
     return outcome.plan
+
+
+def answer_with(job: Job, plan: CheckpointPlan, acks: Sequence[Ack]) -> None:
+    """Answer for the stage of *acks*, which are of all its subtasks."""
+    first = acks[0]
+    job.answers.write(
+        StageAnswer(
+            checkpoint_id=plan.checkpoint_id,
+            stage=first.subtask.stage,
+            attempt=first.attempt,
+            plan=plan.token,
+            driver=new_token(),
+            acks=tuple(acks),
+        )
+    )
 
 
 def records_of(plan: CheckpointPlan) -> list[int]:

@@ -17,7 +17,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.jobs import ManualClock, a_pipeline, trigger_one
+from harness.jobs import ManualClock, a_pipeline, answer_with, trigger_one
 from harness.no_spark import stages_without_spark
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
@@ -40,7 +40,7 @@ from sluice.state.segments import HASH, decode_segment, encode_segment
 from sluice.store.journal import KEPT_ENTRIES
 from sluice.store.open import StoreLocation, open_store
 
-CHECKPOINTS, SUBTASKS, LATE = 1_000, 1_000, 4
+CHECKPOINTS, SUBTASKS = 1_000, 1_000
 COMPLETED, PENDING = CheckpointId(CHECKPOINTS - 1), CheckpointId(CHECKPOINTS)
 FIRST_REAL = CHECKPOINTS - 4
 SAVEPOINT = "before-scaling"
@@ -65,7 +65,7 @@ def a_long_pipeline() -> Pipeline:
 
 
 def a_long_job() -> Job:
-    """In memory; its last checkpoint is pending, and waits for LATE subtasks."""
+    """In memory; its last checkpoint is pending, and waits for all stages but the first."""
     clock = ManualClock(_now_ms() - CHECKPOINTS * INTERVAL_MS)
     pipeline = a_long_pipeline()
     location = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
@@ -81,7 +81,7 @@ def a_long_job() -> Job:
     clock.now_ms = _now_ms()
     filler.complete(trigger_one(job), cuts=True)
     plan = trigger_one(job)
-    filler.acknowledge(plan, plan.tasks[0], only=range(SUBTASKS - LATE))
+    filler.acknowledge(plan, plan.tasks[0])
     return job
 
 
@@ -122,16 +122,13 @@ class _Filler:
 
     def complete(self, plan: CheckpointPlan, *, cuts: bool = False) -> None:
         for task in plan.tasks:
-            acks = self.acknowledge(plan, task, only=range(task.parallelism), cuts=cuts)
-            self._job.answers.write_stage(acks)
+            acks = self.acknowledge(plan, task, cuts=cuts)
             self._clock.now_ms = max(ack.metrics.acknowledged_at_ms for ack in acks)
         self._clock.now_ms += self._random.randrange(20, 90)
         finalize(self._job, plan.checkpoint_id)
         commit(self._job, plan.checkpoint_id)
 
-    def acknowledge(
-        self, plan: CheckpointPlan, task: TaskPlan, *, only: Sequence[int], cuts: bool = False
-    ) -> list[Ack]:
+    def acknowledge(self, plan: CheckpointPlan, task: TaskPlan, *, cuts: bool = False) -> list[Ack]:
         lineage = lineage_of(self._job, self._job.state(), plan)
         state = assigned_state(lineage.stage(task.uid), task)
         if cuts:
@@ -144,10 +141,9 @@ class _Filler:
                 state=state[index],
                 metrics=self._figures(state[index]),
             )
-            for index in only
+            for index in range(task.parallelism)
         ]
-        for ack in acks:
-            self._job.answers.write_ack(ack)
+        answer_with(self._job, plan, acks)
         return acks
 
     def _figures(self, state: Sequence[StateHandle]) -> SubtaskMetrics:

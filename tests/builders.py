@@ -5,7 +5,7 @@ They make events and states of the pure core; ``harness.jobs`` has a declared jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from harness.jobs import STAGES
@@ -127,9 +127,15 @@ def declined(
 
 
 def completed(
-    checkpoint_id: int = 1, *, generation: int = 1, at_ms: int = 3_000
+    checkpoint_id: int = 1,
+    *,
+    generation: int = 1,
+    at_ms: int = 3_000,
+    attempts: Mapping[str, int] | None = None,
 ) -> CheckpointCompleted:
+    """By default of the first attempt of every stage."""
     return CheckpointCompleted(
+        attempts=dict(attempts or dict.fromkeys(STAGES, 1)),
         generation=Generation(generation),
         at_ms=at_ms,
         checkpoint_id=CheckpointId(checkpoint_id),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from harness.key_groups import key_group_of, subtask_of
 from sluice.connectors.files_table.declared import open_sink
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
-from sluice.core.answers import Ack, Committable, Decline, SubtaskMetrics
+from sluice.core.answers import Ack, Committable, Decline, StageAnswer, SubtaskMetrics
 from sluice.core.compaction import Merges
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import CheckpointType, JobStatus
@@ -31,10 +30,10 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.state import CoordinatorState
 from sluice.job.answers import still_pending
-from sluice.job.job import Job
+from sluice.job.job import Job, new_token
 from sluice.job.lineage import assigned_state, compactions_of, lineage_of
 from sluice.job.stage_input import StageInput, stage_input
-from sluice.protocol.records import checksum, decode_ack
+from sluice.protocol.records import checksum
 from sluice.state.segments import HASH, decode_segment, encode_segment
 
 RECORDS = pa.schema([(HASH, pa.int64()), ("record", pa.int64())])
@@ -101,13 +100,12 @@ def acknowledge(
     stage: str | None = None,
     *,
     attempt: int = 1,
-    only: Iterable[int] | None = None,
     writes_state: bool = True,
     compacts: bool = False,
     takes_over: bool = False,
 ) -> list[Ack]:
-    """Answer as the subtasks of *stage*, or of all stages not yet overtaken, would; return the acks
-    that count.  With *only* the stage does not end: its acks are not bundled.  Who *compacts*
+    """Answer as the driver of *stage*, or of all stages not yet overtaken, would; return the acks
+    that count.  Who *compacts*
     leaves one segment, of all that its state has absorbed; who *takes_over* continues the state
     with what compactions have merged, as the driver of a real stage does.
     """
@@ -121,14 +119,22 @@ def acknowledge(
             deployed = replace(
                 deployed, state=tuple(map(Merges(merged).applied_to, deployed.state))
             )
-        answered = [
-            decode_ack(job.answers.write_ack(_snapshot(deployed, index)), "ack")
-            for index in (range(task.parallelism) if only is None else only)
-        ]
-        if only is None:
-            job.answers.write_stage(answered)
-        counted += answered
+        counted += job.answers.write(answer_of(deployed)).acks
     return counted
+
+
+def answer_of(deployed: _Stage, *, driver: str = "") -> StageAnswer:
+    """What the driver of a stage answers once all its subtasks have taken their snapshots."""
+    task = deployed.task
+    return StageAnswer(
+        checkpoint_id=deployed.plan.checkpoint_id,
+        stage=task.uid,
+        attempt=deployed.attempt,
+        plan=deployed.plan.token,
+        driver=driver or new_token(),
+        acks=tuple(_snapshot(deployed, index) for index in range(task.parallelism)),
+        read=deployed.given.drivers,
+    )
 
 
 def is_overtaken(job: Job, plan: CheckpointPlan, task: TaskPlan) -> bool:
@@ -142,6 +148,7 @@ def decline(
     *,
     attempt: int = 1,
     reason: CheckpointFailureReason = CheckpointFailureReason.CHECKPOINT_DECLINED,
+    plan: str | None = None,
 ) -> None:
     job.answers.write_decline(
         Decline(
@@ -150,8 +157,15 @@ def decline(
             attempt=attempt,
             message="the input is odd",
             reason=reason,
+            plan=token_of(job, checkpoint_id) if plan is None else plan,
         )
     )
+
+
+def token_of(job: Job, checkpoint_id: int) -> str:
+    """The token of the plan of a pending checkpoint; none of one that has ended."""
+    pending = job.state().pending_checkpoint(checkpoint_id)
+    return "" if pending is None else pending.token
 
 
 def state_records(job: Job, metadata: CheckpointMetadata, stage: str) -> list[int]:

@@ -346,7 +346,8 @@ def _fail(
 ) -> CoordinatorState:
     from sluice.coordinator.failure import fail_checkpoint
 
-    is_declined = bool(job.answers.observe(pending.checkpoint_id).declined)
+    declined = job.answers.observe(pending.checkpoint_id, pending.token).declined
+    is_declined = any(pending.awaits_answer(*one) for one in declined)
     failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.clock())
     return fail_checkpoint(
         job,

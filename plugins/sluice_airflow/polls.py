@@ -47,7 +47,7 @@ POLLS_PER_JOURNAL_READ = 20
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """Subtasks are outstanding; ``progress`` is for people: "11 of 12, waiting for parse/3"."""
+    """The stage has not ended; ``progress`` is for people: "its 12 subtasks run"."""
 
     progress: str
 
@@ -86,7 +86,7 @@ class StageWatch:
         pending = self._pending or self._read_journal()
         if not isinstance(pending, PendingCheckpoint):
             return pending
-        answers = self._answers.observe(pending.checkpoint_id)
+        answers = self._answers.observe(pending.checkpoint_id, pending.token)
         progress = self._judge(pending, answers)
         self._polls += 1
         may_be_wrong = not isinstance(progress, Outstanding)
@@ -116,9 +116,10 @@ class StageWatch:
     def _has_newer_attempt(self, pending: PendingCheckpoint, answers: Answers) -> bool:
         """Whether *answers* has a newer attempt: it is journaled first, so our state is old."""
         known = pending.attempt_of(self._stage)
+        declined = ((subtask.stage, attempt) for subtask, attempt in answers.declined)
         return any(
-            subtask.stage == self._stage and attempt > known
-            for subtask, attempt in answers.acknowledged | answers.declined
+            stage == self._stage and attempt > known
+            for stage, attempt in (*answers.answered, *declined)
         )
 
     def _judge(self, pending: PendingCheckpoint, answers: Answers) -> StageProgress:
@@ -127,14 +128,13 @@ class StageWatch:
         declined = sorted(
             subtask
             for subtask, of_attempt in answers.declined
-            if subtask.stage == self._stage and of_attempt == attempt
+            if subtask.stage == self._stage and pending.awaits_answer(subtask, of_attempt)
         )
-        missing = answers.missing(task.subtasks, attempt)
         if self._stage in pending.overtaken:
             return Acknowledged("overtaken: its input stays in flight")
         if declined:
             return Lost(f"subtask {declined[0]} declined checkpoint {pending.checkpoint_id}")
-        if not missing:
+        if (self._stage, attempt) in answers.answered:
             return Acknowledged(f"{task.parallelism} of {task.parallelism}")
         if not answers.has_plan:
             return Lost(f"the plan of checkpoint {pending.checkpoint_id} is gone")
@@ -142,17 +142,15 @@ class StageWatch:
         waited_ms = now_ms - pending.triggered_at_ms
         if now_ms >= pending.expires_at_ms:
             waited_s = (pending.expires_at_ms - pending.triggered_at_ms) // 1_000
-            names = ", ".join(map(str, missing))
             return Lost(
-                f"checkpoint {pending.checkpoint_id} expired after {waited_s} s; {names} did not "
-                "acknowledge"
+                f"checkpoint {pending.checkpoint_id} expired after {waited_s} s; stage "
+                f"{self._stage!r} did not acknowledge"
             )
         is_late = task.may_be_overtaken and waited_ms >= self._aligned_timeout_ms
         if is_late and self._overtake(pending):
             return Acknowledged("overtaken: its input stays in flight")
-        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        done = task.parallelism - len(missing)
-        return Outstanding(f"{done} of {task.parallelism}, waiting for {missing[0]}{others}")
+        count = task.parallelism
+        return Outstanding("its subtask runs" if count == 1 else f"its {count} subtasks run")
 
     def _overtake(self, pending: PendingCheckpoint) -> bool:
         """Have the coordinator overtake the stage after the aligned timeout; whether it did."""

@@ -107,13 +107,12 @@ class StageOperator(CheckpointOperator):
         does not know.
         """
         takes_part = any(task.uid == self.stage for task in pending.tasks)
-        return takes_part and not self.missing(job, pending, attempt)
+        return takes_part and self.has_answered(job, pending, attempt)
 
-    def missing(self, job: Job, pending: PendingCheckpoint, attempt: int) -> list[str]:
-        """The subtasks that have not acknowledged as *attempt*."""
-        task = next(task for task in pending.tasks if task.uid == self.stage)
-        answers = job.answers.observe(pending.checkpoint_id)
-        return [str(subtask) for subtask in answers.missing(task.subtasks, attempt)]
+    def has_answered(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
+        """Whether the stage's subtasks have acknowledged as *attempt*: they do so at once."""
+        answers = job.answers.observe(pending.checkpoint_id, pending.token)
+        return (self.stage, attempt) in answers.answered
 
 
 class SnapshotOperator(StageOperator):

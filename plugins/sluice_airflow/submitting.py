@@ -61,7 +61,7 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
         self._submit = submit
 
     def run(self, job: Job, pending: PendingCheckpoint, attempt: int, context: Context) -> float:
-        if not self.missing(job, pending, attempt):
+        if self.has_answered(job, pending, attempt):
             log.info("acknowledged already: nothing to submit")
             return 0.0
         name = self._named(job, pending, attempt)
@@ -76,9 +76,8 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             self.application_args = self._arguments(name)
             log.info("submitting name=%s", name)
             SparkSubmitOperator.execute(self, context)
-        missing = self.missing(job, pending, attempt)
-        if missing:
-            raise StageFailed(f"{name} ended without an ack of {', '.join(missing)}")
+        if not self.has_answered(job, pending, attempt):
+            raise StageFailed(f"{name} ended, and its stage has not acknowledged")
         return time.monotonic() - started
 
     def goes_on(self, job: Job, pending: PendingCheckpoint, attempt: int) -> bool:
@@ -121,7 +120,7 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
         Raises:
             FencedError: no attempt awaits it any more.
         """
-        while self.missing(job, pending, name.attempt):
+        while not self.has_answered(job, pending, name.attempt):
             if not name.is_awaited(job.state()):
                 raise FencedError(f"{name} was overtaken, or its checkpoint has ended")
             if _found(cluster, name, if_unknown=Application("", str(name))) is None:

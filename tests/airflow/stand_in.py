@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.jobs import answer_with
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.answers import Ack, Decline
@@ -60,16 +61,15 @@ def a_pending_checkpoint(root: str, **checkpointing: Any) -> Job:
     return job
 
 
-def acknowledge(job: Job, checkpoint_id: int, stage: str, *indexes: int, attempt: int = 1) -> None:
-    for index in indexes:
-        job.answers.write_ack(
-            Ack(
-                checkpoint_id=CheckpointId(checkpoint_id),
-                subtask=SubtaskId(stage, index),
-                attempt=attempt,
-                watermark_ms=0,
-            )
-        )
+def acknowledge(job: Job, checkpoint_id: int, stage: str, *, attempt: int = 1) -> None:
+    """Answer as the driver of a stage whose two subtasks found nothing."""
+    plan = job.plan(CheckpointId(checkpoint_id))
+    assert plan is not None
+    acks = [
+        Ack(checkpoint_id=plan.checkpoint_id, subtask=subtask, attempt=attempt, watermark_ms=0)
+        for subtask in plan.task(stage).subtasks
+    ]
+    answer_with(job, plan, acks)
 
 
 def decline(job: Job, checkpoint_id: int, stage: str, index: int) -> None:
@@ -80,6 +80,7 @@ def decline(job: Job, checkpoint_id: int, stage: str, index: int) -> None:
             attempt=1,
             message="no disk",
             reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
+            plan=job.state().pending[0].token,
         )
     )
 
@@ -133,5 +134,5 @@ class StandInSpark:
         self.before(job, checkpoint_id, stage)
         if stage in self.failing:
             raise self.failing.pop(stage)
-        acknowledge(job, checkpoint_id, stage, 0, 1, attempt=attempt)
+        acknowledge(job, checkpoint_id, stage, attempt=attempt)
         return AcknowledgedStage()

@@ -283,7 +283,7 @@ def test_a_stage_that_has_acknowledged_does_not_run_again(root: str, spark: Stan
 def test_a_stage_that_ran_chained_to_another_asks_no_spark(root: str, spark: StandInSpark) -> None:
     trigger()
     for stage in ("by_auction", "bids"):  # The driver of the first one wrote all, from the back.
-        acknowledge(a_job(root), 1, stage, 0, 1)
+        acknowledge(a_job(root), 1, stage)
 
     chained = snapshot("by_auction")
 

@@ -141,8 +141,8 @@ def test_a_savepoint_waits_for_the_pending_checkpoint(
     job = a_job(root)
 
     def finish_the_pending_one(seconds: float) -> None:
-        acknowledge(job, 1, "bids", 0, 1)
-        acknowledge(job, 1, "by_auction", 0, 1)
+        acknowledge(job, 1, "bids")
+        acknowledge(job, 1, "by_auction")
         finalize(run_id="run-1")
 
     replace_in(monkeypatch, "sluice_airflow.trigger_task", "time", sleep=finish_the_pending_one)

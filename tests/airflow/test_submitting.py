@@ -58,7 +58,7 @@ def test_who_failed_is_another_attempt_and_who_acknowledged_is_not_run_again(
     assert job.state().pending[0].attempt_of(stage) == 2
     plan = job.plan(CheckpointId(1))
     assert plan is not None
-    assert job.answers.observe(plan.checkpoint_id).missing(plan.task(stage).subtasks, 2) == ()
+    assert (stage, 2) in job.answers.observe(plan.checkpoint_id, plan.token).answered
 
 
 def test_a_provider_that_is_missing_is_named_with_the_extra(

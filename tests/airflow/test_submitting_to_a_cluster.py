@@ -128,7 +128,8 @@ def test_what_was_submitted_is_found_again_after_its_worker_was_killed(
 
     assert job.state().pending[0].attempt_of(STAGE) == 1
     (plan,) = job.state().pending
-    assert job.answers.observe(CheckpointId(1)).missing(plan.tasks[0].subtasks, 1) == ()
+    answers = job.answers.observe(plan.checkpoint_id, plan.token)
+    assert (plan.tasks[0].uid, 1) in answers.answered
     until(lambda: not running(cluster), "end of the application")
     assert [one["name"] for one in cluster.status()["completedapps"]] == [name]
 

@@ -98,7 +98,7 @@ def test_it_survives_the_database() -> None:
 def test_it_succeeds_once_all_acknowledged(root: str) -> None:
     job = a_pending_checkpoint(root)
 
-    event = asyncio.run(event_after(lambda: acknowledge(job, 1, "bids", 0, 1)))
+    event = asyncio.run(event_after(lambda: acknowledge(job, 1, "bids")))
 
     assert isinstance(event, TaskSuccessEvent)
 
@@ -127,7 +127,7 @@ def test_it_outlasts_a_store_that_does_not_answer(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = a_pending_checkpoint(root)
-    acknowledge(job, 1, "bids", 0, 1)
+    acknowledge(job, 1, "bids")
     outage = Outage(job.store, requests=5)
     monkeypatch.setattr("sluice_airflow.polls.shared_store", lambda location: outage)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from harness.jobs import answer_with
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore
@@ -14,7 +15,6 @@ from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.answers import Ack
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
-from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
@@ -53,16 +53,13 @@ def a_checkpoint(job: Job) -> None:
     assert isinstance(outcome, Triggered)
     segment = SegmentHandle(key="", size_bytes=1, rows=1, checksum=checksum(b"1"), inline=b"1")
     state = StateHandle(segment=segment, first_hash=MIN_HASH, last_hash=MAX_HASH)
-    for task in outcome.plan.tasks:
-        for index in range(task.parallelism):
-            job.answers.write_ack(
-                Ack(
-                    checkpoint_id=CheckpointId(outcome.plan.checkpoint_id),
-                    subtask=SubtaskId(task.uid, index),
-                    attempt=1,
-                    state=(state,),
-                )
-            )
+    plan = outcome.plan
+    for task in plan.tasks:
+        acks = [
+            Ack(checkpoint_id=plan.checkpoint_id, subtask=subtask, attempt=1, state=(state,))
+            for subtask in task.subtasks
+        ]
+        answer_with(job, plan, acks)
     finalize(job, outcome.plan.checkpoint_id)
     commit(job, outcome.plan.checkpoint_id)
 

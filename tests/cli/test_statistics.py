@@ -25,7 +25,7 @@ def job() -> Job:
     take_checkpoint(job)
     reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
     fail_checkpoint(job, trigger_one(job).checkpoint_id, reason, "too slow")
-    acknowledge(job, trigger_one(job), STAGES[0], only=[1])
+    acknowledge(job, trigger_one(job), STAGES[0])
     return job
 
 
@@ -48,12 +48,12 @@ def test_people_see_counts_percentiles_and_reasons(sluice: Sluice) -> None:
     assert "latest failed: 3, CHECKPOINT_EXPIRED: too slow" in printed
 
 
-def test_people_see_who_is_late(sluice: Sluice) -> None:
+def test_people_see_which_stage_is_waited_for(sluice: Sluice) -> None:
     printed = sluice("checkpoints", "stats", "auctions", 4).out
 
     assert "checkpoint 4: CHECKPOINT, IN_PROGRESS" in printed
-    assert f"{STAGES[0]} lacks the acks of subtasks 0" in printed
-    assert f"{STAGES[1]} lacks the acks of subtasks 0, 1" in printed
+    assert f"{STAGES[0]} has not acknowledged" not in printed
+    assert f"{STAGES[1]} has not acknowledged; its 2 subtasks do so at once" in printed
 
 
 def test_an_unknown_checkpoint_is_named(sluice: Sluice) -> None:

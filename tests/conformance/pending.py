@@ -142,7 +142,12 @@ class _Play:
         if not self.is_fully_acknowledged:
             return ILLEGAL_STATE
         completed = CheckpointCompleted(
-            generation=GENERATION, at_ms=1, checkpoint_id=ID, checkpointed_bytes=0, full_bytes=0
+            generation=GENERATION,
+            at_ms=1,
+            checkpoint_id=ID,
+            attempts=self.triggered.current_attempts,
+            checkpointed_bytes=0,
+            full_bytes=0,
         )
         transition = self.step(completed)
         assert transition.verdict is Verdict.APPLIED

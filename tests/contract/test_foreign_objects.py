@@ -6,14 +6,16 @@ import logging
 
 import pytest
 
+from sluice.core.answers import StageAnswer
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.errors import ProtocolViolation
-from sluice.protocol.records import encode_ack, encode_stage_acks
+from sluice.protocol.records import encode_answer
 from sluice.store.checkpoints import Answers, AnswerStore
 from sluice.store.object_store import ObjectStore
 from tests.builders import an_ack
 from tests.contract.journals import PATHS, a_journal, append, append_many, number_of, numbers_in
 
+PLAN = "a1b2"
 COPIED = ("auctions/savepoints/mine/_metadata", "README.txt", "zzz", "0000", "000000000002.bak")
 
 
@@ -41,26 +43,36 @@ def test_a_journal_passes_foreign_objects_by_and_names_each(
 
 def test_a_foreign_object_is_no_answer(store: ObjectStore) -> None:
     answers = AnswerStore(store, PATHS)
-    store.put(PATHS.ack(3, SubtaskId("parse", 0), 1), b"an ack")
-    for name in ("parse/.DS_Store", "parse/0.1.bak", "0.1/x", "README"):
-        store.put(PATHS.acks(3) + name, b"not ours")
+    store.put(PATHS.answer(3, "parse", 1, PLAN), b"an answer")
+    store.put(PATHS.answer(3, "parse", 1, "another"), b"an answer to another plan of that id")
+    store.put(PATHS.decline(3, SubtaskId("parse", 0), 1, "another"), b"likewise")
+    for name in ("parse/.DS_Store", "parse.1", "parse/0.1-a.bak", "0.1/x", "README"):
+        store.put(PATHS.answers(3) + name, b"not ours")
         store.put(PATHS.declines(3) + name, b"not ours")
 
-    assert answers.observe(CheckpointId(3)) == Answers(
-        acknowledged=frozenset({(SubtaskId("parse", 0), 1)}), declined=frozenset(), has_plan=False
+    assert answers.observe(CheckpointId(3), PLAN) == Answers(
+        answered=frozenset({("parse", 1)}), declined=frozenset(), has_plan=False
     )
+    store.delete([PATHS.decline(3, SubtaskId("parse", 0), 1, "another")])
     assert answers.declines(CheckpointId(3)) == []
 
 
-def test_an_ack_under_the_key_of_another_is_refused(store: ObjectStore) -> None:
+def test_an_answer_under_the_key_of_another_is_refused(store: ObjectStore) -> None:
     """It was copied there by hand, or restored from a backup of another checkpoint."""
     answers, ack = AnswerStore(store, PATHS), an_ack(SubtaskId("parse", 0), checkpoint_id=3)
-    store.put(PATHS.ack(3, SubtaskId("parse", 0), 2), encode_ack(ack))
-    store.put(PATHS.stage_acks(4, "parse", 1), encode_stage_acks([ack]))
+    answer = StageAnswer(
+        checkpoint_id=ack.checkpoint_id,
+        stage="parse",
+        attempt=1,
+        plan=PLAN,
+        driver="c3d4",
+        acks=(ack,),
+    )
+    for checkpoint_id, attempt, plan in ((3, 2, PLAN), (4, 1, PLAN), (3, 1, "another")):
+        store.put(PATHS.answer(checkpoint_id, "parse", attempt, plan), encode_answer(answer))
 
-    for checkpoint_id, attempt in ((3, 2), (4, 1)):
-        with pytest.raises(ProtocolViolation, match=r"the ack that belongs under .*/0000000003/"):
-            answers.acks(CheckpointId(checkpoint_id), "parse", attempt=attempt, parallelism=1)
+        with pytest.raises(ProtocolViolation, match=r"the answer that belongs under .*/000000000"):
+            answers.answer(CheckpointId(checkpoint_id), "parse", attempt=attempt, plan=plan)
 
 
 @pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/hostname", "", "a/.sluice-tmp-1"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.jobs import trigger_one
+from harness.jobs import answer_with, trigger_one
 from harness.many_files import Folder, a_files_job, size_of
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
@@ -115,9 +115,7 @@ def test_event_times_are_not_kept_of_files_that_are_complete() -> None:
             )
             for subtask in task.subtasks
         ]
-        for ack in acks:
-            job.answers.write_ack(ack)
-        job.answers.write_stage(acks)
+        answer_with(job, plan, acks)
         finalize(job, plan.checkpoint_id)
         commit(job, plan.checkpoint_id)
 

@@ -3,8 +3,8 @@
 Record n of the source is the number n.  A stage adds up, per key, what its input says, so that a
 row lost, a row repeated, or state of another moment changes every later result of that key.
 
-No stage is pure: another execution attempt says other things (``said_by``), as one that calls
-``rand()`` would.  Only ``pure`` rows can be told in advance.
+No stage is pure: each run of it by a driver says other things (``said_by``), as one that calls
+``rand()`` would, so that rows tell whose they are.  Only ``pure`` rows can be told in advance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ COLUMNS = pa.schema([("record", pa.int64())])  # Of what a sink gets.
 Row: TypeAlias = tuple[int, int]  # The number of a record, and what a stage says of it.
 UIDS = ("count_bids", "rank_bids", "sum_bids")
 KEYS = (7, 5, 3)  # How many the first stage has, the second, and the third.
-IMPURE = 1 << 32  # What attempts add is a multiple of it, and more than all that is pure.
+IMPURE = 1 << 32  # What drivers add is a multiple of it, and more than all that is pure.
+SALTS = 1_000
 
 _reference: dict[int, list[Row]] = {}
 
@@ -56,13 +57,14 @@ def run(depth: int, state: Iterable[Row], rows: Iterable[Row]) -> list[Row]:
     return said
 
 
-def said_by(attempt: int, rows: Iterable[Row]) -> list[Row]:
-    """The output of an attempt: *rows* for the first, and other values for each later one."""
-    return [(number, value + (attempt - 1) * IMPURE) for number, value in rows]
+def said_by(driver: str, rows: Iterable[Row]) -> list[Row]:
+    """The output of a stage as *driver*, a token that ends in a number, runs it."""
+    salt = int(driver[1:]) % SALTS
+    return [(number, value + salt * IMPURE) for number, value in rows]
 
 
 def pure(rows: Iterable[Row]) -> list[Row]:
-    """The rows in order, without what attempts added to them."""
+    """The rows in order, without what drivers added to them."""
     return sorted((number, value % IMPURE) for number, value in rows)
 
 

@@ -103,6 +103,7 @@ def declines(world: World) -> str:
             attempt=attempt,
             message="no",
             reason=Reason.CHECKPOINT_DECLINED,
+            plan=pending.token,
         )
     )
     return f"{pending.checkpoint_id} {subtask}.{attempt}"

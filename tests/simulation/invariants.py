@@ -60,10 +60,9 @@ from sluice.core.events import (
 )
 from sluice.core.plan import CheckpointPlan, journaled
 from sluice.core.state import CoordinatorState
-from sluice.protocol.keys import subtask_of_answer
 from sluice.protocol.records import (
     JournalEntry,
-    decode_ack,
+    decode_answer,
     decode_compaction,
     decode_entry,
     decode_metadata,
@@ -91,7 +90,7 @@ from tests.simulation.timing import TimingChecks
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-JOURNAL, CHECKPOINTS, SAVEPOINTS = PATHS.journal(), "auctions/checkpoints/", PATHS.savepoints()
+JOURNAL, SAVEPOINTS = PATHS.journal(), PATHS.savepoints()
 MANIFESTS = f"{PATHS.table(SINK)}/_manifests/"
 
 
@@ -118,8 +117,8 @@ class Invariants:
         self.in_flight: dict[tuple[int | None, str], list[Row]] = {}  # By checkpoint and reader.
         self.attempts: dict[int, list[dict[str, int]]] = {}  # That ever counted, per checkpoint.
         self.ack_files: dict[tuple[int, str, int], set[str]] = {}  # By id, stage and attempt.
-        # By id, stage and attempt, what a chained one handed on, and which are chained.
-        self.handed: dict[tuple[int, str, int], tuple[Row, ...]] = {}
+        # By plan, stage and driver, what a chained one handed on.
+        self.handed: dict[tuple[str, str, str], tuple[Row, ...]] = {}
         self.chained: set[tuple[int, str, int]] = set()
         self.acknowledged: dict[tuple[int, str, int], set[int]] = {}
         self.restored: set[tuple[int | None, str | None]] = set()
@@ -140,14 +139,14 @@ class Invariants:
             if key not in self.entries:  # Otherwise it is a stray, which must not count.
                 self.entries[key] = body
                 self._appended(decode_entry(body, key), int(key.removeprefix(JOURNAL)))
-        elif key.startswith(CHECKPOINTS) and "/acks/" in key:
-            subtask, attempt = subtask_of_answer(key)
-            ack = decode_ack(body, key)
-            whose = (ack.checkpoint_id, subtask.stage, attempt)
-            self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))
-            self.acknowledged.setdefault(whose, set()).add(subtask.index)
-            self.chained |= {whose} if ack.is_chained else set()
-            check_chained(self, ack)
+        elif PATHS.is_answer(key):
+            answer = decode_answer(body, key)
+            whose = (answer.checkpoint_id, answer.stage, answer.attempt)
+            for ack in answer.acks:
+                self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))
+                self.acknowledged.setdefault(whose, set()).add(ack.subtask.index)
+                self.chained |= {whose} if ack.is_chained else set()
+                check_chained(self, ack)
         elif PATHS.is_compaction(key):
             self.compactions[key] = decode_compaction(body, key)
         elif key.startswith(SAVEPOINTS):

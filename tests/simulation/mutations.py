@@ -43,7 +43,7 @@ from sluice.coordinator.staged import abort_staged, require_shown
 from sluice.coordinator.tables import compare_tables_to_restore, compare_tables_to_submit, writer_of
 from sluice.coordinator.trigger import write_plan
 from sluice.core import coordinator, requests
-from sluice.core.answers import Ack, Committable
+from sluice.core.answers import Ack, Committable, StageAnswer
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.configuration import Timing
 from sluice.core.coordinator import step
@@ -71,13 +71,13 @@ from sluice.declaration.checkpointing import milliseconds
 from sluice.declaration.places import Sink
 from sluice.errors import NotYetAcknowledged
 from sluice.job import stage_input
-from sluice.job.answers import acknowledged
+from sluice.job.answers import with_acks
 from sluice.job.job import Job
 from sluice.job.lineage import assigned_state, stage_state
 from sluice.job.places import open_sinks
 from sluice.job.stage_input import StageInput
 from sluice.protocol import records
-from sluice.protocol.records import JournalEntry, encode_ack, encode_entry
+from sluice.protocol.records import JournalEntry, encode_answer, encode_entry
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Head, Journal
 from sluice.store.object_store import Created, CreateResult, ObjectStore
@@ -90,7 +90,7 @@ from tests.simulation.play import (
     simulated,
 )
 from tests.simulation.seeds import pool_of, workers
-from tests.simulation.spark_jobs import SparkJob, chained_acks
+from tests.simulation.spark_jobs import CUT_SHORT, SparkJob
 from tests.simulation.subtasks import Execution
 from tests.simulation.world import World
 
@@ -247,15 +247,14 @@ def overwrite_a_plan(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutation(7)
-def replace_the_first_ack(patch: pytest.MonkeyPatch) -> None:
-    """A second ack of the same subtask and attempt replaces the first."""
+def replace_the_first_answer(patch: pytest.MonkeyPatch) -> None:
+    """A second answer of the same stage and attempt replaces the first."""
 
-    def write_ack(self: AnswerStore, ack: Ack) -> bytes:
-        key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
-        self._store.put(key, raw := encode_ack(ack))
-        return raw
+    def write(self: AnswerStore, answer: StageAnswer) -> StageAnswer:
+        self._store.put(self._key_of(answer), encode_answer(answer))
+        return answer
 
-    patch.setattr(AnswerStore, "write_ack", write_ack)
+    patch.setattr(AnswerStore, "write", write)
 
 
 @mutation(7)
@@ -437,24 +436,26 @@ def believe_any_record(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(3)
 def acknowledge_from_within_the_task(patch: pytest.MonkeyPatch) -> None:
-    """A subtask writes its ack when its input has ended, also if Spark has cut that short."""
-    run = Execution.run
+    """A driver answers when the input of its tasks has ended, also if Spark has cut that short."""
+    run = SparkJob.run
 
-    def runs(self: Execution, world: World, *, share: float, is_last: bool) -> None:
-        run(self, world, share=share, is_last=is_last)
-        if is_last:
-            self.job.answers.write_ack(self.ack())
+    def runs(self: SparkJob, world: World, one: Execution) -> None:
+        while_cut = world.chance(CUT_SHORT)
+        if while_cut and len(self.stages) == 1 and one is self.tasks[-1]:
+            one.run(world, share=world.random.random(), is_last=True)
+            self.stages[0][0].job.answers.write(self.answers()[0])
+        run(self, world, one)
 
-    patch.setattr(Execution, "run", runs)
+    patch.setattr(SparkJob, "run", runs)
 
 
 @mutation(12)
 def acknowledge_a_chain_from_the_front(patch: pytest.MonkeyPatch) -> None:
-    """The driver of a chain writes the acks of its first stage first."""
+    """The driver of a chain writes the answer of its first stage first."""
     write_chain = AnswerStore.write_chain
 
-    def write(self: AnswerStore, stages: Sequence[Sequence[Ack]]) -> str | None:
-        return write_chain(self, stages[::-1])
+    def write(self: AnswerStore, answers: Sequence[StageAnswer]) -> str | None:
+        return write_chain(self, answers[::-1])
 
     patch.setattr(AnswerStore, "write_chain", write)
 
@@ -470,8 +471,7 @@ def acknowledge_before_the_chain_has_ended(patch: pytest.MonkeyPatch) -> None:
         for stage in self.stages[:-1]:
             done += len(stage)
             if self.step == done:
-                for ack in chained_acks(stage):
-                    stage[0].job.answers.write_ack(ack)
+                stage[0].job.answers.write(self.answers()[self.stages.index(stage)])
 
     patch.setattr(SparkJob, "advance", acknowledges)
 
@@ -614,23 +614,21 @@ def discard_at_a_suspension(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(2, 7)
 def accept_any_attempt(patch: pytest.MonkeyPatch) -> None:
-    """An ack of whatever execution attempt counts."""
-    real, read = PendingCheckpoint.acknowledge, AnswerStore.acks
+    """An answer of whatever execution attempt counts."""
+    real, read = PendingCheckpoint.acknowledge, AnswerStore.answer
 
     def acknowledge(
         self: PendingCheckpoint, acks: Iterable[Ack]
     ) -> tuple[PendingCheckpoint, tuple[AckResult, ...]]:
         return real(self, [replace(a, attempt=self.attempt_of(a.subtask.stage)) for a in acks])
 
-    def acks(self: AnswerStore, *given: Any, attempt: int, parallelism: int) -> list[Ack]:
-        found = {}
-        for each in range(attempt + 2, 0, -1):
-            for ack in read(self, *given, attempt=each, parallelism=parallelism):
-                found[ack.subtask] = ack
-        return [found[subtask] for subtask in sorted(found)]
+    def answer(self: AnswerStore, *given: Any, attempt: int, plan: str) -> StageAnswer | None:
+        attempts = range(1, attempt + 3)
+        found = (read(self, *given, attempt=each, plan=plan) for each in attempts)
+        return next(filter(None, found), None)
 
     patch.setattr(PendingCheckpoint, "acknowledge", acknowledge)
-    patch.setattr(AnswerStore, "acks", acks)
+    patch.setattr(AnswerStore, "answer", answer)
 
 
 @mutation(3)
@@ -819,10 +817,12 @@ def never_restart(patch: pytest.MonkeyPatch) -> None:
 def finalize_without_an_ack(patch: pytest.MonkeyPatch) -> None:
     """The last subtask's ack is not waited for."""
 
-    def nearly(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> PendingCheckpoint:
-        pending = acknowledged(job, state, checkpoint_id)
+    def nearly(
+        state: CoordinatorState, checkpoint_id: CheckpointId, answers: Mapping[str, StageAnswer]
+    ) -> PendingCheckpoint:
+        pending = with_acks(state, checkpoint_id, answers.values())
         missing = pending.not_yet_acknowledged
-        if len(missing) > 1:
+        if len({subtask.stage for subtask in missing}) > 1:
             raise NotYetAcknowledged("too many acks are missing")
         forged = [
             Ack(

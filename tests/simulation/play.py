@@ -17,7 +17,7 @@ import pytest
 
 import sluice.store.open
 from sluice.connectors.files_table.columns import TableSchemas
-from sluice.job.job import new_life
+from sluice.job.job import new_life, new_token
 from sluice.protocol import records
 from sluice.protocol.keys import check_key
 
@@ -44,7 +44,7 @@ from tests.simulation.world import Line, World
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 DECODERS = ("decode_entry", "decode_plan", "decode_ack", "decode_decline", "decode_metadata",
-    "decode_stage_acks",
+    "decode_answer",
 )  # fmt: skip
 OURS, PLANTING = ("sluice.", "tests.simulation."), "tests.simulation.mutations"
 MEMORY = 2_000  # Decoded objects; more than one seed has.
@@ -71,7 +71,7 @@ def simulate(seed: int, script: Sequence[Turn] | None = None) -> Run:
     invariants = Invariants()
     world = World(seed, invariants, script)
     _current[0] = PLAYING[0] = world
-    _lives[0] = 0
+    _lives[0] = _tokens[0] = 0
     failure = None
     try:
         world.play()
@@ -94,6 +94,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
         patch.setattr(sluice.store.open, "open_store", _open_store)
         replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
         replace_everywhere(patch, new_life, a_new_life)
+        replace_everywhere(patch, new_token, a_new_token)
         for pure in (*(getattr(records, name) for name in DECODERS), check_key):
             replace_everywhere(patch, pure, lru_cache(MEMORY)(pure))
         # What is staged here is no Parquet.
@@ -123,6 +124,14 @@ _lives: dict[int, int] = {0: 0}  # How many have begun, at 0.
 def a_new_life() -> str:
     _lives[0] += 1
     return f"life-{_lives[0]}"
+
+
+_tokens: dict[int, int] = {0: 0}  # How many were drawn, at 0.
+
+
+def a_new_token() -> str:
+    _tokens[0] += 1
+    return f"token{_tokens[0]}"
 
 
 def _open_store(location: sluice.store.open.StoreLocation) -> LossyStore:

@@ -14,7 +14,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import TaskPlan
 from sluice.core.state import CoordinatorState
 from sluice.protocol.keys import PipelinePaths
-from sluice.protocol.records import decode_ack, decode_metadata
+from sluice.protocol.records import decode_answer, decode_metadata
 from tests.simulation.broken import Broken
 from tests.simulation.dataflow import KEYS, Row, checksum, live_rows, pure, reference, rows_of
 
@@ -49,6 +49,7 @@ def check_completed(
     _check_files(seen, _files(metadata), 2)
     check_cut(seen, metadata)
     check_consumed(seen, metadata, pending)
+    check_continued(seen, metadata)
     claimed = tuple(map(PATHS.savepoint, before.claimed_savepoints))
     for name in _in_savepoints(metadata):
         if not name.startswith(claimed):
@@ -119,8 +120,8 @@ def check_consumed(
     """
     for depth, (producer, stage) in enumerate(pairwise(metadata.stages), start=1):
         given = [*seen.in_flight.get((metadata.parent, stage.uid), ())]
-        attempt = pending.attempt_of(producer.uid)
-        given += seen.handed.get((metadata.checkpoint_id, producer.uid, attempt), ())
+        driver = metadata.drivers.get(producer.uid, "")
+        given += seen.handed.get((pending.token, producer.uid, driver), ())
         for subtask in producer.subtasks:
             given += [row for file in subtask.output for row in rows_of(_body(seen, file, 2))]
         totals = dict(_absorbed(seen, depth, stage)) if given else {}
@@ -129,6 +130,21 @@ def check_consumed(
             if number in totals and totals[number] - before != value:
                 what = "a stage has consumed what its upstream has not produced"
                 raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}: record {number}")
+
+
+def check_continued(seen: Invariants, metadata: CheckpointMetadata) -> None:
+    """What a stage had absorbed in the checkpoint that this one continues, it has still: as that
+    one's drivers computed it, whatever others answered.
+    """
+    parent = seen.metadata.get(metadata.parent or 0)
+    if parent is None or metadata.origin is not None:
+        return
+    for depth, stage in enumerate(metadata.stages):
+        before = parent.stage(stage.uid)
+        absorbed = {*_absorbed(seen, depth, stage)}
+        if before is not None and not absorbed.issuperset(_absorbed(seen, depth, before)):
+            what = "a checkpoint does not continue the state of its parent"
+            raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}")
 
 
 def check_savepoint(
@@ -218,8 +234,8 @@ def _in_savepoints(metadata: CheckpointMetadata) -> list[str]:
 
 
 def _acks(seen: Invariants, checkpoint_id: int) -> list[Ack]:
-    objects, keys = seen.world.bucket.objects, seen.world.bucket.keys(PATHS.acks(checkpoint_id))
-    return [decode_ack(objects[key], key) for key in keys]
+    objects, keys = seen.world.bucket.objects, seen.world.bucket.keys(PATHS.answers(checkpoint_id))
+    return [ack for key in keys for ack in decode_answer(objects[key], key).acks]
 
 
 def _staged(file: str) -> str:

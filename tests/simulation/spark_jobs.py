@@ -9,11 +9,11 @@ attempt decides how long its chain is, so that those of one checkpoint differ.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from sluice.core.answers import Ack
+from sluice.core.answers import StageAnswer
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import FencedError, StageFailed
@@ -34,6 +34,8 @@ class SparkJob:
     """The subtasks of its stages, one after the other, and the driver, which goes last."""
 
     stages: tuple[tuple[Execution, ...], ...]
+    driver: str
+    read: Mapping[str, str]  # By the first stage.
     step: int = 0
 
     @property
@@ -53,9 +55,10 @@ class SparkJob:
     def is_done(self) -> bool:
         return self.step > len(self.tasks)
 
-    def again(self, token: str) -> SparkJob:
-        stages = tuple(tuple(one.again(token) for one in stage) for stage in self.stages)
-        return SparkJob(stages)
+    def again(self, driver: str) -> SparkJob:
+        """The same attempt as another driver runs it, which the cluster has started."""
+        stages = tuple(tuple(one.again(driver) for one in stage) for stage in self.stages)
+        return SparkJob(stages, driver=driver, read=self.read)
 
     def advance(self, world: World) -> None:
         """A task or, at the end, all acks."""
@@ -78,22 +81,39 @@ class SparkJob:
         one.run(world, share=1.0, is_last=is_last)
 
     def _acknowledge(self) -> None:
-        behind = [chained_acks(stage) for stage in self.stages[:-1]]
-        last = [one.ack() for one in self.stages[-1]]
-        answers = self.stages[0][0].job.answers
-        if not behind:
-            answers.write_acks(last)
-        elif answered := answers.write_chain([*behind, last]):
+        store, answers = self.stages[0][0].job.answers, self.answers()
+        if len(answers) == 1:
+            store.write(answers[0])
+        elif answered := store.write_chain(answers):
             raise StageFailed(f"another driver has acknowledged for {answered}")
+
+    def answers(self) -> list[StageAnswer]:
+        """What travels to the driver, a stage's acks together: so far it is in no bucket."""
+        read, found = dict(self.read), list[StageAnswer]()
+        for stage in self.stages:
+            first, is_last = stage[0], stage is self.stages[-1]
+            found.append(
+                StageAnswer(
+                    checkpoint_id=first.plan.checkpoint_id,
+                    stage=first.subtask.stage,
+                    attempt=first.attempt,
+                    plan=first.plan.token,
+                    driver=self.driver,
+                    acks=tuple(replace(one.ack(), is_chained=not is_last) for one in stage),
+                    read=read,
+                )
+            )
+            read = {first.subtask.stage: self.driver}
+        return found
 
     def _stream(self, world: World, depth: int) -> tuple[Row, ...]:
         """The rows that a stage hands to the next one; noted, as no object says them."""
         stage = self.stages[depth]
         first, said = stage[0], chain.from_iterable(one.said for one in stage)
-        rows = tuple(sorted(said_by(first.attempt, said)))
-        whose = (first.plan.checkpoint_id, first.subtask.stage, first.attempt)
+        rows = tuple(sorted(said_by(self.driver, said)))
+        whose = (first.plan.token, first.subtask.stage, self.driver)
         if world.witness.handed.setdefault(whose, rows) != rows:
-            raise Broken(7, "an attempt said two things", f"{whose}")
+            raise Broken(7, "a driver said two things", f"{whose}")
         return rows
 
 
@@ -107,11 +127,6 @@ def run_stages(world: World, plan: CheckpointPlan) -> bool:
         while job is not None and not job.is_done:
             job.advance(world)
     return True
-
-
-def chained_acks(stage: Sequence[Execution]) -> list[Ack]:
-    """What travels to the driver: nothing of it is in the bucket but the state."""
-    return [replace(one.ack(), is_chained=True) for one in stage]
 
 
 def spark_job(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> SparkJob | None:
@@ -130,10 +145,11 @@ def spark_job(world: World, plan: CheckpointPlan, stage: str, attempt: int) -> S
         acks_of(world.job, state, plan.checkpoint_id)(stage)
         return None
     inputs = tuple(segment for one in given.streams.values() for segment in one.segments)
-    stages = [prepared(world, plan, stage, attempt, states, inputs)]
+    driver = f"d{world.random.randrange(10**6)}"
+    stages = [prepared(world, plan, stage, attempt, states, inputs, driver=driver)]
     if world.settings.is_chained:
-        stages += _chained(world, plan, stage, attempt, state, lineage)
-    return SparkJob(tuple(map(tuple, stages)))
+        stages += _chained(world, plan, stage, attempt, state, lineage, driver)
+    return SparkJob(tuple(map(tuple, stages)), driver=driver, read=given.drivers)
 
 
 def _chained(
@@ -143,6 +159,7 @@ def _chained(
     attempt: int,
     state: CoordinatorState,
     lineage: Lineage,
+    driver: str,
 ) -> list[list[Execution]]:
     """The subtasks of the stages that this attempt chains to *stage*."""
     pending = still_pending(state, plan.checkpoint_id)
@@ -155,5 +172,6 @@ def _chained(
             break
         stage = node.uid
         states = inherited(world, plan, stage, lineage)
-        stages.append(prepared(world, plan, stage, pending.attempt_of(stage), states))
+        attempt = pending.attempt_of(stage)
+        stages.append(prepared(world, plan, stage, attempt, states, driver=driver))
     return stages

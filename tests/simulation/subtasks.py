@@ -42,6 +42,7 @@ class Execution:
     depth: int
     subtask: SubtaskId
     attempt: int
+    driver: str
     token: str
     inherited: tuple[StateHandle, ...]
     inputs: tuple[SegmentHandle, ...]
@@ -57,8 +58,8 @@ class Execution:
         """Without the checkpoint's id, which is another one when an earlier one is left out."""
         return f"{self.subtask}.{self.attempt}"
 
-    def again(self, token: str) -> Execution:
-        return replace(self, token=token)
+    def again(self, driver: str) -> Execution:
+        return replace(self, driver=driver, token=driver)
 
     def run(self, world: World, *, share: float, is_last: bool) -> None:
         """State, then output; each is durable before the next."""
@@ -107,8 +108,10 @@ def prepared(
     attempt: int,
     states: tuple[tuple[StateHandle, ...], ...],
     inputs: tuple[SegmentHandle, ...] = (),
+    *,
+    driver: str,
 ) -> list[Execution]:
-    """The subtasks of the stage, which have not run yet."""
+    """The subtasks of the stage, which *driver* has not run yet."""
     task = plan.task(stage)
     return [
         Execution(
@@ -118,6 +121,7 @@ def prepared(
             depth=world.stages.index(stage),
             subtask=subtask,
             attempt=attempt,
+            driver=driver,
             token=f"t{world.random.randrange(10**6)}",
             inherited=states[subtask.index],
             inputs=inputs,
@@ -187,7 +191,7 @@ def body_of_segment(job: Job, segment: SegmentHandle) -> bytes:
 def _output(one: Execution) -> SegmentHandle:
     name = f"{one.subtask.index:05d}-{one.attempt}-{one.token}"
     key = one.job.paths.stream_segment(one.subtask.stage, one.plan.checkpoint_id, name)
-    body = body_of(said_by(one.attempt, one.said))
+    body = body_of(said_by(one.driver, one.said))
     one.job.store.put(key, body)
     return a_segment(key, body)
 
@@ -200,7 +204,7 @@ def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
         f"data/{one.plan.checkpoint_id:020d}-{one.subtask.index:05d}"
         f"-{one.attempt}-{one.token}.parquet"
     )
-    body = body_of(said_by(one.attempt, one.said))
+    body = body_of(said_by(one.driver, one.said))
     sinks = [node.uid for node in one.job.pipeline.sinks_of(one.subtask.stage)]
     for sink in sinks:
         world.open_store(StoreLocation(root=f"{ROOT}/{one.job.paths.table(sink)}")).put(file, body)

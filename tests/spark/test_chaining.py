@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.coordinator.restore import restore
-from sluice.core.answers import Ack
+from sluice.core.answers import Ack, StageAnswer
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
@@ -84,13 +84,13 @@ def test_a_chain_is_one_spark_job_and_leaves_the_same_state(
     chained = a_job(spark, tmp_path / "chained", chained=True)
     alone = a_job(spark, tmp_path / "alone", chained=False)
     written: list[Ack] = []
-    write_ack = AnswerStore.write_ack
+    write_answer = AnswerStore.write
 
-    def note(store: AnswerStore, ack: Ack) -> bytes:
-        written.append(ack)
-        return write_ack(store, ack)
+    def note(store: AnswerStore, answer: StageAnswer) -> StageAnswer:
+        written.extend(answer.acks)
+        return write_answer(store, answer)
 
-    monkeypatch.setattr(AnswerStore, "write_ack", note)
+    monkeypatch.setattr(AnswerStore, "write", note)
     jobs: list[int] = []
     epochs: list[list[CheckpointMetadata]] = []
     for job in (chained, alone):

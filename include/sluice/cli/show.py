@@ -34,7 +34,7 @@ from sluice.declaration.project import load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
 from sluice.figures.overview import Details, Overview, StageSummary, StatsSummary
 from sluice.figures.rates import NodeRates, Rates, SourceLag
-from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats, SubtaskStatus
+from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table
 from sluice.job.snapshots import parsed_checkpoint_id, retained_checkpoint
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 100
 DEFAULT_LAST = 20
-MAX_LATE = 10  # Subtasks of a stage that are named; --json has them all.
 LOOPBACK = "127.0.0.1"
 MAX_PORT = 65_535
 _STYLES = {"COMPLETED": "green", "FAILED": "red", "IN_PROGRESS": "yellow"}
@@ -307,11 +306,11 @@ def _print_details(found: Details) -> None:
         table.add_row(*map(escape, _stage_cells(stage, found.summaries[stage.id])))
     print_table(table)
     for stage in found.stages:
-        missing = [s.index for s in stage.subtasks if s.status is SubtaskStatus.PENDING_OR_FAILED]
-        if missing:
-            named = ", ".join(str(index) for index in missing[:MAX_LATE])
-            more = f" and {len(missing) - MAX_LATE} more" if len(missing) > MAX_LATE else ""
-            print_line(f"{stage.id} lacks the acks of subtasks {named}{more}")
+        if stage.num_acknowledged_subtasks < stage.num_subtasks:
+            print_line(
+                f"{stage.id} has not acknowledged; its {stage.num_subtasks} subtasks do so "
+                "at once, when its Spark job has succeeded"
+            )
 
 
 def _stage_cells(stage: StageStats, of: StageSummary) -> list[str]:

@@ -7,6 +7,7 @@ and written once.  Then *completed* is journaled, and from there on a restart ma
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sluice.coordinator.compatibility import require_planned
@@ -15,6 +16,7 @@ from sluice.coordinator.publication import commit
 from sluice.coordinator.record import record
 from sluice.coordinator.savepoints import copy_files
 from sluice.coordinator.staged import check_sinks, require_shown
+from sluice.core.answers import StageAnswer, mixture_of_drivers
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.configuration import CheckpointingMode
 from sluice.core.events import CheckpointCompleted, Verdict
@@ -22,8 +24,14 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
-from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, ProtocolViolation
-from sluice.job.answers import acknowledged, plan_of, still_pending, why_gone
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    NotYetAcknowledged,
+    ProtocolViolation,
+    StageFailed,
+)
+from sluice.job.answers import answers_to, plan_of, still_pending, why_gone, with_acks
 from sluice.job.job import Job, uncollected
 from sluice.job.lineage import finished_stage, lineage_of, stage_state, tables_of
 from sluice.protocol.records import decode_metadata, encode_metadata
@@ -40,7 +48,8 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
 
     Raises:
         NotYetAcknowledged: a planned ack is missing; the message names the subtasks.
-        StageFailed: AT_LEAST_ONCE, and readers may see the rows of another attempt.
+        StageFailed: AT_LEAST_ONCE, and readers may see the rows of another attempt; or a stage has
+            run again since another coordinator made ``_metadata``, or was run by two drivers.
         CorruptSegment, RestoreError: a file of a savepoint is damaged, or is gone.
         ConfigurationError: a sink's place cannot take what was staged for it.
         ProtocolViolation: what was staged is gone, or is damaged.
@@ -57,8 +66,10 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     plan = plan or plan_of(job, checkpoint_id)
     require_planned(job.pipeline, plan)
     head = _after_parent(job, head, pending)
-    pending = _fully_acknowledged(job, head.state, checkpoint_id)
-    assembled = assemble(job, head.state, plan, pending)
+    answers = answers_to(job, head.state, checkpoint_id)
+    pending = _fully_acknowledged(head.state, checkpoint_id, answers)
+    drivers = {stage: answer.driver for stage, answer in answers.items()}
+    assembled = assemble(job, head.state, plan, pending, drivers)
     try:
         check_sinks(job, head.state, assembled, pending)
     except (ConfigurationError, ProtocolViolation):
@@ -81,6 +92,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
             generation=metadata.generation,
             at_ms=job.clock(),
             checkpoint_id=checkpoint_id,
+            attempts=metadata.attempts,
             checkpointed_bytes=sum(ack.metrics.checkpointed_bytes for ack in acks),
             full_bytes=sum(ack.metrics.full_bytes for ack in acks),
         ),
@@ -88,6 +100,9 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
     )
     completed = transition.state.completed_checkpoint(checkpoint_id)
     if completed is None:
+        still = transition.state.pending_checkpoint(checkpoint_id)
+        if still is not None and still.current_attempts != metadata.attempts:
+            raise _ran_again(checkpoint_id, metadata.attempts, still.current_attempts)
         raise FencedError(why_gone(transition.state, checkpoint_id))
     if transition.verdict is Verdict.APPLIED:
         log.info(
@@ -115,20 +130,52 @@ def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
 
 
 def _fully_acknowledged(
-    job: Job, state: CoordinatorState, checkpoint_id: CheckpointId
+    state: CoordinatorState, checkpoint_id: CheckpointId, answers: Mapping[str, StageAnswer]
 ) -> PendingCheckpoint:
-    pending = acknowledged(job, state, checkpoint_id)
+    """Raises StageFailed, too, where a stage read what another driver answered than the one whose
+    answer counts.
+    """
+    pending = with_acks(state, checkpoint_id, answers.values())
     if not pending.is_fully_acknowledged:
         missing = ", ".join(str(subtask) for subtask in pending.not_yet_acknowledged)
         raise NotYetAcknowledged(f"checkpoint {checkpoint_id} lacks the acks of {missing}")
+    mixture = mixture_of_drivers(answers.values())
+    if mixture is not None:
+        raise StageFailed(
+            f"stage {mixture.reader!r} of checkpoint {checkpoint_id} has read what one driver of "
+            f"stage {mixture.producer!r} computed, and another driver has answered for that stage; "
+            "the next checkpoint reads the same records again",
+            stage=mixture.producer,
+            cause="two drivers ran the same attempt",
+            is_transient=True,
+        )
     return pending
+
+
+def _ran_again(
+    checkpoint_id: CheckpointId, made_of: Mapping[str, int], now: Mapping[str, int]
+) -> StageFailed:
+    """The error for a ``_metadata`` that is not made of the attempts that count *now*."""
+    stage = next(s for s in (*made_of, *now) if made_of.get(s) != now.get(s))
+    return StageFailed(
+        f"stage {stage!r} of checkpoint {checkpoint_id} ran again, or was overtaken, when its "
+        f"attempt {made_of.get(stage)} was being completed; the next checkpoint reads the same "
+        "records again",
+        stage=stage,
+        cause="it ran again when its checkpoint was being completed",
+        is_transient=True,
+    )
 
 
 @uncollected
 def assemble(
-    job: Job, state: CoordinatorState, plan: CheckpointPlan, pending: PendingCheckpoint
+    job: Job,
+    state: CoordinatorState,
+    plan: CheckpointPlan,
+    pending: PendingCheckpoint,
+    drivers: Mapping[str, str],
 ) -> CheckpointMetadata:
-    """What a restore will need, from the plan and its acks; equal acks give equal bytes."""
+    """What a restore will need, from the plan and its answers; equal ones give equal bytes."""
     lineage = lineage_of(job, state, plan)
     known = {
         task.uid: [pending.acks[str(subtask)] for subtask in task.subtasks]
@@ -166,6 +213,8 @@ def assemble(
             (running | finished)[uid] for uid in job.pipeline.stages if uid in running | finished
         ),
         committables=committables,
+        attempts=pending.current_attempts,
+        drivers=dict(drivers),
         previous_tables=lineage.tables,
         tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
         master_states=plan.master_states,
@@ -175,8 +224,11 @@ def assemble(
 def write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
     """Write it once, and return what is there.
 
-    An existing one was written by a coordinator that died before it journaled.  It was assembled
-    from a complete set of acks, too, and stays.
+    An existing one was written by a coordinator that died before it journaled.  It stays, and
+    counts if it was made of the same answers.
+
+    Raises:
+        StageFailed: it was made of those of other attempts.
     """
     key = job.paths.metadata(metadata.checkpoint_id)
     result = job.store.create(key, encode_metadata(metadata))
@@ -185,4 +237,11 @@ def write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata
     existing = decode_metadata(result.body, key)
     if (existing.generation, existing.parent) != (metadata.generation, metadata.parent):
         raise ProtocolViolation(f"{key} is of generation {existing.generation}; ids are not reused")
+    if existing.attempts != metadata.attempts:
+        raise _ran_again(metadata.checkpoint_id, existing.attempts, metadata.attempts)
+    if existing.drivers != metadata.drivers:
+        raise ProtocolViolation(
+            f"{key} was made of other answers than there are now; abort the checkpoint, and find "
+            "out who else writes in that bucket"
+        )
     return existing

@@ -75,11 +75,7 @@ def fail_checkpoint(
 
     def decide(state: CoordinatorState) -> CheckpointFailed | DeclineReceived:
         pending = state.pending_checkpoint(checkpoint_id)
-        declines = [
-            decline
-            for decline in found
-            if pending is not None and _is_current(pending, decline.subtask.stage, decline.attempt)
-        ]
+        declines = [decline for decline in found if pending is not None and pending.awaits(decline)]
         if declines and not is_task_failure:
             best = min(declines, key=_rank)
             return DeclineReceived(generation=generation, at_ms=job.clock(), decline=best)
@@ -320,11 +316,9 @@ def _check_pending(
     are behind; None if all is well.
     """
     now_ms = job.clock()
-    answers = job.answers.observe(pending.checkpoint_id)
+    answers = job.answers.observe(pending.checkpoint_id, pending.token)
     waited_ms = now_ms - pending.triggered_at_ms
-    is_declined = any(
-        _is_current(pending, subtask.stage, attempt) for subtask, attempt in answers.declined
-    )
+    is_declined = any(pending.awaits_answer(*declined) for declined in answers.declined)
     if is_declined or now_ms >= pending.expires_at_ms:
         reason = (
             CheckpointFailureReason.CHECKPOINT_DECLINED
@@ -346,7 +340,7 @@ def _check_pending(
         for task in pending.tasks
         if task.may_be_overtaken
         and task.uid not in pending.overtaken
-        and answers.missing(task.subtasks, pending.attempt_of(task.uid))
+        and (task.uid, pending.attempt_of(task.uid)) not in answers.answered
     ]
     if behind and waited_ms >= state.configuration.aligned_timeout_ms:
         overtake(job, pending.checkpoint_id, behind)

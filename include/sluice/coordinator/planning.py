@@ -26,7 +26,7 @@ from sluice.core.requests import records_of_next_epoch
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError, SourceUnreadable
-from sluice.job.job import Job
+from sluice.job.job import Job, new_token
 from sluice.job.lineage import (
     CompletedParent,
     Lineage,
@@ -89,6 +89,7 @@ def make_plan(
     now_ms = job.clock()
     plan = CheckpointPlan(
         checkpoint_id=state.next_checkpoint_id,
+        token=new_token(),
         generation=state.generation,
         parent=state.tip,
         origin=None if state.pending else state.origin,

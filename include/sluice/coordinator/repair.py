@@ -141,6 +141,7 @@ def _completed(job: Job, state: CoordinatorState) -> CheckpointCompleted | None:
         generation=state.generation,
         at_ms=(line and line.completed_timestamp) or job.clock(),
         checkpoint_id=pending.checkpoint_id,
+        attempts=pending.current_attempts,
         checkpointed_bytes=(line and line.checkpointed_size) or 0,
         full_bytes=(line and line.state_size) or 0,
     )
@@ -170,8 +171,8 @@ def _has_metadata(job: Job, state: CoordinatorState, pending: PendingCheckpoint)
         found = job.metadata(pending.checkpoint_id)
     except (ProtocolViolation, RestoreError):
         return False
-    own = (state.life, state.generation, pending.parent)
-    return (found.life, found.generation, found.parent) == own
+    own = (state.life, state.generation, pending.parent, pending.current_attempts)
+    return (found.life, found.generation, found.parent, found.attempts) == own
 
 
 def _ids(job: Job) -> set[CheckpointId]:

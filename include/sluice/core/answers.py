@@ -101,9 +101,38 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageAnswer:
+    """The acks of all subtasks of a stage, in their order: one attempt, as one driver ran it.
+
+    ``plan`` is the token of the plan that it answers, ``driver`` that of the driver.  ``read`` has
+    per stage that it read in this epoch the driver whose answer, or in a chain whose rows, it read:
+    a cluster may start a driver twice, and a function may answer otherwise the second time.
+    """
+
+    checkpoint_id: CheckpointId
+    stage: str
+    attempt: int
+    plan: str
+    driver: str
+    acks: tuple[Ack, ...]
+    read: dict[str, str] = field(default_factory=dict[str, str])
+
+    def __post_init__(self) -> None:
+        require(
+            all(
+                (ack.checkpoint_id, ack.subtask.stage, ack.attempt)
+                == (self.checkpoint_id, self.stage, self.attempt)
+                for ack in self.acks
+            ),
+            "the acks of an answer are of its checkpoint, stage and attempt",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decline:
     """A subtask cannot take part (Flink's DeclineCheckpoint); ``message`` is its first cause.
 
+    ``plan`` is the token of the plan that it answers.
     With the reason TASK_FAILURE it has failed, as code that it called raised: the job fails over,
     as it does when code raised that no subtask of ours called.
     """
@@ -113,6 +142,7 @@ class Decline:
     attempt: int
     message: str
     reason: CheckpointFailureReason
+    plan: str = ""
 
     def __post_init__(self) -> None:
         require(self.reason.is_of_a_task, "a task declines for a reason of its own")
@@ -147,7 +177,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Subtasks of *reader* have read other executions of *producer* than those whose acks count."""
+    """*reader* has read other executions of *producer* than those whose acks count."""
 
     producer: str
     reader: str
@@ -166,4 +196,16 @@ def mixture_in(stages: Sequence[str], executions: Iterable[Execution]) -> Mixtur
         tokens = tuple(execution.token for execution in by_stage[producer])
         if any(execution.read != tokens for execution in by_stage[reader]):
             return Mixture(producer, reader)
+    return None
+
+
+def mixture_of_drivers(answers: Iterable[StageAnswer]) -> Mixture | None:
+    """The first stage that read what another driver answered than the one whose answer counts;
+    None if all *answers* of a checkpoint, of one attempt a stage, are of the rows of each other.
+    """
+    by_stage = {answer.stage: answer for answer in answers}
+    for answer in by_stage.values():
+        for producer, driver in answer.read.items():
+            if producer in by_stage and by_stage[producer].driver != driver:
+                return Mixture(producer, answer.stage)
     return None

@@ -83,6 +83,8 @@ class CheckpointMetadata:
     ``tables`` pins, per sink, the checkpoint whose commit made the table's version;
     ``previous_tables`` is what the parent pinned, and what this commit's versions continue.
     ``life`` is that of the job that took it, to which the checkpoint ids in a table belong.
+    ``attempts`` and ``drivers`` name, per stage that was not overtaken, the answer that it was made
+    of.
     """
 
     pipeline: str
@@ -96,6 +98,8 @@ class CheckpointMetadata:
     sources: tuple[SourceCut, ...]
     stages: tuple[StageState, ...]
     committables: tuple[Committable, ...]
+    attempts: dict[str, int] = field(default_factory=dict[str, int])
+    drivers: dict[str, str] = field(default_factory=dict[str, str])
     tables: dict[str, int] = field(default_factory=dict[str, int])
     previous_tables: dict[str, int] = field(default_factory=dict[str, int])
     origin: SnapshotOrigin | None = None

@@ -164,11 +164,7 @@ def _on_acks(state: CoordinatorState, event: AcksReceived) -> Transition:
 def _on_decline(state: CoordinatorState, event: DeclineReceived) -> Transition:
     decline = event.decline
     pending = state.pending_checkpoint(decline.checkpoint_id)
-    if (
-        pending is None
-        or decline.attempt != pending.attempt_of(decline.subtask.stage)
-        or decline.subtask.stage in pending.overtaken
-    ):
+    if pending is None or not pending.awaits(decline):
         return ignored(state)
     failed = CheckpointFailed(
         generation=event.generation,
@@ -195,13 +191,17 @@ def _on_alignment_timed_out(state: CoordinatorState, event: AlignmentTimedOut) -
 def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transition:
     """Complete the oldest pending checkpoint, once its parent is committed; the others wait.
 
-    So a completed checkpoint never subsumes a pending one, and sinks publish in order.
+    So a completed checkpoint never subsumes a pending one, and sinks publish in order.  Refused if
+    a stage has begun another attempt since ``_metadata`` was made: what continues the checkpoint
+    may have read that one's answer.
     """
     pending = state.pending_checkpoint(event.checkpoint_id)
     if pending is None:
         return ignored(state)
     parent = state.latest_completed
     if pending is not state.pending[0] or (parent is not None and not parent.is_committed):
+        return refused(state)
+    if event.attempts != pending.current_attempts:
         return refused(state)
     completed = CompletedCheckpoint(
         checkpoint_id=pending.checkpoint_id,

@@ -128,11 +128,16 @@ class AlignmentTimedOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCompleted:
-    """Every planned ack is present and ``_metadata`` is durable."""
+    """Every planned ack is present and ``_metadata`` is durable.
+
+    ``attempts`` are those whose answers ``_metadata`` was made of, per stage that was not
+    overtaken: refused unless each is current.
+    """
 
     generation: Generation
     at_ms: int
     checkpoint_id: CheckpointId
+    attempts: dict[str, int]
     checkpointed_bytes: int
     full_bytes: int
 

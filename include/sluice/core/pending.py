@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from sluice.core.answers import Ack
+from sluice.core.answers import Ack, Decline
 from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SubtaskId
@@ -36,9 +36,11 @@ class PendingCheckpoint:
 
     ``overtaken`` stages did not answer before the aligned checkpoint timeout: the coordinator
     acknowledged for them with their previous state, and their own acks are UNKNOWN from then on.
+    ``token`` is the plan's.
     """
 
     checkpoint_id: CheckpointId
+    token: str = ""
     parent: CheckpointId | None
     type: CheckpointType
     triggered_at_ms: int
@@ -65,6 +67,7 @@ class PendingCheckpoint:
     ) -> PendingCheckpoint:
         return cls(
             checkpoint_id=plan.checkpoint_id,
+            token=plan.token,
             parent=plan.parent,
             type=plan.type,
             triggered_at_ms=plan.triggered_at_ms,
@@ -94,6 +97,12 @@ class PendingCheckpoint:
         return not self.not_yet_acknowledged
 
     @property
+    def current_attempts(self) -> dict[str, int]:
+        """Per stage that answers itself the attempt whose acks count."""
+        stages = (task.uid for task in self.tasks if task.uid not in self.overtaken)
+        return {stage: self.attempt_of(stage) for stage in stages}
+
+    @property
     def can_be_subsumed(self) -> bool:
         """Flink's canBeSubsumed: a savepoint never, forced or not."""
         return not self.type.is_savepoint
@@ -106,6 +115,18 @@ class PendingCheckpoint:
     def can_be_aborted(self, reason: CheckpointFailureReason) -> bool:
         """Any reason may abort it, but a newer checkpoint only if it can be subsumed."""
         return self.can_be_subsumed or reason is not CheckpointFailureReason.CHECKPOINT_SUBSUMED
+
+    def awaits(self, decline: Decline) -> bool:
+        """Whether a decline counts: none of another plan, of a fenced attempt, of an overtaken
+        stage, or of a subtask that takes no part.
+        """
+        return decline.plan == self.token and self.awaits_answer(decline.subtask, decline.attempt)
+
+    def awaits_answer(self, subtask: SubtaskId, attempt: int) -> bool:
+        """Whether an answer to its plan, of that subtask and attempt, counts."""
+        is_current = attempt == self.attempt_of(subtask.stage)
+        is_overtaken = subtask.stage in self.overtaken
+        return is_current and not is_overtaken and self.is_participant(subtask)
 
     def is_participant(self, subtask: SubtaskId) -> bool:
         return any(
@@ -158,9 +179,7 @@ class PendingCheckpoint:
 
     def _result_of(self, ack: Ack, known: Container[str]) -> AckResult:
         require(ack.checkpoint_id == self.checkpoint_id, "an ack is of the same checkpoint")
-        stage = ack.subtask.stage
-        is_current = ack.attempt == self.attempt_of(stage) and stage not in self.overtaken
-        if not (is_current and self.is_participant(ack.subtask)):
+        if not self.awaits_answer(ack.subtask, ack.attempt):
             return AckResult.UNKNOWN
         return AckResult.DUPLICATE if str(ack.subtask) in known else AckResult.SUCCESS
 

@@ -196,9 +196,12 @@ class CheckpointPlan:
     ``master_states`` are the answers of the master hooks; None is an answer, too.
     ``processing_time_ms`` is the trigger's clock, but never behind that of an earlier plan.
     ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
+    ``token`` was drawn with the plan, and no other plan has it: an answer says which plan it
+    answers, so that none of another life of the job, or of nobody, counts.
     """
 
     checkpoint_id: CheckpointId
+    token: str = ""
     generation: Generation
     parent: CheckpointId | None
     origin: SnapshotOrigin | None = None  # Where the parent is kept, when it is not the job's own.

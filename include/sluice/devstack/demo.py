@@ -162,11 +162,11 @@ def _progress(job: Job, state: CoordinatorState, first_id: int) -> Group:
 def _acks(job: Job, pending: PendingCheckpoint | None) -> list[tuple[str, int, int]]:
     if pending is None:
         return [(stage, 0, 0) for stage in job.pipeline.stages]
-    answers = job.answers.observe(pending.checkpoint_id)
+    answered = job.answers.observe(pending.checkpoint_id, pending.token).answered
     return [
         (
             task.uid,
-            task.parallelism - len(answers.missing(task.subtasks, pending.attempt_of(task.uid))),
+            task.parallelism if (task.uid, pending.attempt_of(task.uid)) in answered else 0,
             task.parallelism,
         )
         for task in pending.tasks

@@ -6,7 +6,7 @@ retried or speculative Spark task changes nothing.
 
     sync part     read, merge, encode; what is encoded is uploaded meanwhile
     async part    wait until all of it is durable
-    ack           yielded; the driver writes it, create-only, when Spark reports the task's success
+    ack           yielded; the driver answers with it when Spark reports the tasks' success
 
 It must not write the ack itself: where what feeds it fails, or the task is killed, Spark ends its
 input as if that were all (docs/adr/0004-chains-and-acks.md; 0012-state-files.md on uploads).
@@ -110,7 +110,9 @@ def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
     else its outcome would depend on which of the two answers is read first.
     """
     spec = work.spec
-    declined = answers.decline(spec.checkpoint_id, work.subtask, spec.attempt)
+    declined = answers.decline(
+        spec.checkpoint_id, work.subtask, attempt=spec.attempt, plan=spec.plan
+    )
     if declined is not None:
         raise StageFailed(declined.message)
 
@@ -137,6 +139,7 @@ def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
                     attempt=work.spec.attempt,
                     message=str(error),
                     reason=reason,
+                    plan=work.spec.plan,
                 )
             )
         error.add_note(note_of_stage(work.subtask.stage))  # A Spark job may run several stages.

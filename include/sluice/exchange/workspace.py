@@ -42,6 +42,7 @@ class SubtaskSpec:
     sinks: tuple[SinkNode, ...]
     has_consumers: bool
     checkpoint_id: CheckpointId
+    plan: str  # Its token.
     attempt: int
     params: Mapping[str, str]
     input_schemas: tuple[bytes, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -27,14 +27,10 @@ from sluice.figures.record import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The answers of a stage's subtasks, all of execution attempt ``attempt``.
-
-    ``acks``, or where these were not read ``received_at_ms``: by index when an ack was received.
-    """
+    """The acks of a stage's subtasks, all of execution attempt ``attempt``; none until it ends."""
 
     attempt: int | None = None
     acks: tuple[Ack, ...] = ()
-    received_at_ms: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 def measured_stages(
@@ -83,7 +79,8 @@ def _stage(
 ) -> StageStats:
     known = {ack.subtask.index: _subtask(plan, ack) for ack in answered.acks}
     subtasks = tuple(
-        known.get(index) or _unmeasured(plan, answered, index) for index in range(task.parallelism)
+        known.get(index) or SubtaskStats(index=index, status=SubtaskStatus.PENDING_OR_FAILED)
+        for index in range(task.parallelism)
     )
     done = [subtask for subtask in subtasks if subtask.status is SubtaskStatus.COMPLETED]
     latest = max((s.ack_timestamp for s in done if s.ack_timestamp), default=None)
@@ -148,19 +145,6 @@ def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
         late_rows=metrics.late_rows,
         malformed_rows=metrics.malformed_rows,
         requests=metrics.requests,
-    )
-
-
-def _unmeasured(plan: CheckpointPlan, answered: Answered, index: int) -> SubtaskStats:
-    """A subtask whose ack was not read: at most its moment is known, or it has not answered."""
-    received = answered.received_at_ms.get(index)
-    if received is None:
-        return SubtaskStats(index=index, status=SubtaskStatus.PENDING_OR_FAILED)
-    return SubtaskStats(
-        index=index,
-        attempt=answered.attempt,
-        ack_timestamp=received,
-        end_to_end_duration=_since(plan.triggered_at_ms, received),
     )
 
 

@@ -1,21 +1,20 @@
-"""The answers of a pending checkpoint's subtasks: read from the bucket, for the coordinator and for
+"""The answers of a pending checkpoint's stages: read from the bucket, for the coordinator and for
 people.
 
-The journal does not hold acks.  Every part of the product that needs to know what has been
-acknowledged asks ``acknowledged``, which has the coordinator's ``step`` fold them, so that one rule
-says which acks count.  The figures of a checkpoint come from the same objects.
+The journal does not hold acks: a stage's answer, which its driver wrote, has those of all its
+subtasks.  An answer to another plan of that id, of another life of the job, is another object, and
+is never asked for.  The figures of a checkpoint come from the same objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from sluice.core.answers import Ack
+from sluice.core.answers import Ack, StageAnswer
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.coordinator import step
 from sluice.core.events import AcksReceived
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
@@ -23,64 +22,72 @@ from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation, re
 from sluice.figures.measuring import Answered, measured_stages
 from sluice.figures.record import CheckpointStatus, StageStats, SubtaskException
 from sluice.job.job import Job, uncollected
-from sluice.protocol.keys import is_answer, subtask_of_answer
-from sluice.protocol.records import decode_decline, decode_stage_acks
+from sluice.protocol.keys import stage_of_answer, subtask_of_decline
+from sluice.protocol.records import decode_answer, decode_decline
 from sluice.store.object_store import Listed
 
 MAX_EXCEPTIONS = 16  # Subtasks that decline mostly give the same reason; each is a GET.
 
 
 @uncollected
-def acknowledged(
+def answers_to(
     job: Job,
     state: CoordinatorState,
     checkpoint_id: CheckpointId,
     stages: Iterable[str] | None = None,
-) -> PendingCheckpoint:
-    """The pending checkpoint with the acks in the bucket of *stages*, by default of every stage
-    that it waits for.  One GET a stage at best.
+) -> dict[str, StageAnswer]:
+    """By stage the answer that counts, of *stages* that have answered, by default of all stages
+    that the pending checkpoint waits for.  One GET a stage.
 
     Raises:
         FencedError: the checkpoint is not pending in *state*.
     """
     pending = still_pending(state, checkpoint_id)
-    wanted = {task.uid for task in pending.tasks} if stages is None else {*stages}
-    read = (
-        job.answers.acks(
-            checkpoint_id,
-            task.uid,
-            attempt=pending.attempt_of(task.uid),
-            parallelism=task.parallelism,
-        )
-        for task in pending.tasks
-        if task.uid in wanted - {*pending.overtaken}
-    )
-    event = AcksReceived(checkpoint_id=checkpoint_id, acks=tuple(chain.from_iterable(read)))
-    transition = step(state, event)
+    attempts = pending.current_attempts
+    wanted = attempts if stages is None else [stage for stage in stages if stage in attempts]
+    read = {
+        stage: job.answers.answer(checkpoint_id, stage, attempt=attempts[stage], plan=pending.token)
+        for stage in wanted
+    }
+    return {stage: answer for stage, answer in read.items() if answer is not None}
+
+
+@uncollected
+def with_acks(
+    state: CoordinatorState, checkpoint_id: CheckpointId, answers: Iterable[StageAnswer]
+) -> PendingCheckpoint:
+    """The pending checkpoint with the acks of *answers*, which are to its plan.
+
+    The coordinator's ``step`` folds them, so that one rule says which acks count.
+    """
+    acks = tuple(ack for answer in answers for ack in answer.acks)
+    transition = step(state, AcksReceived(checkpoint_id=checkpoint_id, acks=acks))
     require(AckResult.UNKNOWN not in transition.ack_results, "acks are asked for by their attempt")
     return still_pending(transition.state, checkpoint_id)
+
+
+def answer_of(
+    job: Job, state: CoordinatorState, checkpoint_id: CheckpointId, stage: str
+) -> StageAnswer:
+    """The answer of one stage of the pending checkpoint, with an ack of each of its subtasks, in
+    their order; raises NotYetAcknowledged when it, or an ack in it, is missing.
+    """
+    task = next(task for task in still_pending(state, checkpoint_id).tasks if task.uid == stage)
+    answer = answers_to(job, state, checkpoint_id, [stage]).get(stage)
+    acks = () if answer is None else answer.acks
+    if answer is None or tuple(ack.subtask for ack in acks) != task.subtasks:
+        raise NotYetAcknowledged(
+            f"{len(acks)} of {task.parallelism} subtasks of stage {stage!r} have "
+            f"acknowledged checkpoint {checkpoint_id}"
+        )
+    return answer
 
 
 def acks_of(
     job: Job, state: CoordinatorState, checkpoint_id: CheckpointId
 ) -> Callable[[str], list[Ack]]:
-    """Reads the acks of one stage of the pending checkpoint, in the order of its subtasks; raises
-    NotYetAcknowledged when one is missing.
-    """
-    tasks = {task.uid: task for task in still_pending(state, checkpoint_id).tasks}
-
-    def read(stage: str) -> list[Ack]:
-        known = acknowledged(job, state, checkpoint_id, [stage]).acks
-        subtasks = tasks[stage].subtasks
-        acks = [known[str(subtask)] for subtask in subtasks if str(subtask) in known]
-        if len(acks) != len(subtasks):
-            raise NotYetAcknowledged(
-                f"{len(acks)} of {len(subtasks)} subtasks of stage {stage!r} have "
-                f"acknowledged checkpoint {checkpoint_id}"
-            )
-        return acks
-
-    return read
+    """Reads the acks of one stage of the pending checkpoint, as ``answer_of`` does."""
+    return lambda stage: [*answer_of(job, state, checkpoint_id, stage).acks]
 
 
 def plan_of(job: Job, checkpoint_id: CheckpointId) -> CheckpointPlan:
@@ -174,18 +181,22 @@ def stages_in_folder(
 ) -> tuple[StageStats, ...]:
     """The figures of a checkpoint from a LIST of its *folder*: a GET for each stage that has ended.
 
-    For a stage that has not, the figures say only which subtasks answered, and when.  A stage that
-    *attempts* does not name is measured by its newest attempt.
+    All subtasks of a stage acknowledge at once: one that has not ended has no figures yet.  A stage
+    that *attempts* does not name is measured by its newest attempt.
     """
-    acks = _answers(folder, job.paths.acks(plan.checkpoint_id))
-    declines = _answers(folder, job.paths.declines(plan.checkpoint_id))
+    keys = [listed.key for listed in folder]
+    of_stages = [stage_of_answer(key) for key in keys if job.paths.is_answer(key)]
+    of_subtasks = [subtask_of_decline(key) for key in keys if job.paths.is_decline(key)]
     attempt_of: dict[str, int] = {}
-    for subtask, attempt in (*acks, *declines):
-        attempt_of[subtask.stage] = max(attempt, attempt_of.get(subtask.stage, attempt))
+    for stage, attempt, token in (
+        *of_stages,
+        *((subtask.stage, attempt, token) for subtask, attempt, token in of_subtasks),
+    ):
+        if token == plan.token:
+            attempt_of[stage] = max(attempt, attempt_of.get(stage, attempt))
     attempt_of |= attempts or {}
-    keys = {listed.key for listed in folder}
     answered = {
-        task.uid: _answered(job, plan.checkpoint_id, task.uid, attempt_of[task.uid], acks, keys)
+        task.uid: _answered(job, plan, task.uid, attempt_of[task.uid], keys)
         for task in plan.tasks
         if task.uid in attempt_of
     }
@@ -203,8 +214,8 @@ def exceptions_in_folder(
     job: Job, checkpoint_id: CheckpointId, folder: Sequence[Listed]
 ) -> tuple[SubtaskException, ...]:
     """The messages of the subtasks that declined last."""
-    below = job.paths.declines(checkpoint_id)
-    found = [listed for listed in folder if listed.key.startswith(below) and is_answer(listed.key)]
+    below, is_decline = job.paths.declines(checkpoint_id), job.paths.is_decline
+    found = [listed for listed in folder if listed.key.startswith(below) and is_decline(listed.key)]
     latest = sorted(found, key=lambda listed: (listed.modified_ms, listed.key))[-MAX_EXCEPTIONS:]
     bodies = ((listed.key, job.store.get(listed.key)) for listed in latest)
     declines = (decode_decline(body, key) for key, body in bodies if body is not None)
@@ -219,33 +230,13 @@ def exceptions_in_folder(
     )
 
 
-def _answers(folder: Iterable[Listed], below: str) -> dict[tuple[SubtaskId, int], int]:
-    """The moment of each answer below a prefix, on the store's clock."""
-    return {
-        subtask_of_answer(listed.key): listed.modified_ms
-        for listed in folder
-        if listed.key.startswith(below) and is_answer(listed.key)
-    }
-
-
 def _answered(
-    job: Job,
-    checkpoint_id: CheckpointId,
-    stage: str,
-    attempt: int,
-    acks: Mapping[tuple[SubtaskId, int], int],
-    keys: set[str],
+    job: Job, plan: CheckpointPlan, stage: str, attempt: int, keys: Collection[str]
 ) -> Answered:
-    key = job.paths.stage_acks(checkpoint_id, stage, attempt)
+    key = job.paths.answer(plan.checkpoint_id, stage, attempt, plan.token)
     raw = job.store.get(key) if key in keys else None
-    if raw is not None:
-        return Answered(attempt=attempt, acks=tuple(decode_stage_acks(raw, key)))
-    received = {
-        subtask.index: at_ms
-        for (subtask, of_attempt), at_ms in acks.items()
-        if subtask.stage == stage and of_attempt == attempt
-    }
-    return Answered(attempt=attempt, received_at_ms=received)
+    acks = () if raw is None else decode_answer(raw, key).acks
+    return Answered(attempt=attempt, acks=acks)
 
 
 def _source_readers(job: Job, plan: CheckpointPlan) -> dict[str, bool]:

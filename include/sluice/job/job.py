@@ -46,6 +46,11 @@ def new_life() -> str:
     return uuid.uuid4().hex[:16]
 
 
+def new_token() -> str:
+    """A token for a plan or for a driver, which no other one ever has."""
+    return uuid.uuid4().hex[:16]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     pipeline: Pipeline

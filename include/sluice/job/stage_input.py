@@ -16,7 +16,7 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
-from sluice.job.answers import acks_of, still_pending
+from sluice.job.answers import answer_of, still_pending
 from sluice.job.job import Job
 from sluice.job.lineage import Lineage, is_idle, schema_before, watermark_after_stage
 
@@ -28,7 +28,8 @@ class StreamInput:
     ``schema`` is their serialized Arrow schema; empty as long as no stage before this one has run.
     ``watermark_ms`` is None for a stream that does not hold event time back: it is idle, or has no
     event time.  With ``has_waited`` some of its rows are of earlier epochs.  With ``is_chained``
-    the stage got the stream in the Spark job of the stage before it.
+    the stage got the stream in the Spark job of the stage before it.  ``driver`` is the one whose
+    answer says what was sealed in this epoch; None where nothing of this epoch is read.
     """
 
     segments: tuple[SegmentHandle, ...]
@@ -36,6 +37,7 @@ class StreamInput:
     watermark_ms: int | None
     has_waited: bool = False
     is_chained: bool = False
+    driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,12 @@ class StageInput:
     def is_chained(self) -> bool:
         """Whether the stage has already run, chained to the one that it reads."""
         return any(stream.is_chained for stream in self.streams.values())
+
+    @property
+    def drivers(self) -> dict[str, str]:
+        """Per stage that is read in this epoch the driver whose answer is."""
+        streams = self.streams.items()
+        return {producer: one.driver for producer, one in streams if one.driver is not None}
 
     def watermark_ms(self, before: StageState | None) -> int | None:
         """The least watermark of the streams; None if there is no stream, or none that holds event
@@ -103,12 +111,13 @@ def _stream(
         )
     overtaken = still_pending(state, plan.checkpoint_id).overtaken
     ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
-    no_say, is_chained = is_idle(job, plan, producer), False
+    no_say, is_chained, driver = is_idle(job, plan, producer), False, None
     if plan.task(uid).is_unaligned or not ran:
         watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
         no_say = no_say or (producer_before is not None and producer_before.has_no_say)
     else:
-        acks = acks_of(job, state, plan.checkpoint_id)(producer)
+        answer = answer_of(job, state, plan.checkpoint_id, producer)
+        acks, driver = [*answer.acks], answer.driver
         segments = (*segments, *(segment for ack in acks for segment in ack.output))
         schema = acks[0].schema or schema
         is_chained = any(ack.is_chained for ack in acks)
@@ -119,6 +128,7 @@ def _stream(
         watermark_ms=None if no_say else watermark_ms,
         has_waited=in_flight is not None and bool(in_flight.segments),
         is_chained=is_chained,
+        driver=driver,
     )
 
 

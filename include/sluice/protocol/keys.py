@@ -3,10 +3,9 @@
     {pipeline}/
       journal/{seq}                                          the coordinator's log, create-only
       checkpoints/{id}/plan                                  immutable
-      checkpoints/{id}/acks/{stage}/{subtask}.{attempt}      create-only
-      checkpoints/{id}/declines/{stage}/{subtask}.{attempt}  create-only
+      checkpoints/{id}/answers/{stage}.{attempt}-{plan}      all acks of the stage, create-only
+      checkpoints/{id}/declines/{stage}/{subtask}.{attempt}-{plan}  create-only
       checkpoints/{id}/failures/{task}.{attempt}             why a task failed; create-only
-      checkpoints/{id}/stages/{stage}.{attempt}              a stage's acks in one object, immutable
       checkpoints/{id}/_metadata                             immutable
       shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
       shared/{source}/{id}-{content}.position                layers of a source's position, too
@@ -23,7 +22,8 @@
     sluice-doctor/{token}/{name}                             of no job: written and deleted to try
                                                              a store out; no uid has a hyphen
 
-Numbers are zero-padded, so that listing order is their order.
+Numbers are zero-padded, so that listing order is their order.  ``{plan}`` is the plan's token: an
+answer to another plan of that id lies under another key.
 
 Keys are built of uids, of names that people choose, and of numbers.  Text from the bucket or from a
 form is none of these until a function of this file has checked it; each refusal names the limits.
@@ -58,7 +58,9 @@ _OF_A_CHECKPOINT = re.compile(
 _COMPACTION = re.compile(rf"[^/]+/{_ID}/{COMPACTION_RECORD}")
 _EARLY = re.compile(rf"{_ID}/([^/]+)")
 _STATISTICS = re.compile(_ID)
-_ANSWER = re.compile(r"(?:.*/)?([a-z][a-z0-9_]*)/([0-9]+)\.([0-9]+)")
+_PLAN = r"[a-z0-9]{0,32}"
+_ANSWER = re.compile(rf"({UID})\.([0-9]+)-({_PLAN})")
+_DECLINE = re.compile(rf"({UID})/([0-9]+)\.([0-9]+)-({_PLAN})")
 _SNAPSHOT = re.compile(
     rf"(?:(?P<root>.*)/)?(?P<pipeline>{UID})"
     rf"/(?:checkpoints/(?P<id>[0-9]{{1,{ID_DIGITS}}})|savepoints/(?P<savepoint>{SAVEPOINT_NAME}))"
@@ -104,20 +106,24 @@ class PipelinePaths:
     def metadata(self, checkpoint_id: int) -> str:
         return f"{self.checkpoint(checkpoint_id)}_metadata"
 
-    def acks(self, checkpoint_id: int, stage: str | None = None) -> str:
-        return f"{self.checkpoint(checkpoint_id)}acks/" + (f"{stage}/" if stage else "")
+    def answers(self, checkpoint_id: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}answers/"
 
-    def ack(self, checkpoint_id: int, subtask: SubtaskId, attempt: int) -> str:
-        return f"{self.acks(checkpoint_id, subtask.stage)}{subtask.index}.{attempt}"
+    def answer(self, checkpoint_id: int, stage: str, attempt: int, plan: str) -> str:
+        """Where the acks of a stage's attempt are; *plan* is the plan's token."""
+        return f"{self.answers(checkpoint_id)}{stage}.{attempt}-{plan}"
 
-    def stage_acks(self, checkpoint_id: int, stage: str, attempt: int) -> str:
-        return f"{self.checkpoint(checkpoint_id)}stages/{stage}.{attempt}"
+    def is_answer(self, key: str) -> bool:
+        return _is_in_checkpoint(self.checkpoints(), "answers/", key, _ANSWER)
 
     def declines(self, checkpoint_id: int) -> str:
         return f"{self.checkpoint(checkpoint_id)}declines/"
 
-    def decline(self, checkpoint_id: int, subtask: SubtaskId, attempt: int) -> str:
-        return f"{self.declines(checkpoint_id)}{subtask.stage}/{subtask.index}.{attempt}"
+    def decline(self, checkpoint_id: int, subtask: SubtaskId, attempt: int, plan: str) -> str:
+        return f"{self.declines(checkpoint_id)}{subtask.stage}/{subtask.index}.{attempt}-{plan}"
+
+    def is_decline(self, key: str) -> bool:
+        return _is_in_checkpoint(self.checkpoints(), "declines/", key, _DECLINE)
 
     def failures(self, checkpoint_id: int) -> str:
         return f"{self.checkpoint(checkpoint_id)}failures/"
@@ -239,6 +245,14 @@ class PipelinePaths:
         return CheckpointId(int(found[1] or found[2])) if found is not None else None
 
 
+def _is_in_checkpoint(folder: str, kind: str, key: str, name: re.Pattern[str]) -> bool:
+    """Whether *key* is *name* below the folder *kind* of some checkpoint."""
+    if not key.startswith(folder):
+        return False
+    _, _, path = key.removeprefix(folder).partition("/")
+    return path.startswith(kind) and name.fullmatch(path, len(kind)) is not None
+
+
 def _is_below(folder: str, key: str, name: re.Pattern[str]) -> bool:
     return key.startswith(folder) and name.fullmatch(key, len(folder)) is not None
 
@@ -283,16 +297,19 @@ def snapshot_task(stage: str) -> str:
     return f"{stage}.snapshot"
 
 
-def is_answer(key: str) -> bool:
-    """Whether *key* ends as that of an ack or a decline does."""
-    return _ANSWER.fullmatch(key) is not None
+def stage_of_answer(key: str) -> tuple[str, int, str]:
+    """The stage, the execution attempt and the plan that an answer's key names."""
+    name, _, plan = key.rpartition("/")[2].partition("-")
+    stage, _, attempt = name.partition(".")
+    return stage, int(attempt), plan
 
 
-def subtask_of_answer(key: str) -> tuple[SubtaskId, int]:
-    """The subtask and execution attempt an ack's or decline's key names."""
-    stage, _, leaf = key.rpartition("/")
-    index, _, attempt = leaf.partition(".")
-    return SubtaskId(stage.rpartition("/")[2], int(index)), int(attempt)
+def subtask_of_decline(key: str) -> tuple[SubtaskId, int, str]:
+    """The subtask, the execution attempt and the plan that a decline's key names."""
+    folder, _, leaf = key.rpartition("/")
+    name, _, plan = leaf.partition("-")
+    index, _, attempt = name.partition(".")
+    return SubtaskId(folder.rpartition("/")[2], int(index)), int(attempt), plan
 
 
 def is_uid(uid: str) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast, get_args
 
 import msgspec
 
-from sluice.core.answers import Ack, Decline, TaskFailure
+from sluice.core.answers import Ack, Decline, StageAnswer, TaskFailure
 from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.events import AcksReceived, Event
@@ -44,10 +44,6 @@ class _Envelope(msgspec.Struct, frozen=True):
     version: int
     body: msgspec.Raw
     checksum: str  # Of the body.
-
-
-class _StageAcks(msgspec.Struct, frozen=True):
-    acks: tuple[Ack, ...]
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -140,12 +136,12 @@ def decode_ack(raw: bytes, key: str) -> Ack:
     return _open("ack", Ack, raw, key)
 
 
-def encode_stage_acks(acks: Sequence[Ack]) -> bytes:
-    return _seal("stage acks", _StageAcks(acks=tuple(acks)))
+def encode_answer(answer: StageAnswer) -> bytes:
+    return _seal("stage answer", answer)
 
 
-def decode_stage_acks(raw: bytes, key: str) -> list[Ack]:
-    return list(_open("stage acks", _StageAcks, raw, key).acks)
+def decode_answer(raw: bytes, key: str) -> StageAnswer:
+    return _open("stage answer", StageAnswer, raw, key)
 
 
 def encode_decline(decline: Decline) -> bytes:
@@ -370,7 +366,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         _Plan,
         CheckpointMetadata,
         Ack,
-        _StageAcks,
+        StageAnswer,
         _PositionLayer,
         Decline,
         TaskFailure,

@@ -262,6 +262,7 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
         sinks=job.pipeline.sinks_of(node.uid),
         has_consumers=bool(job.pipeline.consumers_of(node.uid)),
         checkpoint_id=plan.checkpoint_id,
+        plan=run.plan.token,
         attempt=run.attempt,
         params=dict(run.configuration.params),
         input_schemas=keyed.schemas,

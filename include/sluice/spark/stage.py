@@ -1,8 +1,9 @@
 """One stage of one pending checkpoint, and what is chained to it, as one Spark job: read,
 transform, shuffle, snapshot.
 
-Spark's JVM scans, joins and shuffles; the subtask merges, writes and acknowledges.  Running a stage
-again is harmless at any moment: files are named by their content and acks are created once.
+Spark's JVM scans, joins and shuffles; the subtask merges and writes, and its ack is a row of the
+Spark job.  Running a stage again is harmless at any moment: files are named by their content, and
+the driver's answer, all acks of a stage in one object, is created once.
 
 Stages that are chained run one behind the other in one Spark job (Flink's operator chaining).  The
 driver of the first stage decides, for one attempt.  The stages keep their uids, state, acks and
@@ -23,7 +24,15 @@ from typing import TYPE_CHECKING
 
 from sluice.coordinator.failure import cause_of
 from sluice.coordinator.publication import publish_early
-from sluice.core.answers import Ack, Decline, Execution, Mixture, TaskFailure, mixture_in
+from sluice.core.answers import (
+    Ack,
+    Decline,
+    Execution,
+    Mixture,
+    StageAnswer,
+    TaskFailure,
+    mixture_in,
+)
 from sluice.core.configuration import CheckpointingMode
 from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.failures import Cause, code_place, root_cause, stage_in
@@ -44,7 +53,7 @@ from sluice.exchange.blocks import RESULT_SCHEMA, executions_in
 from sluice.exchange.faults import Fault
 from sluice.exchange.subtask import run_subtask
 from sluice.job.answers import acks_of, plan_of, still_pending
-from sluice.job.job import Job
+from sluice.job.job import Job, new_token
 from sluice.job.lineage import Lineage, assigned_state, lineage_of
 from sluice.job.stage_input import StageInput, StreamInput, chained_behind, stage_input
 from sluice.protocol.keys import snapshot_task
@@ -91,6 +100,18 @@ class _Snapshot:
     acks: tuple[Ack, ...]
     tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
 
+    def answer(self) -> StageAnswer:
+        run = self.run
+        return StageAnswer(
+            checkpoint_id=run.plan.checkpoint_id,
+            stage=run.node.uid,
+            attempt=run.attempt,
+            plan=run.plan.token,
+            driver=run.driver,
+            acks=tuple(sorted(self.acks, key=lambda ack: ack.subtask)),
+            read=run.given.drivers,
+        )
+
 
 def run_stage(
     job: Job,
@@ -101,7 +122,7 @@ def run_stage(
     attempt: int,
     fault: Fault | None = None,
 ) -> AcknowledgedStage:
-    """Run the stage, and return when every subtask has acknowledged.
+    """Run the stage, and return when it has answered: every subtask has acknowledged.
 
     The subtasks of the stages that are chained to it have acknowledged then, too.  *fault* is
     injected into this attempt; by default the one that the environment names.  Why it failed is in
@@ -156,6 +177,7 @@ def _run_stage(
         given=given,
         before=lineage.stage(stage),
         attempt=attempt,
+        driver=new_token(),
         fault=fault,
     )
     if given.is_known:
@@ -276,7 +298,9 @@ def deploy_chain(
         )
         if node is None:
             break
-        stream = StreamInput(segments=(), schema=before.stream_schema, watermark_ms=None)
+        stream = StreamInput(
+            segments=(), schema=before.stream_schema, watermark_ms=None, driver=run.driver
+        )
         behind = replace(
             run,
             node=node,
@@ -320,12 +344,13 @@ def _of(run: StageRun) -> str:
 def _acknowledged(snapshots: tuple[_Snapshot, ...]) -> AcknowledgedStage:
     for snapshot in snapshots:
         _require_all_acks(snapshot)
-    job = snapshots[0].run.job
+    job, answers = snapshots[0].run.job, [snapshot.answer() for snapshot in snapshots]
     if len(snapshots) == 1:
         (alone,) = snapshots
-        snapshots = (replace(alone, acks=job.answers.write_acks(alone.acks)),)
-    elif (stage := job.answers.write_chain([chained.acks for chained in snapshots])) is not None:
-        # The driver was started twice: what both acknowledge would be a mixture.
+        counting = job.answers.write(answers[0])  # Another driver's, if the cluster started two.
+        snapshots = (replace(alone, acks=counting.acks),)
+    elif (stage := job.answers.write_chain(answers)) is not None:
+        # What both drivers answer would be a mixture.
         raise _transient(stage, "another driver of the same attempt has acknowledged for it")
     for snapshot in snapshots:
         run = snapshot.run
@@ -388,9 +413,10 @@ def has_lost_rows(failure: StageFailed) -> bool:
 def _failed(chain: Sequence[StageRun], error: Exception) -> tuple[StageRun, Decline | None]:
     """The run that failed, and the answer of its subtask, if that said why."""
     runs = {run.node.uid: run for run in chain}
-    for decline in chain[0].job.answers.declines(chain[0].plan.checkpoint_id):
+    plan = chain[0].plan
+    for decline in chain[0].job.answers.declines(plan.checkpoint_id):
         run = runs.get(decline.subtask.stage)
-        if run is not None and run.attempt == decline.attempt:
+        if run is not None and (run.attempt, plan.token) == (decline.attempt, decline.plan):
             return run, decline
     raised = stage_in("".join(traceback.format_exception(error)))
     return runs.get(raised, chain[0]), None

@@ -52,10 +52,11 @@ _PARALLELISMS = 8  # How many are cached of the RDDs of numbers, one for each pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRun:
-    """One execution attempt of one stage.
+    """One execution attempt of one stage, by one driver.
 
     ``given`` are the streams it reads, ``before`` is the stage's state in the parent checkpoint,
-    and ``fault`` a fault to inject into this attempt alone.
+    and ``fault`` a fault to inject into this attempt alone.  ``driver`` is a token of the driver,
+    of which a cluster may start several for one attempt.
     """
 
     job: Job
@@ -66,6 +67,7 @@ class StageRun:
     given: StageInput
     before: StageState | None
     attempt: int
+    driver: str
     fault: Fault | None = None
 
     @property

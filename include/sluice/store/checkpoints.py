@@ -1,6 +1,7 @@
-"""What belongs to a checkpoint in the bucket: its acks and declines, and its statistics.
+"""What belongs to a checkpoint in the bucket: its answers and declines, and its statistics.
 
-Acks and declines are create-only objects, named by subtask and execution attempt.  The statistics
+A stage's answer, all of its acks, is one create-only object, named by stage, execution attempt and
+the plan that it answers; a decline is one of a subtask.  The statistics
 of a checkpoint that has ended are an object, written once; the newest are kept.  Statistics that
 cannot be read count as absent: nothing but what people see depends on them.
 """
@@ -8,51 +9,39 @@ cannot be read count as absent: nothing but what people see depends on them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.core.answers import Ack, Decline, TaskFailure
+from sluice.core.answers import Decline, StageAnswer, TaskFailure
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.errors import ProtocolViolation, SluiceError
 from sluice.figures.record import CheckpointStatistics
-from sluice.protocol.keys import PipelinePaths, is_answer, subtask_of_answer
+from sluice.protocol.keys import PipelinePaths, stage_of_answer, subtask_of_decline
 from sluice.protocol.records import (
-    decode_ack,
+    decode_answer,
     decode_decline,
     decode_failure,
-    decode_stage_acks,
     decode_statistics,
-    encode_ack,
+    encode_answer,
     encode_decline,
     encode_failure,
-    encode_stage_acks,
     encode_statistics,
 )
-from sluice.store.object_store import (
-    AlreadyExists,
-    Listed,
-    ObjectStore,
-    in_parallel,
-    without_foreign,
-)
+from sluice.store.object_store import AlreadyExists, Listed, ObjectStore, without_foreign
 from sluice.store.redaction import redacted
 
 log = logging.getLogger(__name__)
 
-PARALLEL_REQUESTS = 16  # Below the client's connection pool.
 MAX_UNREADABLE = 3  # Damaged statistics in a row, before the history begins anew.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The answers in one LIST of a checkpoint, by subtask and execution attempt."""
+    """The answers to one plan in one LIST of its checkpoint, by execution attempt."""
 
-    acknowledged: frozenset[tuple[SubtaskId, int]]
+    answered: frozenset[tuple[str, int]]  # Stages: all subtasks of one acknowledge at once.
     declined: frozenset[tuple[SubtaskId, int]]
     has_plan: bool
-
-    def missing(self, subtasks: Iterable[SubtaskId], attempt: int) -> tuple[SubtaskId, ...]:
-        return tuple(s for s in subtasks if (s, attempt) not in self.acknowledged)
 
 
 class AnswerStore:
@@ -60,90 +49,56 @@ class AnswerStore:
         self._store = store
         self._paths = paths
 
-    def observe(self, checkpoint_id: CheckpointId) -> Answers:
-        """One LIST; without the plan the checkpoint was aborted and discarded."""
-        acks, declines = self._paths.acks(checkpoint_id), self._paths.declines(checkpoint_id)
+    def observe(self, checkpoint_id: CheckpointId, plan: str) -> Answers:
+        """The answers to the plan of that token, by one LIST; without the plan the checkpoint was
+        aborted and discarded.
+        """
         found = [*self._store.list(self._paths.checkpoint(checkpoint_id))]
+        answers = self._below(found, self._paths.answers(checkpoint_id), self._paths.is_answer)
+        declines = self._below(found, self._paths.declines(checkpoint_id), self._paths.is_decline)
+        stages = map(stage_of_answer, answers)
+        subtasks = map(subtask_of_decline, declines)
         return Answers(
-            acknowledged=self._subtasks(found, acks),
-            declined=self._subtasks(found, declines),
+            answered=frozenset((stage, n) for stage, n, of in stages if of == plan),
+            declined=frozenset((subtask, n) for subtask, n, of in subtasks if of == plan),
             has_plan=any(listed.key == self._paths.plan(checkpoint_id) for listed in found),
         )
 
-    def acks(
-        self, checkpoint_id: CheckpointId, stage: str, *, attempt: int, parallelism: int
-    ) -> list[Ack]:
-        """The acks of one stage's execution attempt so far, in subtask order.
-
-        One GET once the stage has ended, else one for each subtask; never a LIST.
+    def answer(
+        self, checkpoint_id: CheckpointId, stage: str, *, attempt: int, plan: str
+    ) -> StageAnswer | None:
+        """The answer of a stage's attempt to the plan of that token; None until it has ended.
 
         Raises:
-            ProtocolViolation: an object is no ack, or is that of another key.
+            ProtocolViolation: the object is no answer, or is that of another key.
         """
-        key = self._paths.stage_acks(checkpoint_id, stage, attempt)
+        key = self._paths.answer(checkpoint_id, stage, attempt, plan)
         raw = self._store.get(key)
-        if raw is not None:
-            together = decode_stage_acks(raw, key)
-            for ack in together:
-                named = self._paths.stage_acks(ack.checkpoint_id, ack.subtask.stage, ack.attempt)
-                _require_its_key(named, key)
-            return together
-        keys = [
-            self._paths.ack(checkpoint_id, SubtaskId(stage, index), attempt)
-            for index in range(parallelism)
-        ]
-        bodies = in_parallel(self._store.get, keys, PARALLEL_REQUESTS)
-        acks = {
-            key: decode_ack(body, key)
-            for key, body in zip(keys, bodies, strict=True)
-            if body is not None
-        }
-        for key, ack in acks.items():
-            _require_its_key(self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt), key)
-        return [*acks.values()]
+        return None if raw is None else self._decoded(raw, key)
 
-    def write_ack(self, ack: Ack) -> bytes:
-        """Answer once, and return the ack that counts.
+    def write(self, answer: StageAnswer) -> StageAnswer:
+        """Answer once, and return the answer that counts: that of the driver that came first."""
+        key = self._key_of(answer)
+        result = self._store.create(key, encode_answer(answer))
+        return self._decoded(result.body, key) if isinstance(result, AlreadyExists) else answer
 
-        An earlier one of this subtask and attempt stays.
+    def write_chain(self, answers: Sequence[StageAnswer]) -> str | None:
+        """Answer for the stages that ran as one, which *answers* has in their order.
+
+        From the back: once a chained stage has answered, all stages behind it have (ADR 4).  Where
+        another driver of the attempt has answered for a stage, that stage is returned, and nothing
+        is written for those before it.
         """
-        key = self._paths.ack(ack.checkpoint_id, ack.subtask, ack.attempt)
-        raw = encode_ack(ack)
-        result = self._store.create(key, raw)
-        return result.body if isinstance(result, AlreadyExists) else raw
-
-    def write_acks(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
-        """Acknowledge for the subtasks of a stage that ran alone, and return the acks that count.
-
-        Acks that another driver of the attempt has written stay: each is whole by itself.
-        """
-        counting = self._written(acks)
-        self.write_stage(counting)
-        return counting
-
-    def write_stage(self, acks: Sequence[Ack]) -> None:
-        """Put a stage's acks, all of one attempt and every one durable, into one object."""
-        first = acks[0]
-        key = self._paths.stage_acks(first.checkpoint_id, first.subtask.stage, first.attempt)
-        self._store.create(key, encode_stage_acks(sorted(acks, key=lambda ack: ack.subtask)))
-
-    def write_chain(self, stages: Sequence[Sequence[Ack]]) -> str | None:
-        """Acknowledge for *stages* that ran as one, in their order.
-
-        From the back: once a chained stage has acknowledged, all stages behind it have (ADR 4).
-        Where another driver of the attempt has written other acks for a stage, that stage is
-        returned, and nothing is written for those before it.
-        """
-        for acks in reversed(stages):
-            if self._written(acks) != tuple(acks):
-                return acks[0].subtask.stage
-            self.write_stage(acks)
+        for answer in reversed(answers):
+            if self.write(answer).driver != answer.driver:
+                return answer.stage
         return None
 
     def declines(self, checkpoint_id: CheckpointId) -> list[Decline]:
+        """Every decline of the checkpoint, whether it counts or not."""
         listed = self._store.list(self._paths.declines(checkpoint_id))
-        answers = without_foreign(listed, is_answer, self._store.root)
-        found = [(answer.key, self._store.get(answer.key)) for answer in answers]
+        declines = without_foreign(listed, self._paths.is_decline, self._store.root)
+        found = [(decline.key, self._store.get(decline.key)) for decline in declines]
         return [decode_decline(body, key) for key, body in found if body is not None]
 
     def problems(self, checkpoint_id: CheckpointId) -> tuple[list[Decline], list[TaskFailure]]:
@@ -152,7 +107,9 @@ class AnswerStore:
         declines = self._paths.declines(checkpoint_id)
         failures = self._paths.failures(checkpoint_id)
         answers = without_foreign(
-            (one for one in folder if one.key.startswith(declines)), is_answer, self._store.root
+            (one for one in folder if one.key.startswith(declines)),
+            self._paths.is_decline,
+            self._store.root,
         )
         told = (one for one in folder if one.key.startswith(failures))
         return (
@@ -176,35 +133,36 @@ class AnswerStore:
             log.warning("failure not recorded task=%s: %s", failure.task, error)
 
     def decline(
-        self, checkpoint_id: CheckpointId, subtask: SubtaskId, attempt: int
+        self, checkpoint_id: CheckpointId, subtask: SubtaskId, *, attempt: int, plan: str
     ) -> Decline | None:
-        key = self._paths.decline(checkpoint_id, subtask, attempt)
+        key = self._paths.decline(checkpoint_id, subtask, attempt, plan)
         raw = self._store.get(key)
         return None if raw is None else decode_decline(raw, key)
 
     def write_decline(self, decline: Decline) -> None:
-        key = self._paths.decline(decline.checkpoint_id, decline.subtask, decline.attempt)
+        key = self._paths.decline(
+            decline.checkpoint_id, decline.subtask, decline.attempt, decline.plan
+        )
         without_secrets = replace(decline, message=redacted(decline.message))
         self._store.create(key, encode_decline(without_secrets))
 
-    def _written(self, acks: Sequence[Ack]) -> tuple[Ack, ...]:
-        """Write *acks*, and return those that count."""
-        written = in_parallel(self.write_ack, acks, PARALLEL_REQUESTS)
-        named = zip(acks, written, strict=True)
-        return tuple(decode_ack(body, f"ack of {ack.subtask}") for ack, body in named)
+    def _key_of(self, answer: StageAnswer) -> str:
+        return self._paths.answer(answer.checkpoint_id, answer.stage, answer.attempt, answer.plan)
 
-    def _subtasks(self, listed: Iterable[Listed], folder: str) -> frozenset[tuple[SubtaskId, int]]:
-        inside = (found for found in listed if found.key.startswith(folder))
-        answers = without_foreign(inside, is_answer, self._store.root)
-        return frozenset(subtask_of_answer(answer.key) for answer in answers)
+    def _decoded(self, raw: bytes, key: str) -> StageAnswer:
+        answer = decode_answer(raw, key)
+        if (named := self._key_of(answer)) != key:
+            raise ProtocolViolation(
+                f"{key} holds the answer that belongs under {named}; abort the checkpoint, and "
+                "find out who else writes in that bucket"
+            )
+        return answer
 
-
-def _require_its_key(named: str, key: str) -> None:
-    if named != key:
-        raise ProtocolViolation(
-            f"{key} holds the ack that belongs under {named}; abort the checkpoint, and find out "
-            "who else writes in that bucket"
-        )
+    def _below(
+        self, found: Iterable[Listed], folder: str, is_own: Callable[[str], bool]
+    ) -> Iterator[str]:
+        inside = (listed for listed in found if listed.key.startswith(folder))
+        return (own.key for own in without_foreign(inside, is_own, self._store.root))
 
 
 class StatisticsStore:

@@ -238,8 +238,10 @@ class Coordinator(RuleBasedStateMachine):
         assert transition.verdict is (Verdict.APPLIED if is_next else Verdict.REFUSED)
 
     def finish(self, checkpoint_id: CheckpointId) -> Transition:
-        sizes: dict[str, Any] = {"checkpointed_bytes": 1, "full_bytes": 1}
-        return self.say(CheckpointCompleted(**self.about, checkpoint_id=checkpoint_id, **sizes))
+        pending = self.state.pending_checkpoint(checkpoint_id)
+        made: dict[str, Any] = {"checkpointed_bytes": 1, "full_bytes": 1}
+        made["attempts"] = {} if pending is None else pending.current_attempts
+        return self.say(CheckpointCompleted(**self.about, checkpoint_id=checkpoint_id, **made))
 
     @precondition(lambda self: self.state.status is JobStatus.RUNNING)
     @rule(asks=st.lists(requests, max_size=4), finishes=st.booleans(), does_clean_up=st.booleans())

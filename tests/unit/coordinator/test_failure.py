@@ -20,6 +20,7 @@ from harness.jobs import (
     a_job,
     a_pipeline,
     a_running_job,
+    answer_with,
     keys_of,
     published_records,
     trigger_one,
@@ -34,7 +35,6 @@ from sluice.coordinator.failure import (
 )
 from sluice.coordinator.record import record
 from sluice.coordinator.restore import restore
-from sluice.core.answers import Ack
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.events import AttemptStarted, Event, Transition
 from sluice.core.failures import CheckpointFailureReason as Reason
@@ -45,7 +45,7 @@ from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job
 from sluice.surface.checkpoints import history
-from tests.builders import SUBTASKS
+from tests.builders import SUBTASKS, an_ack
 from tests.subtasks import acknowledge, complete_one, decline, take_checkpoint, take_checkpoints
 
 
@@ -77,7 +77,7 @@ def test_a_late_ack_is_harmless_and_the_records_come_again() -> None:
     acknowledge(job, plan, STAGES[0])
     aborted(job, ONE)
 
-    job.answers.write_ack(Ack(checkpoint_id=ONE, subtask=SUBTASKS[0], attempt=1))
+    answer_with(job, plan, [an_ack(subtask) for subtask in SUBTASKS[2:]])
     with pytest.raises(FencedError, match="aborted by ada"):
         finalize(job, ONE)
     take_checkpoint(job)

@@ -39,6 +39,7 @@ from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ProtocolViolation, RestoreError
+from sluice.job.answers import acks_of
 from sluice.job.job import Job
 from sluice.job.lineage import compactions_of, record_compaction
 from sluice.protocol.records import checksum
@@ -421,7 +422,7 @@ def test_what_a_pending_checkpoint_may_bring_back_is_no_garbage() -> None:
     pending, later = trigger_one(job), trigger_one(job)
     acknowledge(job, pending, STAGE)
     acknowledge(job, later, STAGE)
-    acks = job.answers.acks(later.checkpoint_id, STAGE, attempt=1, parallelism=2)
+    acks = acks_of(job, job.state(), later.checkpoint_id)(STAGE)
     runs = tuple(replaced_segment(handle) for handle in next(iter(acks)).state)
     key = job.paths.compacted_segment(STAGE, later.checkpoint_id, "merged")
     job.store.put(key, b"rows")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.jobs import STAGES, a_running_job, trigger_one
+from harness.jobs import STAGES, a_running_job, answer_with, trigger_one
 from sluice.core.answers import Execution
 from sluice.core.plan import CheckpointPlan
 from sluice.errors import StageFailed
+from sluice.job.answers import answers_to
 from sluice.job.job import Job
 from sluice.spark import stage as stage_module
 from sluice.spark.stage import run_stage
@@ -39,12 +40,8 @@ def run(job: Job, plan: CheckpointPlan) -> None:
 
 
 def acknowledged(job: Job, plan: CheckpointPlan) -> list[str]:
-    answers = job.answers.observe(plan.checkpoint_id)
-    return sorted(str(subtask) for subtask, _ in answers.acknowledged)
-
-
-def everyone(plan: CheckpointPlan) -> list[str]:
-    return sorted(str(subtask) for task in plan.tasks for subtask in task.subtasks)
+    answers = job.answers.observe(plan.checkpoint_id, plan.token)
+    return sorted(stage for stage, _ in answers.answered)
 
 
 def lost(times: int, how: Callable[[list[Execution]], list[Execution]]) -> Executions:
@@ -76,11 +73,11 @@ def test_a_part_that_was_lost_is_no_failure_of_the_attempt(
     plan = trigger_one(job)
     monkeypatch.setattr(stage_module, "_executions", lost(1, how))
     run(job, plan)
-    assert acknowledged(job, plan) == everyone(plan)
+    assert acknowledged(job, plan) == [*STAGES]
 
 
 @pytest.mark.parametrize("how", [one_read_another, spark_gives_up])
-def test_the_second_time_it_fails_and_no_subtask_has_acknowledged(
+def test_the_second_time_it_fails_and_no_stage_has_acknowledged(
     job: Job, monkeypatch: pytest.MonkeyPatch, how: Any
 ) -> None:
     plan = trigger_one(job)
@@ -94,11 +91,10 @@ def test_the_second_time_it_fails_and_no_subtask_has_acknowledged(
 def test_of_two_drivers_of_one_attempt_the_second_changes_nothing(job: Job) -> None:
     plan = trigger_one(job)
     run(job, plan)
-    before = [job.answers.acks(plan.checkpoint_id, s, attempt=1, parallelism=2) for s in STAGES]
+    before = answers_to(job, job.state(), plan.checkpoint_id)
     with pytest.raises(StageFailed, match="another driver of the same attempt"):
         run(job, plan)
-    after = [job.answers.acks(plan.checkpoint_id, s, attempt=1, parallelism=2) for s in STAGES]
-    assert before == after
+    assert answers_to(job, job.state(), plan.checkpoint_id) == before
 
 
 def test_no_stage_in_front_acknowledges_where_another_driver_did_behind(job: Job) -> None:
@@ -107,11 +103,12 @@ def test_no_stage_in_front_acknowledges_where_another_driver_did_behind(job: Job
 
     def with_another_driver(deployed: Any) -> list[Execution]:
         done, another = others(deployed), others(deployed)
-        job.answers.write_ack(another[0].ack)
+        last = [one.ack for one in another if one.ack.subtask.stage == LAST]
+        answer_with(job, plan, sorted(last, key=lambda ack: ack.subtask))
         return done
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage_module, "_executions", with_another_driver)
         with pytest.raises(StageFailed, match="another driver of the same attempt"):
             run(job, plan)
-    assert not [one for one in acknowledged(job, plan) if one.startswith(FIRST)]
+    assert acknowledged(job, plan) == [LAST]

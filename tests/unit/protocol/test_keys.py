@@ -17,8 +17,8 @@ from sluice.protocol.keys import (
     PipelinePaths,
     check_key,
     check_prefix,
-    is_answer,
-    subtask_of_answer,
+    stage_of_answer,
+    subtask_of_decline,
 )
 
 PATHS = PipelinePaths("auctions")
@@ -26,6 +26,7 @@ SUBTASK = SubtaskId("count_bids", 11)
 
 seqs = st.integers(0, 10**SEQ_DIGITS - 1)
 ids = st.integers(0, 10**ID_DIGITS - 1)
+tokens = st.from_regex(r"[a-z0-9]{0,16}", fullmatch=True)
 uids = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
 
 
@@ -36,11 +37,10 @@ def test_keys_are_those_of_the_layout() -> None:
         PATHS.checkpoint(3),
         PATHS.plan(3),
         PATHS.metadata(3),
-        PATHS.acks(3),
-        PATHS.acks(3, "count_bids"),
-        PATHS.ack(3, SUBTASK, 2),
+        PATHS.answers(3),
+        PATHS.answer(3, "count_bids", 2, "a1b2"),
         PATHS.declines(3),
-        PATHS.decline(3, SUBTASK, 2),
+        PATHS.decline(3, SUBTASK, 2, "a1b2"),
         PATHS.shared_segments("a", 3),
         PATHS.shared_segment("a", 3, "c0"),
         PATHS.streams("a", 3),
@@ -59,11 +59,10 @@ def test_keys_are_those_of_the_layout() -> None:
         "auctions/checkpoints/0000000003/",
         "auctions/checkpoints/0000000003/plan",
         "auctions/checkpoints/0000000003/_metadata",
-        "auctions/checkpoints/0000000003/acks/",
-        "auctions/checkpoints/0000000003/acks/count_bids/",
-        "auctions/checkpoints/0000000003/acks/count_bids/11.2",
+        "auctions/checkpoints/0000000003/answers/",
+        "auctions/checkpoints/0000000003/answers/count_bids.2-a1b2",
         "auctions/checkpoints/0000000003/declines/",
-        "auctions/checkpoints/0000000003/declines/count_bids/11.2",
+        "auctions/checkpoints/0000000003/declines/count_bids/11.2-a1b2",
         "auctions/shared/a/0000000003-",
         "auctions/shared/a/0000000003-c0.arrow",
         "auctions/streams/a/0000000003/",
@@ -94,14 +93,18 @@ def test_the_number_of_a_journal_entry_is_read_back(seq: int) -> None:
     assert PATHS.journal_seq(PATHS.journal_entry(seq)) == seq
 
 
-@given(uids, ids, uids, st.integers(0, 10**6), st.integers(0, 10**6))
-def test_the_subtask_and_attempt_of_an_answer_are_read_back(
-    pipeline: str, checkpoint_id: int, stage: str, index: int, attempt: int
+@given(uids, ids, uids, st.integers(0, 10**6), st.integers(0, 10**6), tokens)
+def test_who_answers_what_is_read_back(
+    pipeline: str, checkpoint_id: int, stage: str, index: int, attempt: int, plan: str
 ) -> None:
     paths, subtask = PipelinePaths(pipeline), SubtaskId(stage, index)
+    answer = paths.answer(checkpoint_id, stage, attempt, plan)
+    decline = paths.decline(checkpoint_id, subtask, attempt, plan)
 
-    assert subtask_of_answer(paths.ack(checkpoint_id, subtask, attempt)) == (subtask, attempt)
-    assert subtask_of_answer(paths.decline(checkpoint_id, subtask, attempt)) == (subtask, attempt)
+    assert (paths.is_answer(answer), paths.is_answer(decline)) == (True, False)
+    assert (paths.is_decline(answer), paths.is_decline(decline)) == (False, True)
+    assert stage_of_answer(answer) == (stage, attempt, plan)
+    assert subtask_of_decline(decline) == (subtask, attempt, plan)
 
 
 @given(uids, ids, uids, st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,20}", fullmatch=True))
@@ -112,9 +115,8 @@ def test_the_checkpoint_that_wrote_a_key_is_read_back(
     built = [
         paths.plan(checkpoint_id),
         paths.metadata(checkpoint_id),
-        paths.ack(checkpoint_id, SubtaskId(stage, 3), 1),
-        paths.decline(checkpoint_id, SubtaskId(stage, 3), 1),
-        paths.stage_acks(checkpoint_id, stage, 1),
+        paths.decline(checkpoint_id, SubtaskId(stage, 3), 1, "a1b2"),
+        paths.answer(checkpoint_id, stage, 1, "a1b2"),
         paths.shared_segment(stage, checkpoint_id, content),
         paths.stream_segment(stage, checkpoint_id, content),
     ]
@@ -226,7 +228,6 @@ def test_only_what_we_write_is_taken_for_ours() -> None:
     assert PATHS.is_early_publish(PATHS.early_publish(7, "alerts"))
     assert PATHS.is_compaction(PATHS.compaction("a", CheckpointId(7)))
     assert PATHS.savepoint_of(PATHS.savepoint_metadata("mine")) == "mine"
-    assert is_answer("auctions/checkpoints/0000000003/acks/count_bids/11.2")
 
     for key in ("x", "7", "000000000007/x", "00000000000x", "auctions/savepoints/m/_metadata"):
         assert not PATHS.is_journal_entry(PATHS.journal() + key)
@@ -235,4 +236,7 @@ def test_only_what_we_write_is_taken_for_ours() -> None:
     assert not PATHS.is_early_publish(PATHS.early_publishes() + "notes.txt")
     assert not PATHS.is_compaction(PATHS.compactions("a") + "copy/record")
     assert PATHS.savepoint_of(PATHS.savepoints() + "ä/_metadata") is None
-    assert not is_answer("auctions/checkpoints/0000000003/acks/count_bids/.DS_Store")
+    for name in (".DS_Store", "count_bids.2", "count_bids.x-a", "count_bids/11.2-a", "a.1-A"):
+        assert not PATHS.is_answer(PATHS.answers(3) + name)
+    for name in ("count_bids/.DS_Store", "count_bids/11.2", "count_bids.2-a", "a/b/11.2-a"):
+        assert not PATHS.is_decline(PATHS.declines(3) + name)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.answers import Ack, Decline, TaskFailure
+from sluice.core.answers import Ack, Decline, StageAnswer, TaskFailure
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.events import AcksReceived, Event, JournalRepaired
@@ -29,20 +29,20 @@ from sluice.protocol.records import (
     JournalEntry,
     SliceColumns,
     decode_ack,
+    decode_answer,
     decode_decline,
     decode_entry,
     decode_failure,
     decode_metadata,
     decode_plan,
-    decode_stage_acks,
     decode_statistics,
     encode_ack,
+    encode_answer,
     encode_decline,
     encode_entry,
     encode_failure,
     encode_metadata,
     encode_plan,
-    encode_stage_acks,
     encode_statistics,
 )
 from tests.builders import (
@@ -129,6 +129,16 @@ EVENTS: list[Event] = [
     ),
 ]
 S = SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint="s")
+ONE = CheckpointId(1)
+AN_ANSWER = StageAnswer(
+    checkpoint_id=ONE,
+    stage="parse",
+    attempt=1,
+    plan="a1b2",
+    driver="c3d4",
+    acks=(an_ack(SubtaskId("parse", 0)),),
+    read={"ingest": "e5f6"},
+)
 A_DECLINE = Decline(
     checkpoint_id=CheckpointId(1),
     subtask=SubtaskId("parse", 0),
@@ -170,7 +180,7 @@ RECORDS: dict[str, tuple[bytes, Callable[[bytes, str], Any]]] = {
     "journal entry": (encode_entry(an_entry()), decode_entry),
     "plan": (encode_plan(a_plan()), decode_plan),
     "ack": (encode_ack(an_ack(SubtaskId("parse", 0))), decode_ack),
-    "stage acks": (encode_stage_acks([an_ack(SubtaskId("parse", 0))]), decode_stage_acks),
+    "stage answer": (encode_answer(AN_ANSWER), decode_answer),
     "decline": (encode_decline(A_DECLINE), decode_decline),
     "task failure": (encode_failure(A_FAILURE), decode_failure),
     "checkpoint metadata": (encode_metadata(a_metadata()), decode_metadata),
@@ -189,7 +199,13 @@ def test_an_ack_survives_the_trip(ack: Ack) -> None:
 @examples(40)
 @given(st.lists(acks, max_size=3))
 def test_the_acks_of_a_stage_survive_the_trip_together(together: list[Ack]) -> None:
-    assert decode_stage_acks(encode_stage_acks(together), KEY) == together
+    of_one = (
+        replace(ack, checkpoint_id=ONE, attempt=1, subtask=SubtaskId("parse", ack.subtask.index))
+        for ack in together
+    )
+    answer = replace(AN_ANSWER, acks=tuple(of_one))
+
+    assert decode_answer(encode_answer(answer), KEY) == answer
 
 
 @examples(40)

@@ -110,6 +110,7 @@ def test_no_failure_takes_a_secret_into_the_bucket(*, is_task_failure: bool) -> 
         attempt=1,
         message=text,
         reason=CheckpointFailureReason.CHECKPOINT_DECLINED,
+        plan=plan.token,
     )
     job.answers.write_decline(decline)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from harness.counting_store import CountingStore
-from harness.jobs import ManualClock, a_pipeline, a_running_job, trigger_one
+from harness.jobs import ManualClock, a_pipeline, a_running_job, answer_with, trigger_one
 from harness.many_files import Folder, a_files_job
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
@@ -95,9 +95,7 @@ def test_event_time_is_behind_the_trigger_by_what_the_rows_say() -> None:
         )
         for subtask in plan.tasks[0].subtasks
     ]
-    for ack in acks:
-        job.answers.write_ack(ack)
-    job.answers.write_stage(acks)
+    answer_with(job, plan, acks)
     finalize(job, plan.checkpoint_id)
 
     lag = lag_of(job)

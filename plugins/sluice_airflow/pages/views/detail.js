@@ -50,7 +50,7 @@ function Late({ one, stages, now, uid }) {
   const late = stages.filter((stage) => stage.num_acknowledged_subtasks < stage.num_subtasks);
   if (!late.length) return html`<p class="note" role="status">All subtasks have acknowledged; the checkpoint is being completed.</p>`;
   return html`<p class="note" role="status">Waiting, for ${duration(Math.max(0, now - one.trigger_timestamp))} now, for ${
-    late.map((stage, index) => html`${index ? ", " : ""}<${Link} to=${["p", uid, "checkpoints", one.id, stage.id]}>${stage.id}<//> (${count(stage.num_subtasks - stage.num_acknowledged_subtasks)} of ${count(stage.num_subtasks)} subtasks)`)}.</p>`;
+    late.map((stage, index) => html`${index ? ", " : ""}<${Link} to=${["p", uid, "checkpoints", one.id, stage.id]}>${stage.id}<//> (${count(stage.num_subtasks)} subtasks, which acknowledge at once)`)}.</p>`;
 }
 
 const Totals = ({ one, now }) => html`<${Figures} of=${[
