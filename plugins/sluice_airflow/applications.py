@@ -1,9 +1,5 @@
 """The Spark applications of stages: found at their cluster by name, and killed.
 
-    sluice-{pipeline}-{checkpoint}-{stage}-{attempt}-{life}
-
-The life is the job's, which no other job ever has, so that two roots can share a cluster.
-
 A standalone master, YARN's resource manager and Kubernetes' API each list what runs.  Nothing
 depends on an answer: an application that is not found is fenced by a new attempt, and one that was
 not killed writes what nothing reads.
@@ -11,14 +7,12 @@ not killed writes what nothing reads.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import requests
 from airflow.sdk import BaseHook
@@ -26,80 +20,18 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from sluice.declaration.schedules import Submit
 from sluice.errors import ConfigurationError
+from sluice.job.applications import ApplicationName, is_to_be_ended, short_lives
 
 if TYPE_CHECKING:
-    from sluice.core.state import CoordinatorState
     from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
-
-LIFE_DIGITS = 8
-MAX_POD_NAME = 63  # Of a DNS label, which a driver pod's name becomes: its host name.
 
 MASTER_UI = "master_webui_address"  # In the extra of a connection to a standalone master.
 DEFAULT_UI_PORT = 8080
 TIMEOUT_S = (5, 20)  # To connect, to answer.
 LABEL = "sluice-job"
 ANNOTATION = "sluice-application"
-
-_NAME = re.compile(
-    r"sluice-(?P<pipeline>\w+)-(?P<checkpoint>\d+)-(?P<stage>\w+)-(?P<attempt>\d+)-(?P<life>\w+)"
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApplicationName:
-    """One execution attempt of a stage in a checkpoint; ``str()`` is the application's name."""
-
-    pipeline: str
-    checkpoint_id: int
-    stage: str
-    attempt: int
-    life: str
-
-    def __str__(self) -> str:
-        parts = (self.pipeline, self.checkpoint_id, self.stage, self.attempt, self.life)
-        return "-".join(("sluice", *map(str, parts)))
-
-    @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """The parts of an application's name; None for one of other software."""
-        found = _NAME.fullmatch(text)
-        if found is None:
-            return None
-        return cls(
-            pipeline=found["pipeline"],
-            checkpoint_id=int(found["checkpoint"]),
-            stage=found["stage"],
-            attempt=int(found["attempt"]),
-            life=found["life"],
-        )
-
-    @property
-    def pod(self) -> str:
-        """The driver pod's name on Kubernetes, which refuses a second pod of that name."""
-        digest = hashlib.sha256(str(self).encode()).hexdigest()[:LIFE_DIGITS]
-        end = f"-{digest}-driver"
-        words = str(self).removesuffix(f"-{self.life}").replace("_", "-")
-        return words[: MAX_POD_NAME - len(end)].rstrip("-") + end
-
-    @property
-    def tag(self) -> str:
-        return tag_of(self.life)
-
-    def is_awaited(self, state: CoordinatorState) -> bool:
-        """Whether the attempt may still acknowledge, or merges state behind its acks."""
-        if self.life != short_life(state.life):
-            return False
-        pending = state.pending_checkpoint(self.checkpoint_id)
-        if pending is None:
-            return state.completed_checkpoint(self.checkpoint_id) is not None
-        is_current = self.attempt == pending.attempt_of(self.stage)
-        return is_current and self.stage not in pending.overtaken
-
-
-def short_life(life: str) -> str:
-    return life[:LIFE_DIGITS]
 
 
 def tag_of(short: str) -> str:
@@ -124,8 +56,7 @@ def reap(job: Job, submit: Submit) -> list[str]:
 
 
 def _reap(job: Job, submit: Submit) -> list[str]:
-    before = job.state()
-    lives = {short_life(life) for life in (before.life, *before.earlier_lives) if life}
+    lives = short_lives(job, job.state())
     if not lives:
         return []
     cluster = cluster_of(submit)
@@ -134,8 +65,7 @@ def _reap(job: Job, submit: Submit) -> list[str]:
         return []
     state, reaped = job.state(), []
     for application in found:
-        name = ApplicationName.parse(application.name)
-        if name is None or name.pipeline != job.pipeline.uid or name.is_awaited(state):
+        if not is_to_be_ended(application.name, job, state):
             continue
         cluster.kill(application)
         log.info("application killed name=%s id=%s", application.name, application.id)
@@ -213,7 +143,7 @@ class Yarn(SparkCluster):
     tags: str
 
     def properties(self, name: ApplicationName) -> dict[str, str]:
-        return {"spark.yarn.tags": ",".join(filter(None, (self.tags, name.tag)))}
+        return {"spark.yarn.tags": ",".join(filter(None, (self.tags, tag_of(name.life))))}
 
     def applications(self, lives: Collection[str]) -> list[Application]:
         if not self.resource_manager:

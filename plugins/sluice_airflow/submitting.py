@@ -22,13 +22,8 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.declaration.project import loaded_package
 from sluice.declaration.schedules import Submit
 from sluice.errors import FencedError, StageFailed
-from sluice_airflow.applications import (
-    Application,
-    ApplicationName,
-    SparkCluster,
-    cluster_of,
-    short_life,
-)
+from sluice.job.applications import ApplicationName, short_life
+from sluice_airflow.applications import Application, SparkCluster, cluster_of
 from sluice_airflow.settings import Settings
 from sluice_airflow.stage import StageOperator
 
@@ -99,7 +94,7 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             checkpoint_id=pending.checkpoint_id,
             stage=self.stage,
             attempt=attempt,
-            life=short_life(job.state().life),
+            life=short_life(job, job.state().life),
         )
 
     def _arguments(self, name: ApplicationName) -> list[str]:
@@ -121,7 +116,7 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             FencedError: no attempt awaits it any more.
         """
         while not self.has_answered(job, pending, name.attempt):
-            if not name.is_awaited(job.state()):
+            if not name.is_awaited(job, job.state()):
                 raise FencedError(f"{name} was overtaken, or its checkpoint has ended")
             if _found(cluster, name, if_unknown=Application("", str(name))) is None:
                 return

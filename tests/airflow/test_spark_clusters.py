@@ -24,17 +24,10 @@ from sluice.coordinator.publication import commit
 from sluice.core.failures import CheckpointFailureReason
 from sluice.declaration.schedules import Orchestration, Submit
 from sluice.errors import ConfigurationError, FencedError, StageFailed
-from sluice.job.job import Job
-from sluice_airflow.applications import (
-    MAX_POD_NAME,
-    Application,
-    ApplicationName,
-    Standalone,
-    Yarn,
-    cluster_of,
-    reap,
-    short_life,
-)
+from sluice.job.applications import MAX_POD_NAME, ApplicationName, short_life
+from sluice.job.job import Job, open_job
+from sluice.store.open import StoreLocation
+from sluice_airflow.applications import Application, Standalone, Yarn, cluster_of, reap, tag_of
 from sluice_airflow.stage import CancelStagesOperator
 from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
@@ -80,7 +73,7 @@ def _submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
         operator = SubmitOperator(
             task_id="snapshot", pipeline=job.pipeline, stage=stage, submit=SUBMIT
         )
-        with pytest.raises(StageFailed, match="ended without an ack of"):
+        with pytest.raises(StageFailed, match="has not acknowledged"):
             operator.run(job, pending, 1, a_context())
         return name_in(job), written.read_text().splitlines()
 
@@ -134,7 +127,7 @@ def name_in(job: Job, *, attempt: int = 1) -> ApplicationName:
         checkpoint_id=pending.checkpoint_id,
         stage=pending.tasks[0].uid,
         attempt=attempt,
-        life=short_life(state.life),
+        life=short_life(job, state.life),
     )
 
 
@@ -162,20 +155,20 @@ def test_an_attempt_is_awaited_until_a_newer_one_begins_or_its_checkpoint_is_sub
     plan = trigger_one(job)
     name, other_life = name_in(job), replace(name_in(job), life="ffffffff")
 
-    assert name.is_awaited(job.state())
-    assert not other_life.is_awaited(job.state())
+    assert name.is_awaited(job, job.state())
+    assert not other_life.is_awaited(job, job.state())
     start_attempt(job, plan.checkpoint_id, name.stage)
-    assert not name.is_awaited(job.state())
+    assert not name.is_awaited(job, job.state())
     newer = replace(name, attempt=2)
-    assert newer.is_awaited(job.state())
+    assert newer.is_awaited(job, job.state())
     for task in plan.tasks:
         (pending,) = job.state().pending
         acknowledge(job, plan, task.uid, attempt=pending.attempt_of(task.uid))
     finalize(job, plan.checkpoint_id)
     commit(job, plan.checkpoint_id)
-    assert newer.is_awaited(job.state())  # It merges state.
+    assert newer.is_awaited(job, job.state())  # It merges state.
     take_checkpoint(job)
-    assert not newer.is_awaited(job.state())
+    assert not newer.is_awaited(job, job.state())
 
 
 def test_yarn_is_given_a_tag_of_the_job(connect: Connect, submitted: Submitted) -> None:
@@ -268,7 +261,7 @@ def test_yarn_is_asked_by_tag_and_told_to_end_it(connect: Connect) -> None:
         answers[apps] = {"apps": None}  # As it says when there is none.
         assert cluster.applications({NAME.life}) == []
 
-    assert parse_qs(asked[0][2])["applicationTags"] == [NAME.tag]
+    assert parse_qs(asked[0][2])["applicationTags"] == [tag_of(NAME.life)]
     assert asked[1] == ("PUT", f"{apps}/application_1_2/state", '{"state": "KILLED"}')
     assert Yarn("", None, "").applications({NAME.life}) == []
 
@@ -328,6 +321,23 @@ def test_the_reaper_ends_what_no_attempt_awaits_and_nothing_else(connect: Connec
         assert reap(job, SUBMIT) == [str(overtaken), str(names[1])]
 
 
+def test_the_reaper_of_a_copied_root_ends_nothing_of_the_original(connect: Connect) -> None:
+    original = a_running_job()
+    take_checkpoint(original)
+    copy = open_job(original.pipeline, StoreLocation(root=f"{original.store.root}-copied"))
+    for listed in original.store.list(""):
+        copy.store.put(listed.key, original.store.get(listed.key) or b"")
+    trigger_one(original)
+    name = name_in(original)
+    with answering({"/json/": {"activeapps": [{"id": "app-1", "name": str(name)}]}}) as (ui, _):
+        connect("spark://master:7077", master_webui_address=ui)
+
+        assert reap(copy, SUBMIT) == []
+        assert reap(original, SUBMIT) == []
+        start_attempt(original, original.state().pending[0].checkpoint_id, name.stage)
+        assert reap(original, SUBMIT) == [str(name)]
+
+
 def test_a_cluster_that_does_not_answer_stops_nothing(connect: Connect) -> None:
     job = a_running_job()
     trigger_one(job)
@@ -383,7 +393,7 @@ def test_a_retry_ends_when_what_it_found_has_gone_without_an_ack(connect: Connec
     with a_retry_that_found_it(connect) as (_, running, wait):
         Timer(0.3, running.clear).start()
 
-        with pytest.raises(StageFailed, match=r"-1-\w+ ended without an ack of count_bids/0"):
+        with pytest.raises(StageFailed, match=r"-1-\w+ ended, and its stage has not acknowledged"):
             wait()
 
 

@@ -24,7 +24,7 @@ COMPLETED, PENDING = CheckpointId(CHECKPOINTS - 1), CheckpointId(CHECKPOINTS)
 
 def a_long_job(root: str) -> Job:
     """In *root*, of ``auctions``: one checkpoint that completed, others that failed, one that
-    completed with a thousand subtasks, and one in progress that waits for four of them.
+    completed with a thousand subtasks, and one in progress that waits for a stage of them.
 
     It is made in memory, and copied.
     """
@@ -56,4 +56,4 @@ def _copied(job: Job, root: str) -> Job:
         path = folder / listed.key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
-    return open_job(job.pipeline, StoreLocation(root=root))
+    return open_job(job.pipeline, StoreLocation(root=root))  # It is only read.

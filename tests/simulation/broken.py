@@ -17,6 +17,7 @@ INVARIANTS = {
     11: "what readers see in a table is what the job continues, or the call said otherwise",
     13: "what people pause, change or abort of a running job is in force, and touches no more",
     14: "what a job is resumed from stays until the job ends for good, whatever its retention",
+    15: "an application is ended only when no attempt awaits it, and never by a copy of the root",
     10: "after a generation is fenced nothing of an older one becomes true",
 }
 

@@ -10,6 +10,7 @@ from sluice.errors import CorruptSegment
 from tests.simulation.acts import act
 from tests.simulation.bucket import Crash
 from tests.simulation.spark_jobs import spark_job
+from tests.simulation.submitted import submitted
 from tests.simulation.world import EXPECTED, World
 
 STEPS = 3
@@ -51,6 +52,7 @@ def deploys(world: World) -> str:
         return "no plan"
     started = spark_job(world, plan, stage, attempt)
     world.deployed.add((plan.checkpoint_id, stage, attempt))
+    submitted(world, plan, stage, attempt)
     if started is None:
         return f"{stage} of {plan.checkpoint_id} ran chained"
     world.running.append(started)
@@ -62,8 +64,8 @@ def works(world: World) -> str:
     """Some tasks of one Spark job, which may run again, or die and perhaps be run again."""
     if not world.running:
         return "nobody"
-    pending = {p.checkpoint_id for p in world.head.pending}
-    useful = [one for one in world.running if one.plan.checkpoint_id in pending]
+    pending = {p.token for p in world.head.pending}
+    useful = [one for one in world.running if one.plan.token in pending]
     workers = useful if useful and world.chance(0.9) else world.running
     one = world.pick(workers, lambda job: job.label)
     world.running.remove(one)  # It takes one step at a time.

@@ -25,6 +25,8 @@
     in a place outside and, when it is rolled back and at the end, for the table of files.
 12. When an ack says that its stage is chained, all stages behind it, to the end of the chain, have
     acknowledged: ``snapshots.check_chained``.
+15. An application is ended only when no attempt awaits it, and never by a copy of the root:
+    ``submitted``.
 13. What people ask of a running job, a pause, other times, the end of one checkpoint, is in force
     for every coordinator until a person says otherwise, and does no more: ``timing``.
 
@@ -141,6 +143,9 @@ class Invariants:
                 self._appended(decode_entry(body, key), int(key.removeprefix(JOURNAL)))
         elif PATHS.is_answer(key):
             answer = decode_answer(body, key)
+            plan = self.plans.get(answer.checkpoint_id)
+            if plan is None or plan.token != answer.plan:
+                return  # Of an earlier life of the job, and nobody asks for it.
             whose = (answer.checkpoint_id, answer.stage, answer.attempt)
             for ack in answer.acks:
                 self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))

@@ -72,11 +72,13 @@ from sluice.declaration.places import Sink
 from sluice.errors import NotYetAcknowledged
 from sluice.job import stage_input
 from sluice.job.answers import with_acks
+from sluice.job.applications import short_life
 from sluice.job.job import Job
 from sluice.job.lineage import assigned_state, stage_state
 from sluice.job.places import open_sinks
 from sluice.job.stage_input import StageInput
 from sluice.protocol import records
+from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import JournalEntry, encode_answer, encode_entry
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Head, Journal
@@ -640,6 +642,58 @@ def keep_the_acks_behind_an_attempt(patch: pytest.MonkeyPatch) -> None:
         return replace(self, attempts=attempts, acks=self._acks_without({stage}))
 
     patch.setattr(PendingCheckpoint, "start_attempt", start_attempt)
+
+
+@mutation(2, 3, 7)
+def forget_the_plan_in_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """An answer to any plan of that id counts: the driver of a root that was emptied answers."""
+    answer = PipelinePaths.answer
+
+    def anonymous(self: PipelinePaths, checkpoint_id: int, stage: str, attempt: int, _: str) -> str:
+        return answer(self, checkpoint_id, stage, attempt, "")
+
+    patch.setattr(PipelinePaths, "answer", anonymous)
+
+
+@mutation(3)
+def forget_the_driver(patch: pytest.MonkeyPatch) -> None:
+    """A driver of a chain writes beside another driver's answer, and nobody compares whose rows
+    were read.
+    """
+
+    def write_chain(self: AnswerStore, answers: Sequence[StageAnswer]) -> str | None:
+        for answer in reversed(answers):
+            self.write(answer)
+        return None
+
+    patch.setattr(AnswerStore, "write_chain", write_chain)
+    patch.setattr(completion, "mixture_of_drivers", lambda _: None)
+
+
+@mutation(2, 3)
+def complete_whichever_ended(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint completes as an attempt that was overtaken meanwhile, or long ago."""
+    completed = coordinator._on_completed
+
+    def unasked(state: CoordinatorState, event: CheckpointCompleted) -> Transition:
+        pending = state.pending_checkpoint(event.checkpoint_id)
+        if pending is not None:
+            event = replace(event, attempts=pending.current_attempts)
+        return completed(state, event)
+
+    patch.setattr(coordinator, "_on_completed", unasked)
+
+
+@mutation(15)
+def name_applications_by_uid_only(patch: pytest.MonkeyPatch) -> None:
+    """What runs has the same name in every root, and a copy takes it for its own."""
+    replace_everywhere(patch, short_life, lambda *_: "00000000")
+
+
+@mutation(15)
+def forget_the_place_in_the_name(patch: pytest.MonkeyPatch) -> None:
+    """A copy of a root has the same life, so its reaper takes the original's for its own."""
+    replace_everywhere(patch, short_life, lambda _, life: life)
 
 
 @mutation(10)

@@ -30,6 +30,7 @@ from tests.simulation import (  # noqa: F401
     damage,
     people,
     timing,
+    submitted,
 )
 
 # isort: on

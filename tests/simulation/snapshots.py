@@ -189,19 +189,17 @@ def _check_acks(
     acks: list[Ack],
     pending: PendingCheckpoint,
 ) -> None:
-    """A stage's state and staged files are those that its subtasks acknowledged in one attempt."""
-    counted = {a.get(stage.uid, 1) for a in seen.attempts[pending.checkpoint_id]}
-    what = "a subtask is completed without its ack"
-    for attempt in counted:
-        mine = [ack for ack in acks if ack.subtask.stage == stage.uid and ack.attempt == attempt]
-        if {ack.subtask.index for ack in mine} != set(range(stage.parallelism)):
-            continue
-        kept = [ack for part in stage.subtasks for ack in mine if _is_kept(part, ack)]
-        if len(kept) == stage.parallelism:
-            what = "something else is to be published than was acknowledged"
-            staged = {c for ack in kept for c in ack.committables}
-            if staged == {*metadata.committables} or not staged:
-                return
+    """A stage's state and staged files are those that its subtasks acknowledged in the attempt that
+    counts now: what continues the checkpoint stands on that one.
+    """
+    attempt, what = pending.attempt_of(stage.uid), "a subtask is completed without its ack"
+    mine = [ack for ack in acks if ack.subtask.stage == stage.uid and ack.attempt == attempt]
+    kept = [ack for part in stage.subtasks for ack in mine if _is_kept(part, ack)]
+    if len(kept) == len(mine) == stage.parallelism:
+        what = "something else is to be published than was acknowledged"
+        staged = {c for ack in kept for c in ack.committables}
+        if staged == {*metadata.committables} or not staged:
+            return
     raise Broken(2 if "without" in what else 7, what, f"{stage.uid} of {metadata.checkpoint_id}")
 
 
@@ -235,7 +233,9 @@ def _in_savepoints(metadata: CheckpointMetadata) -> list[str]:
 
 def _acks(seen: Invariants, checkpoint_id: int) -> list[Ack]:
     objects, keys = seen.world.bucket.objects, seen.world.bucket.keys(PATHS.answers(checkpoint_id))
-    return [ack for key in keys for ack in decode_answer(objects[key], key).acks]
+    answers = (decode_answer(objects[key], key) for key in keys)
+    plan = seen.plans[checkpoint_id].token
+    return [ack for answer in answers if answer.plan == plan for ack in answer.acks]
 
 
 def _staged(file: str) -> str:

@@ -41,6 +41,7 @@ from tests.simulation.settings import ROOT, Settings
 if TYPE_CHECKING:
     from tests.simulation.invariants import Invariants
     from tests.simulation.spark_jobs import SparkJob
+    from tests.simulation.submitted import Submitted
 
 T = TypeVar("T")
 EXPECTED = (
@@ -93,6 +94,8 @@ class World:
         self.failure: Exception | None = None
         self.history: list[Line] = []
         self.running: list[SparkJob] = []
+        self.applications: list[Submitted] = []
+        self.copied: CoordinatorState | None = None  # The journal of a copy of the root.
         self.deployed: set[tuple[int, str, int]] = set()
         self.savepoints: list[str] = []
         self.queued: list[dict[str, Any]] = []  # Requests whose owners come back.
@@ -227,12 +230,14 @@ class World:
         return not runs or self.has_acks_of(pending, uid)
 
     def is_emptied(self) -> None:
-        """A person stops everything and empties the root; the places outside remain."""
+        """A person stops coordinators and empties the root; the places outside remain, and so do
+        drivers, of which nobody knows any more: they have read their plan, and will answer.
+        """
         self.bucket.is_emptied()
         self.witness.begin_anew()
         self.readers.own.clear()
         self.backups.clear()
-        for forgotten in (self.running, self.deployed, self.savepoints, self.queued):
+        for forgotten in (self.deployed, self.savepoints, self.queued):
             forgotten.clear()
         for actor in range(len(self.coordinators)):
             self._is_born_again(actor)

@@ -40,6 +40,7 @@ from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoin
 from sluice.coordinator.restore import ResolvedRestore, RestoreRequest, plan, resolve, stop
 from sluice.coordinator.restore import restore as restore_job
 from sluice.coordinator.savepoints import dispose as dispose_savepoint
+from sluice.coordinator.submission import adopt
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import NO_GENERATION, CheckpointId
@@ -387,6 +388,17 @@ def cancel(
         return
     retained = ", ".join(map(str, result.retained)) or "none"
     print_line(f"{pipeline} is {result.status}; retained checkpoints: {retained}")
+
+
+def adopt_command(
+    pipeline: PipelineName, root: Root = None, endpoint_url: EndpointUrl = None
+) -> None:
+    """Go on with a job in a copy of its root; nothing of it may run in the original any more."""
+    job = declared_job(pipeline, root, endpoint_url)
+    after = adopt(job)
+    print_line(
+        f"{pipeline} is {after.status.value} in {job.store.root}, generation {after.generation}"
+    )
 
 
 def abort(

@@ -18,7 +18,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.events import HooksRestored, JobFailed
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, RestoreError
-from sluice.job.job import Job
+from sluice.job.job import Job, require_at_home
 from sluice.store.journal import Head
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,9 @@ def resume(job: Job, head: Head) -> Head:
         RestoreError: a hook failed, or what the job continues is damaged; the job fails over.
         ProtocolViolation: what the job continues, or owes to a table, is damaged; as above.
         TableMismatch: a table does not show what the job continues; a person decides.
+        ConfigurationError: the root is a copy of the job's.
     """
+    require_at_home(job, head.state)
     try:
         return _resumed(job, head)
     except (RestoreError, ProtocolViolation):

@@ -38,7 +38,7 @@ from sluice.core.pending import FIRST_ATTEMPT, PendingCheckpoint
 from sluice.core.restoring import Latest
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, RestoreError
-from sluice.job.job import Job
+from sluice.job.job import Job, require_at_home
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
 from sluice.protocol.keys import snapshot_task
 from sluice.store.journal import KEPT_ENTRIES
@@ -274,9 +274,13 @@ def watch(
 
     *is_abandoned* says of a checkpoint's ``cause`` whether the run behind it is known to be
     gone.  A wrong yes costs a failover, a wrong no the rest of the checkpoint's timeout.
+
+    Raises:
+        ConfigurationError: the root is a copy of the job's.
     """
     actions: list[str] = []
     state = job.state()
+    require_at_home(job, state)
     for pending in state.pending:
         if state.pending_checkpoint(pending.checkpoint_id) is None:
             break  # It was aborted with the one that it continues.

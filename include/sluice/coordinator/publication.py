@@ -32,7 +32,7 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Sink
 from sluice.errors import FencedError, ProtocolViolation
 from sluice.job.answers import acks_of, plan_of, still_owed, still_pending, why_gone
-from sluice.job.job import Job
+from sluice.job.job import Job, require_at_home
 from sluice.job.lineage import lineage_of
 from sluice.job.places import Sources, open_sinks
 
@@ -47,8 +47,10 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
             newer generation owns the job.
         TableMismatch: a table does not show what the checkpoint continues; a person decides.
+        ConfigurationError: the root is a copy of the job's.
     """
     head = job.journal.load()
+    require_at_home(job, head.state)
     completed = still_owed(head.state, checkpoint_id)
     if completed.is_committed:
         return head.state

@@ -24,6 +24,7 @@ from sluice.core.events import (
     DiscardCompleted,
     DiscardPending,
     Event,
+    RootAdopted,
     SavepointsReleased,
     SnapshotsDiscarded,
     Transition,
@@ -31,7 +32,7 @@ from sluice.core.events import (
 from sluice.core.ids import CheckpointId
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable, require
-from sluice.job.job import Job, files_named, uncollected
+from sluice.job.job import Job, files_named, require_at_home, uncollected
 from sluice.job.lineage import useful_compactions
 from sluice.job.places import Sources, open_sinks
 from sluice.protocol.records import decode_metadata
@@ -50,8 +51,18 @@ def record(
     """Append the event that *decide* makes of the state, and carry out the transition's commands.
 
     One call, so that neither is done without the other; see ``Journal.append`` for *head*.
+
+    Raises:
+        ConfigurationError: the root is a copy of the job's.
     """
-    transition = job.journal.append(decide, head=head)
+
+    def decided(state: CoordinatorState) -> Event:
+        event = decide(state)
+        if not isinstance(event, RootAdopted):
+            require_at_home(job, state)
+        return event
+
+    transition = job.journal.append(decided, head=head)
     carry_out(job, transition)
     return transition
 

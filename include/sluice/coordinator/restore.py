@@ -215,6 +215,7 @@ def _carry_out(
         is_latest=isinstance(planned.target, Latest),
         tables=decision.tables,
         life="" if state.life else new_life(),
+        place=job.location.name,
         configuration=configuration,
         cause=cause,
         passed_over=planned.passed_over,

@@ -10,7 +10,7 @@ from sluice.coordinator.duties import resume
 from sluice.coordinator.record import record
 from sluice.coordinator.tables import compare_tables_to_submit
 from sluice.core.configuration import JobConfiguration
-from sluice.core.events import JobSubmitted, Verdict
+from sluice.core.events import JobSubmitted, RootAdopted, Verdict
 from sluice.core.ids import Generation
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.lifecycle import next_generation
@@ -20,7 +20,7 @@ from sluice.declaration.checkpointing import check_max_records, fixed_configurat
 from sluice.declaration.params import resolve_params
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError
-from sluice.job.job import Job, new_life
+from sluice.job.job import Job, never_submitted_message, new_life
 
 log = logging.getLogger(__name__)
 
@@ -177,6 +177,7 @@ def submit(
         generation=next_generation(state),
         configuration=configuration,
         life=new_life(),
+        place=job.location.name,
         tables=_decide_tables(job, state, configuration, tables),
     )
     transition = record(job, lambda _: event)
@@ -189,6 +190,35 @@ def submit(
     if transition.state.table_recovery is None:
         return transition.state
     return resume(job, job.journal.load()).state
+
+
+def adopt(job: Job) -> CoordinatorState:
+    """Go on with the job in this root, a copy of the one in which it was or that one, moved.
+
+    The caller says that nothing of the job runs there any more.  What is pending is aborted.
+
+    Raises:
+        ConfigurationError: nothing was submitted here, or the root is no copy.
+        FencedError: another coordinator took over meanwhile.
+    """
+    state = job.state()
+    if not state.life:
+        raise ConfigurationError(never_submitted_message(job))
+    if state.place in ("", job.location.name):
+        raise ConfigurationError(
+            f"job {job.pipeline.uid!r} is in {job.store.root}, which is no copy: go on with it"
+        )
+    event = RootAdopted(
+        at_ms=job.clock(), generation=next_generation(state), place=job.location.name
+    )
+    transition = record(job, lambda _: event)
+    if transition.verdict is not Verdict.APPLIED:
+        raise FencedError(f"another coordinator took job {job.pipeline.uid!r} over first")
+    log.warning(
+        "root adopted pipeline=%s generation=%d before=%s",
+        job.pipeline.uid, event.generation, state.place,
+    )  # fmt: skip
+    return transition.state
 
 
 def _decide_tables(

@@ -45,6 +45,7 @@ from sluice.core.events import (
     JobSubmitted,
     JournalRepaired,
     RequestWithdrawn,
+    RootAdopted,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -60,6 +61,7 @@ from sluice.core.lifecycle import (
     abort_with_successors,
     end,
     fail_over,
+    on_adopted,
     on_checkpointing_changed,
     on_discarded,
     on_hooks_restored,
@@ -109,6 +111,8 @@ def step(state: CoordinatorState, event: Event) -> Transition:  # noqa: C901 - a
             return on_job_failed(state, event)
         case JobRestored():
             return on_restored(state, event)
+        case RootAdopted():
+            return on_adopted(state, event)
         case HooksRestored():
             return on_hooks_restored(state, event)
         case TablesRecovered():
@@ -131,7 +135,7 @@ def _is_fenced(state: CoordinatorState, event: Event) -> bool:
     match event:
         case AcksReceived():
             return False  # Its checkpoint and its attempt fence it.
-        case JobSubmitted() | JobRestored() | JournalRepaired():
+        case JobSubmitted() | JobRestored() | RootAdopted() | JournalRepaired():
             return event.generation <= state.generation  # Who takes over takes the next one.
         case _:
             return event.generation != state.generation

@@ -30,13 +30,14 @@ from sluice.errors import require
 class JobSubmitted:
     """A new life of the pipeline from empty state; checkpoints of an earlier life stay.
 
-    ``life`` is a token that no other submission has, of whatever journal.
+    ``life`` is a token that no other submission has, of whatever journal; ``place`` is the root.
     """
 
     at_ms: int
     generation: Generation
     configuration: JobConfiguration
     life: str
+    place: str = ""
     tables: TableDecision = field(default_factory=TableDecision)
 
 
@@ -209,8 +210,8 @@ class JobRestored:
     ``origin`` is the place of a checkpoint that is not the job's own.  ``dropped_stages`` are the
     uids, sources and sinks among them, whose state a person consented to drop.  ``tables`` None:
     no sink was asked, for the job goes on from where it is.  ``life`` is set for a job that was
-    never submitted here.  ``passed_over`` are damaged checkpoints that a restart met before it
-    found this one, and ``message`` names their damage.
+    never submitted here, as is ``place``, the root.  ``passed_over`` are damaged checkpoints that a
+    restart met before it found this one, and ``message`` names their damage.
     """
 
     at_ms: int
@@ -223,11 +224,21 @@ class JobRestored:
     is_latest: bool = False  # The newest was chosen: refused if another completed meanwhile.
     tables: TableDecision | None = None
     life: str = ""
+    place: str = ""
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
     cause: str = ""  # Who asked for it; nobody is to be served twice.
     passed_over: tuple[CheckpointId, ...] = ()
     message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootAdopted:
+    """A person says that the job is at *place* now, and that nothing of it runs elsewhere."""
+
+    at_ms: int
+    generation: Generation
+    place: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +314,7 @@ Event: TypeAlias = (
     | JobSubmitted
     | JobFailed
     | JobRestored
+    | RootAdopted
     | HooksRestored
     | TablesRecovered
     | JobStopped

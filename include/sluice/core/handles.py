@@ -1,7 +1,7 @@
 """References to immutable files of rows: an ack names them, and a checkpoint keeps them.
 
 A handle never changes and never points at a mutable object; a file that no handle of a retained
-checkpoint names is garbage.  Keys are relative to the root, so a root can be copied elsewhere.
+checkpoint names is garbage.  Keys are relative to the root, so a copy of it can be read.
 ``damaged_files`` compares what handles record with what is in the bucket.
 """
 

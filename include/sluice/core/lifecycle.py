@@ -23,6 +23,7 @@ from sluice.core.events import (
     JobStopped,
     JobSubmitted,
     JournalRepaired,
+    RootAdopted,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -60,6 +61,7 @@ def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
     fresh = CoordinatorState(
         status=JobStatus.RUNNING,
         life=event.life,
+        place=event.place,
         earlier_lives=lives[-REMEMBERED_LIVES:],
         generation=event.generation,
         configuration=event.configuration,
@@ -102,6 +104,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         aborted.state,
         status=JobStatus.RUNNING,
         life=state.life or event.life,
+        place=state.place if state.life else event.place,
         generation=event.generation,
         ids=known.at_least((checkpoint_id or 0) + 1),
         base=checkpoint_id,
@@ -170,6 +173,16 @@ def _restored(state: CoordinatorState, event: JobRestored) -> RestoredCheckpoint
         is_savepoint=is_savepoint,
         origin=event.origin,
     )
+
+
+def on_adopted(state: CoordinatorState, event: RootAdopted) -> Transition:
+    """The next generation, at another place: what is pending belongs to the one before."""
+    if not state.life:
+        return refused(state)
+    because = f"the job's root is {event.place} now"
+    aborted = _abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION, because)
+    adopted = replace(aborted.state, generation=event.generation, place=event.place)
+    return replace(aborted, state=adopted)
 
 
 def on_tables_recovered(state: CoordinatorState, event: TablesRecovered) -> Transition:

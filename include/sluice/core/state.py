@@ -86,7 +86,8 @@ class CoordinatorState:
     and whose files may still be there, all old to new.  ``pending`` is a chain: each continues the
     one before it, the first one ``base``.  ``restart_at_ms`` is set while the job is RESTARTING.
 
-    ``life`` is drawn when the job is submitted; ``earlier_lives`` had the same journal.  ``tables``
+    ``life`` is drawn when the job is submitted; ``earlier_lives`` had the same journal.  ``place``
+    is the root in which it was: the journal of a copy of that root names another one.  ``tables``
     is per sink the version that the job continues, as a restore has decided it; None: the version
     that the base pins.  A ``table_recovery`` is owed, across generations and lives, until every
     sink has carried the decision out.  ``is_repaired``: entries of the journal were lost, and with
@@ -95,6 +96,7 @@ class CoordinatorState:
 
     status: JobStatus = JobStatus.CREATED
     life: str = ""
+    place: str = ""
     earlier_lives: tuple[str, ...] = ()
     generation: Generation = NO_GENERATION
     ids: CheckpointIdCounter = field(default_factory=CheckpointIdCounter)

@@ -25,7 +25,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import ProtocolViolation, RestoreError
+from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.protocol.keys import PipelinePaths, is_key
 from sluice.protocol.records import decode_metadata, decode_plan
 from sluice.store.checkpoints import AnswerStore
@@ -172,6 +172,20 @@ def verify_store(job: Job) -> None:
     """Refuse a store that ignores conditions, before anything is built on it."""
     token = uuid.uuid4().hex
     verify_conditional_writes(open_store(job.location), job.paths.probe(token), token.encode())
+
+
+def require_at_home(job: Job, state: CoordinatorState) -> None:
+    """Raises ConfigurationError in a copy of the job's root, which may be read, and no more.
+
+    The original may still run.  Both would publish to the same tables, as the same life of the job.
+    """
+    if state.place not in ("", job.location.name):
+        uid = job.pipeline.uid
+        raise ConfigurationError(
+            f"{job.store.root} is a copy: the journal of job {uid!r} in it is that of "
+            f"{state.place}; restore a checkpoint of it into a root of its own, or, if nothing of "
+            f"the job runs at {state.place} any more, run 'sluice adopt {uid}'"
+        )
 
 
 def never_submitted_message(job: Job) -> str:

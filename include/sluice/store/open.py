@@ -97,6 +97,15 @@ class StoreLocation:
             case _MemoryRoot(name, prefix):
                 return ("memory://" + name, *filter(None, prefix.split("/")))
 
+    @property
+    def name(self) -> str:
+        """The ``place`` as one text, by which a journal says where it is.
+
+        Without the endpoint: a server has another address from within its own network.
+        """
+        first, *parts = self.place
+        return "/".join((first.rstrip("/"), *parts))
+
     def __post_init__(self) -> None:
         _parse(self.root)
         if self.endpoint_url is not None and not re.match(r"https?://[^/]", self.endpoint_url):

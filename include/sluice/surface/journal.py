@@ -31,6 +31,7 @@ from sluice.core.events import (
     JobStopped,
     JournalRepaired,
     RequestWithdrawn,
+    RootAdopted,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -270,6 +271,8 @@ def _message_of(event: Event) -> str | None:
             return event.message or None
         case AlignmentTimedOut():
             return f"overtaken: {', '.join(event.stages)}"
+        case RootAdopted():
+            return f"the root is {event.place} now"
         case AttemptStarted():
             return f"stage {event.stage} runs again, attempt {event.attempt}"
         case _:

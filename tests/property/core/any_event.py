@@ -37,6 +37,7 @@ from sluice.core.events import (
     JobSubmitted,
     JournalRepaired,
     RequestWithdrawn,
+    RootAdopted,
     SavepointsReleased,
     SnapshotsDiscarded,
     TablesRecovered,
@@ -189,6 +190,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(
         CheckpointCompleted,
         **about_a_checkpoint,
+        attempts=st.sampled_from([dict.fromkeys(STAGES, 1), {}, {STAGES[0]: 2, STAGES[1]: 2}]),
         checkpointed_bytes=st.just(1),
         full_bytes=st.just(1),
     ),
@@ -214,6 +216,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     ),
     st.builds(JobFailed, generation=generations, at_ms=times, message=st.just("no")),
     restores(),
+    st.builds(RootAdopted, at_ms=times, generation=generations, place=st.just("copy")),
     st.builds(HooksRestored, generation=generations),
     st.builds(TablesRecovered, generation=generations),
     st.builds(CheckpointingChanged, at_ms=times, generation=generations, timing=timings),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sluice.core.answers import Ack, Decline, StageAnswer, TaskFailure
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
-from sluice.core.events import AcksReceived, Event, JournalRepaired
+from sluice.core.events import AcksReceived, Event, JournalRepaired, RootAdopted
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import Slice, SnapshotOrigin, SourceCut
@@ -116,6 +116,7 @@ EVENTS: list[Event] = [
         ),
     ),
     hooks_restored(),
+    RootAdopted(at_ms=1, generation=Generation(2), place="s3://bucket/copy"),
     tables_recovered(),
     stopped(JobStatus.SUSPENDED),
     JournalRepaired(
