@@ -7,6 +7,7 @@ rows are mapped by field, or refused with the fix.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,18 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    CommitStateUnknownException,
+    ForbiddenError,
+    ServiceUnavailableError,
+    UnauthorizedError,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.types import IntegerType, LongType, StringType
+from requests import RequestException
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
@@ -25,7 +34,7 @@ from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, proper
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.declaration.places import DELETED
-from sluice.errors import ConfigurationError, FencedError, TableMismatch
+from sluice.errors import ConfigurationError, FencedError, StoreUnavailable, TableMismatch
 from sluice.protocol.records import checksum
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET
@@ -325,25 +334,109 @@ def test_a_restore_in_the_middle_of_a_commit_fences_it(
     assert seen(case) == rows(1)
 
 
-@pytest.mark.parametrize("has_landed", [False, True])
-def test_a_commit_whose_answer_was_lost_is_found_again(
-    case: SinkCase, monkeypatch: pytest.MonkeyPatch, has_landed: bool
+ANSWERS = (
+    CommitFailedException("the requirement failed: a gateway has sent the request twice"),
+    CommitStateUnknownException("the line went dead"),
+    UnauthorizedError("the token has expired"),
+    AuthorizationExpiredError("the token has expired"),
+    ForbiddenError("this key may only read"),
+    ServiceUnavailableError("come back later"),
+    RequestException("the line went dead"),
+    ValueError("half an answer"),
+)
+
+
+def answer(
+    patch: pytest.MonkeyPatch,
+    error: Exception,
+    *,
+    has_landed: bool,
+    can_be_asked: bool = True,
+    first: Callable[[], object] = lambda: None,
 ) -> None:
-    publish(case.open(), 1, None, rows(1))
-    commit = SqlCatalog.commit_table
-    lost = iter([True])
+    """The catalog's next commit ends with *error*, and is done before if it *has_landed*."""
+    commit, load = SqlCatalog.commit_table, SqlCatalog.load_table
+    answers = iter([error])
+    refusals = iter([] if can_be_asked else [error])
 
-    def lose_the_answer(*arguments: Any) -> Any:
-        if next(lost, False):
-            if has_landed:
-                commit(*arguments)
-            raise CommitStateUnknownException("the line went dead")
-        return commit(*arguments)
+    def commit_table(*arguments: Any) -> Any:
+        if (lost := next(answers, None)) is None:
+            return commit(*arguments)
+        if has_landed:
+            commit(*arguments)
+        patch.setattr(SqlCatalog, "load_table", load_table)
+        raise lost
 
-    monkeypatch.setattr(SqlCatalog, "commit_table", lose_the_answer)
-    publish(case.open(), 2, 1, rows(2))
+    def load_table(*arguments: Any) -> Any:
+        if (lost := next(refusals, None)) is not None:
+            raise lost
+        return load(*arguments)
 
-    assert seen(case) == rows(1, 2)
+    patch.setattr(SqlCatalog, "commit_table", commit_table)
+
+
+def left_of_rewrites(folder: Path) -> set[str]:
+    return {one.file for one in a_sink(folder).unpublished().staged if "rewrite" in one.file}
+
+
+@pytest.mark.parametrize(
+    ("error", "can_be_asked"),
+    [*((error, True) for error in ANSWERS), (ANSWERS[0], False), (ANSWERS[2], False)],
+    ids=lambda given: {True: "asked", False: "silent"}.get(given, type(given).__name__),
+)
+@KEYS
+def test_a_commit_that_arrived_is_found_whatever_was_answered(
+    key: tuple[str, ...],
+    can_be_asked: bool,
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of it is deleted: manifests, lists and files are what every reader needs."""
+    case = case_in(tmp_path, *key, create=True)
+    publish(case.open(), 1, None, rows(1, 2))
+    staged = staged_rows(case.open(), 2, 3) if not key else staged_rows(case.open(), 2, 2, 3)
+    answer(monkeypatch, error, has_landed=True, can_be_asked=can_be_asked)
+
+    for _ in range(2):  # Where the table does not answer either, the task is tried again.
+        with suppress(ConfigurationError, StoreUnavailable, ValueError):
+            case.open().commit(JOB, 2, 1, [staged])
+    publish(case.open(), 3, 2, rows(4))
+
+    assert seen(case) == rows(1, 2, 3, 4)
+    ids = [one.summary for one in loaded(tmp_path).snapshots() if one.summary]
+    assert [one.additional_properties["sluice.checkpoint-id"] for one in ids] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("error", ANSWERS, ids=lambda error: type(error).__name__)
+def test_only_what_the_table_certainly_lacks_is_withdrawn(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that was refused for another one cannot arrive any more; others may."""
+    case = case_in(tmp_path, "id", create=True)
+    publish(case.open(), 1, None, rows(1, 2))
+    staged = staged_rows(case.open(), 2, 2, 3)
+    answer(monkeypatch, error, has_landed=False)
+
+    for _ in range(2):
+        with suppress(ConfigurationError, StoreUnavailable, ValueError):
+            case.open().commit(JOB, 2, 1, [staged])
+
+    assert seen(case) == rows(1, 2, 3)
+    assert bool(left_of_rewrites(tmp_path)) == (not isinstance(error, CommitFailedException))
+
+
+@pytest.mark.parametrize("error", ANSWERS, ids=lambda error: type(error).__name__)
+def test_a_restore_that_arrived_is_found_whatever_was_answered(
+    error: Exception, case: SinkCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_in_turn(case, 1, 2)
+    answer(monkeypatch, error, has_landed=True)
+
+    case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
+    publish(case.open(), 3, 1, rows(3), RESTORED)
+
+    assert seen(case) == rows(1, 3)
 
 
 def test_rolling_back_keeps_what_others_wrote_before_and_refuses_what_came_between(

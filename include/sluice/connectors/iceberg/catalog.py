@@ -2,6 +2,10 @@
 
 Catalogs are opened once per process.  Tables are not cached: each call loads the newest metadata,
 as other processes change it.
+
+A catalog's answer is not what became of a commit: a gateway that sends a request twice gets a
+conflict with the commit that it has brought.  So after every answer but a success the table is
+asked whether it has the commit's snapshots, before anybody cleans up (``_asked``).
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ class CatalogTable:
 
         with self.failures():
             try:
-                table = _catalog(self.properties).load_table(self.name)
+                table = _asked(_catalog(self.properties).load_table(self.name))
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
         # Only in this copy: the catalog is sent changes, and this is none.
@@ -141,6 +145,61 @@ class CatalogTable:
             f"the catalog or the files of the Iceberg table {self.name} {what}: "
             + without_secrets(f"{type(error).__name__}: {error}", self.properties)
         )
+
+
+def _asked(table: Table) -> Table:
+    """*table*, whose commits end as the table says afterwards, whatever the catalog answered.
+
+    pyiceberg deletes the manifests of a commit that failed, and the sink its data files, which
+    destroys a table that has them.
+
+        the table has the snapshots          the commit succeeded
+        it has not, and refused the commit   CommitFailedException: whoever wrote files deletes them
+        it has not, for another reason       that error, and ``may_arrive``: files stay
+        it does not answer                   CommitStateUnknownException, and ``may_arrive``
+    """
+    from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import AddSnapshotUpdate, TableRequirement, TableUpdate
+
+    class AskedTable(Table):
+        may_arrive = False
+
+        def _do_commit(
+            self, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...]
+        ) -> None:
+            ids = [u.snapshot.snapshot_id for u in updates if isinstance(u, AddSnapshotUpdate)]
+            try:
+                super()._do_commit(updates, requirements)
+            except Exception as error:
+                # Without snapshots it wrote no file, and who changes a schema or a tag looks again.
+                if not ids or not self._has(ids, error):
+                    raise
+                self.may_arrive = False
+
+        def _has(self, ids: Sequence[int], error: Exception) -> bool:
+            """Whether the table has the snapshots *ids*, whose commit ended with *error*."""
+            self.may_arrive = True
+            try:
+                now = self.catalog.load_table(self.name())
+            except Exception as silent:  # noqa: BLE001 - whatever it is: nobody knows then
+                raise CommitStateUnknownException(
+                    f"{type(error).__name__}: {error}; and the table cannot be asked: {silent}"
+                ) from error
+            if any(now.metadata.snapshot_by_id(id_) is None for id_ in ids):
+                self.may_arrive = not isinstance(error, CommitFailedException)
+                return False
+            self.metadata, self.metadata_location = now.metadata, now.metadata_location
+            return True
+
+    return AskedTable(
+        table.name(), table.metadata, table.metadata_location, table.io, table.catalog, table.config
+    )
+
+
+def may_arrive(table: Table) -> bool:
+    """Whether a commit of *table* failed, and may be in the table later; see ``_asked``."""
+    return bool(getattr(table, "may_arrive", False))
 
 
 def pauses() -> Iterator[None]:

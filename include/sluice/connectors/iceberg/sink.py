@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sluice.connectors import staged_sink
-from sluice.connectors.iceberg.catalog import CatalogTable, pauses
+from sluice.connectors.iceberg.catalog import CatalogTable, may_arrive, pauses
 from sluice.connectors.iceberg.data_files import (
     DELETES,
     REWRITE,
@@ -381,7 +381,12 @@ class Publication:
             transaction.set_properties({property_of(self.lineage.identity): encoded_property(note)})
 
     def withdraw(self) -> None:
-        """Delete the files that were written for a commit that failed."""
+        """Delete the files that were written for a commit that failed, if it certainly did.
+
+        The others are garbage if it never arrives; ``unpublished`` lists them.
+        """
+        if may_arrive(self.lineage.table):
+            return
         for location in self._written:
             self.lineage.table.io.delete(location)
 
