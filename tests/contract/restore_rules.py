@@ -6,6 +6,7 @@ A sink goes back by its next commit, on request, or never (``RollBack``); the ru
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,8 @@ from tests.contract.sink_case import (
     JOB,
     RESTORED,
     RESTORED_AGAIN,
+    SCHEMA,
+    Row,
     SinkCase,
     publish,
     rows,
@@ -236,6 +239,45 @@ def a_second_life_goes_on_behind_the_first_ones_rows_when_that_is_accepted(case:
         case.open().commit(JOB, 3, 2, [late])
     starts_anew = case.open().rolls_back is RollBack.BY_NEXT_COMMIT
     assert seen(case) == (rows(4) if starts_anew else rows(1, 2, 4))
+
+
+def check_and_publish(
+    sink: Sink, checkpoint_id: int, parent: int, added: list[Row], writer: Writer
+) -> None:
+    """As a coordinator does it: a table is asked before the checkpoint is completed."""
+    staged = staged_rows(sink, checkpoint_id, *(row["id"] for row in added))
+    sink.check(parent, SCHEMA, [staged])
+    sink.commit(writer, checkpoint_id, parent, [staged])
+
+
+def a_table_has_one_writer_whichever_root_its_job_is_in(case: SinkCase, other: SinkCase) -> None:
+    """*other* is the same table: the job's root was copied, or its savepoint restored elsewhere."""
+    publish_in_turn(case, 1, 2, 3)
+    comparison = other.open().compare(JOB.life, 2)
+    assert (comparison.ahead, comparison.other_life) == ((3,), JOB.life)
+    assert comparison.other_sink not in ("", case.open().compare(JOB.life, 2).other_sink)
+
+    for writer in (JOB, RESTORED, ANEW):
+        with pytest.raises(TableMismatch, match="belongs to life 'first-life' of a job at "):
+            check_and_publish(other.open(), 4, 3, rows(9), writer)
+        with pytest.raises(TableMismatch, match="belongs to life 'first-life' of a job at "):
+            other.open().recover(writer, Recovery(version=3, through=3))
+    assert seen(case) == rows(1, 2, 3)
+    taken = Recovery(version=3, through=3, accepts=True, replaces=(JOB.life,))
+    for _ in range(2):
+        other.open().recover(RESTORED, taken)
+    publish(other.open(), 4, 3, rows(4), RESTORED)
+
+    with pytest.raises(TableMismatch, match="belongs to life 'first-life' of a job at "):
+        publish(case.open(), 5, 3, rows(5))  # The first goes on, and was not told.
+    with pytest.raises(TableMismatch, match="belongs to life 'first-life' of a job at "):
+        case.open().recover(RESTORED, Recovery(version=3, through=5, roll_back=True))
+    assert seen(case) == rows(1, 2, 3, 4)
+    case.open().recover(RESTORED, replace(taken, version=4, through=5))
+    publish(case.open(), 6, 4, rows(6), RESTORED)
+    with pytest.raises(TableMismatch, match="belongs to life 'first-life' of a job at "):
+        publish(other.open(), 7, 4, rows(7), RESTORED)
+    assert seen(case) == rows(1, 2, 3, 4, 6)
 
 
 def publish_in_turn(case: SinkCase, *ids: int) -> None:

@@ -11,6 +11,7 @@ store that no manifest names are found, and deleted on request.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,14 +21,16 @@ import pyarrow as pa
 import pytest
 
 from harness.counting_store import CountingStore
+from sluice.connectors.files_table.declared import FilesTable
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Writer
-from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
 from sluice.protocol.records import checksum
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import Listed, ObjectStore
 from sluice.store.open import StoreLocation, open_store
+from tests.contract.restore_rules import a_table_has_one_writer_whichever_root_its_job_is_in
 from tests.contract.sink_case import JOB, RESTORED, Row, SinkCase
 from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES
 
@@ -279,6 +282,35 @@ def test_appended(location: StoreLocation, form: Form, rule: Callable[[SinkCase]
 @pytest.mark.parametrize("rule", UPSERT_RULES, ids=lambda rule: rule.__name__)
 def test_upserted(location: StoreLocation, form: Form, rule: Callable[[SinkCase], None]) -> None:
     rule(case_at(location, form, "id"))
+
+
+def test_a_table_has_one_writer() -> None:
+    spec = FilesTable(f"memory://{secrets.token_hex(6)}")
+
+    def at(root: str) -> SinkCase:
+        place = StoreLocation(root=f"memory://{root}/shop/tables/alerts")
+
+        def read() -> list[Row]:
+            found: list[Row] = spec.open("alerts", {}, place).read().to_pylist()
+            return found
+
+        return SinkCase(lambda: spec.open("alerts", {}, place), read)
+
+    a_table_has_one_writer_whichever_root_its_job_is_in(at("jobs"), at("copy"))
+
+
+def test_a_table_that_somebody_emptied_is_told_before_a_commit_and_refused() -> None:
+    store = InMemoryStore()
+    table = ManifestTable("alerts", store)
+    for parent, checkpoint_id in ((None, 1), (1, 2)):
+        check_and_publish(table, checkpoint_id, parent, rows(("a", checkpoint_id)))
+    store.delete([listed.key for listed in store.list("")])
+
+    assert table.compare(JOB.life, 2).lacks
+    with pytest.raises(TableMismatch, match="does not show checkpoint 2, which the job continues"):
+        table.check(2, rows(("a", 3)).schema, ())
+    with pytest.raises(TableMismatch, match="continues checkpoint 2, which the table does not"):
+        table.commit(JOB, 3, 2, [stage(table, 3, rows(("a", 3)))])
 
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -30,15 +30,24 @@ from requests import RequestException
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
-from sluice.connectors.iceberg.sink import IcebergSink, encoded_property, property_of, timeline_in
+from sluice.connectors.iceberg.sink import CHECKPOINT, BranchLineage, IcebergSink, property_of
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.declaration.places import DELETED
-from sluice.errors import ConfigurationError, FencedError, StoreUnavailable, TableMismatch
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    ProtocolViolation,
+    StoreUnavailable,
+    TableMismatch,
+)
 from sluice.protocol.records import checksum
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET
-from tests.contract.restore_rules import publish_in_turn
+from tests.contract.restore_rules import (
+    a_table_has_one_writer_whichever_root_its_job_is_in,
+    publish_in_turn,
+)
 from tests.contract.sink_case import (
     ANEW,
     JOB,
@@ -496,10 +505,9 @@ def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(
     publish_in_turn(case, 1, 3, 5, 7)
     sink = case.open()
     assert isinstance(sink, IcebergSink)
-    table = loaded(tmp_path)
-    short = timeline_in(table.properties, sink.identity).shortened(2)
-    with table.transaction() as transaction:
-        transaction.set_properties({property_of(sink.identity): encoded_property(short)})
+    lineage = BranchLineage(loaded(tmp_path), "main", sink.identity)
+    with lineage.table.transaction() as transaction:
+        lineage.write_note(transaction, lineage.timeline().shortened(2))
 
     for version in (None, 1, 3):
         choice = Recovery(version=version, through=7, roll_back=True, accepts=True)
@@ -509,17 +517,114 @@ def test_a_table_is_not_rolled_back_behind_what_its_note_remembers(
     assert seen(case) == rows(1, 3, 5)
 
 
-def test_two_sinks_share_a_table_and_do_not_mix_their_checkpoints(
+def test_a_table_has_one_writer(case: SinkCase, tmp_path: Path) -> None:
+    def other() -> IcebergSink:
+        return a_sink(tmp_path, create=True, root="s3://jobs/copy/shop/tables/sales")
+
+    elsewhere = SinkCase(other, case.read)
+    a_table_has_one_writer_whichever_root_its_job_is_in(case, elsewhere)
+
+
+def rolled_back(folder: Path, checkpoint_id: int = 1) -> None:
+    """As Spark does it: CALL rollback_to_snapshot."""
+    table = loaded(folder)
+    (found,) = (
+        one.snapshot_id
+        for one in table.snapshots()
+        if one.summary and one.summary.additional_properties.get(CHECKPOINT) == str(checkpoint_id)
+    )
+    table.manage_snapshots().set_current_snapshot(snapshot_id=found).commit()
+
+
+def replaced_by(folder: Path, *ids: int) -> None:
+    """CREATE OR REPLACE TABLE leaves the properties, and the branch begins anew."""
+    loaded(folder).manage_snapshots().remove_branch("main").commit()
+    if ids:
+        append_by_hand(folder, *ids)
+
+
+CHANGES = {
+    "rolled back": (rolled_back, (1,)),
+    "emptied": (replaced_by, ()),
+    "replaced": (lambda folder: replaced_by(folder, 101), ()),
+}
+
+
+@pytest.mark.parametrize(("change", "left"), CHANGES.values(), ids=CHANGES)
+def test_a_branch_that_somebody_put_back_is_told_before_a_commit_and_refused(
+    change: Callable[[Path], None], left: tuple[int, ...], case: SinkCase, tmp_path: Path
+) -> None:
+    """The table's properties stay, and the note among them."""
+    publish_in_turn(case, 1, 2, 3)
+    change(tmp_path)
+    before = seen(case)
+
+    assert case.open().compare(JOB.life, 3).lacks
+    assert case.open().compare(JOB.life, None) == TimelineComparison(ahead=left, newest=3)
+    with pytest.raises(TableMismatch, match="does not show checkpoint 3, which the job continues"):
+        case.open().check(3, SCHEMA, [staged_rows(case.open(), 4, 4)])
+    with pytest.raises(TableMismatch, match="continues checkpoint 3, which the table does not"):
+        publish(case.open(), 4, 3, rows(4))
+    with pytest.raises(TableMismatch, match="does not show checkpoint 3"):
+        case.open().recover(RESTORED, Recovery(version=3, through=4))
+    assert seen(case) == before
+    case.open().recover(RESTORED, Recovery(version=max(left, default=None), through=4))
+    publish(case.open(), 5, max(left, default=None), rows(5), RESTORED)
+    publish(case.open(), 6, 5, rows(6), RESTORED)
+    assert seen(case) == sorted([*before, *rows(5, 6)], key=lambda row: row["id"])
+
+
+def test_a_commit_that_was_rolled_back_while_it_is_owed_is_published_again(
     case: SinkCase, tmp_path: Path
 ) -> None:
     publish(case.open(), 1, None, rows(1))
-    other = a_sink(tmp_path, root="s3://jobs/other/shop/tables/sales")
+    owed = staged_rows(case.open(), 2, 2)
+    case.open().commit(JOB, 2, 1, [owed])
+    rolled_back(tmp_path)
 
-    publish(other, 1, None, rows(2))
+    case.open().commit(JOB, 2, 1, [owed])
 
     assert seen(case) == rows(1, 2)
-    with pytest.raises(ConfigurationError, match="other writers' snapshots would be lost"):
-        case.open().recover(RESTORED, Recovery(version=None, through=1, roll_back=True))
+
+
+def test_maintenance_by_others_leaves_the_time_line(case: SinkCase, tmp_path: Path) -> None:
+    """Whatever it expires: of a branch whose history is gone the note is believed."""
+    publish_in_turn(case, 1, 2)
+    for id_ in (101, 102):
+        append_by_hand(tmp_path, id_)
+        expire_all_but_the_head(tmp_path)
+
+    publish(case.open(), 3, 2, rows(3))
+
+    assert seen(case) == rows(1, 2, 3, 101, 102)
+
+
+@pytest.mark.parametrize("is_at_the_head", [True, False])
+def test_a_sink_that_is_declared_for_another_branch_is_not_published_over_a_hole(
+    is_at_the_head: bool, case: SinkCase, tmp_path: Path
+) -> None:
+    publish_in_turn(case, 1, 2)
+    first, second = (one.snapshot_id for one in loaded(tmp_path).snapshots())
+    at = second if is_at_the_head else first
+    loaded(tmp_path).manage_snapshots().create_branch(at, "audit").commit()
+    spec = IcebergTable(TABLE, properties(tmp_path), branch="audit")
+    sink = spec.open("sales", {}, StoreLocation(root=ROOT))
+
+    assert sink.compare(JOB.life, 2).lacks
+    with pytest.raises(TableMismatch, match="continues checkpoint 2, which the table does not"):
+        publish(sink, 3, 2, rows(3))
+
+
+def test_the_note_of_an_older_sluice_is_refused_by_name(case: SinkCase, tmp_path: Path) -> None:
+    publish(case.open(), 1, None, rows(1))
+    table = loaded(tmp_path)
+    with table.transaction() as transaction:
+        transaction.remove_properties(property_of("main"))
+        transaction.set_properties({"sluice.shop.sales-1f7a2b90": '{"v":2,"life":"a"}'})
+
+    words = r"property sluice\.shop\.sales-1f7a2b90 of .* is no note .*--accept-tables"
+    with pytest.raises(ProtocolViolation, match=words):
+        case.open().is_published(1)
 
 
 def test_a_restore_before_the_first_row_fences_who_comes_late(case: SinkCase) -> None:

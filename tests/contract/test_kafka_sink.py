@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,17 @@ from sluice.connectors.kafka.messages import (
 )
 from sluice.connectors.kafka.sink import LONGEST_MARK, KafkaTarget
 from sluice.connectors.staged_sink import EpochRows, StagedSink
-from sluice.core.timeline import Recovery
+from sluice.core.timeline import Recovery, Writer
 from sluice.declaration.places import DELETED, RollBack
-from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    ProtocolViolation,
+    StoreUnavailable,
+)
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
+from tests.contract.restore_rules import a_table_has_one_writer_whichever_root_its_job_is_in
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
@@ -132,6 +139,11 @@ def sink_at(kafka: Place, folder: Path, **options: Any) -> StagedSink:
     return spec.open("alerts", {}, StoreLocation(root=f"file://{folder}"))
 
 
+def as_it(sink: StagedSink) -> Writer:
+    """The job as the writer that *sink* names to its target."""
+    return replace(JOB, sink=sink.place)
+
+
 def transactional(kafka: Place, folder: Path, **options: Any) -> SinkCase:
     spec = KafkaTopic(kafka.servers, kafka.create(), **{"key": "id", **options})
     return case_at(spec, kafka.servers, folder)
@@ -160,6 +172,13 @@ def test_appended_without_transactions(
     rule(transactional(any_kafka, tmp_path, transactional=False))
 
 
+def test_a_topic_has_one_writer(kafka: Place, tmp_path: Path) -> None:
+    spec = KafkaTopic(kafka.servers, kafka.create(), key="id")
+    case, other = (case_at(spec, kafka.servers, tmp_path / name) for name in ("jobs", "copy"))
+
+    a_table_has_one_writer_whichever_root_its_job_is_in(case, other)
+
+
 def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
     kafka: Place, tmp_path: Path
 ) -> None:
@@ -177,7 +196,7 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
 
     slow = SlowRows(zombie.files, (staged_rows(zombie, 2, 2),))
     with ThreadPoolExecutor() as threads:
-        sleeping = threads.submit(zombie.target.publish, JOB, 2, 1, slow)
+        sleeping = threads.submit(zombie.target.publish, as_it(zombie), 2, 1, slow)
         assert has_sent.wait(20)
         case.open().recover(RESTORED, Recovery(version=1, through=3))
         publish(case.open(), 4, 1, rows(4), RESTORED)
@@ -196,7 +215,7 @@ def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -
         is_about_to, may_commit = threading.Event(), threading.Event()
         other = open_staged(case)
         epoch = EpochRows(other.files, (staged,))  # By the target, so that the file stays there.
-        first = threading.Thread(target=other.target.publish, args=(JOB, 1, None, epoch))
+        first = threading.Thread(target=other.target.publish, args=(as_it(other), 1, None, epoch))
 
         def wait_at_the_end() -> None:
             is_about_to.set()
@@ -309,7 +328,7 @@ def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None
         first = open_staged(case)
         staged = staged_rows(first, 1, 1, 2)
         broker.offsets_come_late = 3
-        first.target.publish(JOB, 1, None, EpochRows(first.files, (staged,)))
+        first.target.publish(as_it(first), 1, None, EpochRows(first.files, (staged,)))
         assert not case.open().is_published(1)
 
         case.open().commit(JOB, 1, None, [staged])  # The first died before it was recorded.

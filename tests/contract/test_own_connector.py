@@ -27,7 +27,7 @@ import pyarrow as pa
 from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.declaration.places import RollBack
 from sluice.connectors.staged_files import StagedFiles
-from sluice.connectors.staged_sink import StagedSink, decoded_timeline, encoded_timeline
+from sluice.connectors.staged_sink import Note, StagedSink, decoded_note, encoded_note
 from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
 from sluice.declaration.params import Param

@@ -30,7 +30,10 @@ from sluice.core.timeline import Recovery, Timeline, TimelineComparison
 from sluice.declaration.places import RollBack, Sink
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
 from sluice.store.open import StoreLocation
-from tests.contract.restore_rules import publish_in_turn
+from tests.contract.restore_rules import (
+    a_table_has_one_writer_whichever_root_its_job_is_in,
+    publish_in_turn,
+)
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
@@ -135,8 +138,10 @@ def test_coordinators_that_make_ledger_and_table_at_once_do_not_disturb_each_oth
     go = threading.Barrier(6)
 
     def begin(number: int) -> None:
-        sink = sink_of(database, f"{schema}.t{number % 3}", root.below(str(number)), create=True)
-        staged = staged_rows(sink, 1, number)
+        """Six tables are made at once: each by two coordinators of its sink."""
+        name = f"t{number % 3}"
+        sink = sink_of(database, f"{schema}.{name}", root.below(name), create=True)
+        staged = staged_rows(sink, 1, number % 3)
         go.wait()
         sink.commit(JOB, 1, None, [staged])
 
@@ -145,10 +150,10 @@ def test_coordinators_that_make_ledger_and_table_at_once_do_not_disturb_each_oth
 
     for number in range(3):
         found = database.run(f"SELECT id FROM {schema}.t{number} ORDER BY id")
-        assert found == [(number,), (number + 3,)]
+        assert found == [(number,)]
 
 
-def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_write(
+def test_a_roll_back_leaves_rows_of_nobody(
     database: Database, table: str, root: StoreLocation
 ) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
@@ -160,12 +165,6 @@ def test_a_roll_back_leaves_rows_of_nobody_and_refuses_a_table_that_two_sinks_wr
     case.open().recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
 
     assert [row["id"] for row in seen(case)] == [0, 1]
-    other = case_of(database, table, root, checkpoint_column="epoch", ledger_name="another")
-    publish(other.open(), 1, None, rows(8))
-    publish(case.open(), 3, 1, rows(3), RESTORED)
-    with pytest.raises(ConfigurationError, match="cannot be rolled back: 'another' writes it"):
-        case.open().recover(RESTORED_AGAIN, Recovery(version=1, through=3, roll_back=True))
-    assert [row["id"] for row in seen(case)] == [0, 1, 3, 8]
 
 
 def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(case: SinkCase) -> None:
@@ -244,10 +243,11 @@ def test_a_guest_with_the_documented_privileges_can_write(
 ) -> None:
     schema = table.partition(".")[0]
     database.run(f"CREATE TABLE {table} ({COLUMNS}, PRIMARY KEY (id))")
-    publish(sink_of(database, table, root.below("owner")), 1, None, [])  # Makes the ledger.
+    other = f"{schema}.other"
+    publish(sink_of(database, other, root, create=True), 1, None, [])  # Makes the ledger.
     database.run(f"GRANT USAGE ON SCHEMA {schema} TO guest")
     database.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO guest")
-    for name in ("sluice_ledger", "sluice_sinks"):
+    for name in ("sluice_ledger", "sluice_tables"):
         database.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.{name} TO guest")
 
     guest = PostgresTable(database.guest_dsn, table, upsert_key=("id",))
@@ -287,7 +287,7 @@ def test_a_look_at_a_table_that_was_never_written_makes_nothing(
         assert cursor.fetchone() == (None,)
 
 
-def test_sinks_of_one_schema_keep_their_notes_apart(
+def test_tables_of_one_schema_keep_their_notes_apart(
     database: Database, root: StoreLocation
 ) -> None:
     schema = database.new_schema()
@@ -428,7 +428,10 @@ def test_a_table_that_was_made_and_is_gone_is_not_made_anew_over_the_loss(
     with pytest.raises(ConfigurationError, match=r"is gone, and 2 rows of earlier .*; put it back"):
         case.open().check(1, SCHEMA, ())
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    case.open().commit(JOB, 2, 1, [staged])
+    with pytest.raises(TableMismatch, match="continues checkpoint 1, which the table does not"):
+        case.open().commit(JOB, 2, 1, [staged])
+    case.open().recover(RESTORED, Recovery(version=1, through=2, continues=2, accepts=True))
+    case.open().commit(RESTORED, 2, 1, [staged])
 
     assert seen(case) == rows(3)
 
@@ -468,7 +471,7 @@ def test_nested_values_are_in_jsonb_as_postgresql_writes_them(
 
 def back_up(database: Database, schema: str) -> Callable[[], None]:
     """Copy the sink's tables; what it returns puts the copies back."""
-    names = [f"{schema}.{name}" for name in ("orders", "sluice_ledger", "sluice_sinks")]
+    names = [f"{schema}.{name}" for name in ("orders", "sluice_ledger", "sluice_tables")]
     for name in names:
         database.run(f"CREATE TABLE {name}_backup AS TABLE {name}")
 
@@ -517,7 +520,7 @@ def test_a_database_that_was_put_back_is_not_published_to(
 
 
 def test_each_checkpoint_is_a_row_that_says_who_published_it(
-    case: SinkCase, database: Database, table: str
+    case: SinkCase, database: Database, table: str, root: StoreLocation
 ) -> None:
     publish(case.open(), 1, None, rows(1))
     case.open().recover(RESTORED, Recovery(version=1, through=2, continues=2))
@@ -527,13 +530,108 @@ def test_each_checkpoint_is_a_row_that_says_who_published_it(
 
     ledger = f"SELECT checkpoint_id, rows, life, generation FROM {schema}.sluice_ledger ORDER BY 1"
     assert database.run(ledger) == [(1, 1, JOB.life, 1), (2, 2, JOB.life, 2)]
-    sinks = (
-        f"SELECT life, generation, fenced_by, through, continues, past FROM {schema}.sluice_sinks"
+    place = f"{root.root}"
+    tables = (
+        "SELECT table_name, sink, life, generation, fenced_by, through, continues, past"
+        f" FROM {schema}.sluice_tables"
     )
-    assert database.run(sinks) == [(JOB.life, 3, 3, 4, None, [])]
+    assert database.run(tables) == [(table, place, JOB.life, 3, 3, 4, None, [])]
     assert target_of(case.open()).timeline() == Timeline(
-        life=JOB.life, generation=3, fenced_by=3, through=4, published=((1, 2),)
+        life=JOB.life, sink=place, generation=3, fenced_by=3, through=4, published=((1, 2),)
     )
+
+
+def test_a_table_has_one_writer(
+    case: SinkCase, database: Database, table: str, root: StoreLocation
+) -> None:
+    other = case_of(database, table, root.below("copy/shop/tables/orders"))
+    a_table_has_one_writer_whichever_root_its_job_is_in(case, other)
+
+
+def test_a_sink_that_is_declared_for_another_table_is_not_published_over_a_hole(
+    case: SinkCase, database: Database, table: str, root: StoreLocation
+) -> None:
+    """Neither to one that nobody wrote, nor to that of another sink, which has equal ids."""
+    schema = table.partition(".")[0]
+    database.run(f"CREATE TABLE {schema}.new ({COLUMNS})")
+    theirs = case_of(database, f"{schema}.theirs", root.below("theirs"), create=True)
+    publish_in_turn(case, 1, 2, 3)
+    publish_in_turn(theirs, 1, 2, 3, 4)
+
+    for name, words in (
+        ("new", "continues checkpoint 3, which the table does not show"),
+        ("theirs", "belongs to life 'first-life' of a job at .*theirs, not to"),
+    ):
+        moved = case_of(database, f"{schema}.{name}", root)
+        assert moved.open().compare(JOB.life, 3).lacks == (name == "new")
+        with pytest.raises(TableMismatch, match=words):
+            publish(moved.open(), 4, 3, rows(9))
+    with pytest.raises(TableMismatch, match="does not show checkpoint 3, which the job continues"):
+        case_of(database, f"{schema}.new", root).open().check(3, SCHEMA, ())
+    assert row_ids(theirs) == [1, 2, 3, 4]
+    theirs.open().recover(RESTORED, Recovery(version=3, through=4))
+    assert row_ids(case) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("TRUNCATE {table}",),
+        ("DROP TABLE {table}", "CREATE TABLE {table} ({columns})"),
+        ("ALTER TABLE {table} RENAME TO old", "CREATE TABLE {table} (LIKE {schema}.old)"),
+        (
+            "CREATE TABLE {schema}.copy AS TABLE {table}",
+            "DROP TABLE {table}",
+            "ALTER TABLE {schema}.copy RENAME TO {name}",
+        ),
+    ],
+    ids=["truncated", "made anew", "swapped", "a copy"],
+)
+def test_a_table_that_somebody_emptied_or_replaced_is_told_before_a_commit_and_refused(
+    changes: tuple[str, ...], case: SinkCase, database: Database, table: str
+) -> None:
+    publish_in_turn(case, 1, 2, 3)
+    schema, _, name = table.partition(".")
+    for change in changes:
+        database.run(change.format(table=table, schema=schema, name=name, columns=COLUMNS))
+    before = seen(case)
+
+    assert case.open().compare(JOB.life, 3).lacks
+    with pytest.raises(TableMismatch, match="does not show checkpoint 3, which the job continues"):
+        case.open().check(3, SCHEMA, ())
+    with pytest.raises(TableMismatch, match="continues checkpoint 3, which the table does not"):
+        publish(case.open(), 4, 3, rows(4))
+    with pytest.raises(TableMismatch, match="does not show checkpoint 3"):
+        case.open().recover(RESTORED, Recovery(version=3, through=4))
+    assert seen(case) == before
+    case.open().recover(RESTORED, Recovery(version=3, through=4, accepts=True))
+    publish(case.open(), 5, 3, rows(5), RESTORED)
+    publish(case.open(), 6, 5, rows(6), RESTORED)
+    assert seen(case) == [*before, *rows(5, 6)]
+
+
+def test_maintenance_and_a_new_name_leave_the_time_line(
+    case: SinkCase, database: Database, table: str, root: StoreLocation
+) -> None:
+    publish_in_turn(case, 1, 2)
+    with psycopg.connect(database.dsn, autocommit=True) as connection:
+        connection.execute(f"VACUUM FULL {table}".encode())
+    publish(case.open(), 3, 2, rows(3))
+    database.run(f"ALTER TABLE {table} RENAME TO purchases")
+    renamed = case_of(database, f"{table.partition('.')[0]}.purchases", root)
+
+    publish(renamed.open(), 4, 3, rows(4))
+
+    assert row_ids(renamed) == [1, 2, 3, 4]
+
+
+def test_the_notes_of_an_older_sluice_are_refused_by_name(
+    case: SinkCase, database: Database, table: str
+) -> None:
+    database.run(f"CREATE TABLE {table.partition('.')[0]}.sluice_sinks (sink text)")
+
+    with pytest.raises(ProtocolViolation, match=r"sluice_sinks has the notes of an older sluice"):
+        publish(case.open(), 1, None, rows(1))
 
 
 def test_a_long_time_line_is_not_read_whole_to_publish(
@@ -543,8 +641,8 @@ def test_a_long_time_line_is_not_read_whole_to_publish(
     publish(sink_of(database, table, root), 1, None, rows(1))
     target = target_of(sink_of(database, table, root))
     database.run(
-        f"INSERT INTO {table.partition('.')[0]}.sluice_ledger SELECT sink, one, 0, life, 1"
-        f" FROM {table.partition('.')[0]}.sluice_sinks, generate_series(3, 300000, 2) AS one"
+        f"INSERT INTO {table.partition('.')[0]}.sluice_ledger SELECT table_id, one, 0, life, 1"
+        f" FROM {table.partition('.')[0]}.sluice_tables, generate_series(3, 300000, 2) AS one"
     )
 
     with target.server.session(read_only=True) as connection:

@@ -27,7 +27,7 @@ from sluice.connectors.postgres.ledger import Ledger
 from sluice.connectors.postgres.server import Connection, one_row
 from sluice.connectors.staged_sink import StagedSink
 from sluice.core.answers import Committable
-from sluice.core.timeline import Recovery, Timeline
+from sluice.core.timeline import Recovery
 from sluice.errors import FencedError, StoreUnavailable
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
@@ -67,7 +67,7 @@ def impatient(sink: StagedSink, *, hung_after_s: float = 0.3, wait_s: float = 30
 def ledger_of(kind: type[Ledger], sink: StagedSink) -> Ledger:
     """The ledger of *sink* as a derived class."""
     ledger = target_of(sink).ledger
-    return kind(ledger.sink, ledger.table, ledger.hung_after_s, ledger.lock_wait_s)
+    return kind(ledger.table, ledger.hung_after_s, ledger.lock_wait_s)
 
 
 def with_ledger(sink: StagedSink, ledger: Ledger) -> StagedSink:
@@ -203,10 +203,8 @@ def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
     class Hanging(Ledger):
         """Hangs between its note and COMMIT."""
 
-        def note(
-            self, connection: Connection, before: Timeline, after: Timeline, rows: int = 0
-        ) -> None:
-            super().note(connection, before, after, rows)
+        def note(self, connection: Connection, *given: Any, **how: Any) -> None:
+            super().note(connection, *given, **how)
             hang()
 
     def hang_first(given: pa.Table) -> Iterator[memoryview]:
@@ -293,8 +291,8 @@ def test_a_server_killed_in_the_transaction_is_unavailable_and_the_next_try_publ
     staged = staged_rows(case.open(), 1, 1)
     note = Ledger.note
 
-    def note_and_die(self: Ledger, connection: Connection, *given: Any) -> None:
-        note(self, connection, *given)
+    def note_and_die(self: Ledger, connection: Connection, *given: Any, **how: Any) -> None:
+        note(self, connection, *given, **how)
         database.run("SELECT pg_terminate_backend(%s)", connection.info.backend_pid)
 
     monkeypatch.setattr(Ledger, "note", note_and_die)
@@ -316,10 +314,8 @@ def test_a_commit_survives_a_crash_of_a_server_that_does_not_flush(
     shown: list[str] = []
 
     class Asking(Ledger):
-        def note(
-            self, connection: Connection, before: Timeline, after: Timeline, rows: int = 0
-        ) -> None:
-            super().note(connection, before, after, rows)
+        def note(self, connection: Connection, *given: Any, **how: Any) -> None:
+            super().note(connection, *given, **how)
             shown.append(one_row(connection, "SHOW synchronous_commit")[0])
 
     publish(with_ledger(sink, ledger_of(Asking, sink)), 1, None, rows(1))

@@ -19,6 +19,7 @@ from sluice.errors import FencedError, RestoreError, SluiceError, TableMismatch
 from tests.simulation.broken import Broken
 from tests.simulation.damage import LONG_MS, meets_the_damage
 from tests.simulation.noted import Place
+from tests.simulation.people import COPY
 from tests.simulation.readers import Seen
 from tests.simulation.spark_jobs import run_stages
 from tests.simulation.world import World
@@ -97,7 +98,8 @@ def _accepts(world: World) -> None:
     Only rows that went away explain that, by a roll back or with a database that was put back, and
     rows of an earlier life that came when the job had looked already.
     """
-    is_foreign = world.place.timeline.life not in ("", world.head.life)
+    line = world.place.timeline
+    is_foreign = line.life not in ("", world.head.life) or line.sink == COPY
     if not (world.readers.has_lost_rows or is_foreign):
         raise  # noqa: PLE0704 - the caller has caught it
     try:
@@ -105,7 +107,7 @@ def _accepts(world: World) -> None:
     except RestoreError:  # Its ids may be those of the other life: give the job a table of its own.
         if not is_foreign:
             raise
-        world.place = Place()
+        world.place, world.other = Place(), None
         world.readers.was_put_back(Seen())
         restore(world.job, Latest(), RestoreOptions(accept_tables=True))
 

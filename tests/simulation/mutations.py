@@ -66,7 +66,7 @@ from sluice.core.requests import Admission, Examination, examine
 from sluice.core.restoring import Choice, Observed, Stop, choose
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableComparison
-from sluice.core.timeline import Recovery, Timeline, Writer
+from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.checkpointing import milliseconds
 from sluice.declaration.places import Sink
 from sluice.errors import NotYetAcknowledged
@@ -83,6 +83,7 @@ from sluice.protocol.records import JournalEntry, encode_answer, encode_entry
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Head, Journal
 from sluice.store.object_store import Created, CreateResult, ObjectStore
+from tests.simulation.noted import Place, pointed_elsewhere
 from tests.simulation.play import (
     Failure,
     Plant,
@@ -971,6 +972,34 @@ def publish_beside_what_was_rolled_back(patch: pytest.MonkeyPatch) -> None:
         return publishing(self, replace(writer, recovered_by=0), checkpoint_id, parent)
 
     patch.setattr(Timeline, "publishing", unaware)
+
+
+@mutation(11)
+def compare_the_life_alone(patch: pytest.MonkeyPatch) -> None:
+    """A copy of the root has the job's life, and is taken for the job itself."""
+    compare = Timeline.compare
+
+    def alone(self: Timeline, life: str, version: int | None, _: str = "") -> TimelineComparison:
+        return compare(self, life, version, self.sink)
+
+    patch.setattr(Timeline, "_is_of", lambda self, writer: self.life == writer.life)
+    patch.setattr(Timeline, "compare", alone)
+
+
+@mutation(11)
+def believe_the_note_of_a_table_that_was_put_back(patch: pytest.MonkeyPatch) -> None:
+    """Whoever rolls a branch back leaves its properties, and nobody looks into its history."""
+    patch.setattr(Timeline, "showing", lambda self, _: self)
+
+
+@mutation(11)
+def know_a_table_by_the_name_of_its_sink(patch: pytest.MonkeyPatch) -> None:
+    """A sink that is declared for another table finds its own note there."""
+
+    def with_the_note(here: Place, elsewhere: Place) -> tuple[Place, Place]:
+        return here.noting(here.timeline, elsewhere.rows), here
+
+    replace_everywhere(patch, pointed_elsewhere, with_the_note)
 
 
 @mutation(0)

@@ -3,6 +3,9 @@
 As strict as one: what it lacks it cannot bring back, and who comes late is refused.  Its network is
 as bad as the bucket's: a transaction may be lost, be done without an answer, or be done later, when
 its sender was left behind long ago.  ``Readers`` sees every change at the moment it becomes true.
+
+People change it, too: they put it back behind its note, another job takes it over, and the sink is
+declared for another table (``people``).
 """
 
 from __future__ import annotations
@@ -36,10 +39,28 @@ PLAYING: dict[int, World] = {}  # The world that plays, at 0.
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``rows`` are by the checkpoint that published them; a change makes another one."""
+    """``rows`` are by the checkpoint that published them; a change makes another one.
+
+    ``timeline`` is the note as it was written; ``shown`` is what it is worth beside the rows.
+    """
 
     timeline: Timeline = field(default_factory=Timeline)
     rows: Mapping[int, tuple[Row, ...]] = field(default_factory=dict[int, tuple[Row, ...]])
+
+    @property
+    def shown(self) -> Timeline:
+        if {*self.timeline.after(None)} <= self.rows.keys():
+            return self.timeline
+        return self.timeline.showing(self.rows)
+
+    def noting(self, timeline: Timeline, rows: Mapping[int, tuple[Row, ...]]) -> Place:
+        """The place after a transaction; what a person accepted as missing is there, and empty."""
+        return Place(timeline, {**dict.fromkeys(timeline.after(None), ()), **rows})
+
+
+def pointed_elsewhere(here: Place, elsewhere: Place) -> tuple[Place, Place]:
+    """The table that a sink finds when it is declared for another one, and that which it left."""
+    return elsewhere, here
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +101,20 @@ class NotedTarget:
 
         def transaction() -> None:
             place = self.world.place
-            after = place.timeline.publishing(writer, checkpoint_id, parent)
+            after = place.shown.publishing(writer, checkpoint_id, parent)
             if after is None:
                 return  # It shows the rows, and does not ask for them.
             if damage:
                 raise damage[0]
             self._backs_up()
             self.world.readers.published(writer, checkpoint_id, parent, tuple(said))
-            self.world.place = Place(after, {**place.rows, checkpoint_id: tuple(said)})
+            self.world.place = place.noting(after, {**place.rows, checkpoint_id: tuple(said)})
 
         self._write("publish", transaction)
 
     def timeline(self) -> Timeline:
         self._read("timeline")
-        return self.world.place.timeline
+        return self.world.place.shown
 
     def is_empty(self) -> bool:
         self._read("is_empty")
@@ -102,14 +123,14 @@ class NotedTarget:
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         def transaction() -> None:
             place = self.world.place
-            after = place.timeline.recovered(writer, recovery)
+            after = place.shown.recovered(writer, recovery)
             if after is None:
                 return
             self._backs_up()
-            doomed = {*place.timeline.after(recovery.version)} if recovery.roll_back else set()
+            doomed = {*place.shown.after(recovery.version)} if recovery.roll_back else set()
             self.world.readers.recovered(writer, recovery, doomed)
             rows = {one: said for one, said in place.rows.items() if one not in doomed}
-            self.world.place = Place(after, rows)
+            self.world.place = place.noting(after, rows)
 
         if self.world.sleeps_in_recover and self.world.has_faults:
             self.world.sleeps_in_recover = False

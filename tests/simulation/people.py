@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from sluice.coordinator.failure import abort_checkpoint
 from sluice.coordinator.requests import UserRequest, request_checkpoint
 from sluice.coordinator.restore import restore, savepoint_target
@@ -9,9 +12,14 @@ from sluice.coordinator.submission import TableConsent, configure, submit
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
+from sluice.core.timeline import Recovery, Writer
+from sluice.errors import FencedError, TableMismatch
 from tests.simulation.acts import act
+from tests.simulation.noted import pointed_elsewhere
 from tests.simulation.timing import ABORTS
 from tests.simulation.world import World
+
+COPY = "memory://copy/auctions/tables/noted"  # Where the sink of another job is.
 
 
 @act(weight=lambda world: 8 if world.head.generation == NO_GENERATION else 0.5)
@@ -105,6 +113,68 @@ def puts_the_place_back(world: World) -> str:
     world.readers.was_put_back(seen)
     world.at_the_place.clear()
     return f"by {ago} changes to {world.place.timeline.published}"
+
+
+def _is_disturbed(weight: float) -> Callable[[World], float]:
+    """*weight* where other people have to do with the place, and nobody is at it now."""
+    return lambda world: weight if world.settings.is_disturbed and world.frame is None else 0
+
+
+@act(weight=_is_disturbed(0.4))
+def cuts_the_place(world: World) -> str:
+    """Somebody takes the newest rows away, and leaves the note: a branch that is rolled back."""
+    ids = sorted(world.place.rows)
+    kept = ids[: -world.random.choice([1, 1, 2])]
+    if not ids:
+        return "nothing is there"
+    world.place = replace(world.place, rows={one: world.place.rows[one] for one in kept})
+    world.readers.was_cut(kept)
+    return f"to {kept} of {ids}"
+
+
+@act(weight=_is_disturbed(0.3))
+def points_the_sink_elsewhere(world: World) -> str:
+    """The sink is declared for another table, or for the first one again."""
+    (place, seen), left = world.elsewhere, world.readers.seen
+    world.place, behind = pointed_elsewhere(world.place, place)
+    world.elsewhere = (behind, left)
+    world.readers.was_put_back(seen)
+    world.at_the_place.clear()
+    world.backups.clear()
+    world.other = None
+    return f"to {world.place.timeline.published}"
+
+
+@act(weight=_is_disturbed(0.5))
+def another_job_writes_the_place(world: World) -> str:
+    """A person had it take the table over: a job of another life, or of a copy of the root."""
+    place, shown = world.place, world.place.shown
+    newest = max(shown.newest, shown.through, shown.lost)
+    if world.other is None:
+        if not any(place.rows.values()):
+            return "nobody's"
+        world.takeovers += 1
+        life = world.random.choice([world.head.life or "theirs", "theirs"])
+        other = Writer(life=life, generation=world.takeovers, sink=COPY)
+        accepted = Recovery(
+            version=shown.newest or None, through=newest, accepts=True, replaces=(shown.life,)
+        )
+        try:
+            after = shown.recovered(other, accepted)
+        except (TableMismatch, FencedError) as error:
+            return str(error)
+        world.other = other
+        world.readers.was_taken_over(COPY)
+    else:
+        try:
+            after = shown.publishing(world.other, newest + 1, shown.newest or None)
+        except (TableMismatch, FencedError) as error:
+            world.other = None
+            return str(error)
+        world.readers.published_by_another(COPY, newest + 1)
+    assert after is not None
+    world.place = place.noting(after, place.rows)
+    return f"{after.published}"
 
 
 @act(weight=lambda world: 0.3 if world.settings.is_noted and world.frame is None else 0)

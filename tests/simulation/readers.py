@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """``continued`` is the version that the next commit has to continue; a person was ``told`` of
-    rows that come again.
+    rows that come again.  ``other`` is the sink of another job that has taken the table over.
     """
 
     visible: frozenset[int] = frozenset()
@@ -33,6 +33,7 @@ class Seen:
     life: str = ""
     generation: int = 0
     told: bool = False
+    other: str = ""
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ class Readers:
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: Iterable[Row]
     ) -> None:
         seen, witness = self.seen, self.world.witness
+        if seen.other:
+            raise Broken(11, "published to a table that another job has taken over", seen.other)
         self._is_not_fenced(writer)
         if writer.life == seen.life and checkpoint_id in seen.visible:
             raise Broken(5, "published twice", f"{checkpoint_id}")
@@ -68,6 +71,9 @@ class Readers:
     def recovered(self, writer: Writer, recovery: Recovery, doomed: Collection[int]) -> None:
         """*doomed* are the checkpoints whose rows go away with it."""
         seen, version = self.seen, recovery.version
+        is_told = recovery.roll_back or recovery.accepts or not any(self.world.place.rows.values())
+        if seen.other and not is_told:
+            raise Broken(11, "a table of another job was taken over without a word", seen.other)
         self._is_not_fenced(writer)
         if version is not None and version not in seen.visible and not self._accepts:
             raise Broken(11, "the job continues what readers do not see", f"{version}")
@@ -81,6 +87,24 @@ class Readers:
             generation=writer.generation,
             told=bool(visible) and (seen.told or is_ahead),
         )
+
+    def was_taken_over(self, sink: str) -> None:
+        """A person has another job go on behind the rows: its own come in between."""
+        self.seen = replace(self.seen, other=sink, told=True)
+
+    def published_by_another(self, sink: str, checkpoint_id: int) -> None:
+        if self.seen.other != sink:
+            raise Broken(11, "another job publishes to a table that was taken from it", sink)
+        self.seen = replace(self.seen, visible=self.seen.visible | {checkpoint_id})
+
+    def was_cut(self, kept: Collection[int]) -> None:
+        """Somebody has put the table back to the checkpoints *kept*, and nobody was asked."""
+        self.has_lost_rows = True
+        visible = self.seen.visible.intersection(kept)
+        continued = self.seen.continued
+        if continued is not None and continued not in visible:
+            continued = max(visible, default=None)
+        self.seen = replace(self.seen, visible=visible, continued=continued)
 
     def was_told_rolled_back(self, state: CoordinatorState) -> None:
         """After a restore that led to *state*, every table shows exactly what the job continues."""

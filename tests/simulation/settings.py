@@ -20,6 +20,7 @@ STAGES = (1, 2, 2, 2, 3)
 SKEWS_MS = (0, 0, -1_000, 5_000, -120_000, 180_000)
 DAMAGED = 0.15
 CHAINED = 0.4
+DISTURBED = 0.5
 BOUNDED = 45  # Records of a source that ends.
 SAVEPOINTS = (0.25, 0.25, 0.25, 0.8)
 RETENTIONS = (*[Retention.RETAIN_ON_CANCELLATION] * 3, *Retention)
@@ -55,6 +56,7 @@ class Settings:
     savepoints: float  # How many of the checkpoints are one; they leave the store first.
     is_early: bool  # AT_LEAST_ONCE: rows are shown before their checkpoint is completed.
     is_noted: bool  # There is a table in a place outside, too.
+    is_disturbed: bool  # Other people and another job change that table.
     is_damaged: bool  # Files of completed checkpoints are.
     is_chained: bool  # Attempts may run several stages as one Spark job.
 
@@ -85,6 +87,7 @@ class Settings:
             savepoints=random.choice(SAVEPOINTS),
             is_early=random.random() < 0.3 and not is_unaligned and not is_noted,
             is_noted=is_noted,
+            is_disturbed=is_noted and Random(f"disturbed {seed}").random() < DISTURBED,
             is_damaged=random.random() < DAMAGED,
             is_chained=Random(f"chained {seed}").random() < CHAINED,
         )

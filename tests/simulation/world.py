@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from harness.jobs import ManualClock
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
+from sluice.core.timeline import Writer
 from sluice.errors import (
     ConfigurationError,
     FencedError,
@@ -105,6 +106,9 @@ class World:
         self.sleeps_in_recover = False  # The next coordinator that recovers the place.
         self.readers = Readers(self)
         self.backups: list[tuple[Place, Seen]] = []
+        self.elsewhere = (Place(), Seen())  # Another table, for which the sink may be declared.
+        self.other: Writer | None = None  # Another job that writes the place.
+        self.takeovers = 0
         self._stores: dict[str, LossyStore] = {}
         clocks = [SkewedClock(self.time, skew_ms) for skew_ms in settings.skews_ms]
         self.coordinators = [self._coordinator(clock) for clock in clocks]

@@ -5,10 +5,14 @@ completed, the coordinator passes them to the ``Target``, which makes them visib
 step together with a note of the checkpoint's id.  The note makes it exactly once: a commit that is
 repeated, after a crash or by another coordinator, finds the note and does nothing.
 
+A table has one note, which is found by the table alone, and says of which table it is: a note that
+was copied with a table, or that outlived it, says nothing of another one.
+
 Places that keep the time line in one value, a property or an offset's metadata, store it as text:
 
-    {"v":2,"life":"5f0c","generation":2,"fenced_by":2,"through":13,"continues":null,
-     "published":"1-9,12,14-17","is_cut":false,"past":[["c3d0",4]]}
+    {"v":3,"table":"9c2e","at":[],"life":"5f0c","sink":"s3://jobs/root/shop/tables/sales",
+     "generation":2,"fenced_by":2,"through":13,"continues":null,"published":"1-9,12,14-17",
+     "is_cut":false,"past":[["c3d0.1f7a2b90",4]]}
 
 A note of another format is refused, with its place and the fix.
 """
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -32,7 +36,7 @@ from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, Ta
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMAT_VERSION: Literal[2] = 2
+FORMAT_VERSION: Literal[3] = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,10 @@ class EpochRows:
     def checkpoint_id(self) -> int | None:
         """The checkpoint that staged the rows; None without any."""
         return staged_by(self.staged[0].file) if self.staged else None
+
+    @property
+    def has_deletes(self) -> bool:
+        return any(is_deletes(file.file) for file in self.staged)
 
     def schema(self) -> pa.Schema | None:
         """The columns of the rows, or else of the deletes; None without either.  Reads a file."""
@@ -180,18 +188,16 @@ class StagedSink(CheckpointListener):
         )
 
     def check(
-        self,
-        parent: int | None,  # noqa: ARG002 - of ``Sink``
-        schema: pa.Schema,
-        committables: Sequence[Committable],
+        self, parent: int | None, schema: pa.Schema, committables: Sequence[Committable]
     ) -> None:
         rows = EpochRows(self.files, tuple(committables))
+        checkpoint_id = rows.checkpoint_id
         try:
             self.target.check(schema, rows)
         except (ConfigurationError, ProtocolViolation):
-            checkpoint_id = rows.checkpoint_id
             if checkpoint_id is None or not self.is_published(checkpoint_id):
                 raise  # A published checkpoint conflicts with its own rows, or they were copied.
+        require_parent(self.target.timeline(), checkpoint_id, parent, self.files.sink)
 
     def commit(
         self,
@@ -202,7 +208,7 @@ class StagedSink(CheckpointListener):
     ) -> None:
         try:
             rows = EpochRows(self.files, tuple(committables))
-            self.target.publish(writer, checkpoint_id, parent, rows)
+            self.target.publish(self._as_this_sink(writer), checkpoint_id, parent, rows)
         except ProtocolViolation:
             if not self.is_published(checkpoint_id):
                 raise  # Else another process has published the rows and deleted the files.
@@ -217,13 +223,21 @@ class StagedSink(CheckpointListener):
         return self.target.timeline().shows(checkpoint_id)
 
     def compare(self, life: str, version: int | None) -> TimelineComparison:
-        return self.target.timeline().compare(life, version)
+        return self.target.timeline().compare(life, version, self.place)
+
+    @property
+    def place(self) -> str:
+        """Where the sink is in its job's root; see ``Writer.sink``."""
+        return self.files.store.root
+
+    def _as_this_sink(self, writer: Writer) -> Writer:
+        return replace(writer, sink=self.place)
 
     def is_empty(self) -> bool:
         return self.target.is_empty()
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
-        self.target.recover(writer, recovery)
+        self.target.recover(self._as_this_sink(writer), recovery)
 
     def describe(self, version: int) -> str:
         return self.target.describe(version)
@@ -248,20 +262,61 @@ def errors_of_place(place: str) -> Iterator[None]:
         raise type(error)(f"{place}: {error}") from None
 
 
-def encoded_timeline(timeline: Timeline, max_bytes: int) -> str:
-    """The note, in at most *max_bytes* of ASCII: the oldest entries are dropped if needed."""
-    text = _text(timeline)
-    while len(text) > max_bytes and (spans := len(timeline.published)) > 1:
+def require_parent(
+    timeline: Timeline, checkpoint_id: int | None, parent: int | None, sink: str
+) -> None:
+    """Check before a checkpoint is completed that its commit will find *parent* in the table.
+
+    Raises:
+        TableMismatch: it will not: somebody outside has put the table back, emptied or replaced it.
+    """
+    if parent is None or timeline.shows(parent):
+        return
+    if checkpoint_id is None or not timeline.shows(checkpoint_id):
+        raise TableMismatch(
+            f"the table of sink {sink!r} does not show checkpoint {parent}, which the job "
+            f"continues (its newest is {timeline.newest or 'none'}): it was put back, emptied or "
+            "replaced, or the sink was declared for another one; restore a checkpoint that it "
+            "shows, or restore and accept tables as they are, which leaves the rows in between out"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A time line, and of which *table* it is, by the table's own identity; empty where the place
+    itself keeps the note with its table.
+
+    ``at`` are the place's names of the commits that wrote the newest notes, newest first, where
+    the place has a history that somebody may put back.
+    """
+
+    timeline: Timeline
+    table: str = ""
+    at: tuple[int, ...] = ()
+
+
+def encoded_note(note: Note, max_bytes: int) -> str:
+    """The note, in at most *max_bytes* of UTF-8: the oldest entries are dropped if needed.
+
+    Raises:
+        ConfigurationError: not even the newest one has room beside the sink's place.
+    """
+    text = _text(note)
+    while (size := len(text.encode())) > max_bytes and (spans := len(note.timeline.published)) > 1:
         # An estimate that may keep too many, as the text has other fields: then it tries again.
-        kept = min(spans - 1, max(1, spans * max_bytes // len(text)))
-        timeline = timeline.shortened(kept)
-        text = _text(timeline)
-    assert len(text) <= max_bytes, "a life is a short token"
+        kept = min(spans - 1, max(1, spans * max_bytes // size))
+        note = replace(note, timeline=note.timeline.shortened(kept))
+        text = _text(note)
+    if size > max_bytes:
+        raise ConfigurationError(
+            f"the note of a table has room for {max_bytes} bytes, and the place of its sink, "
+            f"{note.timeline.sink}, is too long for it; give the job a root with a shorter name"
+        )
     return text
 
 
-def decoded_timeline(text: str | None, place: str, fix: str) -> Timeline:
-    """The time line in *text*.
+def decoded_note(text: str | None, place: str, fix: str) -> Note:
+    """The note in *text*.
 
     Raises:
         ProtocolViolation: *text* is no note of this format; it names *place* and *fix*.
@@ -273,8 +328,9 @@ def decoded_timeline(text: str | None, place: str, fix: str) -> Timeline:
         raise ProtocolViolation(
             f"{place} is no note that this sluice (format {FORMAT_VERSION}) reads: {text!r}; {fix}"
         ) from None
-    return Timeline(
+    timeline = Timeline(
         life=note.life,
+        sink=note.sink,
         generation=note.generation,
         fenced_by=note.fenced_by,
         through=note.through,
@@ -283,11 +339,15 @@ def decoded_timeline(text: str | None, place: str, fix: str) -> Timeline:
         is_cut=note.is_cut,
         past=note.past,
     )
+    return Note(timeline=timeline, table=note.table, at=note.at)
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    v: Literal[2]
+    v: Literal[3]
+    table: str
+    at: tuple[int, ...]
     life: str
+    sink: str
     generation: int
     fenced_by: int
     through: int
@@ -297,10 +357,14 @@ class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     past: tuple[tuple[str, int], ...]
 
 
-def _text(timeline: Timeline) -> str:
-    note = _Note(
+def _text(note: Note) -> str:
+    timeline = note.timeline
+    encoded = _Note(
         v=FORMAT_VERSION,
+        table=note.table,
+        at=note.at,
         life=timeline.life,
+        sink=timeline.sink,
         generation=timeline.generation,
         fenced_by=timeline.fenced_by,
         through=timeline.through,
@@ -309,7 +373,7 @@ def _text(timeline: Timeline) -> str:
         is_cut=timeline.is_cut,
         past=timeline.past,
     )
-    return msgspec.json.encode(note).decode("ascii")
+    return msgspec.json.encode(encoded).decode()
 
 
 def _spans(text: str) -> tuple[CheckpointRange, ...]:

@@ -5,6 +5,7 @@ anything is decided, and afterwards the tables become what was decided.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sluice.coordinator.record import record
@@ -35,17 +36,18 @@ def compare_tables_to_restore(
 ) -> tuple[TableComparison, ...]:
     """How the tables compare with the versions that *choice* pinned.
 
-    The ids of another journal mean something only to a table that was written last by the life
-    which took the checkpoint; to any other table an equal id is a coincidence.
+    Ids mean something only to a table that the same sink of the journal wrote, of which the
+    checkpoint is; to any other table an equal id is a coincidence.
     """
-    lives = (state.life, *state.earlier_lives)
-    is_foreign = metadata is not None and metadata.life not in lives
+    lives = [state.life, *state.earlier_lives]
+    if metadata is not None and metadata.life not in lives:
+        lives = [metadata.life]
     pinned = _pinned(state, choice, metadata)
     found: list[TableComparison] = []
     for uid, sink in open_sinks(job, configuration.params).items():
         version, *before = pinned.get(uid) or [None]
         comparison, owed = sink.compare(state.life, version), None
-        if metadata is not None and is_foreign and comparison.other_life != metadata.life:
+        if not _has_ids_of(lives, uid, comparison, is_own=state.life in lives):
             version, comparison = None, sink.compare(state.life, None)
         elif before and comparison.lacks:
             owed, version = version, before[0]
@@ -53,6 +55,21 @@ def compare_tables_to_restore(
         compared = _table_comparison(job, state, uid, sink, version, comparison)
         found.append(replace(compared, owed=None if owed is None else CheckpointId(owed)))
     return tuple(found)
+
+
+def _has_ids_of(
+    lives: Sequence[str], uid: str, comparison: TimelineComparison, *, is_own: bool
+) -> bool:
+    """Whether the table was written by the sink *uid* of one of *lives*.
+
+    *is_own*: these are the job's own; then nobody's table has their ids, too.
+    """
+    other, where = comparison.other_life, comparison.other_sink
+    if not other:
+        return is_own
+    if other in lives:
+        return where.rpartition("/")[2] in ("", uid)
+    return is_own and any(life in lives for life in comparison.past_lives)
 
 
 def undeclared_tables(
@@ -123,7 +140,10 @@ def _table_comparison(
         comparison=comparison,
         shown=shown[0] if shown else None,
         is_empty=comparison.other_life != "" and sink.is_empty(),
-        is_of_earlier_life=comparison.other_life in (state.life, *state.earlier_lives),
+        is_of_earlier_life=(
+            comparison.other_life in (state.life, *state.earlier_lives)
+            and not comparison.other_sink
+        ),
         is_side_output=uid not in job.pipeline.sinks,
         can_roll_back=sink.rolls_back is not RollBack.NEVER,
         rolls_back_by_itself=sink.rolls_back is RollBack.BY_NEXT_COMMIT,

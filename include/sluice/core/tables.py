@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.core.ids import CheckpointId, CheckpointIdCounter
-from sluice.core.timeline import TimelineComparison
+from sluice.core.timeline import TimelineComparison, writer_named
 
 MANY = 5  # Ids that a message names; the table itself has the rest.
 
@@ -46,7 +46,8 @@ class TableComparison:
     """A sink's table as it is, beside the ``version`` that the job would continue.
 
     ``shown`` is the newest checkpoint that readers see, ``owed`` the one that is still to be
-    published here.  ``is_of_earlier_life``: the other life that wrote it last had the same journal.
+    published here.  ``is_of_earlier_life``: the other life that wrote it last had the same journal,
+    and wrote it as the same sink.
     A person gets no report of one that ``is_side_output``.
     """
 
@@ -100,9 +101,9 @@ class TableComparison:
             and self.owed <= self.comparison.newest
         ):
             return (
-                f"checkpoint {self.owed} was not published to table {self.sink!r} before life "
-                f"{self.comparison.other_life!r} took it over, which may have used its id; restore "
-                "an earlier checkpoint"
+                f"checkpoint {self.owed} was not published to table {self.sink!r} before "
+                f"{self._other} took it over, which may have used its id; restore an earlier "
+                "checkpoint"
             )
         if accepts:
             return None
@@ -114,11 +115,15 @@ class TableComparison:
             )
         if self.is_of_others and not roll_back:
             return (
-                f"table {self.sink!r} {shows}, which life {self.comparison.other_life!r} of a job "
-                "wrote; give each job a table of its own, roll tables back, which takes those rows "
-                "away, or accept tables as they are, which goes on behind them"
+                f"table {self.sink!r} {shows}, which {self._other} wrote; give each sink a table "
+                "of its own, roll tables back, which takes those rows away, or accept tables as "
+                "they are, which goes on behind them: either takes the table over from that job"
             )
         return None
+
+    @property
+    def _other(self) -> str:
+        return writer_named(self.comparison.other_life, self.comparison.other_sink)
 
     def continued(self, *, accepts: bool) -> int | None:
         """The version that the job continues, where there is no ``problem``."""

@@ -1,15 +1,19 @@
-"""The time line of a sink: the checkpoints that its table shows, kept in the table's own place.
+"""The time line of a table: the checkpoints that it shows, kept in the table's own place.
 
     publishing    rows of a checkpoint become visible, and the time line grows by its id
     recovered     a restore, or a new life of the job, says what the table continues
+    showing       somebody outside has put the table back, emptied or replaced it
 
-The place changes rows and time line in one transaction, so a writer that is late, that repeats
-itself, or that belongs to another life of the job is recognised there, whatever the journal's state
-is by then.
+A table has one, whichever job writes it: it is found by the table's own identity, never by the name
+of a sink, so who writes is compared with who wrote.  The place changes rows and time line in one
+transaction, so a writer that is late, that repeats itself, or that is another job's is recognised
+there, whatever the journal's state is by then.
 
-Three tokens decide.  The *life* names the job from its submission on: a job that begins anew over
-an emptied root has another one.  The *generation* grows with each restore of a life.  Checkpoint
-*ids* only grow in one place: a new life begins behind the ids that the place knows.
+Four tokens decide.  The *life* names the job from its submission on: a job that begins anew over
+an emptied root has another one.  The *sink* is the place of the sink in the job's root, so that a
+copied root, another sink of the job, or one that is declared for another table is another writer.
+The *generation* grows with each restore of a life.  Checkpoint *ids* only grow in one place: a new
+life begins behind the ids that the place knows.
 
 Flink has no counterpart: its sinks keep transactions open (TwoPhaseCommitSinkFunction) and cannot
 go back.
@@ -17,8 +21,9 @@ go back.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -35,11 +40,14 @@ class Writer:
     """The life of the job and the generation in whose name a coordinator acts.
 
     ``recovered_by`` is the generation whose recovery reached every table, 0 if there was none.
+    ``sink`` is where the sink is in the job's root, which the sink itself says; empty for a table
+    that lies there, too, and moves with it.
     """
 
     life: str
     generation: int
     recovered_by: int = 0
+    sink: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,25 +75,29 @@ class TimelineComparison:
     """A table compared with a version that a job would continue.
 
     ``ahead`` are the checkpoints shown after it, oldest first; ``lacks``: the version itself is not
-    shown.  ``other_life`` wrote the table last, and is not the job's; empty if there is none.  No
-    id up to ``newest`` may be handed out again.
+    shown.  ``other_life`` wrote the table last, if it is not the job's, or as another sink, which
+    is ``other_sink`` then; empty if the job's own sink did.  No id up to ``newest`` may be handed
+    out again.  ``past_lives`` wrote it before, as the same sink: their ids mean something here.
     """
 
     ahead: tuple[int, ...] = ()
     lacks: bool = False
     other_life: str = ""
     newest: int = 0
+    other_sink: str = ""
+    past_lives: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """The time line of one sink in one place; the default is that of a place without any writes.
+    """The time line of one table; the default is that of a table without any writes.
 
     ``published`` are the ids that readers see, with a gap between any two spans.  With ``is_cut``
     the ids before the first span are forgotten: none is published again, and a job goes back to one
     only if a person accepts it.  ``fenced_by`` is the generation of the latest ``Recovery``, whose
-    are ``through`` and ``continues``, too.  ``past`` are the lives that gave way, each with the
-    generation in which it did; to come back it needs a later one.
+    are ``through`` and ``continues``, too.  ``life`` and ``sink`` wrote the table last.  ``past``
+    are the writers that gave way (``past_writer``), each with the generation in which it did; to
+    come back it needs a later one.  ``lost`` is the newest id that somebody outside took away.
     """
 
     life: str = ""
@@ -96,6 +108,8 @@ class Timeline:
     published: tuple[CheckpointRange, ...] = ()
     is_cut: bool = False
     past: tuple[tuple[str, int], ...] = ()
+    sink: str = ""
+    lost: int = 0
 
     def __post_init__(self) -> None:
         require(
@@ -122,13 +136,24 @@ class Timeline:
         for first, last in self.published:
             yield from range(max(first, (version or 0) + 1), last + 1)
 
-    def compare(self, life: str, version: int | None) -> TimelineComparison:
+    def compare(self, life: str, version: int | None, sink: str = "") -> TimelineComparison:
+        is_own = self.life == "" or (self.life, self.sink) == (life, sink)
         return TimelineComparison(
             ahead=tuple(self.after(version)),
             lacks=version is not None and not self._notes(version),
-            other_life="" if self.life in ("", life) else self.life,
-            newest=max(self.newest, self.through),
+            other_life="" if is_own else self.life,
+            newest=max(self.newest, self.through, self.lost),
+            other_sink="" if self.sink == sink or is_own else self.sink,
+            past_lives=tuple(self._past_lives(sink)),
         )
+
+    def showing(self, ids: Iterable[int]) -> Timeline:
+        """The time line of a table that shows *ids* alone, as it was changed by somebody else.
+
+        What it lacks may be published again by whoever owes it; no other id comes again.
+        """
+        lost = max(self.newest, self.lost)
+        return replace(self, published=spans_of(ids), is_cut=False, lost=lost)
 
     def publishing(self, writer: Writer, checkpoint_id: int, parent: int | None) -> Timeline | None:
         """The time line with the checkpoint, which continues *parent*; None if it is shown already.
@@ -136,14 +161,14 @@ class Timeline:
         Raises:
             FencedError: a restore of the same life has left it behind.
             TableMismatch: the parent is not shown, or checkpoints are that a restore took away; or
-                another life of a job owns the table.
+                another life of a job, or another sink, owns the table.
         """
         may_continue = checkpoint_id == self.continues
         is_forgotten = self._has_forgotten(checkpoint_id)
         is_owed = may_continue and is_forgotten
-        if self.life == writer.life and self.shows(checkpoint_id) and not is_owed:
+        if self._is_of(writer) and self.shows(checkpoint_id) and not is_owed:
             return None
-        self._require_owner(writer.life, ())
+        self._require_owner(writer, ())
         self._require_generation(writer)
         if not may_continue and checkpoint_id <= max(self.through, self.newest):
             raise FencedError(
@@ -166,6 +191,7 @@ class Timeline:
         return replace(
             self,
             life=writer.life,
+            sink=writer.sink,
             generation=writer.generation,
             fenced_by=max(self.fenced_by, writer.recovered_by),
             continues=None if may_continue else self.continues,
@@ -184,15 +210,15 @@ class Timeline:
                 owns the table; or it may have used the id of the checkpoint to be published.
         """
         self._require_generation(writer)
-        if self.life == writer.life and self.fenced_by == writer.generation:
+        if self._is_of(writer) and self.fenced_by == writer.generation:
             return None
-        self._require_owner(writer.life, recovery.replaces)
+        self._require_owner(writer, recovery.replaces)
         if self.newest > recovery.through:
             raise FencedError(
                 f"the table shows checkpoint {self.newest}, which was published after the job "
                 f"looked at it (through checkpoint {recovery.through}); another job writes it"
             )
-        self._require_own_id(writer.life, recovery.continues)
+        self._require_own_id(writer, recovery.continues)
         owed = recovery.continues
         if recovery.roll_back and owed not in (None, recovery.version) and self.shows(owed or 0):
             raise FencedError(
@@ -217,13 +243,14 @@ class Timeline:
             )
         return Timeline(
             life=writer.life,
+            sink=writer.sink,
             generation=writer.generation,
             fenced_by=writer.generation,
             through=max(self.through, recovery.through),
             continues=recovery.continues,
             published=published,
             is_cut=self.is_cut and bool(published),
-            past=self._past(writer.life),
+            past=self._past(writer),
         )
 
     def shortened(self, spans: int) -> Timeline:
@@ -242,41 +269,67 @@ class Timeline:
     def _has_forgotten(self, version: int) -> bool:
         return self.is_cut and version < self.oldest
 
-    def _require_owner(self, life: str, replaced: tuple[str, ...]) -> None:
-        if self.life not in ("", life, *replaced):
-            raise TableMismatch(
-                f"the table belongs to life {self.life!r} of a job, not to {life!r}: give each job "
-                "a table of its own, or restore this one and accept tables as they are"
-            )
+    def _past_lives(self, sink: str) -> Iterator[str]:
+        for name, _ in self.past:
+            life = name.partition(".")[0]
+            if past_writer(life, sink) == name:
+                yield life
+
+    def _is_of(self, writer: Writer) -> bool:
+        return (self.life, self.sink) == (writer.life, writer.sink)
+
+    def _require_owner(self, writer: Writer, replaced: tuple[str, ...]) -> None:
+        if self._is_of(writer) or self.life in ("", *replaced):
+            return
+        raise TableMismatch(
+            f"the table belongs to {writer_named(self.life, self.sink)}, not to "
+            f"{writer_named(writer.life, writer.sink)}: give each sink a table of its own, or "
+            "restore this job and accept tables as they are, which takes the table over"
+        )
 
     def _require_generation(self, writer: Writer) -> None:
-        if writer.life == self.life and writer.generation < self.generation:
-            raise FencedError(
-                f"generation {self.generation} of the job has written the table; a coordinator "
-                f"of generation {writer.generation} was left behind"
-            )
-        if writer.life != self.life and writer.generation <= dict(self.past).get(writer.life, 0):
+        if self._is_of(writer):
+            if writer.generation < self.generation:
+                raise FencedError(
+                    f"generation {self.generation} of the job has written the table; a coordinator "
+                    f"of generation {writer.generation} was left behind"
+                )
+            return
+        left_in = dict(self.past).get(past_writer(writer.life, writer.sink), 0)
+        if writer.generation <= left_in:
             raise TableMismatch(
-                f"life {writer.life!r} of a job has left the table to life {self.life!r}; to take "
-                "it back, restore that job and accept tables as they are"
+                f"{writer_named(writer.life, writer.sink)} has left the table to "
+                f"{writer_named(self.life, self.sink)}; to take it back, restore that job and "
+                "accept tables as they are"
             )
 
-    def _require_own_id(self, life: str, continues: int | None) -> None:
-        if continues is None or self.life in ("", life):
+    def _require_own_id(self, writer: Writer, continues: int | None) -> None:
+        if continues is None or self.life == "" or self._is_of(writer):
             return
         if continues <= max(self.newest, self.through):
             raise TableMismatch(
-                f"checkpoint {continues}, which the job continues, was not published before life "
-                f"{self.life!r} took the table over, which may have used its id; restore an "
-                "earlier checkpoint"
+                f"checkpoint {continues}, which the job continues, was not published before "
+                f"{writer_named(self.life, self.sink)} took the table over, which may have used "
+                "its id; restore an earlier checkpoint"
             )
 
-    def _past(self, life: str) -> tuple[tuple[str, int], ...]:
-        """The lives that gave way when *life* writes next."""
-        if self.life in ("", life):
+    def _past(self, writer: Writer) -> tuple[tuple[str, int], ...]:
+        """The writers that gave way when *writer* writes next."""
+        if self.life == "" or self._is_of(writer):
             return self.past
-        others = (past for past in self.past if past[0] not in (life, self.life))
-        return (*others, (self.life, self.generation))[-LIVES_KEPT:]
+        known = (past_writer(writer.life, writer.sink), past_writer(self.life, self.sink))
+        others = (past for past in self.past if past[0] not in known)
+        return (*others, (known[1], self.generation))[-LIVES_KEPT:]
+
+
+def past_writer(life: str, sink: str) -> str:
+    """A short name of a writer, which a time line keeps of those that gave way."""
+    return life if not sink else f"{life}.{hashlib.sha256(sink.encode()).hexdigest()[:8]}"
+
+
+def writer_named(life: str, sink: str) -> str:
+    """The writer as a message names it."""
+    return f"life {life!r} of a job" + (f" at {sink}" if sink else "")
 
 
 def spans_of(ids: Iterable[int]) -> tuple[CheckpointRange, ...]:

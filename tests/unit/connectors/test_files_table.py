@@ -147,11 +147,11 @@ def test_an_id_that_another_life_took_is_refused_by_both_names(table: ManifestTa
     publish(other, THEIRS, 1)
     table.store.create(manifest_key(1), other.store.get(manifest_key(1)) or b"")
 
-    with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to 'a'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to life 'a'"):
         publish(table, FIRST, 1)
     log = table._log  # noqa: SLF001 - behind the first check of a commit
     late = msgspec.structs.replace(table.chain()[0], life="a")
-    with pytest.raises(TableMismatch, match="was committed by life 'b' of a job, not by 'a'"):
+    with pytest.raises(TableMismatch, match="was committed by life 'b' of a job, not by life 'a'"):
         log.add(late)
 
 
@@ -165,7 +165,7 @@ def test_a_life_of_another_journal_takes_over_one_id_later(table: ManifestTable)
         table.recover(THEIRS, taken)
     table.recover(THEIRS, Recovery(version=1, through=2, replaces=("a",)))
 
-    with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to 'a'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'b' of a job, not to life 'a'"):
         publish(table, THIRD, 2, parent=1)
     publish(table, THEIRS, 3, parent=1)
     assert shown(table) == [1, 3]
@@ -185,7 +185,7 @@ def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_b
     table.store.create(manifest_key(3), late)
     assert shown(table) == [1, 3]
 
-    with pytest.raises(TableMismatch, match="belongs to life 'a' of a job, not to 'b'"):
+    with pytest.raises(TableMismatch, match="belongs to life 'a' of a job, not to life 'b'"):
         publish(table, THEIRS, 3, parent=1)
 
     again = Writer(life="b", generation=2)

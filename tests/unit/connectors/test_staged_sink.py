@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.connectors.staged_sink import decoded_timeline, encoded_timeline
+from sluice.connectors.staged_sink import Note, decoded_note, encoded_note
 from sluice.core.timeline import Timeline, Writer
-from sluice.errors import ProtocolViolation
+from sluice.errors import ConfigurationError, ProtocolViolation
 
 ids = st.integers(0, 10**12)
+
+
+def written(timeline: Timeline) -> str:
+    return encoded_note(Note(timeline=timeline), 3_900)
+
+
+def read(text: str) -> Timeline:
+    return decoded_note(text, "here", "mend it").timeline
 
 
 def published(*checkpoint_ids: int) -> Timeline:
@@ -33,31 +41,43 @@ def timelines(draw: st.DrawFn) -> Timeline:
         published=published(*sorted(draw(st.sets(st.integers(1, 60))))).published,
         is_cut=draw(st.booleans()),
         past=draw(st.just(()) | st.just((("b", 3), ("c", 1)))),
+        sink=draw(st.sampled_from(["", "s3://jobs/root/shop/tables/sales", "file:///größe/a"])),
     )
 
 
-@given(timelines())
-def test_a_time_line_is_read_as_it_was_written(timeline: Timeline) -> None:
-    assert decoded_timeline(encoded_timeline(timeline, 4_000), "here", "mend it") == timeline
+notes = st.builds(
+    Note, timeline=timelines(), table=st.sampled_from(["", "9c2e"]), at=st.just(()) | st.just((7,))
+)
 
 
-@given(timelines(), st.integers(300, 400))
-def test_what_has_no_room_is_forgotten_oldest_first(timeline: Timeline, room: int) -> None:
-    text = encoded_timeline(timeline, room)
-    kept = decoded_timeline(text, "here", "mend it")
+@given(notes)
+def test_a_note_is_read_as_it_was_written(note: Note) -> None:
+    assert decoded_note(encoded_note(note, 4_000), "here", "mend it") == note
+
+
+@given(notes, st.integers(400, 500))
+def test_what_has_no_room_is_forgotten_oldest_first(note: Note, room: int) -> None:
+    text = encoded_note(note, room)
+    kept = decoded_note(text, "here", "mend it").timeline
 
     assert len(text.encode()) <= room
-    assert kept == (timeline.shortened(len(kept.published)) if kept.published else timeline)
+    whole = note.timeline
+    assert kept == (whole.shortened(len(kept.published)) if kept.published else whole)
+
+
+def test_a_place_whose_name_alone_has_no_room_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="give the job a root with a shorter name"):
+        encoded_note(Note(timeline=Timeline(life="a", sink="s3://" + "a" * 4_000)), 3_900)
 
 
 def test_a_place_of_4_kilobytes_keeps_at_least_300_spans_and_a_row_of_ids_takes_no_room() -> None:
     every_other = published(*range(10_000, 14_000, 2))
-    kept = decoded_timeline(encoded_timeline(every_other, 3_900), "here", "mend it")
+    kept = read(written(every_other))
 
     assert len(kept.published) > 600
     assert kept.published == every_other.published[-len(kept.published) :]
     assert kept.is_cut
-    assert '"published":"1-4999"' in encoded_timeline(published(*range(1, 5_000)), 3_900)
+    assert '"published":"1-4999"' in written(published(*range(1, 5_000)))
 
 
 @pytest.mark.parametrize(
@@ -68,14 +88,14 @@ def test_a_place_of_4_kilobytes_keeps_at_least_300_spans_and_a_row_of_ids_takes_
         "7",
         "{}",
         '{"v":1,"ids":"5","floor":0}',
-        encoded_timeline(published(1, 3), 4_000).replace('"v":2', '"v":3'),
-        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"3,1"'),
-        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"1,2"'),
-        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"3-1"'),
-        encoded_timeline(published(1, 3), 4_000).replace('"1,3"', '"one"'),
-        encoded_timeline(published(1, 3), 4_000).replace('"is_cut"', '"was_cut"'),
+        written(published(1, 3)).replace('"v":3', '"v":2'),
+        written(published(1, 3)).replace('"1,3"', '"3,1"'),
+        written(published(1, 3)).replace('"1,3"', '"1,2"'),
+        written(published(1, 3)).replace('"1,3"', '"3-1"'),
+        written(published(1, 3)).replace('"1,3"', '"one"'),
+        written(published(1, 3)).replace('"is_cut"', '"was_cut"'),
     ],
 )
 def test_what_is_no_time_line_is_refused_with_its_place_and_the_fix(text: str | None) -> None:
     with pytest.raises(ProtocolViolation, match=r"^here is no note .*; mend it$"):
-        decoded_timeline(text, "here", "mend it")
+        decoded_note(text, "here", "mend it")

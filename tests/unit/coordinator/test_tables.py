@@ -374,8 +374,9 @@ def test_a_job_over_an_emptied_root_is_refused_while_its_table_shows_rows(sink: 
 
     assert str(refused.value) == (
         f"job 'auctions' cannot begin in {job.store.root}: table 'results' shows checkpoint 3, "
-        f"which life '{life}' of a job wrote; give each job a table of its own, roll tables back, "
-        "which takes those rows away, or accept tables as they are, which goes on behind them"
+        f"which life '{life}' of a job wrote; give each sink a table of its own, roll tables back, "
+        "which takes those rows away, or accept tables as they are, which goes on behind them: "
+        "either takes the table over from that job"
     )
     assert keys_of(job) == []
     if isinstance(sink, NotedTable):

@@ -42,8 +42,8 @@ FIX_LACKING = (
     "rows out"
 )
 FIX_OTHER_LIFE = (
-    "give each job a table of its own, roll tables back, which takes those rows away, or accept "
-    "tables as they are, which goes on behind them"
+    "give each sink a table of its own, roll tables back, which takes those rows away, or accept "
+    "tables as they are, which goes on behind them: either takes the table over from that job"
 )
 
 
@@ -144,8 +144,8 @@ def test_an_owed_commit_is_refused_where_another_life_may_have_used_its_id() -> 
 
     for options in ({"accepts": True, "roll_back": False}, {"accepts": False, "roll_back": True}):
         assert theirs.problem(**options) == (
-            "checkpoint 7 was not published to table 'alerts' before life 'theirs' took it over, "
-            "which may have used its id; restore an earlier checkpoint"
+            "checkpoint 7 was not published to table 'alerts' before life 'theirs' of a job took "
+            "it over, which may have used its id; restore an earlier checkpoint"
         )
         behind = replace(theirs, owed=CheckpointId(10))
         assert behind.problem(**options) is None

@@ -117,7 +117,9 @@ def test_a_commit_that_the_job_continues_is_published_behind_the_fence() -> None
 def test_another_life_neither_publishes_nor_recovers_unless_it_replaces_the_first() -> None:
     table = published(1, 2)
 
-    with pytest.raises(TableMismatch, match="the table belongs to life 'a' of a job, not to 'b'"):
+    with pytest.raises(
+        TableMismatch, match="the table belongs to life 'a' of a job, not to life 'b'"
+    ):
         table.publishing(OTHER_LIFE, 1, None)
     with pytest.raises(TableMismatch, match="belongs to life 'a'"):
         table.recovered(OTHER_LIFE, Recovery(version=None, through=2))
@@ -215,3 +217,51 @@ def test_a_shortened_time_line_takes_the_forgotten_as_shown() -> None:
     emptied = recovered(short, SECOND, Recovery(version=None, through=5, roll_back=True))
     assert emptied.published == ()
     assert not emptied.shows(1)
+
+
+HERE = Writer(life="a", generation=1, sink="s3://a/shop/tables/sales")
+COPY = Writer(life="a", generation=2, sink="s3://copy/shop/tables/sales")
+
+
+def test_another_sink_of_the_same_life_is_another_writer() -> None:
+    """A copied root has the life and the generations of the first, and other rows from then on."""
+    table = published(1, 2, writer=HERE)
+    words = "belongs to life 'a' of a job at s3://a/shop/tables/sales, not to life 'a' of a job at "
+
+    with pytest.raises(TableMismatch, match=words):
+        table.publishing(COPY, 3, 2)
+    with pytest.raises(TableMismatch, match=words):
+        table.publishing(COPY, 2, 1)  # Not taken for its own, although the id is shown.
+    with pytest.raises(TableMismatch, match=words):
+        table.recovered(COPY, Recovery(version=2, through=2))
+    assert table.compare("a", 2, COPY.sink) == TimelineComparison(
+        other_life="a", other_sink=HERE.sink, newest=2
+    )
+    assert table.compare("b", 2, HERE.sink) == TimelineComparison(other_life="a", newest=2)
+
+
+def test_a_writer_that_gave_way_is_known_by_life_and_sink() -> None:
+    taken = Recovery(version=2, through=2, accepts=True, replaces=("a",))
+    table = recovered(published(1, 2, writer=HERE), COPY, taken)
+
+    with pytest.raises(TableMismatch, match="belongs to life 'a' of a job at s3://copy"):
+        table.publishing(replace(HERE, generation=2), 3, 2)
+    with pytest.raises(TableMismatch, match="at s3://a/shop/tables/sales has left the table to"):
+        table.recovered(HERE, taken)
+    back = recovered(table, replace(HERE, generation=2), replace(taken, through=3))
+    assert table.compare("a", 2, HERE.sink).past_lives == ("a",)
+    assert back.compare("a", 2, "elsewhere").past_lives == ()
+    assert (back.life, back.sink, back.generation) == ("a", HERE.sink, 2)
+
+
+def test_a_table_that_somebody_put_back_shows_what_is_there_and_gives_no_id_again() -> None:
+    table = published(1, 2, 3).showing([1])
+
+    assert table.compare("a", 3) == TimelineComparison(lacks=True, newest=3)
+    assert table.compare("a", 1) == TimelineComparison(newest=3)
+    with pytest.raises(TableMismatch, match="continues checkpoint 3, which the table does not"):
+        table.publishing(FIRST, 4, 3)
+    again = table.publishing(FIRST, 2, 1)  # Its commit was owed.
+    assert again is not None
+    assert again.published == ((1, 2),)
+    assert published(1, 2).showing([]).compare("a", None) == TimelineComparison(newest=2)

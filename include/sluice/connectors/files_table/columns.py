@@ -18,12 +18,13 @@ reads files together, in the order in which they apply.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.connectors.columns import MAX_DECIMAL_DIGITS
-from sluice.connectors.files_table.log import READ_THREADS, TableLog
+from sluice.connectors.files_table.log import READ_THREADS, TableLog, timeline_of
 from sluice.connectors.row_files import PARQUET, check_json_types, decode_schema, encode_schema
 from sluice.connectors.staged_files import (
     COLUMNS,
@@ -34,9 +35,11 @@ from sluice.connectors.staged_files import (
     newest_rows,
     schema_key,
 )
+from sluice.connectors.staged_sink import require_parent
 from sluice.core.answers import Committable
+from sluice.core.timeline import writer_named
 from sluice.declaration.places import DELETED
-from sluice.errors import ConfigurationError, ProtocolViolation
+from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
 from sluice.store.object_store import RangeReader, in_parallel
 
 if TYPE_CHECKING:
@@ -49,16 +52,20 @@ _FLOAT_BITS = {"float": 24, "double": 53}  # The bits of whole numbers that floa
 class TableSchemas:
     """The recorded schemas of the table that *files* are staged for.
 
-        _columns/{schema}.arrow     a schema that fits all files of the table
+        _columns/{schema}.arrow             a schema that fits all files of the table
+        _columns/{writer}-{schema}.arrow    likewise, of a table outside of the job's root
 
     A recorded schema was compared with every file, and each later schema with it: so checking it
     costs one GET.  A new schema is compared with the recorded ones.  A restore deletes all records.
+    The record says, too, that the table is the writer's own, as who takes a table over restores:
+    so another root's job does not find its own, and looks whose the table is.
     So does a check that fails because of a record that no file has, left by an aborted checkpoint:
     the schemas are then read from the files, from Parquet's footers and from the names of JSON
     lines.
     """
 
     files: StagedFiles
+    at: str = ""  # Where the sink is in its job's root; see ``Writer.sink``.
 
     def check(
         self, parent: int | None, schema: pa.Schema | None, committables: Sequence[Committable]
@@ -69,6 +76,7 @@ class TableSchemas:
 
         Raises:
             ConfigurationError: a column has another type, or JSON cannot hold its type.
+            TableMismatch: the table does not show *parent*, or it is another sink's.
         """
         store = self.files.store
         if schema is None:
@@ -79,8 +87,11 @@ class TableSchemas:
         if self.files.format != PARQUET:
             for schema in schemas:
                 check_json_types(schema, self.files.sink)
-        if all(store.get(columns_key(encode_schema(schema)[0])) is not None for schema in schemas):
+        names = [self._record(encode_schema(schema)[0]) for schema in schemas]
+        if all(store.get(name) is not None for name in names):
             return
+        if parent is not None:
+            self._require_own(parent)
         known = [self._decoded(listed.key) for listed in store.list(COLUMNS)]
         where = f"the table at {store.root}"
         if known:
@@ -105,10 +116,27 @@ class TableSchemas:
     def _decoded(self, key: str) -> pa.Schema:
         return decode_schema(self.files.store.get(key), f"{self.files.store.root}/{key}")
 
+    def _record(self, schema: str) -> str:
+        if not self.at:
+            return columns_key(schema)
+        return columns_key(f"{hashlib.sha256(self.at.encode()).hexdigest()[:16]}-{schema}")
+
+    def _require_own(self, parent: int) -> None:
+        log = TableLog(self.files.store)
+        line = timeline_of(log, since=parent).line
+        require_parent(line, None, parent, self.files.sink)
+        owner = line if line.life else log.manifest(parent)
+        if owner is not None and owner.sink != self.at:
+            raise TableMismatch(
+                f"the table at {log.store.root} belongs to {writer_named(owner.life, owner.sink)}, "
+                f"not to the sink at {self.at}: give each sink a table of its own, or restore this "
+                "job and accept tables as they are, which takes the table over"
+            )
+
     def _remember(self, schemas: Sequence[pa.Schema]) -> None:
         for schema in schemas:
             name, body = encode_schema(schema)
-            self.files.store.put(columns_key(name), body)
+            self.files.store.put(self._record(name), body)
 
     def _schemas(self, files: Sequence[RowFile]) -> list[pa.Schema]:
         """The distinct schemas of *files*, first those of JSON lines."""

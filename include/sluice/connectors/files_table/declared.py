@@ -80,6 +80,7 @@ class FilesTable:
         return ManifestTable(
             uid,
             open_store(default.elsewhere(location) if location else default),
+            at=default.root.rstrip("/") if location else "",
             upsert_key=self.upsert_key,
             format=self.format,
             partition_by=self.partition_by,

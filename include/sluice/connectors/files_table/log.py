@@ -34,16 +34,26 @@ from sluice.connectors.staged_files import (
     record_key,
     version_of_record,
 )
-from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer, spans_of
+from sluice.core.timeline import (
+    Recovery,
+    Timeline,
+    TimelineComparison,
+    Writer,
+    spans_of,
+    writer_named,
+)
 from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
 from sluice.store.object_store import AlreadyExists, ObjectStore, in_parallel
 
-MANIFEST_FORMAT_VERSION = 2
+MANIFEST_FORMAT_VERSION = 3
 READ_THREADS = 16  # Parallel reads: many small requests, of which most is latency.
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The files that a checkpoint added, the version it continues, and its publisher's life."""
+    """The files that a checkpoint added, the version it continues, and who published it.
+
+    ``sink`` is as in ``timeline.Writer``.
+    """
 
     version: int
     checkpoint_id: int
@@ -51,16 +61,18 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files: tuple[RowFile, ...]
     upsert_key: tuple[str, ...] | None
     life: str
+    sink: str
     generation: int
 
     def is_same_checkpoint(self, other: Manifest) -> bool:
         """Whether both add the same files to the same version.
 
-        Manifests without files are of the same checkpoint only within one life.
+        Manifests without files are of the same checkpoint only if they are of the same writer.
         """
         added = (self.checkpoint_id, self.parent, self.files, self.upsert_key)
         added_by_other = (other.checkpoint_id, other.parent, other.files, other.upsert_key)
-        return added == added_by_other and (bool(self.files) or self.life == other.life)
+        is_of_one = (self.life, self.sink) == (other.life, other.sink)
+        return added == added_by_other and (bool(self.files) or is_of_one)
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +86,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shown: int | None
     continues: int | None
     life: str
+    sink: str
     generation: int
 
 
@@ -226,10 +239,10 @@ class TableLog:
         if existing is None or existing.is_same_checkpoint(manifest):
             return
         what = f"checkpoint {manifest.checkpoint_id} of the table at {self.store.root}"
-        if existing.life != manifest.life:
+        if (existing.life, existing.sink) != (manifest.life, manifest.sink):
             raise TableMismatch(
-                f"{what} was committed by life {existing.life!r} of a job, not by "
-                f"{manifest.life!r}: give each job a table of its own"
+                f"{what} was committed by {writer_named(existing.life, existing.sink)}, not by "
+                f"{writer_named(manifest.life, manifest.sink)}: give each sink a table of its own"
             )
         raise ProtocolViolation(
             f"{what} was committed with other files; two copies of one job share it: give each a "
@@ -314,10 +327,15 @@ class TableTimeline:
     last: LogEntryName | None
     shown: int | None
 
-    def compare(self, life: str, version: int | None) -> TimelineComparison:
+    def compare(self, life: str, version: int | None, sink: str) -> TimelineComparison:
         newest = 0 if self.last is None else self.last.checkpoint_id
         ahead = self.log.lineage(version or 0)
-        return replace(self.line.compare(life, version), ahead=ahead, newest=newest)
+        found = replace(self.line.compare(life, version, sink), ahead=ahead, newest=newest)
+        if not found.other_life or version is None:
+            return found
+        manifest = self.log.manifest(version)
+        is_own = manifest is not None and manifest.sink == sink
+        return replace(found, past_lives=(manifest.life,) if manifest and is_own else ())
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         """Write the fence behind which late commits are not seen.  See ``Sink``.
@@ -354,10 +372,17 @@ class TableTimeline:
             shown=shown,
             continues=continues,
             life=writer.life,
+            sink=writer.sink,
             generation=writer.generation,
         )
         key = fence_key(through, writer.generation, shown)
-        self.log.store.create(key, msgspec.json.encode(fence))
+        body = msgspec.json.encode(fence)
+        answer = self.log.store.create(key, body)
+        if isinstance(answer, AlreadyExists) and answer.body != body:
+            raise TableMismatch(
+                f"the table at {self.log.store.root} was fenced by another job ({key}) after this "
+                "one looked at it; restore the job again"
+            )
 
 
 def timeline_of(log: TableLog, *, since: int | None = None) -> TableTimeline:
@@ -378,9 +403,12 @@ def timeline_of(log: TableLog, *, since: int | None = None) -> TableTimeline:
     owner = fence if last.is_fence else log.manifest(last.checkpoint_id)
     if owner is None:
         raise ProtocolViolation(f"{log.store.root}/{last.key} was listed and is gone")
-    line = Timeline(life=owner.life, generation=owner.generation, published=published)
+    line = Timeline(
+        life=owner.life, sink=owner.sink, generation=owner.generation, published=published
+    )
     if fence is not None:
-        fenced_by = fence.generation if fence.life == owner.life else 0
+        is_of_owner = (fence.life, fence.sink) == (owner.life, owner.sink)
+        fenced_by = fence.generation if is_of_owner else 0
         line = replace(
             line,
             generation=max(line.generation, fenced_by),

@@ -72,7 +72,11 @@ CHECKS_PER_COMPACTION = 62
 
 @dataclass(frozen=True, slots=True)
 class ManifestTable:
-    """The table at *store*'s root, written by the sink *sink*.  See ``Sink`` for the two phases."""
+    """The table at *store*'s root, written by the sink *sink*.  See ``Sink`` for the two phases.
+
+    *at* is where the sink is in its job's root, see ``Writer.sink``; empty for a table that lies
+    there itself.
+    """
 
     sink: str
     store: ObjectStore
@@ -81,6 +85,7 @@ class ManifestTable:
     partition_by: tuple[str, ...] = ()
     compact_when_files: int = 0
     latest: bool = False
+    at: str = ""
 
     def stage(
         self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
@@ -92,7 +97,7 @@ class ManifestTable:
     def check(
         self, parent: int | None, schema: pa.Schema | None, committables: Sequence[Committable]
     ) -> None:
-        TableSchemas(self._staged).check(parent, schema, committables)
+        TableSchemas(self._staged, self.at).check(parent, schema, committables)
 
     def commit(
         self,
@@ -104,6 +109,7 @@ class ManifestTable:
         """Raises ProtocolViolation when the checkpoint was committed with other files."""
         assert parent is None or parent < checkpoint_id
         assert all(committable.sink == self.sink for committable in committables)
+        writer = replace(writer, sink=self.at)
         timeline = timeline_of(self._log, since=parent)
         # Commits ahead of the parent are replaced by this one.
         timeline.line.publishing(replace(writer, recovered_by=0), checkpoint_id, parent)
@@ -115,6 +121,7 @@ class ManifestTable:
             files=tuple(sorted((file for files in staged for file in files), key=deletes_first)),
             upsert_key=self.upsert_key or None,
             life=writer.life,
+            sink=writer.sink,
             generation=writer.generation,
         )
         self._log.add(manifest)
@@ -137,14 +144,14 @@ class ManifestTable:
         return RollBack.BY_NEXT_COMMIT
 
     def compare(self, life: str, version: int | None) -> TimelineComparison:
-        return timeline_of(self._log).compare(life, version)
+        return timeline_of(self._log).compare(life, version, self.at)
 
     def is_empty(self) -> bool:
         return not self._log.chain().files
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         TableSchemas(self._staged).forget()
-        timeline_of(self._log).recover(writer, recovery)
+        timeline_of(self._log).recover(replace(writer, sink=self.at), recovery)
         self._show()
 
     def describe(self, version: int) -> str:
@@ -220,6 +227,7 @@ class ManifestTable:
             files=chain.base.files,
             upsert_key=chain.base.upsert_key,
             life="",
+            sink="",
             generation=0,
         )
         return (merged, *chain.manifests)

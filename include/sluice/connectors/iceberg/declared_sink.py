@@ -67,6 +67,7 @@ class IcebergTable:
                 value_of(self.table, params), catalog_properties(catalog, default.endpoint_url)
             ),
             identity=identity,
+            at=default.root.rstrip("/"),
             upsert_key=self.upsert_key,
             create=self.create,
             branch=self.branch,

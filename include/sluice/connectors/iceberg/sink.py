@@ -2,8 +2,12 @@
 
 Subtasks write data files into the table's own location; a commit makes a snapshot that names them,
 and changes the note of published checkpoints in the same step.  The note is the table's property
-``sluice.{identity}``, which outlives the snapshots, and holds the sink's time line
-(``staged_sink.encoded_timeline``).
+``sluice.timeline.{branch}``, which outlives the snapshots, and holds the branch's time line
+(``staged_sink.encoded_note``), the table's uuid and the ids of the snapshots that wrote it last.
+
+Properties stay when somebody rolls the branch back, empties or replaces it.  So the note is
+believed only if the snapshot that wrote it is an ancestor of the branch's head; otherwise the
+branch shows what its own history says (``BranchLineage.shown``).
 
 Every commit, also one without rows and that of a restore, makes a snapshot: the catalog compares
 the branch's head with the expected one, so a commit that was overtaken is refused, loads the table
@@ -15,11 +19,10 @@ With an upsert key, older rows of the keys are deleted from their files in the s
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sluice.connectors import staged_sink
 from sluice.connectors.iceberg.catalog import CatalogTable, may_arrive, pauses
 from sluice.connectors.iceberg.data_files import (
     DELETES,
@@ -36,7 +39,13 @@ from sluice.connectors.iceberg.data_files import (
     of_table,
 )
 from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
-from sluice.connectors.staged_sink import errors_of_place
+from sluice.connectors.staged_sink import (
+    Note,
+    decoded_note,
+    encoded_note,
+    errors_of_place,
+    require_parent,
+)
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, RollBack, Unpublished
@@ -53,6 +62,7 @@ if TYPE_CHECKING:
 
 # The keys of the summary of each snapshot that the sink makes.
 SINK = "sluice.sink"  # The sink's identity.
+BRANCH = "sluice.branch"  # Whose time line has the checkpoint.
 CHECKPOINT = "sluice.checkpoint-id"  # The published one; absent in the snapshot of a restore.
 THROUGH = "sluice.through"  # The id up to which a restore fences older coordinators.
 COPIED = "sluice.copied"  # "true" where the rows were copied from the staged files to others.
@@ -61,6 +71,15 @@ COPIED = "sluice.copied"  # "true" where the rows were copied from the staged fi
 PARENT = "sluice.parent"
 NONE = "none"
 
+PROPERTY = "sluice.timeline."  # Of a table; the branch's name follows.
+FIX = (
+    "put it back from an older metadata file of the table, or remove it and restore the job with "
+    "--accept-tables"
+)
+# The snapshots of the newest notes whose ids are known: a branch that was rolled back to one of
+# them is known as such when its later history has expired, too.
+SNAPSHOTS_KEPT = 16
+
 MOST_VALUES = 200  # The most that pyiceberg compares with a file's bounds; of more it uses none.
 # Room for 600 spans of ids of five digits in each metadata file; an aborted checkpoint begins one.
 MAX_BYTES = 8_000
@@ -68,11 +87,14 @@ MAX_BYTES = 8_000
 
 @dataclass(frozen=True, slots=True)
 class IcebergSink:
-    """See ``Sink``.  *identity* names this sink in the table, which others may write, too."""
+    """See ``Sink``.  *identity* names the files and snapshots of this sink, beside those of other
+    tools; *at* is where the sink is in its job's root, see ``Writer.sink``.
+    """
 
     uid: str
     place: CatalogTable
     identity: str
+    at: str
     upsert_key: tuple[str, ...] = ()
     create: bool = False
     branch: str = "main"
@@ -103,13 +125,12 @@ class IcebergSink:
             return Staging(target, self.identity).stage(self.uid, file, of_table(rows, target))
 
     def check(
-        self,
-        parent: int | None,  # noqa: ARG002 - of ``Sink``
-        schema: pa.Schema,
-        committables: Sequence[Committable],  # noqa: ARG002
+        self, parent: int | None, schema: pa.Schema, committables: Sequence[Committable]
     ) -> None:
         """See ``Sink.check``: finds missing required columns; values are cast when staged."""
-        table = self._found()
+        table, shown = self._table_and_timeline()
+        id_ = checkpoint_of_file(committables[0].file) if committables else None
+        require_parent(shown, id_, parent, self.uid)
         if table is None:
             return
         with self.place.failures():
@@ -129,9 +150,9 @@ class IcebergSink:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for _ in pauses():
-            table, before = self._table_and_note()
+            table, before = self._table_and_timeline()
             with errors_of_place(self._name):
-                after = before.publishing(writer, checkpoint_id, parent)
+                after = before.publishing(replace(writer, sink=self.at), checkpoint_id, parent)
             if after is None:
                 break
             table = table or self._created(committables)
@@ -185,7 +206,7 @@ class IcebergSink:
         return RollBack.ON_REQUEST
 
     def compare(self, life: str, version: int | None) -> TimelineComparison:
-        return self._timeline().compare(life, version)
+        return self._timeline().compare(life, version, self.at)
 
     def is_empty(self) -> bool:
         table = self._found()
@@ -203,9 +224,9 @@ class IcebergSink:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
         for _ in pauses():
-            table, before = self._table_and_note()
+            table, before = self._table_and_timeline()
             with errors_of_place(self._name):
-                after = before.recovered(writer, recovery)
+                after = before.recovered(replace(writer, sink=self.at), recovery)
             if after is None:
                 return
             table = table or self._created(())
@@ -234,7 +255,7 @@ class IcebergSink:
             return
         staging = Staging(table, self.identity)
         files = [one.file for one in staging.listed() if one.checkpoint_id == checkpoint_id]
-        if files and timeline_in(table.properties, self.identity).shows(checkpoint_id):
+        if files and BranchLineage(table, self.branch, self.identity).has_noted(checkpoint_id):
             with self.place.failures():
                 in_snapshots = staging.named()
             files = [file for file in files if file not in in_snapshots]
@@ -265,8 +286,8 @@ class IcebergSink:
         if (table := self._found()) is not None:
             Staging(table, self.identity).discard(files)
 
-    def _table_and_note(self) -> tuple[Table | None, Timeline]:
-        """The table to commit to, None if it does not exist yet, and the time line in its note."""
+    def _table_and_timeline(self) -> tuple[Table | None, Timeline]:
+        """The table to commit to, None if it does not exist yet, and what its branch shows."""
         table = self._found()
         if table is None:
             return None, Timeline()
@@ -274,7 +295,7 @@ class IcebergSink:
             raise ConfigurationError(
                 f"the Iceberg table {self.place.name} has no branch {self.branch!r}; create it"
             )
-        return table, timeline_in(table.properties, self.identity)
+        return table, BranchLineage(table, self.branch, self.identity).timeline()
 
     def _created(self, committables: Sequence[Committable]) -> Table:
         """The table, created with the columns of the staged rows; without rows it has none."""
@@ -305,8 +326,7 @@ class IcebergSink:
         return f"Iceberg table {self.place.name}"
 
     def _timeline(self) -> Timeline:
-        table = self._found()
-        return Timeline() if table is None else timeline_in(table.properties, self.identity)
+        return self._table_and_timeline()[1]
 
     def _found(self) -> Table | None:
         """The table; None if it does not exist yet."""
@@ -378,7 +398,7 @@ class Publication:
         marks = self.lineage.summary(self.checkpoint_id, are_copied=copied)
         with table.transaction() as transaction:
             self._change(transaction, added, gone, matching, marks)
-            transaction.set_properties({property_of(self.lineage.identity): encoded_property(note)})
+            self.lineage.write_note(transaction, note)
 
     def withdraw(self) -> None:
         """Delete the files that were written for a commit that failed, if it certainly did.
@@ -487,7 +507,7 @@ def restore_branch(lineage: BranchLineage, undone: tuple[int, ...], note: Timeli
             _move(transaction, lineage.branch, back_to)
         with transaction.update_snapshot(marks, lineage.branch).fast_append():
             pass  # The head moves, so that commits on top of the old one are refused.
-        transaction.set_properties({property_of(lineage.identity): encoded_property(note)})
+        lineage.write_note(transaction, note)
 
 
 def _move(transaction: Transaction, branch: str, snapshot_id: int | None) -> None:
@@ -619,6 +639,90 @@ class BranchLineage:
     def head(self) -> Snapshot | None:
         return self.table.metadata.snapshot_by_name(self.branch)
 
+    def note(self) -> Note | None:
+        """The note of the branch; None if nobody has written one, or it is another table's.
+
+        Raises:
+            ProtocolViolation: it is of another format.
+        """
+        properties = self.table.properties
+        name = property_of(self.branch)
+        text = properties.get(name)
+        if text is None:
+            older = (key for key in sorted(properties) if is_older_note(key, properties[key]))
+            if (name := next(older, "")) == "":
+                return None
+            text = properties[name]
+        note = decoded_note(text, f"the property {name} of {self._name}", FIX)
+        return note if note.table == str(self.table.metadata.table_uuid) else None
+
+    def timeline(self) -> Timeline:
+        """What the branch shows; see ``Target.timeline``."""
+        note = self.note()
+        if note is None:
+            return Timeline()
+        shown = self.shown(note)
+        return note.timeline if shown is None else note.timeline.showing(shown)
+
+    def has_noted(self, checkpoint_id: int) -> bool:
+        """Whether the checkpoint was published, also if the branch was put back since."""
+        note = self.note()
+        return note is not None and note.timeline.shows(checkpoint_id)
+
+    def shown(self, note: Note) -> frozenset[int] | None:
+        """The checkpoints in the history of the branch; None if *note* has them.
+
+        Maintenance must not stop a job: where the snapshot that wrote the note has expired, and
+        with it the history between it and the head, the note is believed, unless the history goes
+        on at an older one.
+        """
+        from pyiceberg.table.snapshots import ancestors_of
+
+        if not note.at:
+            return None
+        newest, *older = note.at
+        known = [*ancestors_of(self.head, self.table.metadata)]
+        if any(snapshot.snapshot_id == newest for snapshot in known):
+            return None
+        own = [snapshot for snapshot in known if self._is_own(snapshot)]
+        if known and not own:
+            parent = known[-1].parent_snapshot_id
+            if parent == newest or not (parent in older or self._has_beside_refs(newest)):
+                return None
+        ids = {int(mark) for snapshot in own if (mark := _mark(snapshot, CHECKPOINT))}
+        expired = (
+            checkpoint_id
+            for first, last in note.timeline.published
+            for checkpoint_id in range(first, last + 1)
+            if ids and checkpoint_id < min(ids)
+        )
+        return frozenset(ids) | frozenset(expired)
+
+    def _is_own(self, snapshot: Snapshot) -> bool:
+        """Whether the snapshot is of the branch's time line, of whichever job that wrote it."""
+        return _mark(snapshot, BRANCH) == self.branch
+
+    def _has_beside_refs(self, snapshot_id: int) -> bool:
+        """Whether the snapshot exists, though no branch or tag keeps it from expiry."""
+        metadata = self.table.metadata
+        return metadata.snapshot_by_id(snapshot_id) is not None and all(
+            ref.snapshot_id != snapshot_id for ref in metadata.refs.values()
+        )
+
+    def write_note(self, transaction: Transaction, timeline: Timeline) -> None:
+        """Have *transaction*, which has made a snapshot of the branch, change the note as well."""
+        metadata = transaction.table_metadata
+        head = metadata.snapshot_by_name(self.branch)
+        assert head is not None
+        before = self.note()
+        older = () if before is None else before.at
+        note = Note(
+            timeline=timeline,
+            table=str(metadata.table_uuid),
+            at=(head.snapshot_id, *older)[:SNAPSHOTS_KEPT],
+        )
+        transaction.set_properties({property_of(self.branch): encoded_note(note, MAX_BYTES)})
+
     def summary(
         self,
         checkpoint_id: int | None,
@@ -628,7 +732,8 @@ class BranchLineage:
     ) -> dict[str, str]:
         """The summary of the snapshots of a commit on top of the head."""
         head = self.head
-        marks = {SINK: self.identity, PARENT: NONE if head is None else str(head.snapshot_id)}
+        parent = NONE if head is None else str(head.snapshot_id)
+        marks = {SINK: self.identity, BRANCH: self.branch, PARENT: parent}
         if checkpoint_id is not None:
             marks[CHECKPOINT] = str(checkpoint_id)
         if through is not None:
@@ -667,7 +772,7 @@ class BranchLineage:
         found: set[str] = set()
         others: list[Snapshot] = []
         for snapshot in ancestors_of(self.head, self.table.metadata):
-            if _mark(snapshot, SINK) == self.identity:
+            if self._is_own(snapshot):
                 found.add(_mark(snapshot, CHECKPOINT))
                 if wanted <= found:
                     self._check_foreign(others, undone)
@@ -720,23 +825,10 @@ def _is_compaction(snapshot: Snapshot) -> bool:
     return snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
 
 
-def property_of(identity: str) -> str:
-    return f"sluice.{identity}"
+def property_of(branch: str) -> str:
+    return f"{PROPERTY}{branch}"
 
 
-def encoded_property(timeline: Timeline) -> str:
-    """The note of *timeline*; spans that do not fit are dropped, oldest first."""
-    return staged_sink.encoded_timeline(timeline, MAX_BYTES)
-
-
-def timeline_in(properties: Mapping[str, str], identity: str) -> Timeline:
-    """The time line in a table's properties; ProtocolViolation for a note of another format."""
-    name = property_of(identity)
-    text = properties.get(name)
-    if text is None:
-        return Timeline()
-    fix = (
-        "put it back from an older metadata file of the table, or remove it and restore the job "
-        "with --accept-tables"
-    )
-    return staged_sink.decoded_timeline(text, f"the table's property {name}", fix)
+def is_older_note(key: str, value: str) -> bool:
+    """Whether a table's property is a note of an older format, which had one for each sink."""
+    return key.startswith("sluice.") and not key.startswith(PROPERTY) and value.startswith('{"v":')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 Text: TypeAlias = str | Param | Env
-
-ID_HEX_DIGITS = 16  # 64 bits of the root's hash: ids of two jobs do not collide by chance.
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +182,10 @@ class KafkaTopic:
 
     ``transactional``: readers with ``isolation.level=read_committed`` see each checkpoint whole and
     once.  Otherwise rows that a coordinator sent before it died are sent again.  Either way a
-    message has the header ``sluice-checkpoint-id``.  *transactional_id* names the sink to the
-    broker, fences its zombies, and is the group that notes published checkpoints: do not change
-    it, and give no other job the same.  By default it is made of the sink's uid and the job's root.
+    message has the header ``sluice-checkpoint-id``.  *transactional_id* names the topic's writer to
+    the broker, fences its zombies, and is the group that notes published checkpoints: do not change
+    it.  By default it is made of the topic's name, so that one job at a time writes a topic; jobs
+    that share one have to declare an id each, and are then not compared with each other.
 
     Raises:
         ConfigurationError: *upsert* without a *key*, or with a changelog.
@@ -230,8 +228,8 @@ class KafkaTopic:
         from sluice.store.open import open_store
 
         cluster = _cluster(self, params)
-        group = value_of(self.transactional_id, params) or _default_id(uid, default)
         topic = value_of(self.topic, params)
+        group = value_of(self.transactional_id, params) or f"sluice-{topic}"
         if not topic:
             raise ConfigurationError(f"topic= of the Kafka sink {uid!r} is empty")
         target = KafkaTarget(
@@ -309,11 +307,6 @@ def _content(descriptors: str) -> bytes:
         raise ConfigurationError(
             f"descriptors={descriptors!r} of Protobuf cannot be read: {error.strerror}"
         ) from error
-
-
-def _default_id(uid: str, location: StoreLocation) -> str:
-    digest = hashlib.sha256(location.root.encode()).hexdigest()
-    return f"sluice-{uid}-{digest[:ID_HEX_DIGITS]}"
 
 
 def _cluster(declared: Kafka | KafkaTopic, params: Mapping[str, str]) -> Cluster:

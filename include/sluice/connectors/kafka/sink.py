@@ -1,8 +1,9 @@
 """A Kafka topic to which checkpoints are appended, and the note of those that were published.
 
 The note is kept in the broker, as the offset of a consumer group with the name of the transactional
-id.  The group commits one offset, for partition 0 of the topic: the newest checkpoint; its metadata
-is the sink's time line (``staged_sink.encoded_timeline``).
+id, which is made of the topic's name.  The group commits one offset, for partition 0 of the topic:
+the newest checkpoint; its metadata is the topic's time line (``staged_sink.encoded_note``).  A
+broker deletes the offsets of a topic with it, so one that was made anew has no note.
 
 With transactions, the rows and the note of a checkpoint are one transaction, so that readers with
 ``isolation.level=read_committed`` see all of it or nothing, once.  ``init_transactions`` fences
@@ -30,10 +31,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors import staged_sink
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.messages import Header, MessageFormat, Texts, check_sizes
-from sluice.connectors.staged_sink import errors_of_place
+from sluice.connectors.staged_sink import Note, decoded_note, encoded_note, errors_of_place
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.places import DELETED, RollBack
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
@@ -302,12 +302,12 @@ class NotedTopic:
         if found.offset < 0:
             return Timeline()
         place = f"the offset of group {self.group!r} for topic {self.name!r}"
-        return decoded_offset(found.offset, found.metadata, place)
+        return decoded_offset(found.offset, found.metadata, place).timeline
 
-    def _offset(self, note: Timeline) -> TopicPartition:
+    def _offset(self, timeline: Timeline) -> TopicPartition:
         from confluent_kafka import TopicPartition
 
-        offset, metadata = encoded_offset(note)
+        offset, metadata = encoded_offset(Note(timeline=timeline))
         return TopicPartition(self.name, 0, offset, metadata)
 
     @contextmanager
@@ -347,17 +347,17 @@ def _is_fenced(error: KafkaError) -> bool:
     }
 
 
-def encoded_offset(timeline: Timeline) -> tuple[int, str]:
+def encoded_offset(note: Note) -> tuple[int, str]:
     """The offset and its metadata.  Spans that do not fit are dropped, oldest first."""
-    return timeline.newest, staged_sink.encoded_timeline(timeline, MAX_BYTES)
+    return note.timeline.newest, encoded_note(note, MAX_BYTES)
 
 
-def decoded_offset(offset: int, metadata: str | None, place: str) -> Timeline:
-    """The time line; ProtocolViolation when another client wrote it."""
-    timeline = staged_sink.decoded_timeline(metadata, place, FIX)
-    if timeline.newest != offset:
+def decoded_offset(offset: int, metadata: str | None, place: str) -> Note:
+    """The note; ProtocolViolation when another client wrote it."""
+    note = decoded_note(metadata, place, FIX)
+    if note.timeline.newest != offset:
         raise ProtocolViolation(
-            f"{place} is {offset}, and its note says {timeline.newest}: another client has moved "
-            f"it; {FIX}"
+            f"{place} is {offset}, and its note says {note.timeline.newest}: another client has "
+            f"moved it; {FIX}"
         )
-    return timeline
+    return note

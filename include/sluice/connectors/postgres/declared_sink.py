@@ -24,8 +24,6 @@ class PostgresTable:
     ``changelog`` every change is appended, with its ``kind``: insert, update or delete.
     ``checkpoint_column``, a bigint of the table, gets the checkpoint of each row; an appended table
     can be rolled back with it, when a restore asks for that.  ``create`` makes a missing table.
-    ``ledger_name`` identifies the sink in the notes of published checkpoints; by default it is
-    derived from the job's root, so declare it when the root is moved.
 
     Raises:
         ConfigurationError: the checkpoint column is part of the key, or there are both a key and a
@@ -37,7 +35,6 @@ class PostgresTable:
     upsert_key: tuple[str, ...] = ()
     checkpoint_column: str | None = None
     create: bool = False
-    ledger_name: str | Param = ""
     changelog: bool = False
 
     def __post_init__(self) -> None:
@@ -50,7 +47,7 @@ class PostgresTable:
 
     @property
     def params(self) -> tuple[Param, ...]:
-        return params_of(self.dsn, self.table, self.ledger_name)
+        return params_of(self.dsn, self.table)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         from sluice.connectors.postgres.ledger import Ledger
@@ -61,13 +58,12 @@ class PostgresTable:
         from sluice.store.open import open_store
 
         table = table_name(value_of(self.table, params))
-        sink = value_of(self.ledger_name, params) or f"{default.root.rstrip('/')} {uid}"
         return StagedSink(
             StagedFiles(uid, open_store(default), self.upsert_key),
             PostgresTarget(
                 server=Server(value_of(self.dsn, params), f"sink {uid!r}"),
                 table=table,
-                ledger=Ledger(sink, table),
+                ledger=Ledger(table),
                 upsert_key=self.upsert_key,
                 checkpoint_column=self.checkpoint_column,
                 creates=self.create,

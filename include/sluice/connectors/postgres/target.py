@@ -23,7 +23,7 @@ from sluice.connectors.postgres.copy import (
     is_binary,
     numeric_digits,
 )
-from sluice.connectors.postgres.ledger import LEDGER, Ledger, one_at_a_time
+from sluice.connectors.postgres.ledger import LEDGER, Ledger, TableRow, one_at_a_time
 from sluice.connectors.postgres.rehearsal import Rehearsal, rules_of
 from sluice.connectors.postgres.server import Connection, Server, TableName, check_encoding
 from sluice.connectors.staged_sink import errors_of_place
@@ -62,7 +62,8 @@ class PostgresTarget:
         """Values are tried only where the table has rules of its own for them."""
         with self.server.session(read_only=True) as connection:
             check_encoding(connection, self.server.who)
-            self._check_not_gone(connection)
+            if self.creates and self.ledger.exists(connection):
+                self._check_not_gone(connection, self.ledger.row(connection))
             stamped = self._stamped_schema(schema)
             if columns := self._columns(connection):
                 check_column_types(self.table, columns, stamped)
@@ -85,15 +86,20 @@ class PostgresTarget:
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
     ) -> None:
         with self._locked() as connection:
-            before = self.ledger.timeline(connection, min(parent or checkpoint_id, checkpoint_id))
+            row = self.ledger.row(connection, min(parent or checkpoint_id, checkpoint_id))
+            self._check_not_gone(connection, row)
             with errors_of_place(self._name):
-                after = before.publishing(writer, checkpoint_id, parent)
+                after = row.timeline.publishing(writer, checkpoint_id, parent)
             if after is None:
                 return
             self._create(connection, rows)
             self._delete(connection, rows.deletes())
             self._write(connection, rows.upserts(), checkpoint_id)
-            self.ledger.note(connection, before, after, rows.row_count)
+            # A table that was seen with rows and is empty was emptied, by a delete or by somebody.
+            has_rows = rows.row_count > 0 or row.had_rows
+            if rows.has_deletes:
+                has_rows = not self._is_empty(connection)
+            self.ledger.note(connection, row, after, rows=rows.row_count, has_rows=has_rows)
 
     def timeline(self) -> Timeline:
         with self.server.session(read_only=True) as connection:
@@ -107,18 +113,19 @@ class PostgresTarget:
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         with self._locked() as connection:
-            before = self.ledger.timeline(connection, recovery.version or 0)
+            row = self.ledger.row(connection, recovery.version or 0)
             with errors_of_place(self._name):
-                after = before.recovered(writer, recovery)
+                after = row.timeline.recovered(writer, recovery)
             if after is None:
                 return
-            ahead = tuple(before.after(recovery.version))
+            ahead = tuple(row.timeline.after(recovery.version))
             if recovery.roll_back and ahead and not self._is_empty(connection):
                 self._roll_back(connection, ahead)
-            self.ledger.note(connection, before, after)
+            has_rows = not self._is_empty(connection)
+            self.ledger.note(connection, row, after, has_rows=has_rows)
 
     def describe(self, version: int) -> str:
-        return f"row ({self.ledger.sink!r}, {version}) of {self.table.beside(LEDGER)}"
+        return f"row {version} of table {self.table} in {self.table.beside(LEDGER)}"
 
     @property
     def _name(self) -> str:
@@ -136,12 +143,9 @@ class PostgresTarget:
             yield connection
 
     def _is_empty(self, connection: Connection) -> bool:
-        from psycopg.sql import SQL
-
         if not columns_of_table(connection, self.table):
             return True  # The table does not exist yet.
-        found = connection.execute(SQL("SELECT 1 FROM {} LIMIT 1").format(self.table.sql))
-        return found.fetchone() is None
+        return not self.ledger.has_rows(connection)
 
     def _prepare(self, connection: Connection) -> None:
         """Make the commit durable, as the staged files are deleted after it."""
@@ -163,11 +167,6 @@ class PostgresTarget:
                 "be rolled back: only appended rows with a checkpoint_column can; restore without "
                 "rolling back, or empty the table by hand"
             )
-        if others := self.ledger.others(connection):
-            raise ConfigurationError(
-                f"table {self.table} cannot be rolled back: {others[0]!r} writes it, too, and its "
-                "rows have the same checkpoint ids; give each sink a table of its own"
-            )
         connection.execute(
             SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(
                 self.table.sql, Identifier(self.checkpoint_column)
@@ -184,7 +183,6 @@ class PostgresTarget:
         schema = rows.schema()
         if schema is None:
             return
-        self._check_not_gone(connection)
         # Under a lock, as concurrent CREATE ... IF NOT EXISTS would fail.
         one_at_a_time(connection, f"create {self.table}")
         parts = [
@@ -197,14 +195,14 @@ class PostgresTarget:
         statement = SQL("CREATE TABLE IF NOT EXISTS {} ({})")
         connection.execute(statement.format(self.table.sql, SQL(", ").join(parts)))
 
-    def _check_not_gone(self, connection: Connection) -> None:
-        """Raises ConfigurationError when a missing table had rows before."""
-        if not self.creates or columns_of_table(connection, self.table):
-            return
-        if self.ledger.exists(connection) and (count := self.ledger.row_count(connection)):
+    def _check_not_gone(self, connection: Connection, row: TableRow) -> None:
+        """Raises ConfigurationError when a missing table is not made, or had rows before."""
+        if row.is_gone and not self.creates:
+            self._columns(connection)
+        if row.is_gone and (count := self.ledger.row_count(connection, row)):
             raise ConfigurationError(
                 f"table {self.table} is gone, and {count} rows of earlier checkpoints with it; put "
-                "it back, or create an empty one to go on without them"
+                "it back, or restore and accept tables as they are to go on without them"
             )
 
     def _columns(self, connection: Connection) -> dict[str, Column]:
