@@ -301,7 +301,7 @@ def test_a_table_has_one_writer() -> None:
 
 def test_a_table_that_somebody_emptied_is_told_before_a_commit_and_refused() -> None:
     store = InMemoryStore()
-    table = ManifestTable("alerts", store)
+    table = ManifestTable("alerts", store, at="memory://jobs/shop/tables/alerts")
     for parent, checkpoint_id in ((None, 1), (1, 2)):
         check_and_publish(table, checkpoint_id, parent, rows(("a", checkpoint_id)))
     store.delete([listed.key for listed in store.list("")])

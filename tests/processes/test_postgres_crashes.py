@@ -94,8 +94,8 @@ def hang(*_):
     time.sleep(600)
 
 def after(method, what):
-    def both(*args):
-        found = method(*args)
+    def both(*args, **how):
+        found = method(*args, **how)
         what()
         return found
     return both

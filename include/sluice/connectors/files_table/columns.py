@@ -76,7 +76,8 @@ class TableSchemas:
 
         Raises:
             ConfigurationError: a column has another type, or JSON cannot hold its type.
-            TableMismatch: the table does not show *parent*, or it is another sink's.
+            TableMismatch: a table outside of the job's root does not show *parent*, or it is
+                another sink's.
         """
         store = self.files.store
         if schema is None:
@@ -90,7 +91,7 @@ class TableSchemas:
         names = [self._record(encode_schema(schema)[0]) for schema in schemas]
         if all(store.get(name) is not None for name in names):
             return
-        if parent is not None:
+        if parent is not None and self.at:
             self._require_own(parent)
         known = [self._decoded(listed.key) for listed in store.list(COLUMNS)]
         where = f"the table at {store.root}"
