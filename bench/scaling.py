@@ -103,7 +103,7 @@ def drive(job: Job, plan: CheckpointPlan, task: TaskPlan) -> None:
     assert read is not None
     state = job.state()
     before = lineage_of(job, state, read).stage(task.uid)
-    take_over_compactions(job, task.uid, assigned_state(before, task))
+    take_over_compactions(job, task.uid, assigned_state(before, task), plan.processing_time_ms)
     measured = {f"events/{piece.partition}": 1 for piece in read.source("events").slices}
     stage_clock(job, read, task.uid, None, before).watermark_ms(measured)
 
@@ -111,7 +111,8 @@ def drive(job: Job, plan: CheckpointPlan, task: TaskPlan) -> None:
 def keyed_acks(job: Job, plan: CheckpointPlan, task: TaskPlan) -> list[Ack]:
     """Acks where each subtask adds a run to its state, up to ``RUNS``; then one replaces all."""
     before = lineage_of(job, job.state(), plan).stage(task.uid)
-    states = take_over_compactions(job, task.uid, assigned_state(before, task))
+    assigned = assigned_state(before, task)
+    states = take_over_compactions(job, task.uid, assigned, plan.processing_time_ms)
     return [
         Ack(
             checkpoint_id=plan.checkpoint_id,

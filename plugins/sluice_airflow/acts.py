@@ -112,7 +112,7 @@ class RestoreOperator(CheckpointOperator):
             require_generation(job, state, request.only_generation)
         resolved = resolve(job, state, request)
         if state.status is JobStatus.RESTARTING and request.only_generation is not None:
-            pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1_000)
+            pause_s = max(0.0, ((state.restart_at_ms or 0) - job.now_ms()) / 1_000)
             log.info("restart strategy pauses pause_s=%.1f", pause_s)
             time.sleep(pause_s)
         restored = restore(
@@ -348,7 +348,7 @@ def _fail(
 
     declined = job.answers.observe(pending.checkpoint_id, pending.token).declined
     is_declined = any(pending.awaits_answer(*one) for one in declined)
-    failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.clock())
+    failure = classify(failed_tasks, pending=pending, is_declined=is_declined, now_ms=job.now_ms())
     return fail_checkpoint(
         job,
         pending.checkpoint_id,

@@ -154,7 +154,7 @@ class NewFilesTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's anno
         from sluice.store.open import StoreLocation, open_store
 
         store = await asyncio.to_thread(
-            open_store, StoreLocation(root=self.uri, endpoint_url=self.endpoint_url)
+            open_store, StoreLocation(self.uri, self.endpoint_url, patience_s=0)
         )
         known: dict[str, int] | None = None
         while True:

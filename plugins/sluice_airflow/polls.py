@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
 
@@ -32,11 +32,12 @@ from sluice.core.events import AlignmentTimedOut
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.declaration.pipeline import Pipeline
+from sluice.job.clock import JobClock
 from sluice.job.job import open_job
 from sluice.protocol.keys import PipelinePaths
 from sluice.store.checkpoints import Answers, AnswerStore
 from sluice.store.journal import Journal, jittered_pause
-from sluice.store.object_store import ObjectStore
+from sluice.store.object_store import ObjectStore, machine_clock_ms
 from sluice.store.open import StoreLocation, open_store
 from sluice_airflow.runs import completed_of, pending_of
 from sluice_airflow.settings import Settings
@@ -76,6 +77,7 @@ class StageWatch:
         store, paths = shared_store(location), PipelinePaths(pipeline)
         self._answers = AnswerStore(store, paths)
         self._journal = Journal(store, paths, pause=jittered_pause)
+        self._clock = JobClock(machine_clock_ms, self._journal, store)
         self._stage = stage
         self._cause = cause
         self._pending: PendingCheckpoint | None = None
@@ -138,7 +140,7 @@ class StageWatch:
             return Acknowledged(f"{task.parallelism} of {task.parallelism}")
         if not answers.has_plan:
             return Lost(f"the plan of checkpoint {pending.checkpoint_id} is gone")
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._clock.now_ms()
         waited_ms = now_ms - pending.triggered_at_ms
         if now_ms >= pending.expires_at_ms:
             waited_s = (pending.expires_at_ms - pending.triggered_at_ms) // 1_000
@@ -157,7 +159,7 @@ class StageWatch:
         transition = self._journal.append(
             lambda state: AlignmentTimedOut(
                 generation=state.generation,
-                at_ms=time.time_ns() // 1_000_000,
+                at_ms=self._clock.now_ms(),
                 checkpoint_id=pending.checkpoint_id,
                 stages=(self._stage,),
             )
@@ -168,8 +170,11 @@ class StageWatch:
 
 @cache
 def shared_store(location: StoreLocation) -> ObjectStore:
-    """One client for all watches of a triggerer, as building one costs more than a look."""
-    return open_store(location)
+    """One client for all watches of a triggerer, as building one costs more than a look.
+
+    It repeats nothing: a watch asks again anyway, and says meanwhile that the store is away.
+    """
+    return open_store(replace(location, patience_s=0))
 
 
 POLL_S = 1.0
@@ -242,7 +247,7 @@ class DueWatch:
         """The next checkpoint of the job; a new one once the declaration has changed."""
         pipeline = self._declared()
         if self._next_checkpoint is None or self._next_checkpoint[0] is not pipeline:
-            location = Settings.from_environment().location
+            location = replace(Settings.from_environment().location, patience_s=0)
             interval_ms = int(self._interval_s * 1_000)
             opened = NextCheckpoint(
                 open_job(pipeline, location, store=shared_store(location)),

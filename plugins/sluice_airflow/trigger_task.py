@@ -161,7 +161,7 @@ class TriggerOperator(CheckpointOperator):
         interval = self.pipeline.checkpointing.interval
         if self.pipeline.checkpointing.schedule is not None or interval is None:
             return 0.0
-        return rest_before_event_ms(job.state(), milliseconds(interval), job.clock()) / 1_000
+        return rest_before_event_ms(job.state(), milliseconds(interval), job.now_ms()) / 1_000
 
     def wait_for(
         self,
@@ -182,7 +182,7 @@ class TriggerOperator(CheckpointOperator):
         from sluice.coordinator.trigger import Queued, trigger
 
         was_rejected = job.state().rejection(cause) is not None
-        request_id = f"{cause} {job.clock()}" if was_rejected else cause
+        request_id = f"{cause} {job.now_ms()}" if was_rejected else cause
         give_back_at = time.monotonic() + WAIT_IN_SLOT_S
         noted = ""
         while True:
@@ -321,7 +321,7 @@ def start_runs(job: Job) -> list[str]:
     """
     from sluice.surface.journal import last_host
 
-    state, now_ms = job.state(), job.clock()
+    state, now_ms = job.state(), job.now_ms()
     due = [
         queued for queued in state.queue if queued.awaits_a_host and not queued.has_expired(now_ms)
     ]

@@ -138,7 +138,7 @@ def _watch_and_restart(job: Job, is_abandoned: Callable[[str], bool]) -> tuple[s
     watched = watch(job, is_abandoned=is_abandoned)
     if not watched.actions:
         return ()
-    pause_s = pause_to_wait_out(job.state(), job.clock())
+    pause_s = pause_to_wait_out(job.state(), job.now_ms())
     if pause_s is None:
         return watched.actions
     time.sleep(pause_s)

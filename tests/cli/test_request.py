@@ -20,7 +20,8 @@ from sluice.coordinator.trigger import take_up
 from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.job.job import Job, open_job, wall_clock_ms
+from sluice.job.job import Job, open_job
+from sluice.store.object_store import machine_clock_ms
 from sluice.store.open import StoreLocation
 from tests.cli.conftest import Sluice
 from tests.subtasks import acknowledge
@@ -153,7 +154,7 @@ def test_a_request_is_left_behind_and_the_run_of_airflow_named(job: Job, sluice:
     assert answer.code == 0
     assert "is queued; it waits until" in answer.out
     assert "its watchdog starts a run for the request within a minute" in answer.out
-    assert job.state().queue[0].requested_at_ms <= wall_clock_ms()
+    assert job.state().queue[0].requested_at_ms <= machine_clock_ms()
 
 
 def test_a_job_that_does_not_run_takes_no_request(job: Job, sluice: Sluice) -> None:

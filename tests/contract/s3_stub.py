@@ -1,4 +1,4 @@
-"""A small S3 server that ignores what some servers ignore: conditions, and the wish to copy."""
+"""A small S3 server that leaves out what some do: conditions, copies, ETags of a listing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+LISTING = b"""<ListBucketResult><IsTruncated>false</IsTruncated><Contents>
+<Key>failures/plain</Key><LastModified>2026-11-26T10:00:00.000Z</LastModified><Size>5</Size>
+</Contents></ListBucketResult>"""  # An entry without an ETag.
 
 
 @contextmanager
@@ -31,7 +35,9 @@ def s3_stub() -> Iterator[str]:
                 self.answer(200, b"")
 
         def do_GET(self) -> None:
-            if self.path in objects:
+            if "list-type=2" in self.path:
+                self.answer(200, LISTING)
+            elif self.path in objects:
                 self.answer(200, objects[self.path])
             else:
                 self.answer(404, error_body("NoSuchKey"))

@@ -30,7 +30,15 @@ from sluice.store.object_store import (
 from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET
 
-CHECKS = ["root", "write", "list", "clock", "conditional writes", "delete"]
+CHECKS = [
+    "root",
+    "write",
+    "list",
+    "clock",
+    "conditional writes",
+    "delete",
+    "list under deletes",
+]
 
 
 def test_a_sound_store_passes_every_check_and_is_left_as_it_was(

@@ -16,7 +16,7 @@ from sluice.store.object_store import (
     ObjectStore,
     verify_conditional_writes,
 )
-from sluice.store.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, now_ms, open_store
 from tests.contract.racing import printed_by_racers
 
 RACING_THREADS = 16
@@ -183,6 +183,14 @@ def test_more_keys_than_a_page_are_listed_and_deleted(store: ObjectStore) -> Non
     store.delete(key for key in [*keys, "many/absent", "absent/one"])
 
     assert keys_of(store) == ["other/1"]
+
+
+def test_a_store_tells_the_time_by_which_it_lists(store: ObjectStore) -> None:
+    store.put("a", b"x")
+
+    [listed] = store.list("a")
+
+    assert abs(now_ms(store) - listed.modified_ms) < 3_000
 
 
 def test_a_store_that_keeps_its_promise_is_accepted(store: ObjectStore) -> None:

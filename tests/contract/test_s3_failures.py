@@ -31,7 +31,9 @@ def stub_endpoint() -> Iterator[str]:
 
 
 def a_store(endpoint_url: str, bucket: str = BUCKET) -> ObjectStore:
-    return open_store(StoreLocation(root=f"s3://{bucket}/failures", endpoint_url=endpoint_url))
+    """One that repeats nothing."""
+    root = f"s3://{bucket}/failures"
+    return open_store(StoreLocation(root=root, endpoint_url=endpoint_url, patience_s=0))
 
 
 def test_a_missing_bucket_is_named_with_its_endpoint(s3_endpoint: str) -> None:
@@ -173,6 +175,15 @@ def test_a_store_that_ignores_conditions_is_refused(stub_endpoint: str) -> None:
 
     with pytest.raises(ConfigurationError, match="ignores conditional writes"):
         verify_conditional_writes(store, "probe", b"token")
+
+
+def test_an_object_that_is_listed_without_an_etag_is_known_by_size_and_time(
+    stub_endpoint: str,
+) -> None:
+    [found] = a_store(stub_endpoint).list("")
+
+    assert (found.key, found.size_bytes) == ("plain", 5)
+    assert found.version == f"5-{found.modified_ms / 1_000:.3f}"
 
 
 def test_a_body_is_sent_with_its_request_and_does_not_wait_a_round_trip(stub_endpoint: str) -> None:

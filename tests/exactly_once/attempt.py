@@ -99,7 +99,7 @@ def _go_on(job: Job) -> None:
         configuration = configure(job.pipeline, {}, max_records_per_epoch=RECORDS_PER_EPOCH)
         submit(job, configuration, only_generation=state.generation)
     elif state.pending or state.status is not JobStatus.RUNNING:
-        pause_s = max(0.0, ((state.restart_at_ms or 0) - job.clock()) / 1000)
+        pause_s = max(0.0, ((state.restart_at_ms or 0) - job.now_ms()) / 1000)
         time.sleep(pause_s)
         restore(job, Latest(), only_generation=state.generation)
     outcome = trigger(job)

@@ -18,6 +18,8 @@ INVARIANTS = {
     13: "what people pause, change or abort of a running job is in force, and touches no more",
     14: "what a job is resumed from stays until the job ends for good, whatever its retention",
     15: "an application is ended only when no attempt awaits it, and never by a copy of the root",
+    16: "no decision rests on two machines' clocks, and processing time is the checkpoint's",
+    17: "what rests on conditional writes begins in a store that was probed for them",
     10: "after a generation is fenced nothing of an older one becomes true",
 }
 

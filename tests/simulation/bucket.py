@@ -144,6 +144,10 @@ class LossyStore:
     def root(self) -> str:
         return f"{self._root}/{self._prefix}".rstrip("/")
 
+    def now_ms(self) -> int:
+        """No request: a store tells the time with each answer."""
+        return self._bucket.now_ms()
+
     def get(self, key: str) -> bytes | None:
         key = self._full_key(key)
         self._read("get", key)

@@ -25,13 +25,14 @@
     in a place outside and, when it is rolled back and at the end, for the table of files.
 12. When an ack says that its stage is chained, all stages behind it, to the end of the chain, have
     acknowledged: ``snapshots.check_chained``.
-15. An application is ended only when no attempt awaits it, and never by a copy of the root:
-    ``submitted``.
 13. What people ask of a running job, a pause, other times, the end of one checkpoint, is in force
     for every coordinator until a person says otherwise, and does no more: ``timing``.
-
 14. What a job is resumed from stays until it is subsumed or the job ends for good, whatever its
     retention: ``_kept_to_resume``.
+15. An application is ended only when no attempt awaits it, and never by a copy of the root:
+    ``submitted``.
+16. No decision rests on the difference of two machines' clocks: ``clocks``.
+17. What rests on conditional writes begins in a store that was probed for them: ``clocks``.
 
  0. Not one of them, but without it they are cheap: when the faults end, the job comes to itself
     and takes checkpoints.  See ``liveness``.
@@ -71,6 +72,7 @@ from sluice.protocol.records import (
     decode_plan,
 )
 from tests.simulation.broken import Broken
+from tests.simulation.clocks import ClockChecks
 from tests.simulation.damage import check_passed_over
 from tests.simulation.dataflow import Row
 from tests.simulation.deletions import check_deleted
@@ -131,6 +133,7 @@ class Invariants:
         self.compactions: dict[str, Compaction] = {}  # By the key of their record.
         self.needed: dict[str, tuple[int, str]] | None = None
         self.timing = TimingChecks()
+        self.clocks = ClockChecks()
 
     def wrote(self, key: str, body: bytes, before: bytes | None) -> None:
         if before is not None and before != body:
@@ -235,6 +238,7 @@ class Invariants:
         self._ended(before, after, event)
         _kept_to_resume(before, event, after)
         self.timing.check(seq, before, event, after)
+        self.clocks.check(self, entry)
         if isinstance(event, CheckpointCompleted):
             metadata = check_completed(self, event.checkpoint_id, before)
             check_shown(self, metadata)

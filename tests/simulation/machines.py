@@ -19,13 +19,16 @@ Tried = list[tuple[str, bytes]]  # An attempted write: its key and bytes.
 
 @dataclass(slots=True)
 class SkewedClock:
-    """A machine's clock: minutes off, and adjusted at times."""
+    """A machine's clock: minutes off, and set at times; a process keeps its ``steady`` copy."""
 
     time: ManualClock
     skew_ms: int
 
     def __call__(self) -> int:
         return self.time.now_ms + self.skew_ms
+
+    def steady(self) -> SkewedClock:
+        return SkewedClock(self.time, self.skew_ms)
 
 
 @dataclass(slots=True)
@@ -49,7 +52,7 @@ class WatchedJournal(Journal):
         tried: Callable[[], Tried],
         check: Callable[[Tried, bool], None],
     ) -> None:
-        super().__init__(store, paths)
+        super().__init__(store, paths, probes=True)
         self._tried = tried
         self._check = check
 
@@ -74,6 +77,6 @@ def a_coordinator(
         store=patient,
         journal=WatchedJournal(patient, template.paths, tried, check),
         answers=AnswerStore(patient, template.paths),
-        clock=clock,
+        clock=clock.steady(),
     )
     return Coordinator(job, clock)

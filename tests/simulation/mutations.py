@@ -42,7 +42,7 @@ from sluice.coordinator.savepoints import export_savepoint, require_free_name
 from sluice.coordinator.staged import abort_staged, require_shown
 from sluice.coordinator.tables import compare_tables_to_restore, compare_tables_to_submit, writer_of
 from sluice.coordinator.trigger import write_plan
-from sluice.core import coordinator, requests
+from sluice.core import coordinator, lifecycle, requests
 from sluice.core.answers import Ack, Committable, StageAnswer
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.configuration import Timing
@@ -73,6 +73,7 @@ from sluice.errors import NotYetAcknowledged
 from sluice.job import stage_input
 from sluice.job.answers import with_acks
 from sluice.job.applications import short_life
+from sluice.job.clock import JobClock
 from sluice.job.job import Job
 from sluice.job.lineage import assigned_state, stage_state
 from sluice.job.places import open_sinks
@@ -83,7 +84,8 @@ from sluice.protocol.records import JournalEntry, encode_answer, encode_entry
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Head, Journal
 from sluice.store.object_store import Created, CreateResult, ObjectStore
-from tests.simulation.noted import Place, pointed_elsewhere
+from sluice.store.open import now_ms as store_now_ms
+from tests.simulation.noted import PLAYING, Place, pointed_elsewhere
 from tests.simulation.play import (
     Failure,
     Plant,
@@ -230,7 +232,12 @@ def append_without_a_reload(patch: pytest.MonkeyPatch) -> None:
         transition = step(head.state, event)
         seq = head.seq + 1
         entry = JournalEntry(
-            author="somebody", previous=head.author, event=event, state=transition.state
+            author="somebody",
+            previous=head.author,
+            event=event,
+            state=transition.state,
+            place=head.place,
+            clock_offset_ms=head.clock_offset_ms,
         )
         while transition.verdict.name == "APPLIED" and not self._create(seq, encode_entry(entry)):
             seq += 1
@@ -1006,3 +1013,58 @@ def know_a_table_by_the_name_of_its_sink(patch: pytest.MonkeyPatch) -> None:
 def try_a_damaged_commit_for_ever(patch: pytest.MonkeyPatch) -> None:
     """Rows whose commit is owed are never compared, so that no restart passes them over."""
     replace_everywhere(patch, damage_of_owed_rows, lambda *_: [])
+
+
+@mutation(16)
+def compare_two_clocks(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator stamps, and judges others' stamps, by its machine's clock."""
+    patch.setattr(JobClock, "_compare", lambda *_: None)
+
+
+@mutation(16)
+def draw_the_clock_again(patch: pytest.MonkeyPatch) -> None:
+    """Each coordinator has the job's clock begin with its own."""
+
+    def drawn(self: Journal, head: Head, event: Event) -> int | None:
+        return self.drawn_offset_ms or head.clock_offset_ms
+
+    def now_ms(self: JobClock) -> int:
+        own_ms = self._own()
+        self._journal.drawn_offset_ms = own_ms - store_now_ms(self._store)
+        return own_ms
+
+    patch.setattr(Journal, "_offset_after", drawn)
+    patch.setattr(JobClock, "now_ms", now_ms)
+
+
+@mutation(16)
+def keep_the_latest_processing_time(patch: pytest.MonkeyPatch) -> None:
+    """An aborted plan moves processing time, and no restore puts it back."""
+    newest: dict[World, int] = {}
+
+    def planned(job: Job, *given: Any, **options: Any) -> object:
+        plan = make_plan(job, *given, **options)
+        if not isinstance(plan, CheckpointPlan):
+            return plan
+        world = PLAYING[0]
+        newest[world] = max(newest.get(world, 0), plan.processing_time_ms)
+        return replace(plan, processing_time_ms=newest[world])
+
+    replace_everywhere(patch, make_plan, planned)
+
+
+@mutation(16)
+def restore_no_processing_time(patch: pytest.MonkeyPatch) -> None:
+    """A restore leaves processing time where it was, or begins it anew."""
+    on_restored = lifecycle.on_restored
+
+    def kept(state: CoordinatorState, event: JobRestored) -> Transition:
+        return on_restored(state, replace(event, processing_time_ms=state.processing_time_ms))
+
+    replace_everywhere(patch, on_restored, kept)
+
+
+@mutation(17)
+def skip_the_probe(patch: pytest.MonkeyPatch) -> None:
+    """A journal begins in whatever store it is given."""
+    patch.setattr(Journal, "verify_store", lambda _: None)

@@ -20,6 +20,7 @@ from sluice.connectors.files_table.columns import TableSchemas
 from sluice.job.job import new_life, new_token
 from sluice.protocol import records
 from sluice.protocol.keys import check_key
+from sluice.store.object_store import verify_conditional_writes
 
 # They register their acts.  A seed draws by their order: what is new goes last.
 # isort: off
@@ -96,6 +97,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
         replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
         replace_everywhere(patch, new_life, a_new_life)
         replace_everywhere(patch, new_token, a_new_token)
+        replace_everywhere(patch, verify_conditional_writes, _probe)
         for pure in (*(getattr(records, name) for name in DECODERS), check_key):
             replace_everywhere(patch, pure, lru_cache(MEMORY)(pure))
         # What is staged here is no Parquet.
@@ -133,6 +135,11 @@ _tokens: dict[int, int] = {0: 0}  # How many were drawn, at 0.
 def a_new_token() -> str:
     _tokens[0] += 1
     return f"token{_tokens[0]}"
+
+
+def _probe(*_: object) -> None:
+    """A race needs threads, and this bucket keeps its promise."""
+    _current[0].witness.clocks.is_probed = True
 
 
 def _open_store(location: sluice.store.open.StoreLocation) -> LossyStore:

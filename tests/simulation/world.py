@@ -58,6 +58,7 @@ class Frame:
 
     turn: Turn
     random: Random
+    began_ms: int
     calls: int = 0
     tried: Tried = field(default_factory=list)
 
@@ -126,7 +127,10 @@ class World:
         """Take one actor's turn, and catch its outcome."""
         place = len(self.history)
         self.history.append(Line(turn.number, self.depth, turn.actor, turn.name, "does not return"))
-        frame, self.frame = self.frame, Frame(turn, Random((self.seed << 20) + turn.number))
+        frame, self.frame = (
+            self.frame,
+            Frame(turn, Random((self.seed << 20) + turn.number), self.time.now_ms),
+        )
         self.depth += 1
         outcome = ""
         try:
@@ -175,7 +179,7 @@ class World:
     def in_peace(self, actor: int) -> Iterator[None]:
         """A block in which no request fails, and no other actor has a turn."""
         frame, had_faults = self.frame, self.has_faults
-        self.frame = Frame(Turn(0, "settles", actor), Random(self.seed))
+        self.frame = Frame(Turn(0, "settles", actor), Random(self.seed), self.time.now_ms)
         self.has_faults = False
         try:
             yield
@@ -187,6 +191,11 @@ class World:
         """The coordinator whose turn it is; without a turn, the first."""
         number = self.frame.turn.actor if self.frame is not None else 0
         return self.coordinators[number % len(self.coordinators)]
+
+    @property
+    def turn_number(self) -> int:
+        """That of the turn under way; 0 while the world settles."""
+        return self.frame.turn.number if self.frame is not None else 0
 
     @property
     def job(self) -> Job:

@@ -13,10 +13,12 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, metadata, version
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +35,7 @@ from sluice.core.ids import NO_GENERATION
 from sluice.declaration.project import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError, SluiceError
 from sluice.extras import DISTRIBUTION, Requirement, is_within, requirements
-from sluice.job.job import open_job, wall_clock_ms
+from sluice.job.job import open_job
 from sluice.protocol.keys import scratch, scratch_folder
 from sluice.spark.jvm import find_java
 from sluice.spark.session import check_listening
@@ -41,8 +43,9 @@ from sluice.store.object_store import (
     RACERS,
     Listed,
     ObjectStore,
+    in_parallel,
+    machine_clock_ms,
     verify_conditional_writes,
-    verify_one_winner,
 )
 from sluice.store.open import StoreLocation, open_store
 from sluice.store.redaction import redacted
@@ -51,6 +54,9 @@ from sluice.surface.units import size
 
 SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
 CLOCK_TOLERANCE_MS = 5_000  # S3's times are whole seconds, and a slow request takes some.
+# A server that numbers what is left, instead of going on behind a key, forgets at the second page.
+LISTED_KEYS, LISTED_FILES = 1_100, 100
+WRITERS = 16
 BODY = b"sluice doctor writes this, and deletes it again"
 _USE = f"use AWS S3, a local folder, or another store listed in {STORES}"
 
@@ -295,7 +301,7 @@ def root_findings(location: StoreLocation) -> Iterator[Finding]:
         )
         return
     try:
-        store = open_store(location)
+        store = open_store(replace(location, patience_s=0))
     except ConfigurationError as error:
         yield problem("root", error)
         return
@@ -303,7 +309,7 @@ def root_findings(location: StoreLocation) -> Iterator[Finding]:
 
 
 def store_findings(
-    store: ObjectStore, clock: Callable[[], int] = wall_clock_ms
+    store: ObjectStore, clock: Callable[[], int] = machine_clock_ms
 ) -> Iterator[Finding]:
     """Check the *store*; what needs a check that failed is left out."""
     token = uuid.uuid4().hex
@@ -321,9 +327,11 @@ def store_findings(
         yield unwritable
         return
     yield good("write", "an object reads back as it was written")
-    yield from _listing(store, token, begun_ms, clock)
-    yield _conditional(store, token)
-    yield _deleting(store, token)
+    others = [*_listing(store, token, begun_ms, clock), _conditional(store, token)]
+    others.append(_deleting(store, token))
+    yield from others
+    if all(one.status is not Status.PROBLEM for one in others):
+        yield _listing_under_deletes(store, token)
 
 
 def _writing(store: ObjectStore, token: str) -> Finding | None:
@@ -367,22 +375,61 @@ def clock_finding(written: Listed, begun_ms: int, ended_ms: int) -> Finding:
     which = "behind" if early_ms > late_ms else "ahead of"
     return warning(
         "clock",
-        f"the store's is {distance_ms / 1000:,.0f} s {which} this machine's; no checkpoint depends "
-        "on it, but ages and timeouts do, and AWS refuses more than 15 minutes: synchronize both "
-        "with NTP",
+        f"the store's is {distance_ms / 1000:,.0f} s {which} this machine's; timeouts, restarts "
+        "and processing time go by the job's clock, which whoever drives a job first draws from "
+        "their machine's; AWS refuses more than 15 minutes: synchronize both with NTP",
     )
 
 
 def _conditional(store: ObjectStore, token: str) -> Finding:
-    """Two writers one after the other, then many at once."""
+    """The probe of whatever begins in a store: two writers in a row, then many at once."""
     try:
-        verify_conditional_writes(store, scratch(token, "sequence"), token.encode())
-        verify_one_winner(store, scratch(token, "race"))
+        verify_conditional_writes(store, scratch(token, "probe"), token.encode())
     except SluiceError as error:
         return problem("conditional writes", error)
     return good(
         "conditional writes", f"a second writer is refused, and of {RACERS} at once one wins"
     )
+
+
+def _listing_under_deletes(store: ObjectStore, token: str) -> Finding:
+    """Whether listings have what is kept while other objects are deleted, in the midst of one, and
+    by another writer.
+    """
+    check = "list under deletes"
+    folder = scratch(token, "listed/")
+    count = LISTED_KEYS if store.root.startswith("s3://") else LISTED_FILES
+    keys = [f"{folder}{number:05d}" for number in range(count)]
+    kept, doomed = keys[::2], keys[1::2]
+    try:
+        in_parallel(lambda key: store.put(key, BODY), keys, WRITERS)
+        listing = store.list(folder)
+        seen = {one.key for one in islice(listing, 10)}
+        store.delete(doomed[: count // 4])
+        seen |= {one.key for one in listing}
+        listings = [seen]
+        with ThreadPoolExecutor(1) as other:
+            rest = doomed[count // 4 :]
+            deletes = [
+                other.submit(store.delete, rest[at : at + 10]) for at in range(0, len(rest), 10)
+            ]
+            while not all(delete.done() for delete in deletes):
+                listings.append({one.key for one in store.list(folder)})
+        for delete in deletes:
+            delete.result()
+        left = [one.key for one in store.list(folder)]
+        store.delete(keys)
+    except SluiceError as error:
+        return problem(check, f"{error}; then delete {store.root}/{folder} by hand")
+    lacking = sum(not listed.issuperset(kept) for listed in listings)
+    if lacking or left != kept:
+        return problem(
+            check,
+            f"{lacking or 'none'} of {len(listings)} listings of {store.root} lacked objects while "
+            f"others were deleted, and at the end it was {'right' if left == kept else 'wrong'}; a "
+            f"coordinator would miss acks and journal entries: {_USE}",
+        )
+    return good(check, f"{count} objects: each listing has those that are not deleted")
 
 
 def _deleting(store: ObjectStore, token: str) -> Finding:
@@ -403,9 +450,10 @@ def job_finding(uid: str, location: StoreLocation) -> Finding:
     """The journal of the job *uid* as a coordinator would read it, and every entry of it."""
     check = f"job {uid}"
     try:
-        job = open_job(load_pipeline(uid), location, store=open_store(location))
+        job = open_job(load_pipeline(uid), replace(location, patience_s=0))
         state = job.state()
         worn = history_lines(job.journal.inspect())
+        job.now_ms()
     except SluiceError as error:
         return problem(check, error)
     if state.generation == NO_GENERATION:
@@ -416,6 +464,14 @@ def job_finding(uid: str, location: StoreLocation) -> Finding:
     if state.status is JobStatus.FAILED:
         because = f" ({state.stopped_because})" if state.stopped_because else ""
         return warning(check, f"{summary}{because}; mend the cause, then run: sluice restore {uid}")
+    ahead_s = job.time.ahead_ms / 1_000
+    if ahead_s:
+        which = "ahead of" if ahead_s > 0 else "behind"
+        off = (
+            f"this machine's clock is {abs(ahead_s):,.0f} s {which} the job's, which is used: "
+            "timeouts, restarts and state TTL do not depend on it; synchronize it with NTP"
+        )
+        worn = [*worn, off]
     if worn:
         return warning(check, "; ".join((summary, *worn)))
     return good(check, summary)

@@ -360,7 +360,7 @@ def summarize(
     if output is not None and result is not None:
         write_result(result, output)
     sides = {uid: open_side_table(job, uid).row_count() for uid in side_outputs(job.pipeline)}
-    began_ms = job.clock() - round((time.monotonic() - started) * 1000)
+    began_ms = job.now_ms() - round((time.monotonic() - started) * 1000)
     records = [
         record
         for record in history(job)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -38,7 +39,6 @@ from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table
 from sluice.job.snapshots import parsed_checkpoint_id, retained_checkpoint
-from sluice.store.open import open_store
 from sluice.surface.checkpoints import CheckpointRecord, JobLag, details, history, job_lag, overview
 from sluice.surface.journal import journal_records
 from sluice.surface.monitoring import metrics_of_each, metrics_text, registry_of
@@ -601,8 +601,8 @@ def _is_unspecified(host: str) -> bool:
 def _jobs(uids: Sequence[str], root: str | None, endpoint_url: str | None) -> list[Job]:
     """The jobs of the pipelines; a failed request is not repeated before the next scrape."""
     declared = [load_pipeline(uid) for uid in uids] or [*load_pipelines().values()]
-    place = location(root, endpoint_url)
-    return [open_job(pipeline, place, store=open_store(place)) for pipeline in declared]
+    place = replace(location(root, endpoint_url), patience_s=0)
+    return [open_job(pipeline, place) for pipeline in declared]
 
 
 def count_orphans(job: Job) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import JobStatus
@@ -240,6 +240,7 @@ def find_changes(
     Costs a LIST and two GETs for each pipeline, many at once.  A job that cannot be read, or not in
     time, is logged, and counts as unchanged.
     """
+    location = replace(location, patience_s=0)  # The caller gives up sooner.
     store = open_store(location)
     waiting: queue.SimpleQueue[Pipeline] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[str, str | None]] = queue.SimpleQueue()
@@ -284,7 +285,7 @@ def _read_all(
 def _change_under_job(
     pipeline: Pipeline, location: StoreLocation, store: ObjectStore
 ) -> str | None:
-    job = open_job(pipeline, location, store=store)  # Without the patient store's retries.
+    job = open_job(pipeline, location, store=store)
     state = job.state()
     if state.status not in _ALIVE or state.base is None:
         return None

@@ -90,7 +90,7 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
         job,
         lambda _: CheckpointCompleted(
             generation=metadata.generation,
-            at_ms=job.clock(),
+            at_ms=job.now_ms(),
             checkpoint_id=checkpoint_id,
             attempts=metadata.attempts,
             checkpointed_bytes=sum(ack.metrics.checkpointed_bytes for ack in acks),
@@ -125,7 +125,7 @@ def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
     parent = head.state.latest_completed
     if parent is None or parent.is_committed:
         return head
-    commit(job, parent.checkpoint_id)
+    commit(job, parent.checkpoint_id, awaits_owner=True)
     return job.journal.load()
 
 
@@ -215,6 +215,7 @@ def assemble(
         committables=committables,
         attempts=pending.current_attempts,
         drivers=dict(drivers),
+        processing_time_ms=plan.processing_time_ms,
         previous_tables=lineage.tables,
         tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
         master_states=plan.master_states,

@@ -48,7 +48,7 @@ def _resumed(job: Job, head: Head) -> Head:
     head = recover_tables(job, head)
     latest = head.state.latest_completed
     if latest is not None and not latest.is_committed:
-        commit(job, latest.checkpoint_id)
+        commit(job, latest.checkpoint_id, awaits_owner=True)
         head = job.journal.load()
     if head.state.discarding:
         clean_up(job, head.state)
@@ -74,5 +74,5 @@ def _restore_hooks(job: Job, head: Head) -> None:
 
 
 def _fail_over(job: Job, state: CoordinatorState, message: str) -> None:
-    failed = JobFailed(generation=state.generation, at_ms=job.clock(), message=message)
+    failed = JobFailed(generation=state.generation, at_ms=job.now_ms(), message=message)
     record(job, lambda _: failed)

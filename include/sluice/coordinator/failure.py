@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sluice.coordinator.garbage import DEFAULT_GRACE_MS, collect_garbage
-from sluice.coordinator.publication import commit
+from sluice.coordinator.publication import commit, is_kept_alive
 from sluice.coordinator.record import clean_up, record
 from sluice.coordinator.restore import restore
 from sluice.coordinator.restore_plan import fail_over_if_damaged
@@ -78,7 +78,7 @@ def fail_checkpoint(
         declines = [decline for decline in found if pending is not None and pending.awaits(decline)]
         if declines and not is_task_failure:
             best = min(declines, key=_rank)
-            return DeclineReceived(generation=generation, at_ms=job.clock(), decline=best)
+            return DeclineReceived(generation=generation, at_ms=job.now_ms(), decline=best)
         recorded = raised if pending is None else _recorded(pending, reason, failures) or raised
         first = min(declines, key=_rank, default=None)
         if first is not None:
@@ -88,7 +88,7 @@ def fail_checkpoint(
             detail = _with_cause(str(root_cause(message)), cause)
         return CheckpointFailed(
             generation=generation,
-            at_ms=job.clock(),
+            at_ms=job.now_ms(),
             checkpoint_id=checkpoint_id,
             reason=reason,
             message=detail,
@@ -185,7 +185,7 @@ def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> Co
         job,
         lambda _: AlignmentTimedOut(
             generation=plan.generation,
-            at_ms=job.clock(),
+            at_ms=job.now_ms(),
             checkpoint_id=checkpoint_id,
             stages=tuple(stages),
         ),
@@ -216,7 +216,7 @@ def abort_checkpoint(job: Job, checkpoint_id: CheckpointId, *, by: str) -> Coord
         job,
         lambda _: CheckpointFailed(
             generation=state.generation,
-            at_ms=job.clock(),
+            at_ms=job.now_ms(),
             checkpoint_id=checkpoint_id,
             reason=CheckpointFailureReason.CHECKPOINT_ABORTED_BY_USER,
             message=f"aborted by {by}",
@@ -293,7 +293,8 @@ def watch(
         state.status in (JobStatus.RUNNING, JobStatus.FAILING)
         and latest is not None
         and not latest.is_committed
-        and job.clock() - latest.completed_at_ms >= commit_grace_ms
+        and job.now_ms() - latest.completed_at_ms >= commit_grace_ms
+        and not is_kept_alive(job, latest.checkpoint_id)
     ):
         actions.append(_commit(job, state, latest))
         state = job.state()
@@ -301,7 +302,7 @@ def watch(
     if state.discarding and (latest is None or latest.is_committed):
         clean_up(job, state)
         actions.append(f"deleted what {len(state.discarding)} subsumed checkpoints left")
-    if state.status is JobStatus.RESTARTING and job.clock() >= (state.restart_at_ms or 0):
+    if state.status is JobStatus.RESTARTING and job.now_ms() >= (state.restart_at_ms or 0):
         actions.append(_restart(job, state.generation))
     if job.journal.truncate(keep=kept_entries):
         actions += _collect(job, garbage_grace_ms)
@@ -319,7 +320,7 @@ def _check_pending(
     """Abort the checkpoint if it expired, was declined or is abandoned, or overtake its stages that
     are behind; None if all is well.
     """
-    now_ms = job.clock()
+    now_ms = job.now_ms()
     answers = job.answers.observe(pending.checkpoint_id, pending.token)
     waited_ms = now_ms - pending.triggered_at_ms
     is_declined = any(pending.awaits_answer(*declined) for declined in answers.declined)

@@ -86,13 +86,14 @@ class NextCheckpoint:
     def poll(self) -> DueOrWaiting:
         """Raises any SluiceError that ``trigger`` would raise: the store, a source, a parent."""
         head = self._newest()
-        state, now_ms = head.state, self._job.clock()
+        state, now_ms = head.state, self._job.now_ms()
         if state.status is JobStatus.CREATED:
             return Due(message="the job was never submitted", next_id=state.next_checkpoint_id)
         if adopted(state, now_ms, cause="") is not None:
             return Due(message="a person asked for one", next_id=state.next_checkpoint_id)
         tick_ms = 0 if self._latest_tick_ms is None else self._latest_tick_ms()
-        if tick_ms and max(state.last_triggered_at_ms or 0, self._passed_ms) >= tick_ms:
+        last_ms = self._job.time.on_machine(state.last_triggered_at_ms or 0)  # As the tick is.
+        if tick_ms and max(last_ms, self._passed_ms) >= tick_ms:
             return Waiting(message="waiting for the next tick of the clock")
         request = CheckpointRequest(request_id="next", is_periodic=True, requested_at_ms=now_ms)
         examined = examine(state, request, now_ms)

@@ -86,7 +86,7 @@ def make_plan(
     if full or request.is_canonical or not finishes:
         running, finished = tuple(job.pipeline.stages), ()
     must_align = request.type.is_savepoint or drains or full
-    now_ms = job.clock()
+    now_ms = job.now_ms()
     plan = CheckpointPlan(
         checkpoint_id=state.next_checkpoint_id,
         token=new_token(),
@@ -104,7 +104,7 @@ def make_plan(
         starts_lineage=_starts_lineage(state, lineage),
         is_full=full,
         is_canonical=request.is_canonical,
-        processing_time_ms=max(now_ms, state.processing_time_ms),
+        processing_time_ms=max(now_ms, state.tip_processing_time_ms),
         cause=request.cause,
         journal_seq=head.seq,
     )
@@ -204,7 +204,7 @@ def _cut(
     )
     if node.idle_after_ms is not None:
         parent = None if previous is None else with_whole(previous, before)
-        cut = with_idleness(cut, parent, now_ms=job.clock(), idle_after_ms=node.idle_after_ms)
+        cut = with_idleness(cut, parent, now_ms=job.now_ms(), idle_after_ms=node.idle_after_ms)
     return with_layers(cut, before, shares_files=shares_files, layer_of=layer_of)
 
 

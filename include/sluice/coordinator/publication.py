@@ -1,10 +1,19 @@
-"""Commit: the sinks publish a completed checkpoint; with AT_LEAST_ONCE, before it completes."""
+"""Commit: the sinks publish a completed checkpoint; with AT_LEAST_ONCE, before it completes.
+
+Anybody may commit what is owed, and a commit may last: a place fences whoever began before, and
+that one fences back.  So the owner of one that lasts keeps it alive by an object, ``kept_alive``,
+and the others leave it alone as long as that is fresh on the store's clock, ``is_kept_alive``.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from threading import Event, Thread
 
 from sluice.coordinator.compatibility import require_sinks
 from sluice.coordinator.notifications import (
@@ -30,18 +39,72 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Sink
-from sluice.errors import FencedError, ProtocolViolation
+from sluice.errors import FencedError, ProtocolViolation, SluiceError
 from sluice.job.answers import acks_of, plan_of, still_owed, still_pending, why_gone
 from sluice.job.job import Job, require_at_home
 from sluice.job.lineage import lineage_of
 from sluice.job.places import Sources, open_sinks
+from sluice.store.open import now_ms
 
 log = logging.getLogger(__name__)
 
+BEAT_S = 20.0  # A commit takes milliseconds, or lasts.
+MOST_BEATS = 180  # An hour: longer than any place's transaction may be open by default.
+ALIVE_MS = 60_000  # Two beats may be lost.
+AWAIT_S = 2.0
 
-def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
+
+@contextmanager
+def kept_alive(job: Job, checkpoint_id: CheckpointId) -> Iterator[None]:
+    """A block in which a commit is under way: it shows that its owner is alive.
+
+    No request for a commit that takes less than ``BEAT_S``.  After ``MOST_BEATS`` it counts as
+    hung, and whoever comes next takes over.
+    """
+    key = f"{job.paths.committing(checkpoint_id)}{uuid.uuid4().hex[:16]}"
+    is_over, beats = Event(), 0
+
+    def beat() -> None:
+        nonlocal beats
+        while beats < MOST_BEATS and not is_over.wait(BEAT_S):
+            beats += 1
+            with suppress(SluiceError):  # The next one may come through.
+                job.store.put(key, b"")
+
+    heart = Thread(target=beat, name="commit-heartbeat", daemon=True)
+    heart.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        heart.join(BEAT_S)  # It may hang in a request of its own.
+        if beats:
+            with suppress(SluiceError):  # It goes with its checkpoint.
+                job.store.delete([key])
+
+
+def is_kept_alive(job: Job, checkpoint_id: CheckpointId) -> bool:
+    """Whether somebody is committing the checkpoint, and lives.  One LIST."""
+    beats = [beat.modified_ms for beat in job.store.list(job.paths.committing(checkpoint_id))]
+    return bool(beats) and now_ms(job.store) - max(beats) < ALIVE_MS
+
+
+def _await_owner(job: Job, checkpoint_id: CheckpointId) -> None:
+    """Wait while another commits the checkpoint, and lives."""
+    while is_kept_alive(job, checkpoint_id):
+        if still_owed(job.state(), checkpoint_id).is_committed:
+            break
+        log.info("commit is waited for, its owner is alive checkpoint_id=%d", checkpoint_id)
+        time.sleep(AWAIT_S)
+
+
+def commit(
+    job: Job, checkpoint_id: CheckpointId, *, awaits_owner: bool = False
+) -> CoordinatorState:
     """Have every sink publish the completed checkpoint, delete what it subsumed, then journal
     *committed*, and delete what sinks have copied.  Idempotent.
+
+    Who commits what another was to commit *awaits_owner*: waits for that one while it is alive.
 
     Raises:
         FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
@@ -49,6 +112,8 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
         TableMismatch: a table does not show what the checkpoint continues; a person decides.
         ConfigurationError: the root is a copy of the job's.
     """
+    if awaits_owner:
+        _await_owner(job, checkpoint_id)
     head = job.journal.load()
     require_at_home(job, head.state)
     completed = still_owed(head.state, checkpoint_id)
@@ -62,7 +127,8 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
     publishing = [uid for uid, version in metadata.tables.items() if version == checkpoint_id]
     sinks = {uid: sink for uid, sink in opened.items() if uid in publishing}
     try:
-        _publish(state, metadata, sinks)
+        with kept_alive(job, checkpoint_id):
+            _publish(state, metadata, sinks)
     except ProtocolViolation:  # The staged rows are gone, perhaps as they were published meanwhile.
         now = job.state()
         if still_owed(now, checkpoint_id).is_committed:
@@ -82,7 +148,7 @@ def commit(job: Job, checkpoint_id: CheckpointId) -> CoordinatorState:
             notify_checkpoint_subsumed(job, subsumed.checkpoint_id, sources, opened)
     done = CheckpointCommitted(
         generation=state.generation,
-        at_ms=job.clock(),
+        at_ms=job.now_ms(),
         checkpoint_id=checkpoint_id,
         sinks=tuple(publishing),
         discarded=discarded,
@@ -128,7 +194,7 @@ def publish_early(job: Job, checkpoint_id: CheckpointId, stage: str) -> None:
     still_pending(state, checkpoint_id)
     parent = state.latest_completed
     if parent is not None and not parent.is_committed:
-        commit(job, parent.checkpoint_id)
+        commit(job, parent.checkpoint_id, awaits_owner=True)
     for pending in state.pending:  # In their order: a version continues the one before.
         if pending.checkpoint_id <= checkpoint_id:
             _publish_early(job, state, pending, stage)

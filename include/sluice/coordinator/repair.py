@@ -106,7 +106,7 @@ def repair(job: Job, planned: RepairPlan, *, by: str) -> CoordinatorState | None
     """
     first, last = planned.damage.entries[0].seq, planned.damage.entries[-1].seq
     event = JournalRepaired(
-        at_ms=job.clock(),
+        at_ms=job.now_ms(),
         generation=planned.generation,
         first=first,
         last=last,
@@ -139,7 +139,7 @@ def _completed(job: Job, state: CoordinatorState) -> CheckpointCompleted | None:
         return None
     return CheckpointCompleted(
         generation=state.generation,
-        at_ms=(line and line.completed_timestamp) or job.clock(),
+        at_ms=(line and line.completed_timestamp) or job.now_ms(),
         checkpoint_id=pending.checkpoint_id,
         attempts=pending.current_attempts,
         checkpointed_bytes=(line and line.checkpointed_size) or 0,

@@ -98,7 +98,7 @@ def timeout_ms(job: Job, state: CoordinatorState) -> int:
 
 
 def _queued(job: Job, state: CoordinatorState, request: UserRequest) -> CheckpointRequest:
-    now_ms = job.clock()
+    now_ms = job.now_ms()
     waits_ms = timeout_ms(job, state) if request.waits is None else milliseconds(request.waits)
     return CheckpointRequest(
         request_id=uuid.uuid4().hex,
@@ -195,7 +195,7 @@ def _change(job: Job, change: Callable[[Timing], Timing], by: str) -> Coordinato
     """Journal *change*, unless it changes nothing: then who made the last change stays, too."""
 
     def decide(state: CoordinatorState) -> CheckpointingChanged:
-        now_ms, timing = job.clock(), change(state.timing)
+        now_ms, timing = job.now_ms(), change(state.timing)
         if timing != state.timing:
             timing = replace(timing, changed_at_ms=now_ms, changed_by=by)
         return CheckpointingChanged(generation=state.generation, at_ms=now_ms, timing=timing)

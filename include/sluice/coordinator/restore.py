@@ -40,6 +40,7 @@ from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableAhead
 from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.job.job import Job, never_submitted_message, new_life
+from sluice.job.places import verify_tables
 from sluice.job.snapshots import LATEST, why_not_retained
 from sluice.protocol.keys import PipelinePaths, SnapshotPath, parse_snapshot_path
 from sluice.store.journal import Journal
@@ -161,6 +162,7 @@ def restore(
         RestoreError: the target does not exist, something it needs is gone, or a table does not
             agree with it; all are named.
         FencedError: the job moved on to another generation.
+        ConfigurationError: the job, or a table, begins in a store that ignores conditional writes.
     """
     state = job.state()
     if cause and state.restored_by == cause:
@@ -203,8 +205,10 @@ def _carry_out(
         )
     for warning in (*decision.tables_ahead, *decision.warnings):
         log.warning("%s", warning)
+    if decision.tables is not None:
+        verify_tables(job, (configuration or state.configuration).params)
     event = JobRestored(
-        at_ms=job.clock(),
+        at_ms=job.now_ms(),
         generation=next_generation(state),
         checkpoint_id=choice.checkpoint_id,
         origin=choice.origin,
@@ -218,6 +222,7 @@ def _carry_out(
         place=job.location.name,
         configuration=configuration,
         cause=cause,
+        processing_time_ms=decision.processing_time_ms,
         passed_over=planned.passed_over,
         message=planned.message,
     )
@@ -417,6 +422,7 @@ def _configuration(
 def stop(job: Job, status: JobStatus) -> CoordinatorState:
     """Cancel or suspend the job; what is pending is aborted, retention applies."""
     transition = record(
-        job, lambda state: JobStopped(at_ms=job.clock(), generation=state.generation, status=status)
+        job,
+        lambda state: JobStopped(at_ms=job.now_ms(), generation=state.generation, status=status),
     )
     return transition.state

@@ -253,7 +253,7 @@ def give_up(job: Job, state: CoordinatorState, message: str) -> None:
         FencedError: it moved on to another generation.
     """
     stopped = JobStopped(
-        at_ms=job.clock(), generation=state.generation, status=JobStatus.FAILED, message=message
+        at_ms=job.now_ms(), generation=state.generation, status=JobStatus.FAILED, message=message
     )
     transition = record(job, lambda _: stopped)
     if transition.verdict is Verdict.FENCED:
@@ -281,7 +281,7 @@ def fail_over_if_damaged(job: Job, state: CoordinatorState) -> bool:
         return False  # The checkpoint was subsumed, or committed, while it was read.
     failed = JobFailed(
         generation=state.generation,
-        at_ms=job.clock(),
+        at_ms=job.now_ms(),
         message=f"checkpoint {state.base} is damaged: {_shortened(damage)}",
     )
     transition = record(job, lambda _: failed)

@@ -21,6 +21,7 @@ from sluice.declaration.params import resolve_params
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job, never_submitted_message, new_life
+from sluice.job.places import verify_tables
 
 log = logging.getLogger(__name__)
 
@@ -159,8 +160,8 @@ def submit(
     that found the job unsubmitted, and then slept, does not begin it anew once it has ended.
 
     Raises:
-        ConfigurationError: the job runs already, a source cannot be used, or a table has rows of
-            another life and *tables* does not say what becomes of them.
+        ConfigurationError: the job runs already, a source or a store cannot be used, or a table has
+            rows of another life and *tables* does not say what becomes of them.
         FencedError: the job is of another generation.
     """
     check_sources(job.pipeline, configuration, job.location.endpoint_url)
@@ -172,8 +173,9 @@ def submit(
             f"job {job.pipeline.uid!r} is {state.status.value} in {job.store.root}; "
             f"stop it first: sluice cancel {job.pipeline.uid}"
         )
+    verify_tables(job, configuration.params)
     event = JobSubmitted(
-        at_ms=job.clock(),
+        at_ms=job.now_ms(),
         generation=next_generation(state),
         configuration=configuration,
         life=new_life(),
@@ -209,7 +211,7 @@ def adopt(job: Job) -> CoordinatorState:
             f"job {job.pipeline.uid!r} is in {job.store.root}, which is no copy: go on with it"
         )
     event = RootAdopted(
-        at_ms=job.clock(), generation=next_generation(state), place=job.location.name
+        at_ms=job.now_ms(), generation=next_generation(state), place=job.location.name
     )
     transition = record(job, lambda _: event)
     if transition.verdict is not Verdict.APPLIED:

@@ -139,7 +139,8 @@ def trigger(
         TableMismatch: a table does not show what the job continues; a person decides.
         StoreUnavailable: a store did not answer; it counts towards the tolerable failures.
     """
-    now_ms, head = job.clock(), job.journal.load()
+    head = job.journal.load()
+    now_ms = job.now_ms()
     request = CheckpointRequest(
         request_id=request_id or uuid.uuid4().hex,
         type=type,
@@ -166,8 +167,9 @@ def take_up(job: Job, *, cause: str) -> Triggered | None:
 
     None if none is due.  The errors are those of ``trigger``.
     """
-    own = CheckpointRequest(request_id=cause, requested_at_ms=job.clock(), cause=cause)
-    return _adopt(job, job.journal.load(), own, {})
+    head = job.journal.load()
+    own = CheckpointRequest(request_id=cause, requested_at_ms=job.now_ms(), cause=cause)
+    return _adopt(job, head, own, {})
 
 
 def _adopt(job: Job, head: Head, own: CheckpointRequest, barriers: Barriers) -> Triggered | None:
@@ -280,7 +282,7 @@ def _withdraw(job: Job, head: Head, request: CheckpointRequest) -> None:
     """Journal that a queued request needs no checkpoint."""
     if any(queued.request_id == request.request_id for queued in head.state.queue):
         withdrawn = RequestWithdrawn(
-            generation=head.state.generation, at_ms=job.clock(), request=request
+            generation=head.state.generation, at_ms=job.now_ms(), request=request
         )
         record(job, lambda _: withdrawn)
 
@@ -312,7 +314,7 @@ def _refuse(
 ) -> Refused:
     failed = TriggerFailed(
         generation=head.state.generation,
-        at_ms=job.clock(),
+        at_ms=job.now_ms(),
         request=request,
         reason=reason,
         message=message,

@@ -100,6 +100,7 @@ class CheckpointMetadata:
     committables: tuple[Committable, ...]
     attempts: dict[str, int] = field(default_factory=dict[str, int])
     drivers: dict[str, str] = field(default_factory=dict[str, str])
+    processing_time_ms: int = 0  # No row of its state was written later.
     tables: dict[str, int] = field(default_factory=dict[str, int])
     previous_tables: dict[str, int] = field(default_factory=dict[str, int])
     origin: SnapshotOrigin | None = None

@@ -236,6 +236,7 @@ def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transi
         tables=None,
         ignores_in_flight=False,
         dropped_stages=(),
+        processing_time_ms=pending.processing_time_ms,
         last_completed_at_ms=event.at_ms,
         failure_count=state.failure_count.succeed(completed.checkpoint_id),
     )

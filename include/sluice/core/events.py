@@ -210,8 +210,9 @@ class JobRestored:
     ``origin`` is the place of a checkpoint that is not the job's own.  ``dropped_stages`` are the
     uids, sources and sinks among them, whose state a person consented to drop.  ``tables`` None:
     no sink was asked, for the job goes on from where it is.  ``life`` is set for a job that was
-    never submitted here, as is ``place``, the root.  ``passed_over`` are damaged checkpoints that a
-    restart met before it found this one, and ``message`` names their damage.
+    never submitted here, as is ``place``, the root.  ``processing_time_ms`` is the checkpoint's.
+    ``passed_over`` are damaged checkpoints that a restart met before it found this one, and
+    ``message`` names their damage.
     """
 
     at_ms: int
@@ -228,6 +229,7 @@ class JobRestored:
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
     cause: str = ""  # Who asked for it; nobody is to be served twice.
+    processing_time_ms: int = 0
     passed_over: tuple[CheckpointId, ...] = ()
     message: str = ""
 

@@ -120,6 +120,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         claimed_savepoints=claimed,
         configuration=event.configuration or state.configuration,
         is_backlog=False,
+        processing_time_ms=event.processing_time_ms,
         restart_at_ms=None,
         num_restarts=state.num_restarts + 1,
         num_restored=state.num_restored + (checkpoint_id is not None),

@@ -48,6 +48,7 @@ class PendingCheckpoint:
     drains: bool
     records: int
     tasks: tuple[TaskPlan, ...]
+    processing_time_ms: int = 0
     savepoint_name: str | None = None
     cause: str = ""
     request_id: str = ""
@@ -75,6 +76,7 @@ class PendingCheckpoint:
             drains=plan.drains,
             records=plan.records,
             tasks=plan.tasks,
+            processing_time_ms=plan.processing_time_ms,
             savepoint_name=savepoint_name,
             cause=plan.cause,
             request_id=request_id,

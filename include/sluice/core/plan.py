@@ -194,7 +194,7 @@ class CheckpointPlan:
     ``is_full`` asks every subtask for a snapshot that shares no file with the parent's, and
     ``is_canonical`` for one in which each table of state is one sorted run.
     ``master_states`` are the answers of the master hooks; None is an answer, too.
-    ``processing_time_ms`` is the trigger's clock, but never behind that of an earlier plan.
+    ``processing_time_ms`` is the job's clock at the trigger, but never behind the parent's.
     ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
     ``token`` was drawn with the plan, and no other plan has it: an answer says which plan it
     answers, so that none of another life of the job, or of nobody, counts.

@@ -150,7 +150,6 @@ def on_triggered(state: CoordinatorState, event: CheckpointTriggered) -> Transit
         pending=(*state.pending, pending),
         ids=state.ids.at_least(plan.checkpoint_id + 1),
         last_triggered_at_ms=plan.triggered_at_ms,
-        processing_time_ms=max(state.processing_time_ms, plan.processing_time_ms),
         is_backlog=plan.is_backlog,
         num_unsuccessful_triggers=0,
     )

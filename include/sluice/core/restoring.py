@@ -129,6 +129,7 @@ class RestoreApproval:
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()
     files: tuple[SegmentHandle, ...] = ()
+    processing_time_ms: int = 0  # The snapshot's.
     tables: TableDecision | None = None
     tables_ahead: tuple[TableAhead, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -215,6 +216,7 @@ def decide_restore(
         ),
         dropped_stages=dropped,
         files=metadata.files if metadata is not None else (),
+        processing_time_ms=metadata.processing_time_ms if metadata is not None else 0,
         tables=None
         if observed.tables is None
         else decide_tables(

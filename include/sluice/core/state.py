@@ -123,7 +123,7 @@ class CoordinatorState:
     num_unsuccessful_triggers: int = 0  # In a row: Flink's numUnsuccessfulCheckpointsTriggers.
     last_triggered_at_ms: int | None = None
     last_completed_at_ms: int | None = None
-    processing_time_ms: int = 0  # Of the newest plan.
+    processing_time_ms: int = 0  # Of the base: what was aborted, or left behind, moved nothing.
     is_backlog: bool = False  # As of the newest barrier.
     failure_count: FailureCount = field(default_factory=FailureCount)
     restarts: RestartHistory = field(default_factory=RestartHistory)
@@ -198,6 +198,11 @@ class CoordinatorState:
     def tip(self) -> CheckpointId | None:
         """The parent of a checkpoint triggered now: the newest pending one, else ``base``."""
         return self.pending[-1].checkpoint_id if self.pending else self.base
+
+    @property
+    def tip_processing_time_ms(self) -> int:
+        """That of the parent of a checkpoint triggered now, which is not behind it."""
+        return self.pending[-1].processing_time_ms if self.pending else self.processing_time_ms
 
     def pending_checkpoint(self, checkpoint_id: int) -> PendingCheckpoint | None:
         return next((p for p in self.pending if p.checkpoint_id == checkpoint_id), None)

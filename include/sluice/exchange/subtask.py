@@ -38,7 +38,7 @@ from sluice.protocol.keys import PipelinePaths
 from sluice.state.cache import SegmentCache
 from sluice.state.segments import to_frame
 from sluice.store.checkpoints import AnswerStore
-from sluice.store.open import PatientStore, open_store
+from sluice.store.open import open_store
 from sluice.store.uploads import Uploads
 
 _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
@@ -70,7 +70,7 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
             f"{spec.task.parallelism}; a transform must not change the partitioning"
         )
     work = _workspace(spec, SubtaskId(spec.task.uid, index))
-    answers = AnswerStore(PatientStore(open_store(spec.location)), work.paths)
+    answers = AnswerStore(open_store(spec.location), work.paths)
     if context.attemptNumber() > 0:
         _require_not_declined(answers, work)
     with _chained_output(work) as chained:

@@ -11,7 +11,6 @@ owner is refused before either.
 from __future__ import annotations
 
 import gc
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,19 +25,16 @@ from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
+from sluice.job.clock import JobClock, check_machine_clock
 from sluice.protocol.keys import PipelinePaths, is_key
 from sluice.protocol.records import decode_metadata, decode_plan
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal, jittered_pause
-from sluice.store.object_store import ObjectStore, verify_conditional_writes
-from sluice.store.open import PatientStore, StoreLocation, open_store
+from sluice.store.object_store import ObjectStore, machine_clock_ms
+from sluice.store.open import StoreLocation, open_store
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def new_life() -> str:
@@ -59,7 +55,15 @@ class Job:
     paths: PipelinePaths
     journal: Journal
     answers: AnswerStore
-    clock: Callable[[], int] = field(default=wall_clock_ms)
+    clock: Callable[[], int] = field(default=machine_clock_ms)  # This machine's, ms since 1970.
+    time: JobClock = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time", JobClock(self.clock, self.journal, self.store))
+
+    def now_ms(self) -> int:
+        """The time by which coordinators stamp and decide, ms since 1970; see ``job/clock.py``."""
+        return self.time.now_ms()
 
     def state(self) -> CoordinatorState:
         return self.journal.load().state
@@ -126,7 +130,7 @@ class Job:
 
     def store_at(self, root: str) -> ObjectStore:
         """The store of another root, or the job's own for an empty one."""
-        return PatientStore(open_store(self.location.elsewhere(root))) if root else self.store
+        return open_store(self.location.elsewhere(root)) if root else self.store
 
     def _metadata_at(
         self, key: str, store: ObjectStore, paths: PipelinePaths, savepoint: str | None = None
@@ -148,30 +152,38 @@ def open_job(
     pipeline: Pipeline,
     location: StoreLocation,
     *,
-    clock: Callable[[], int] = wall_clock_ms,
+    clock: Callable[[], int] = machine_clock_ms,
     store: ObjectStore | None = None,
     pause: Callable[[int], None] = jittered_pause,
 ) -> Job:
-    """By default the *store* at the location repeats what fails, for a minute and a half; *pause*
-    is called between two lost races for the journal.
+    """*store* is by default opened at *location*; *pause* is called between two lost races for the
+    journal.
     """
-    store = store or PatientStore(open_store(location))
+    store = store or open_store(location)
     paths = PipelinePaths(pipeline.uid)
     return Job(
         pipeline=pipeline,
         location=location,
         store=store,
         paths=paths,
-        journal=Journal(store, paths, pause=pause),
+        journal=Journal(store, paths, pause=pause, probes=True),
         answers=AnswerStore(store, paths),
         clock=clock,
     )
 
 
 def verify_store(job: Job) -> None:
-    """Refuse a store that ignores conditions, before anything is built on it."""
-    token = uuid.uuid4().hex
-    verify_conditional_writes(open_store(job.location), job.paths.probe(token), token.encode())
+    """Refuse a store that ignores conditions, and for a new job, whose clock is drawn from it, a
+    machine whose clock is far off.
+
+    Whoever begins a journal asks as well; here it is asked before a Spark is started or called.
+
+    Raises:
+        ConfigurationError: it does, or it is.
+    """
+    job.journal.verify_store()
+    if job.journal.load().clock_offset_ms is None:
+        check_machine_clock(job.store)
 
 
 def require_at_home(job: Job, state: CoordinatorState) -> None:

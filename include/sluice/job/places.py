@@ -6,6 +6,7 @@ what its files hold, be that rows, or lines that Spark decodes as it reads them.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.places import Source
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice.store.open import is_below, verify_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +53,23 @@ def open_sinks(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
         for uid, node in job.pipeline.sinks.items()
     }
     return declared | {uid: open_side_table(job, uid) for uid in side_outputs(job.pipeline)}
+
+
+def verify_tables(job: Job, params: Mapping[str, str]) -> None:
+    """Probe the stores of the tables of files that do not lie in the job's own.
+
+    Raises:
+        ConfigurationError: one ignores conditional writes, or lets two writers win; it is named.
+    """
+    from sluice.connectors.files_table.table import ManifestTable
+
+    for uid, node in job.pipeline.sinks.items():
+        sink = open_sink(node, params, job.location, job.paths)
+        if isinstance(sink, ManifestTable) and not is_below(sink.store, job.store):
+            try:
+                verify_store(sink.store, f"_probes/{uuid.uuid4().hex}")
+            except ConfigurationError as error:
+                raise ConfigurationError(f"the table of sink {uid!r}: {error}") from error
 
 
 def open_side_table(job: Job, uid: str) -> ManifestTable:

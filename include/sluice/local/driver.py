@@ -207,7 +207,7 @@ def recover(job: Job, failure: CheckpointFailure, *, is_repeated: bool) -> None:
     if state.status is JobStatus.RUNNING:
         time.sleep(TOLERATED_PAUSE_S)
     elif state.status is JobStatus.RESTARTING:
-        pause_ms = (state.restart_at_ms or 0) - job.clock()
+        pause_ms = (state.restart_at_ms or 0) - job.now_ms()
         time.sleep(max(0, pause_ms) / 1000)
         restore(job, Latest(), only_generation=state.generation)
     else:
@@ -503,7 +503,7 @@ class EpochDriver:
             state = overtake(self._job, epoch.plan.checkpoint_id, overtaken)
             pending = state.pending_checkpoint(epoch.plan.checkpoint_id)
             overtaken = set(pending.overtaken if pending is not None else ())
-        rest_ms = epoch.plan.expires_at_ms - self._job.clock()
+        rest_ms = epoch.plan.expires_at_ms - self._job.now_ms()
         others = [stage for uid, stage in epoch.stages.items() if uid not in overtaken]
         wait_up_to(rest_ms / 1000, others)
         return overtaken

@@ -8,6 +8,7 @@ takes it with its usual checks.  The snapshot that it is made of is only read.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -57,7 +58,7 @@ from sluice.protocol.records import encode_metadata
 from sluice.spark.session import local_session
 from sluice.state.cache import SegmentCache
 from sluice.store.object_store import Created, ObjectStore
-from sluice.store.open import StoreLocation
+from sluice.store.open import StoreLocation, verify_store
 from sluice.surface.differences import SnapshotName, open_snapshot
 from sluice.surface.state import table_names
 
@@ -180,7 +181,8 @@ class SavepointWriter:
             parent=None,
             generation=NO_GENERATION,
             type=CheckpointType.SAVEPOINT,
-            triggered_at_ms=job.clock(),
+            triggered_at_ms=job.now_ms(),
+            processing_time_ms=job.now_ms(),
             drains=False,
             sources=tuple(
                 _cut(job, uid, offsets, resolved) for uid, offsets in (starts or {}).items()
@@ -278,6 +280,8 @@ class SavepointWriter:
         if target.get(key) is not None:
             raise _taken(name, target)
         is_submitted = state.generation != NO_GENERATION
+        if root is not None or not is_submitted:
+            verify_store(target, job.paths.probe(uuid.uuid4().hex))
         configuration = (
             state.configuration if is_submitted else fixed_configuration(job.pipeline.checkpointing)
         )
@@ -381,7 +385,7 @@ class _Work:
                 place,
                 handles,
                 functions,
-                as_of_ms=self.base.triggered_at_ms,
+                as_of_ms=self.base.processing_time_ms,
                 cache=SegmentCache(self.job.location, self.job.store),
                 keep=self.keep,
             )
@@ -407,7 +411,7 @@ class _Work:
             schema=tables[table],
             parallelism=stage.parallelism,
             max_parallelism=stage.max_parallelism,
-            now_ms=max(self.job.clock(), self.base.triggered_at_ms),
+            now_ms=self.base.processing_time_ms,
         )
 
 

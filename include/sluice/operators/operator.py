@@ -52,7 +52,7 @@ class EpochTime:
     """The times that an operator may read: those of the barriers, never a machine's clock.
 
     ``previous_watermark_ms``, of the epoch's start, decides what is late; ``watermark_ms``, of its
-    end, what fires.  ``processing_time_ms`` is the trigger's clock, and never goes back.
+    end, what fires.  ``processing_time_ms`` is that of the barrier, and never behind the parent's.
     """
 
     checkpoint_id: int = 1

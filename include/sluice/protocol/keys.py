@@ -7,6 +7,8 @@
       checkpoints/{id}/declines/{stage}/{subtask}.{attempt}-{plan}  create-only
       checkpoints/{id}/failures/{task}.{attempt}             why a task failed; create-only
       checkpoints/{id}/_metadata                             immutable
+      checkpoints/{id}/committing/{token}                    written again and again by a commit
+                                                             that lasts: its owner is alive
       shared/{stage}/{id}-{content}.arrow                    state segments, shared by checkpoints
       shared/{source}/{id}-{content}.position                layers of a source's position, too
       compactions/{stage}/{id}/record, {content}.arrow       state merged behind checkpoint {id}
@@ -105,6 +107,9 @@ class PipelinePaths:
 
     def metadata(self, checkpoint_id: int) -> str:
         return f"{self.checkpoint(checkpoint_id)}_metadata"
+
+    def committing(self, checkpoint_id: int) -> str:
+        return f"{self.checkpoint(checkpoint_id)}committing/"
 
     def answers(self, checkpoint_id: int) -> str:
         return f"{self.checkpoint(checkpoint_id)}answers/"

@@ -60,6 +60,8 @@ class _PositionLayer(msgspec.Struct, frozen=True):
 class _EntryBody(msgspec.Struct, frozen=True):
     author: str
     previous: str
+    place: str
+    clock_offset_ms: int | None
     event_name: str
     event: msgspec.Raw
     state: msgspec.Raw
@@ -69,13 +71,17 @@ class _EntryBody(msgspec.Struct, frozen=True):
 class JournalEntry:
     """One event, the state it led to, and the token by which its author knows it again.
 
-    ``previous`` is the token of the entry before it, so that entries are a chain.
+    ``previous`` is the token of the entry before it, so that entries are a chain.  ``place`` is the
+    store that was probed for conditional writes.  ``clock_offset_ms`` is what the job's clock is
+    ahead of the store's; None until somebody has asked for the time.
     """
 
     author: str
     previous: str
     event: Event
     state: CoordinatorState
+    place: str = ""
+    clock_offset_ms: int | None = None
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
@@ -83,6 +89,8 @@ def encode_entry(entry: JournalEntry) -> bytes:
     body = _EntryBody(
         author=entry.author,
         previous=entry.previous,
+        place=entry.place,
+        clock_offset_ms=entry.clock_offset_ms,
         event_name=type(entry.event).__name__,
         event=msgspec.Raw(msgspec.json.encode(entry.event)),
         state=msgspec.Raw(msgspec.json.encode(entry.state)),
@@ -103,6 +111,8 @@ def decode_entry(raw: bytes, key: str) -> JournalEntry:
         previous=body.previous,
         event=event,
         state=_decode(CoordinatorState, body.state, key),
+        place=body.place,
+        clock_offset_ms=body.clock_offset_ms,
     )
 
 

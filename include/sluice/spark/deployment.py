@@ -266,7 +266,9 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
         attempt=run.attempt,
         params=dict(run.configuration.params),
         input_schemas=keyed.schemas,
-        state=take_over_compactions(job, node.uid, assigned_state(run.before, run.task)),
+        state=take_over_compactions(
+            job, node.uid, assigned_state(run.before, run.task), plan.processing_time_ms
+        ),
         epoch_time=event_time.time,
         streams_watermark_ms=run.given.watermark_ms(run.before),
         event_times_ms=event_time.measured_ms,
@@ -779,15 +781,17 @@ def _measured(rows: DataFrame, event_time: str) -> Times:
 
 @uncollected
 def take_over_compactions(
-    job: Job, stage: str, state: tuple[tuple[StateHandle, ...], ...]
+    job: Job, stage: str, state: tuple[tuple[StateHandle, ...], ...], now_ms: int
 ) -> tuple[tuple[StateHandle, ...], ...]:
-    """The state of each subtask, with merged runs in place of those that they replace.
+    """The state of each subtask, with merged runs in place of those that they replace, as far as
+    nothing in them had expired later than *now_ms*, the epoch's processing time.
 
     Records of compactions are read only if some subtask has runs to merge.
     """
     if not any(_is_due(handles) for handles in state):
         return state
-    merges = Merges(compactions_of(job, stage))
+    made = compactions_of(job, stage)
+    merges = Merges(one for one in made if one.processing_time_ms <= now_ms)
     return tuple(merges.applied_to(handles) for handles in state)
 
 
@@ -827,7 +831,12 @@ def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, State
     merged = tuple(
         decode_merged_runs(bytes(body), "merged runs") for (body,) in merging.collected()
     )
-    compaction = Compaction(stage=run.node.uid, checkpoint_id=run.plan.checkpoint_id, merged=merged)
+    compaction = Compaction(
+        stage=run.node.uid,
+        checkpoint_id=run.plan.checkpoint_id,
+        merged=merged,
+        processing_time_ms=run.plan.processing_time_ms,
+    )
     if record_compaction(run.job, compaction):
         log.info(
             "state compacted checkpoint_id=%d stage=%s merges=%d rows=%d",

@@ -25,7 +25,7 @@ from sluice.protocol.records import checksum
 from sluice.state.segments import decode_segment, open_segment, verify
 from sluice.store.folder import FileStore
 from sluice.store.object_store import ObjectStore, in_parallel
-from sluice.store.open import PatientStore, StoreLocation, open_store
+from sluice.store.open import StoreLocation, open_store
 
 FOLDER_VARIABLE = "SLUICE_CACHE_DIR"
 MAX_BYTES_VARIABLE = "SLUICE_CACHE_MAX_BYTES"
@@ -210,7 +210,7 @@ class SegmentCache:
     def _store(self, root: str) -> ObjectStore:
         with self._lock:  # Clients are made one at a time: boto3's session is not thread-safe.
             if root not in self._stores:
-                self._stores[root] = PatientStore(open_store(self._location.elsewhere(root)))
+                self._stores[root] = open_store(self._location.elsewhere(root))
             return self._stores[root]
 
 

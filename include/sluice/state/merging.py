@@ -38,7 +38,8 @@ from sluice.state.segments import (
     to_frame,
     to_table,
 )
-from sluice.store.open import PatientStore, StoreLocation, open_store
+from sluice.store.object_store import ObjectStore
+from sluice.store.open import StoreLocation, open_store
 
 # Newest runs are merged while the run before them is less than twice their size: then each settled
 # run is at least twice the next, so there are about log2(rows) of them.
@@ -251,7 +252,7 @@ class CompactionSpec:
 
 def run_merges(spec: CompactionSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the merges whose numbers *batches* hold; run in a Spark task."""
-    store = PatientStore(open_store(spec.location))
+    store = open_store(spec.location)
     cache = SegmentCache(spec.location, store)
     for batch in batches:
         for number in batch.column(0).to_pylist():
@@ -312,7 +313,7 @@ def _last_cut(hashes: pl.Series, max_rows: int) -> int:
 
 
 def _merge(
-    spec: CompactionSpec, due: DueMerge, store: PatientStore, cache: SegmentCache
+    spec: CompactionSpec, due: DueMerge, store: ObjectStore, cache: SegmentCache
 ) -> MergedRuns:
     paths = PipelinePaths(spec.pipeline)
     written: list[StateHandle] = []

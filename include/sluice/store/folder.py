@@ -14,17 +14,29 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from sluice.errors import ConfigurationError, ObjectVanished, StoreUnavailable
 from sluice.protocol.keys import TEMPORARY_PREFIX, check_key, check_prefix
-from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+from sluice.store.object_store import (
+    AlreadyExists,
+    Created,
+    CreateResult,
+    Listed,
+    StoreClock,
+    check_range,
+    machine_clock_ms,
+)
 
 # A delete in another process may remove the folder that we have just made, while it is still empty.
 # To lose that race every time takes as many deletes in this folder as there are attempts.
 FOLDER_ATTEMPTS = 10
+
+CLOCK_READ_EVERY_S = 60.0  # Two clocks drift apart by milliseconds in that time.
 
 # What a person must fix; any other failure of the file system may pass, a full disk included.
 LASTING_ERRORS = frozenset(
@@ -48,10 +60,36 @@ class FileStore:
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).absolute()
+        self._clock = StoreClock()
+        self._is_read_at = -CLOCK_READ_EVERY_S
 
     @property
     def root(self) -> str:
         return f"file://{self._folder}"
+
+    @property
+    def file_system(self) -> int:
+        """The device number of what is mounted there."""
+        return self._there.stat().st_dev
+
+    @property
+    def _there(self) -> Path:
+        """The folder, or the first one above it that exists."""
+        return next(path for path in (self._folder, *self._folder.parents) if path.is_dir())
+
+    def now_ms(self) -> int:
+        """The file system's clock, which on a mount is the server's; this machine's where nothing
+        can be written.
+        """
+        if time.monotonic() - self._is_read_at >= CLOCK_READ_EVERY_S:
+            with suppress(OSError):
+                with NamedTemporaryFile(dir=self._there, prefix=TEMPORARY_PREFIX) as file:
+                    file.write(b"x")
+                    file.flush()
+                    self._clock.was_told(Path(file.name).stat().st_mtime_ns // 1_000_000)
+                self._is_read_at = time.monotonic()
+        told_ms = self._clock.now_ms()
+        return machine_clock_ms() if told_ms is None else told_ms
 
     def get(self, key: str) -> bytes | None:
         with self._translated(), _absent_is_none():

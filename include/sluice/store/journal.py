@@ -8,6 +8,9 @@ A damaged newest entry hides the state.  ``repair`` appends behind it what follo
 entry that can be read: the damaged ones keep their numbers, so whoever wrote them, or read them
 while they were whole, loses the race for the next one, reloads, and is fenced.
 
+An entry names the store that was probed for conditional writes.  Whoever appends to a journal that
+is new, or was copied from another store, probes first; to one that it was probed for, nobody does.
+
 Old entries are deleted.  A coordinator that slept for that long could create a deleted number anew;
 so an append counts only once a LIST shows that nothing newer was there, or that what is newer
 continues it.  Such a stray entry lies below the newest one, and is never read.
@@ -31,6 +34,7 @@ from sluice.core.events import (
     JobFailed,
     JobRestored,
     JobStopped,
+    JobSubmitted,
     JournalRepaired,
     Transition,
     TriggerFailed,
@@ -47,6 +51,7 @@ from sluice.errors import (
 from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import JournalEntry, checksum, decode_entry, encode_entry
 from sluice.store.object_store import AlreadyExists, ObjectStore, in_parallel, without_foreign
+from sluice.store.open import place_of, verify_store
 from sluice.store.redaction import redacted
 
 log = logging.getLogger(__name__)
@@ -64,11 +69,13 @@ WORDED = (CheckpointFailed, TriggerFailed, JobFailed, JobRestored, JobStopped, J
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest entry's number, 0 before the first, its author, and the state it carries."""
+    """The newest entry's number, 0 before the first, and what it carries; see ``JournalEntry``."""
 
     seq: int
     author: str
     state: CoordinatorState
+    place: str = ""
+    clock_offset_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +131,12 @@ def jittered_pause(races: int) -> None:
 
 
 class Journal:
-    """*pause* is called with the number of races lost, each time before the next."""
+    """*pause* is called with the number of races lost, each time before the next.
+
+    One that *probes* begins in no store that breaks its promise; the others are for who reads, or
+    comes later.  Where the newest entry has no ``clock_offset_ms``, ``drawn_offset_ms`` is that of
+    the next.
+    """
 
     def __init__(
         self,
@@ -132,10 +144,15 @@ class Journal:
         paths: PipelinePaths,
         *,
         pause: Callable[[int], None] = no_pause,
+        probes: bool = False,
     ) -> None:
         self._store = store
         self._paths = paths
+        self._probes = probes
+        self._is_probed = False
         self.pause = pause
+        self._newest: Head | None = None  # That was read or written here.
+        self.drawn_offset_ms: int | None = None
 
     def load(self, *, after: int = 0) -> Head:
         """The newest state; that of an empty journal before the first entry.
@@ -144,7 +161,24 @@ class Journal:
         read one by one, without a LIST.  The result may then be out of date, or a stray, so act on
         it by an append, which makes certain, or load again without *after*.
         """
-        return (self._walk(after) if after else None) or self._find()
+        head = (self._walk(after) if after else None) or self._find()
+        self._newest = head
+        return head
+
+    @property
+    def clock_offset_ms(self) -> int | None:
+        """That of the entry that was read or written last; read now if none was."""
+        return (self._newest or self.load()).clock_offset_ms
+
+    def verify_store(self) -> None:
+        """Refuse a store that ignores conditions, or lets two writers win; once a journal.
+
+        Raises:
+            ConfigurationError: it does.
+        """
+        if not self._is_probed:
+            verify_store(self._store, self._paths.probe(uuid.uuid4().hex))
+            self._is_probed = True
 
     def is_newest(self, seq: int) -> bool:
         """Whether no entry follows the one numbered *seq*, by one small request."""
@@ -158,6 +192,9 @@ class Journal:
         An event that changes nothing (IGNORED, FENCED, REFUSED) is not journaled.  The commands of
         the returned transition are still to be carried out.  With *head* the first attempt needs no
         load.  Messages are journaled without secrets.
+
+        Raises:
+            ConfigurationError: the journal begins in this store, which ignores conditions.
         """
         is_certain = head is None
         for races in range(1, MAX_RACES + 1):
@@ -169,11 +206,16 @@ class Journal:
                     return transition
                 head, is_certain = None, True  # Only a state loaded now may turn the event down.
                 continue
+            place = place_of(self._store)
+            if self._probes and head.place != place:
+                self.verify_store()
             entry = JournalEntry(
                 author=uuid.uuid4().hex,
                 previous=head.author,
                 event=event,
                 state=transition.state,
+                place=place,
+                clock_offset_ms=self._offset_after(head, event),
             )
             if self._create(head.seq + 1, encode_entry(entry)) and self._is_chained(
                 head.seq + 1, entry.author
@@ -182,6 +224,7 @@ class Journal:
                     "journal appended pipeline=%s seq=%d event=%s",
                     self._paths.pipeline, head.seq + 1, type(event).__name__,
                 )  # fmt: skip
+                self._newest = _head(head.seq + 1, entry)
                 return transition
             head, is_certain = None, True
             if races < MAX_RACES:
@@ -190,6 +233,14 @@ class Journal:
             f"journal {self._paths.journal()} was won by others {MAX_RACES} times in a row; "
             "too many coordinators append to it"
         )
+
+    def _offset_after(self, head: Head, event: Event) -> int | None:
+        """A new submission begins without: a person may submit from anywhere, and the clock is that
+        of the first who drives the job.
+        """
+        if isinstance(event, JobSubmitted):
+            return None
+        return self.drawn_offset_ms if head.clock_offset_ms is None else head.clock_offset_ms
 
     def entries(self, last: int) -> Iterator[JournalEntry]:
         """The newest *last* of the entries that are still kept, oldest first."""
@@ -267,6 +318,8 @@ class Journal:
             previous=damage.before.author,
             event=event,
             state=transition.state,
+            place=damage.before.place,
+            clock_offset_ms=damage.before.clock_offset_ms,
         )
         seq = damage.entries[-1].seq + 1
         if not (self._create(seq, encode_entry(entry)) and self._is_chained(seq, entry.author)):
@@ -399,4 +452,10 @@ def _without_secrets(event: Event) -> Event:
 
 
 def _head(seq: int, entry: JournalEntry) -> Head:
-    return Head(seq=seq, author=entry.author, state=entry.state)
+    return Head(
+        seq=seq,
+        author=entry.author,
+        state=entry.state,
+        place=entry.place,
+        clock_offset_ms=entry.clock_offset_ms,
+    )

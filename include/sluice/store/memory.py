@@ -64,6 +64,9 @@ class InMemoryStore:
     def root(self) -> str:
         return f"memory://{self._name}/{self._prefix}".rstrip("/")
 
+    def now_ms(self) -> int:
+        return _now_ms()
+
     def get(self, key: str) -> bytes | None:
         with self._objects.lock:
             found = self._objects.written.get(self._full_key(key))

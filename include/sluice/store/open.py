@@ -3,8 +3,10 @@
 A ``StoreLocation`` is pickled for other processes; a store never is.  It is checked when it is
 built, so that a misspelt root is reported where it was written.
 
-``PatientStore`` repeats what the network lost, ``MeteredStore`` counts requests as S3 charges them,
-and ``ReadMemory`` answers a repeated question from what was read before.
+Patience belongs to the place: every store that is opened there, below it or on its server repeats
+what the network lost, for as long as the location says.  ``PatientStore`` does it, ``MeteredStore``
+counts requests as S3 charges them, and ``ReadMemory`` answers a repeated question from what was
+read before.  ``verify_store`` is asked wherever something begins in a store.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import uuid
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,8 +39,16 @@ from tenacity import (
 from sluice.core.answers import StoreRequests
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.store.folder import FileStore
-from sluice.store.memory import named_store
-from sluice.store.object_store import AlreadyExists, CreateResult, Listed, ObjectStore
+from sluice.store.memory import InMemoryStore, named_store
+from sluice.store.object_store import (
+    AlreadyExists,
+    CreateResult,
+    HasClock,
+    Listed,
+    ObjectStore,
+    machine_clock_ms,
+    verify_conditional_writes,
+)
 from sluice.store.s3 import S3Store
 
 log = logging.getLogger(__name__)
@@ -55,8 +66,10 @@ PAGE = 1_000  # Keys that S3 lists, or deletes, in one request.
 class StoreLayer(Protocol):
     """A layer over every store that is opened for one purpose."""
 
-    def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> ObjectStore:
-        """The layer's store of *root*, over the one that *opened* opens."""
+    def store_of(
+        self, root: str, opened: Callable[[], ObjectStore], patience_s: float
+    ) -> ObjectStore:
+        """The layer's store of *root*, over the one that *opened* opens, which repeats nothing."""
         ...
 
 
@@ -65,7 +78,9 @@ class StoreLocation:
     """The place of a root; ``endpoint_url`` names an S3 server other than AWS.
 
     A root is taken literally: ``%20`` in ``file:///a%20b`` is three letters of a folder's name.
-    A ``layer`` is over every store that is opened here, below or elsewhere; it is not picklable.
+    A store that is opened here, below or elsewhere repeats what fails for ``patience_s`` seconds; 0
+    is for a caller who waits for the answer, or asks again anyway.  A ``layer`` is over every such
+    store; it is not picklable.
 
     Raises:
         ConfigurationError: the root or the endpoint is not one of the forms above.
@@ -74,6 +89,7 @@ class StoreLocation:
     root: str
     endpoint_url: str | None = None
     layer: StoreLayer | None = field(default=None, compare=False, repr=False)
+    patience_s: float = DEFAULT_PATIENCE_S
 
     def below(self, key: str) -> StoreLocation:
         """The place of *key* as a root of its own."""
@@ -133,10 +149,18 @@ class _MemoryRoot:
 
 
 def open_store(location: StoreLocation) -> ObjectStore:
-    """Open the store; the first call that reaches it reports a store that is not there."""
+    """Open the store, as patient as the location says; the first call that reaches it reports a
+    store that is not there.
+    """
+    patience_s = location.patience_s
     if location.layer is not None:
-        return location.layer.store_of(location.root, lambda: _opened(location))
-    return _opened(location)
+        return location.layer.store_of(location.root, lambda: _opened(location), patience_s)
+    return patient(_opened(location), patience_s)
+
+
+def patient(store: ObjectStore, patience_s: float) -> ObjectStore:
+    """*store*, which repeats what fails for so long; itself for no time."""
+    return PatientStore(store, patience_s=patience_s) if patience_s > 0 else store
 
 
 def _opened(location: StoreLocation) -> ObjectStore:
@@ -163,6 +187,56 @@ def discard_temporaries(location: StoreLocation, keys: Iterable[str]) -> None:
     store = _opened(location)
     if isinstance(store, FileStore):
         store.discard_temporaries(keys)
+
+
+def verify_store(store: ObjectStore, probe_key: str) -> None:
+    """``verify_conditional_writes``, where something begins in *store*.
+
+    The reference store needs none: it is a dictionary of this process, behind a lock.  Of folders a
+    process asks once for each file system, which is what keeps the promise, and syncs each write.
+
+    Raises:
+        ConfigurationError: two writers of one key may both win there.
+        StoreUnavailable: it did not answer.
+    """
+    found = behind_layers(store)
+    if type(found) is InMemoryStore:
+        return
+    if type(found) is not FileStore:
+        verify_conditional_writes(store, probe_key, uuid.uuid4().bytes)
+    elif found.file_system not in _probed:
+        verify_conditional_writes(store, probe_key, uuid.uuid4().bytes)
+        _probed.add(found.file_system)
+
+
+_probed: set[int] = set()  # File systems, by their device numbers.
+
+
+def now_ms(store: ObjectStore) -> int:
+    """The clock of what keeps the objects, ms since 1970, by which listings say ``modified_ms``:
+    one clock for all machines, to about a second.
+    """
+    found = behind_layers(store)
+    return found.now_ms() if isinstance(found, HasClock) else machine_clock_ms()
+
+
+def place_of(store: ObjectStore) -> str:
+    """What the store is, in one line: its server, where that is not its root's, and its root."""
+    found = behind_layers(store)
+    server = found.server if isinstance(found, S3Store) else ""
+    return f"{server} {store.root}".lstrip()
+
+
+def is_below(store: ObjectStore, other: ObjectStore) -> bool:
+    """Whether *store*'s root lies in that of *other*, on the same server."""
+    return f"{place_of(store)}/".startswith(f"{place_of(other)}/")
+
+
+def behind_layers(store: ObjectStore) -> ObjectStore:
+    """The store behind the layers of this room."""
+    while isinstance(store, PatientStore | MeteredStore | RememberingStore):
+        store = store.behind
+    return store
 
 
 def _parse(root: str) -> _S3Root | _FileRoot | _MemoryRoot:
@@ -255,7 +329,23 @@ class PatientStore:
         return self.patiently(lambda: self._store.create(key, body))
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
-        return iter(self.patiently(lambda: [*self._store.list(prefix, start_after=start_after)]))
+        """See ``ObjectStore``; page by page, each as patiently as if it were the only one."""
+        last = start_after
+        listing: Iterator[Listed] | None = None
+
+        def following() -> Listed | None:
+            nonlocal listing
+            if listing is None:
+                listing = self._store.list(prefix, start_after=last)
+            try:
+                return next(listing, None)
+            except StoreUnavailable:  # A generator that has raised is over.
+                listing = None
+                raise
+
+        while (found := self.patiently(following)) is not None:
+            last = found.key
+            yield found
 
     def delete(self, keys: Iterable[str]) -> None:
         doomed = [*keys]
@@ -299,6 +389,11 @@ class MeteredStore:
     @property
     def root(self) -> str:
         return self._store.root
+
+    @property
+    def behind(self) -> ObjectStore:
+        """The store whose requests are counted."""
+        return self._store
 
     def get(self, key: str) -> bytes | None:
         return self._read(self._store.get(key))
@@ -344,9 +439,14 @@ class ReadMemory:
 
     _stores: dict[str, ObjectStore] = field(default_factory=dict[str, ObjectStore])
 
-    def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> ObjectStore:
+    def store_of(
+        self,
+        root: str,
+        opened: Callable[[], ObjectStore],
+        patience_s: float = DEFAULT_PATIENCE_S,
+    ) -> ObjectStore:
         if root not in self._stores:
-            self._stores.setdefault(root, RememberingStore(opened()))
+            self._stores.setdefault(root, RememberingStore(patient(opened(), patience_s)))
         return self._stores[root]
 
 
@@ -361,6 +461,11 @@ class RememberingStore:
     @property
     def root(self) -> str:
         return self._store.root
+
+    @property
+    def behind(self) -> ObjectStore:
+        """The store that is asked once."""
+        return self._store
 
     def get(self, key: str) -> bytes | None:
         if key not in self._bodies:

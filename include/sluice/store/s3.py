@@ -11,16 +11,25 @@ another process opens its own from the same ``StoreLocation``.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from functools import cache, lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.core.failures import STORES
 from sluice.errors import ConfigurationError, ObjectVanished, SluiceError, StoreUnavailable
 from sluice.protocol.keys import check_key, check_prefix
-from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+from sluice.store.object_store import (
+    AlreadyExists,
+    Created,
+    CreateResult,
+    Listed,
+    StoreClock,
+    check_range,
+    machine_clock_ms,
+)
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from botocore.loaders import Loader
     from mypy_boto3_s3.client import S3Client
-    from mypy_boto3_s3.type_defs import CopySourceTypeDef, ErrorTypeDef
+    from mypy_boto3_s3.type_defs import CopySourceTypeDef, ErrorTypeDef, ObjectTypeDef
 
 DELETE_BATCH = 1_000  # DeleteObjects takes no more.
 
@@ -62,6 +71,18 @@ class S3Store:
     @property
     def root(self) -> str:
         return f"s3://{self._bucket}/{self._prefix}".removesuffix("/")
+
+    @property
+    def server(self) -> str:
+        """The server's address."""
+        return self._clients.repeating.meta.endpoint_url
+
+    def now_ms(self) -> int:
+        """The server's clock, by its latest answers; a server that says none has this machine's."""
+        if self._clients.clock.now_ms() is None:
+            next(self.list(""), None)
+        told_ms = self._clients.clock.now_ms()
+        return machine_clock_ms() if told_ms is None else told_ms
 
     def get(self, key: str) -> bytes | None:
         return self._get(key, None)
@@ -112,7 +133,7 @@ class S3Store:
                             key=key,
                             size_bytes=found["Size"],
                             modified_ms=int(found["LastModified"].timestamp() * 1000),
-                            version=found["ETag"].strip('"'),
+                            version=_version(found),
                         )
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -271,6 +292,12 @@ class S3Store:
             raise StoreUnavailable(sentence)
 
 
+def _version(found: ObjectTypeDef) -> str:
+    """The ETag; of a server that lists none, size and time."""
+    etag = found.get("ETag", "").strip('"')
+    return etag or f"{found['Size']:x}-{found['LastModified'].timestamp():.3f}"
+
+
 def _status(error: ClientError) -> int:
     return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
 
@@ -282,6 +309,7 @@ def _code(error: ClientError) -> str:
 class Clients(NamedTuple):
     once: S3Client  # For create.
     repeating: S3Client  # For everything else.
+    clock: StoreClock  # The server's.
 
 
 @lru_cache(maxsize=CACHED_CLIENTS)
@@ -317,6 +345,13 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
         retries={"mode": "standard", "total_max_attempts": MAX_ATTEMPTS},
     )
 
+    clock = StoreClock()
+
+    def read_date(parsed: Mapping[str, Any], **_: object) -> None:
+        date = parsed.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        with suppress(TypeError, ValueError):
+            clock.was_told(int(parsedate_to_datetime(date).timestamp() * 1_000))
+
     def client(config: Config) -> S3Client:
         try:
             made = session.client(
@@ -329,9 +364,10 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
         # A body that waits for "100 Continue" costs every write a second round trip; without it
         # only a bucket in another region, which is refused by name, is sent a body in vain.
         made.meta.events.unregister("before-call.s3", add_expect_header)
+        made.meta.events.register("after-call.s3", read_date)
         return made
 
-    return Clients(once=client(once), repeating=client(repeating))
+    return Clients(once=client(once), repeating=client(repeating), clock=clock)
 
 
 def preload_descriptions() -> None:

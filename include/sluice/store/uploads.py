@@ -38,14 +38,8 @@ Check: TypeAlias = Callable[[Iterable[bytes]], None]
 class Uploads:
     """The uploads of one pass over an epoch, of all its stores.  Threads may share it."""
 
-    def __init__(
-        self,
-        *,
-        max_pending_bytes: int = MAX_PENDING_BYTES,
-        patience_s: float = DEFAULT_PATIENCE_S,
-    ) -> None:
+    def __init__(self, *, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
         self._max_pending_bytes = max_pending_bytes
-        self._patience_s = patience_s
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="upload")
         self._changed = Condition()
         self._pending: Counter[str] = Counter()  # By root and key.
@@ -55,10 +49,15 @@ class Uploads:
         self.requests = RequestCounter()
         self.start_delay_ms = 0  # The longest that an upload had to wait for a thread.
 
-    def store_of(self, root: str, opened: Callable[[], ObjectStore]) -> BackgroundStore:  # noqa: ARG002 - of ``StoreLayer``
+    def store_of(
+        self,
+        root: str,  # noqa: ARG002 - of ``StoreLayer``
+        opened: Callable[[], ObjectStore],
+        patience_s: float = DEFAULT_PATIENCE_S,
+    ) -> BackgroundStore:
         """The store that *opened* opens, counted and patient, with its puts in the background."""
         counted = MeteredStore(opened(), self.requests)
-        store = PatientStore(counted, patience_s=self._patience_s, given_up=self._ended)
+        store = PatientStore(counted, patience_s=patience_s, given_up=self._ended)
         return BackgroundStore(store, self)
 
     def submit(self, store: ObjectStore, key: str, body: bytes) -> None:

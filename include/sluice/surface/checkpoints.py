@@ -306,7 +306,7 @@ def job_lag(job: Job) -> JobLag:
     done, kept = newest_measured(job, state)
     return JobLag(
         checkpoint=None if done is None else done.checkpoint_id,
-        age_ms=None if done is None else max(0, job.clock() - done.completed_at_ms),
+        age_ms=None if done is None else max(0, job.now_ms() - done.completed_at_ms),
         sources=lags(job, state, done, kept),
         rates=rates(job, kept),
     )
@@ -348,7 +348,7 @@ def lags(
 
 
 def rates(job: Job, kept: CheckpointStatistics | None) -> Rates | None:
-    return None if kept is None else rates_of(kept.flow, job.clock())
+    return None if kept is None else rates_of(kept.flow, job.now_ms())
 
 
 def _history(job: Job, state: CoordinatorState) -> History:

@@ -161,7 +161,7 @@ def request_progress(
 ) -> RequestProgress:
     """How far the request is.  *checkpoint* is the one that it became, if that is known already."""
     state = job.state()
-    queued = _waiting(state, request_id, job.clock())
+    queued = _waiting(state, request_id, job.now_ms())
     if queued is not None:
         return queued
     rejected = state.rejected_request(request_id)

@@ -232,7 +232,7 @@ def _line(
         "problem": problem,
         "paused": state.timing.is_paused,
         "in_progress": len(state.pending),
-        "last_completed": None if done is None else _last_completed(done, job.clock()),
+        "last_completed": None if done is None else _last_completed(done, job.now_ms()),
         "watermark": watermark,
         "watermark_lag": None if done is None else lag_behind(done.triggered_at_ms, watermark),
     }

@@ -225,7 +225,7 @@ def stored_table(job: Job, metadata: CheckpointMetadata, stage: str, table: str)
             if any(handle.table == table for handle in subtask.state)
         ),
         ttl_ms=ttl_of_table(declared, table) if declared is not None else None,
-        as_of_ms=metadata.triggered_at_ms,
+        as_of_ms=metadata.processing_time_ms,
         migrating=declared if declared is not None and migrates(declared, table) else None,
     )
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
@@ -29,7 +30,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import Declarations, find_pipelines
 from sluice.errors import ConfigurationError, SluiceError
 from sluice.job.job import Job, open_job
-from sluice.store.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation
 from sluice.surface.pipelines import (
     PipelineDetails,
     PipelineLine,
@@ -156,7 +157,7 @@ def open_readable(pipeline: Pipeline) -> Job:
         location = Settings.from_environment().location
     except ConfigurationError as error:
         raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-    return _handle(_Declared(pipeline), location)
+    return _handle(_Declared(pipeline), replace(location, patience_s=0))
 
 
 class _Declared:
@@ -174,7 +175,7 @@ class _Declared:
 
 @lru_cache(maxsize=1_000)
 def _handle(declared: _Declared, location: StoreLocation) -> Job:
-    return open_job(declared.pipeline, location, store=open_store(location))
+    return open_job(declared.pipeline, location)
 
 
 JobDep = Annotated[Job, Depends(job_of)]

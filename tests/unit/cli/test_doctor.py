@@ -250,3 +250,20 @@ def test_nothing_is_left_of_a_write_that_was_not_what_was_asked_for() -> None:
     list(store_findings(store))
 
     assert [*InMemoryStore.list(store, "")] == []
+
+
+class NumbersWhatIsLeft(InMemoryStore):
+    """Its listings go on at a number, in pages: what is deleted meanwhile shifts the rest."""
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
+        at = 0
+        while page := [*super().list(prefix, start_after=start_after)][at : at + 20]:
+            yield from page
+            at += 20
+
+
+def test_a_listing_that_lacks_objects_under_deletes_is_found_out() -> None:
+    bad = [one for one in store_findings(NumbersWhatIsLeft()) if one.status is not Status.OK]
+
+    assert [(one.check, one.status) for one in bad] == [("list under deletes", Status.PROBLEM)]
+    assert "lacked objects while others were deleted" in bad[0].message

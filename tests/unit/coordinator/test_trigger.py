@@ -42,7 +42,6 @@ from sluice.core.events import CheckpointTriggered, JobStopped, Verdict
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.restoring import FromCheckpoint
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import (
@@ -85,23 +84,6 @@ def test_who_lost_the_answer_finds_the_checkpoint_that_his_request_became() -> N
 
     assert trigger(job, request_id="mine") == first
     assert len(keys_of(job, "auctions/checkpoints/")) == 1
-
-
-def test_processing_time_never_goes_back_whatever_the_clock_does_and_whoever_restores() -> None:
-    """What expired in one epoch and was merged away must not come back in the next."""
-    clock = ManualClock()
-    job = a_running_job(clock=clock)
-    take_checkpoint(job)
-    clock.advance(60_000)
-    take_checkpoint(job)
-    ahead_ms = clock.now_ms
-    clock.advance(-50_000)
-    restore(job, FromCheckpoint(ONE))
-
-    behind = trigger_one(job)
-
-    assert behind.triggered_at_ms == ahead_ms - 50_000
-    assert behind.processing_time_ms == ahead_ms
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield found
 
 
-def over(store: ObjectStore, uploads: Uploads) -> BackgroundStore:
-    return uploads.store_of(store.root, lambda: store)
+def over(store: ObjectStore, uploads: Uploads, patience_s: float = 9.0) -> BackgroundStore:
+    return uploads.store_of(store.root, lambda: store, patience_s)
 
 
 def test_a_put_returns_at_once_and_the_barrier_waits_for_it(
@@ -173,8 +173,8 @@ def test_what_the_network_lost_is_repeated() -> None:
 
 
 def test_an_upload_that_the_store_refuses_for_long_is_given_up() -> None:
-    uploads, store = Uploads(patience_s=0), FailingStore(StoreUnavailable("lost"))
-    over(store, uploads).put("bad", b"it")
+    uploads, store = Uploads(), FailingStore(StoreUnavailable("lost"))
+    over(store, uploads, patience_s=0).put("bad", b"it")
 
     with pytest.raises(StoreUnavailable, match="lost"):
         uploads.settle()
