@@ -10,6 +10,7 @@ import pytest
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import JobStatus
+from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy
 from sluice.core.restoring import Latest
 from sluice.declaration.checkpointing import Checkpointing
@@ -17,7 +18,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
-from sluice.local.driver import is_same_failure, run_epochs
+from sluice.local.driver import EpochDriver, is_same_failure, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
@@ -179,3 +180,48 @@ def test_a_function_that_is_not_ready_declines_and_the_job_goes_on_without_a_res
     )
     assert completed.status == "COMPLETED"
     assert open_result_table(job, {}).read().num_rows == 3
+
+
+def poisoned(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    raise ValueError("poison")
+
+
+def poisoned_by_pandas(rows: DataFrame) -> DataFrame:
+    from collections.abc import Iterator
+    from typing import Any
+
+    def raises(frames: Iterator[Any]) -> Iterator[Any]:
+        for _ in frames:
+            raise ValueError("poison")
+        yield from ()
+
+    return rows.mapInPandas(raises, rows.schema)
+
+
+@pytest.mark.parametrize("where", ["transform", "process"])
+def test_one_exception_of_the_users_is_one_reason_wherever_it_is_raised(
+    tmp_path: Path, spark: SparkSession, where: str
+) -> None:
+    """A task that fails fails the job over, whatever is tolerated."""
+    (tmp_path / "clicks.csv").write_text(CLICKS)
+    tolerant = Checkpointing(restart_strategy=AT_ONCE, tolerable_failed_checkpoints=5)
+    pipeline = Pipeline("clicks", checkpointing=tolerant)
+    files = Files(str(tmp_path / "clicks.csv"), format="csv", schema="name string, n string")
+    rows = pipeline.source("clicks", files)
+    if where == "transform":
+        rows.transform("stage", poisoned_by_pandas).sink("out", FilesTable())
+    else:
+        keyed = rows.key_by("name").process("stage", poisoned, state={"n": int}, result={"n": int})
+        keyed.sink("out", FilesTable())
+    job = a_submitted_job(pipeline, tmp_path / "root", parallelism=1)
+
+    with EpochDriver(job, spark) as driver:
+        epoch = driver.take()
+
+    assert epoch is not None
+    assert epoch.error is not None
+    state = job.state()
+    (failed,) = state.failed
+    assert (failed.reason, state.status) == (Reason.TASK_FAILURE, JobStatus.RESTARTING)
+    assert state.failure_count.continuous == 0
+    assert "ValueError: poison" in failed.message
