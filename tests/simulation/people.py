@@ -177,7 +177,13 @@ def another_job_writes_the_place(world: World) -> str:
     return f"{after.published}"
 
 
-@act(weight=lambda world: 0.3 if world.settings.is_noted and world.frame is None else 0)
+def _urge_to_empty(world: World) -> float:
+    if not world.settings.is_noted or world.frame is not None:
+        return 0
+    return 1 if world.running else 0.3  # Drivers are left, and will answer.
+
+
+@act(weight=_urge_to_empty)
 def empties_the_root(world: World) -> str:
     world.is_emptied()
     return f"the place shows {world.place.timeline.published}"
