@@ -18,6 +18,7 @@ from sluice.core.events import (
     JobRestored,
     JobSubmitted,
     JournalRepaired,
+    RootAdopted,
     SnapshotsDiscarded,
     Transition,
     Verdict,
@@ -77,7 +78,7 @@ def check_step(before: CoordinatorState, event: Event, transition: Transition) -
 
 def _check_fence(before: CoordinatorState, event: Event, transition: Transition) -> None:
     after = transition.state
-    is_takeover = isinstance(event, JobSubmitted | JobRestored | JournalRepaired)
+    is_takeover = isinstance(event, JobSubmitted | JobRestored | JournalRepaired | RootAdopted)
     if isinstance(event, AcksReceived):  # A subtask writes no journal, and has no generation.
         assert transition.verdict is not Verdict.FENCED
         assert after.generation == before.generation

@@ -30,6 +30,7 @@ from sluice.core.events import (
     JobRestored,
     JobStopped,
     JobSubmitted,
+    RootAdopted,
     SnapshotsDiscarded,
     TablesRecovered,
     Transition,
@@ -86,7 +87,7 @@ class Coordinator(RuleBasedStateMachine):
             self.begun.append(event.plan.checkpoint_id)
         if isinstance(event, CheckpointCompleted):
             self.completed.append(event.checkpoint_id)
-        if isinstance(event, JobSubmitted | JobRestored):
+        if isinstance(event, JobSubmitted | JobRestored | RootAdopted):
             self.generations.append(event.generation)
         self.aborted += [
             c.checkpoint_id for c in transition.commands if isinstance(c, DiscardPending)
@@ -110,7 +111,9 @@ class Coordinator(RuleBasedStateMachine):
     @rule(event=events, is_current=st.booleans())
     def hear_anything(self, event: Event, is_current: bool) -> None:
         """Who takes over is rare, or nothing else would ever come far."""
-        if is_current and not isinstance(event, AcksReceived | JobSubmitted | JobRestored):
+        if is_current and not isinstance(
+            event, AcksReceived | JobSubmitted | JobRestored | RootAdopted
+        ):
             event = replace(event, generation=self.state.generation)
         self.say(event)
 
