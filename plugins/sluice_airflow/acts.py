@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ from sluice_airflow.trigger_task import savepoint_name
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sluice.coordinator.restore import RestoreRequest
+    from sluice.coordinator.restore import RestoredJob, RestoreRequest
     from sluice.core.restoring import RestoreApproval
     from sluice.job.job import Job
 
@@ -99,7 +99,12 @@ class RestoreOperator(CheckpointOperator):
     """Waits for the restart strategy's pause, then restores the job under the next generation."""
 
     def act(self, job: Job, context: Context) -> TaskSummary:
-        from sluice.coordinator.restore import require_generation, resolve, restore, stop
+        from sluice.coordinator.restore import (
+            answered,
+            require_generation,
+            resolve,
+            restore,
+        )
         from sluice.surface.options import options_after
 
         params = context["params"]
@@ -107,9 +112,10 @@ class RestoreOperator(CheckpointOperator):
             raise AirflowSkipException("a dry run: verify's log says what would be restored")
         request, state = request_of(params, self.pipeline), job.state()
         cause = cause_of(context["ti"])
-        is_done = state.restored_by == cause  # By an earlier try, which died afterwards.
-        if not is_done:
-            require_generation(job, state, request.only_generation)
+        served = state.served_restore(cause)
+        if served is not None:  # By an earlier try, which died: nothing is restored again.
+            return self._ends(job, context, answered(job, state, served), may_switch_on=True)
+        require_generation(job, state, request.only_generation)
         resolved = resolve(job, state, request)
         if state.status is JobStatus.RESTARTING and request.only_generation is not None:
             pause_s = max(0.0, ((state.restart_at_ms or 0) - job.now_ms()) / 1_000)
@@ -123,16 +129,32 @@ class RestoreOperator(CheckpointOperator):
             only_generation=resolved.only_generation,
             cause=cause,
         )
-        after = restored.state
-        if params.get("then") == STAY_SUSPENDED:
+        changed = [f"{name}={value}" for name, value in request.params.items()]
+        changed += [change.made for change in options_after(state, resolved.configuration)]
+        return self._ends(job, context, restored, changed, may_switch_on=state.status.is_terminal)
+
+    def _ends(
+        self,
+        job: Job,
+        context: Context,
+        restored: RestoredJob,
+        changed: Sequence[str] = (),
+        *,
+        may_switch_on: bool,
+    ) -> TaskSummary:
+        """What follows the restore, unless the job has moved on from it, and what it came to."""
+        from sluice.coordinator.restore import stop
+
+        params, after = context["params"], restored.state
+        if restored.has_moved_on:
+            changed = [*changed, "this run had restored it before, and the job went on since"]
+        elif params.get("then") == STAY_SUSPENDED:
             after = stop(job, JobStatus.SUSPENDED)
-        elif request.only_generation is None and (is_done or state.status.is_terminal):
+        elif params["only_generation"] is None and may_switch_on:
             switch_on(context, self.pipeline)
         done = f"restored {restored.named}, generation {after.generation}; {after.status.value}"
-        params_changed = [f"{name}={value}" for name, value in request.params.items()]
-        options = [change.made for change in options_after(state, resolved.configuration)]
         tables = [table.sentence(rolls_back=False) for table in restored.tables_ahead]
-        note(context, "; ".join([done, *params_changed, *options, *tables, *restored.warnings]))
+        note(context, "; ".join([done, *changed, *tables, *restored.warnings]))
         return {
             "checkpoint_id": restored.checkpoint_id,
             "savepoint": restored.origin.savepoint if restored.origin is not None else None,

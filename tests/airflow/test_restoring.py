@@ -11,6 +11,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.timeline import Timeline, Writer
 from sluice_airflow.acts import RestoreOperator, VerifyOperator
+from sluice_airflow.forms import STAY_SUSPENDED
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,
@@ -47,6 +48,24 @@ def test_restore_continues_the_job_once(root: str, spark: StandInSpark) -> None:
     }  # fmt: skip
     assert said == "restored checkpoint 1, generation 2; RUNNING"
     assert a_job(root).state().status is JobStatus.RUNNING
+
+
+def test_a_try_that_comes_back_late_restores_nothing_and_stops_nothing(
+    root: str, spark: StandInSpark
+) -> None:
+    for run in ("run-1", "run-2"):
+        a_checkpoint(run)
+    form = {"target": "checkpoint", "checkpoint_id": 1, "then": STAY_SUSPENDED}
+    restore("mine", **form)
+    restore("another", target="latest")
+    a_checkpoint("run-3")
+    before = a_job(root).state()
+
+    result, said = restore("mine", **form)
+
+    assert a_job(root).state() == before
+    assert (result["checkpoint_id"], result["generation"]) == (1, 3)
+    assert "this run had restored it before, and the job went on since" in said
 
 
 def test_the_jobs_own_root_is_not_another_one(root: str, spark: StandInSpark) -> None:

@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from threading import Event, Thread
 
 from sluice.coordinator.compatibility import require_sinks
@@ -106,6 +105,9 @@ def commit(
 
     Who commits what another was to commit *awaits_owner*: waits for that one while it is alive.
 
+    It is journaled for the generation that was loaded, so one who sleeps through a restore is
+    fenced.
+
     Raises:
         FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
             newer generation owns the job.
@@ -153,7 +155,12 @@ def commit(
         sinks=tuple(publishing),
         discarded=discarded,
     )
-    transition = record(job, lambda current: replace(done, generation=current.generation), head)
+    transition = record(job, lambda _: done, head)
+    if transition.verdict is Verdict.FENCED:  # Who restored the job commits what it continues.
+        raise FencedError(
+            f"job {job.pipeline.uid!r} was restored while checkpoint {checkpoint_id} was published "
+            f"for generation {state.generation}"
+        )
     # Only once the commit is journaled: as long as it is owed, a place that was put back to an
     # earlier state needs the staged files to publish them again.
     if transition.verdict is Verdict.APPLIED:

@@ -24,7 +24,7 @@ from sluice.coordinator.restore_plan import (
 from sluice.coordinator.submission import configure, parse_parallelism, reconfigure
 from sluice.core.configuration import ClaimMode, JobConfiguration, JobStatus
 from sluice.core.events import JobRestored, JobStopped, Verdict
-from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.ids import NO_GENERATION, CheckpointId, Generation
 from sluice.core.lifecycle import next_generation
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restoring import (
@@ -36,7 +36,7 @@ from sluice.core.restoring import (
     RestoreTarget,
     Stop,
 )
-from sluice.core.state import CoordinatorState
+from sluice.core.state import CoordinatorState, ServedRestore
 from sluice.core.tables import TableAhead
 from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.job.job import Job, never_submitted_message, new_life
@@ -50,10 +50,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredJob:
-    """``checkpoint_id`` None: the job starts from empty state; ``passed_over`` were damaged."""
+    """``checkpoint_id`` None: the job starts from empty state; ``passed_over`` were damaged.
+
+    ``generation`` is that which the restore began; of one that an earlier try of its request did,
+    ``state`` may be of a later one.
+    """
 
     checkpoint_id: CheckpointId | None
     origin: SnapshotOrigin | None
+    generation: Generation
     state: CoordinatorState
     tables_ahead: tuple[TableAhead, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -69,6 +74,11 @@ class RestoredJob:
         else:
             base = "the empty state"
         return base + "".join(f", past damaged checkpoint {other}" for other in self.passed_over)
+
+    @property
+    def has_moved_on(self) -> bool:
+        """Whether the job was restored or submitted again since."""
+        return self.state.generation != self.generation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +162,8 @@ def restore(
     Everything it needs is verified first; then the fence is journaled, and what the job owes from
     before, as an unfinished commit, is done before anything new.  *configuration* replaces the
     job's, for another parallelism.  With *only_generation* nothing happens unless the job is still
-    of that generation: a repeated or late restore is harmless.  So is one with the *cause* of the
-    latest restore, which it finds done.
+    of that generation: a repeated or late restore is harmless.  *cause* is the id of a request: one
+    that was served, whatever became of the job since, is told what it got, and restores nothing.
 
     ``Latest`` with *only_generation* is a restart: it may pass damaged checkpoints over, or stop
     the job, as configured.
@@ -165,9 +175,8 @@ def restore(
         ConfigurationError: the job, or a table, begins in a store that ignores conditional writes.
     """
     state = job.state()
-    if cause and state.restored_by == cause:
-        resume(job, job.journal.load())
-        return RestoredJob(checkpoint_id=state.base, origin=state.origin, state=job.state())
+    if (served := state.served_restore(cause)) is not None:
+        return answered(job, state, served)
     planned = plan(
         job,
         state,
@@ -227,6 +236,10 @@ def _carry_out(
         message=planned.message,
     )
     transition = record(job, lambda _: event)
+    if (served := transition.state.served_restore(cause)) is not None and (
+        transition.verdict is not Verdict.APPLIED
+    ):
+        return answered(job, transition.state, served)
     if transition.verdict is Verdict.FENCED:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
@@ -245,10 +258,25 @@ def _carry_out(
     return RestoredJob(
         checkpoint_id=choice.checkpoint_id,
         origin=choice.origin,
+        generation=event.generation,
         state=after,
         passed_over=planned.passed_over,
         warnings=decision.warnings,
         tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
+    )
+
+
+def answered(job: Job, state: CoordinatorState, served: ServedRestore) -> RestoredJob:
+    """What an earlier try of the request got.  If that died before it had done what the job owed,
+    and the job is still as it was restored then, that is done now.
+    """
+    if state.generation == served.generation:
+        resume(job, job.journal.load())
+    return RestoredJob(
+        checkpoint_id=served.checkpoint_id,
+        origin=served.origin,
+        generation=served.generation,
+        state=job.state(),
     )
 
 
@@ -375,8 +403,11 @@ def foreign_target(
 ) -> FromOrigin:
     """A checkpoint of another *root*, by default its latest completed one, or a savepoint there.
 
+    Only that root's journal says which checkpoints are completed: a ``_metadata`` is written
+    before, and that of one which is aborted then may be there for a while.
+
     Raises:
-        RestoreError: there is none.
+        RestoreError: there is none, or it is not completed there, or not retained any more.
     """
     uid = pipeline or job.pipeline.uid
     origin = SnapshotOrigin(
@@ -388,11 +419,18 @@ def foreign_target(
     if savepoint is not None:
         found = job.origin_metadata(origin).checkpoint_id
         return FromOrigin(replace(origin, checkpoint_id=found))
+    there = Journal(job.store_at(root), PipelinePaths(uid)).load().state
     if checkpoint_id is None:
-        latest = Journal(job.store_at(root), PipelinePaths(uid)).load().state.latest_completed
+        latest = there.latest_completed
         if latest is None:
             raise RestoreError(f"job {uid!r} has no completed checkpoint in {root}")
         return FromOrigin(replace(origin, checkpoint_id=latest.checkpoint_id))
+    if there.completed_checkpoint(checkpoint_id) is None:
+        retained = ", ".join(str(done.checkpoint_id) for done in there.completed) or "none"
+        raise RestoreError(
+            f"job {uid!r} in {root} has not completed checkpoint {checkpoint_id}, or does not "
+            f"retain it any more; retained there are: {retained}"
+        )
     return FromOrigin(origin)
 
 

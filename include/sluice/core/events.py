@@ -228,7 +228,7 @@ class JobRestored:
     place: str = ""
     dropped_stages: tuple[str, ...] = ()
     configuration: JobConfiguration | None = None  # None keeps the old one.
-    cause: str = ""  # Who asked for it; nobody is to be served twice.
+    cause: str = ""  # The id of the request, which is served once.
     processing_time_ms: int = 0
     passed_over: tuple[CheckpointId, ...] = ()
     message: str = ""

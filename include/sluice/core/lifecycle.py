@@ -39,10 +39,12 @@ from sluice.core.state import (
     REMEMBERED_FAILURES,
     REMEMBERED_LIVES,
     REMEMBERED_REJECTIONS,
+    REMEMBERED_RESTORES,
     CoordinatorState,
     FailedCheckpoint,
     RejectedRequest,
     RestoredCheckpoint,
+    ServedRestore,
 )
 from sluice.core.tables import owed_recovery
 from sluice.errors import require
@@ -77,11 +79,14 @@ def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
         unsuccessful_triggers=state.unsuccessful_triggers,
         num_restored=state.num_restored,
         restored=state.restored,
+        served=state.served,
     )
     return Transition(state=fresh)
 
 
 def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
+    if state.served_restore(event.cause) is not None:
+        return ignored(state)
     if not (_can_be_restored(state, event) and _are_tables_unchanged(state, event)):
         return refused(state)
     origin, checkpoint_id = event.origin, event.checkpoint_id
@@ -125,7 +130,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         num_restarts=state.num_restarts + 1,
         num_restored=state.num_restored + (checkpoint_id is not None),
         restored=_restored(state, event) or state.restored,
-        restored_by=event.cause,
+        served=_served(state, event),
         restores_of_base=state.restores_of_base + 1 if is_base else 0,
         stopped_because="",
         is_repaired=False,
@@ -184,6 +189,18 @@ def on_adopted(state: CoordinatorState, event: RootAdopted) -> Transition:
     aborted = _abort_all(state, event.at_ms, CheckpointFailureReason.JOB_FAILOVER_REGION, because)
     adopted = replace(aborted.state, generation=event.generation, place=event.place)
     return replace(aborted, state=adopted)
+
+
+def _served(state: CoordinatorState, event: JobRestored) -> tuple[ServedRestore, ...]:
+    if not event.cause:
+        return state.served
+    served = ServedRestore(
+        cause=event.cause,
+        generation=event.generation,
+        checkpoint_id=event.checkpoint_id,
+        origin=event.origin,
+    )
+    return (*state.served, served)[-REMEMBERED_RESTORES:]
 
 
 def on_tables_recovered(state: CoordinatorState, event: TablesRecovered) -> Transition:

@@ -19,6 +19,7 @@ REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed t
 REMEMBERED_LIVES = 64  # A files table that one of them wrote gives way to a new life by itself.
 REMEMBERED_TRIGGERS = 16  # As many refused ones as failed checkpoints, for the same page.
 REMEMBERED_REJECTIONS = 64  # For the owners of queued requests, who come back and ask.
+REMEMBERED_RESTORES = 128  # That people asked for: a task is tried again within days.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,16 @@ class RestoredCheckpoint:
     checkpoint_id: CheckpointId
     restored_at_ms: int
     is_savepoint: bool
+    origin: SnapshotOrigin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRestore:
+    """What the request with the id *cause* got: it is answered once, however often it is tried."""
+
+    cause: str
+    generation: Generation
+    checkpoint_id: CheckpointId | None
     origin: SnapshotOrigin | None = None
 
 
@@ -131,7 +142,7 @@ class CoordinatorState:
     num_restarts: int = 0
     num_restored: int = 0  # Since the first submission, restores from the empty state apart.
     restored: RestoredCheckpoint | None = None  # The latest of them.
-    restored_by: str = ""  # The cause of the latest restore.
+    served: tuple[ServedRestore, ...] = ()  # The restores that were asked for, old to new.
     restores_of_base: int = 0  # In a row: with no checkpoint completed since the first of them.
     stopped_because: str = ""  # Why sluice gave up; empty where a person stopped the job.
     is_repaired: bool = False
@@ -221,6 +232,10 @@ class CoordinatorState:
             *(done.savepoint_name for done in self.completed if not done.is_committed),
         )
         return savepoint not in (*writing, *self.claimed_savepoints)
+
+    def served_restore(self, cause: str) -> ServedRestore | None:
+        """The restore that the request with the id *cause* got; None if it got none yet."""
+        return next((one for one in self.served if cause and one.cause == cause), None)
 
     def rejected_request(self, request_id: str) -> RejectedRequest | None:
         """Why the request will never run; None when it waits, ran, or was forgotten."""

@@ -4,10 +4,12 @@ once, by the coordinator that continues it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from harness.hooked import hooked
 from harness.jobs import SINK, trigger_one
 from harness.noted_target import NotedTable
 from sluice.coordinator.failure import fail_checkpoint
@@ -20,6 +22,7 @@ from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import Latest, RestoreOptions, Stop
 from sluice.errors import FencedError, ProtocolViolation
+from sluice.job.job import Job
 from sluice.job.places import open_sinks
 from tests.subtasks import acknowledge, take_checkpoint
 from tests.table_cases import PLAIN, ROLL_BACK, Case, a_case, complete, to
@@ -189,6 +192,62 @@ def test_a_late_commit_of_a_generation_before_the_restore_publishes_nothing(note
         sink.commit(before, 4, 2, [])
     sink.commit(before, checkpoint_id, 1, mine)
     assert noted.seen() == list(range(20))
+
+
+def asleep_before_it_journals(job: Job, act: Callable[[], object]) -> Job:
+    """A coordinator that sleeps in front of its first write to the journal, while *act* happens."""
+    is_asleep = True
+
+    def before(verb: str, key: str) -> None:
+        nonlocal is_asleep
+        if is_asleep and verb == "create" and "/journal/" in key:
+            is_asleep = False
+            act()
+
+    return hooked(job, before)
+
+
+def test_a_commit_is_journaled_for_the_generation_that_it_loaded(case: Case) -> None:
+    """Its coordinator published, and slept while the job was put back to before it."""
+    take_checkpoint(case.job)
+    checkpoint_id = complete(case.job)
+    sleeper = asleep_before_it_journals(case.job, lambda: restore(case.job, to(1), ROLL_BACK))
+
+    with pytest.raises(FencedError, match=r"restored while checkpoint 2 was published for gener"):
+        commit(sleeper, checkpoint_id)
+
+    assert not case.job.state().completed[-1].is_committed
+    assert case.seen() == list(range(10))
+    restore(case.job, to(2))
+    take_checkpoint(case.job)
+    assert case.seen() == list(range(30))
+
+
+def test_a_commit_that_wakes_up_between_a_restore_and_its_recovery_stops_nothing(
+    case: Case,
+) -> None:
+    """The restore is of the checkpoint that was published."""
+    take_checkpoint(case.job)
+    checkpoint_id = complete(case.job)
+    woken: list[BaseException] = []
+
+    def restored_twice() -> None:
+        restore(case.job, to(1), ROLL_BACK)
+
+        def wake() -> None:
+            try:
+                commit(case.job, checkpoint_id)
+            except FencedError as error:
+                woken.append(error)
+
+        restore(asleep_before_it_journals(case.job, wake), to(2))
+
+    with pytest.raises(FencedError):
+        commit(asleep_before_it_journals(case.job, restored_twice), checkpoint_id)
+
+    assert woken
+    take_checkpoint(case.job)
+    assert case.seen() == list(range(30))
 
 
 @pytest.mark.parametrize("kind", ["files", "noted"])

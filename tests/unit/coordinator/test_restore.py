@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from harness.counting_store import CountingStore
+from harness.hooked import Crash, hooked
 from harness.jobs import (
     COUNT,
     ONE,
@@ -108,6 +109,7 @@ from tests.subtasks import (
 
 EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
 SAVEPOINT = CheckpointType.SAVEPOINT
+ROLL_BACK = RestoreOptions(roll_back_tables=True)
 
 
 def read_from(job: Job, checkpoint_id: CheckpointId) -> list[int]:
@@ -388,6 +390,69 @@ def test_a_restore_that_another_one_overtakes_says_so(monkeypatch: pytest.Monkey
     with pytest.raises(FencedError, match="another coordinator restored job 'auctions' meanwhile"):
         restore(job, Latest())
     assert job.state().generation == 3
+
+
+def failed_over(job: Job) -> None:
+    """A task of the next checkpoint fails, and the job restarts by itself."""
+    plan = trigger_one(job)
+    fail_checkpoint(job, plan.checkpoint_id, Reason.TASK_FAILURE, "lost", is_task_failure=True)
+    restore(job, Latest(), only_generation=job.state().generation, cause="its own")
+
+
+@pytest.mark.parametrize("between", [failed_over, lambda job: restore(job, Latest(), cause="B")])
+@pytest.mark.parametrize("then", [0, 2])
+def test_a_request_for_a_restore_is_served_once_however_often_it_is_tried(
+    between: Callable[[Job], object], then: int
+) -> None:
+    """The first try did its work and died; what the job did since is not undone by the second."""
+    job = a_running_job(a_pipeline(num_retained=9))
+    take_checkpoints(job, 3)
+    first = restore(job, FromCheckpoint(ONE), ROLL_BACK, cause="A")
+    take_checkpoints(job, 2)
+    between(job)
+    take_checkpoints(job, then)
+    before = job.state()
+
+    again = restore(job, FromCheckpoint(ONE), ROLL_BACK, cause="A")
+
+    assert (again.checkpoint_id, again.generation) == (ONE, first.generation)
+    assert (first.has_moved_on, again.has_moved_on) == (False, True)
+    assert job.state() == before
+
+
+def test_two_tries_of_a_request_at_once_restore_once() -> None:
+    job = a_running_job(a_pipeline(num_retained=9))
+    take_checkpoints(job, 2)
+    is_first = True
+
+    def before(verb: str, key: str) -> None:
+        nonlocal is_first
+        if is_first and verb == "create" and "/journal/" in key:
+            is_first = False
+            restore(job, FromCheckpoint(ONE), ROLL_BACK, cause="A")
+
+    again = restore(hooked(job, before), FromCheckpoint(ONE), ROLL_BACK, cause="A")
+
+    assert (again.checkpoint_id, again.generation, job.state().generation) == (ONE, 2, 2)
+
+
+def test_a_try_finishes_what_the_one_before_it_had_not_done() -> None:
+    job = a_running_job(a_pipeline(num_retained=9))
+    take_checkpoint(job)
+    complete_one(job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinator_restore, "resume", die)
+        with pytest.raises(Crash):
+            restore(job, Latest(), cause="A")
+
+    restore(job, Latest(), cause="A")
+
+    assert job.state().generation == 2
+    assert job.state().completed[-1].is_committed
+
+
+def die(*_: object) -> None:
+    raise Crash
 
 
 CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)

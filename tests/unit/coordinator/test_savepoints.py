@@ -29,6 +29,7 @@ from harness.jobs import (
     published_records,
     trigger_one,
 )
+from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import Orphans, collect_garbage
 from sluice.coordinator.publication import commit
@@ -639,7 +640,7 @@ def test_all_tables_begin_anew_whatever_generation_the_other_job_had(elsewhere: 
     ("target", "problem"),
     [
         ({"savepoint": "nobodys"}, r"savepoints/nobodys/_metadata does not exist"),
-        ({"checkpoint_id": CheckpointId(7)}, r"0000000007/_metadata does not exist"),
+        ({"checkpoint_id": CheckpointId(7)}, r"has not completed checkpoint 7, or .* are: 1, 2, 3"),
         ({"pipeline": "bids"}, r"job 'bids' has no completed checkpoint in "),
     ],
 )
@@ -648,6 +649,39 @@ def test_what_is_not_there_is_named(elsewhere: Job, target: dict[str, Any], prob
 
     with pytest.raises(RestoreError, match=problem):
         moved(job, elsewhere, **target)
+    assert keys_of(job) == []
+
+
+def die_before_completed(verb: str, key: str) -> None:
+    if verb == "create" and "/journal/" in key:
+        raise Crash
+
+
+@pytest.mark.parametrize("form", ["number", "path"])
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_only_the_other_roots_journal_says_what_is_completed_there(
+    form: str, is_aborted: bool
+) -> None:
+    """Its ``_metadata`` is written before, and stays a while if the checkpoint is aborted."""
+    there, job = a_running_job(), a_job()
+    take_checkpoint(there)
+    plan = trigger_one(there)
+    acknowledge(there, plan)
+    with pytest.raises(Crash):
+        finalize(hooked(there, die_before_completed), plan.checkpoint_id)
+    if is_aborted:
+        with pytest.raises(Crash):  # So far, and it dies before it deletes anything.
+            fail_checkpoint(crashing(there, 1), plan.checkpoint_id, EXPIRED, "slow")
+    assert there.store.get(there.paths.metadata(plan.checkpoint_id))
+    root = there.location.root
+    request = (
+        RestoreRequest(root=root, checkpoint=plan.checkpoint_id)
+        if form == "number"
+        else RestoreRequest(pointer=f"{root}/{there.paths.checkpoint(plan.checkpoint_id)}")
+    )
+
+    with pytest.raises(RestoreError, match=r"has not completed checkpoint 2, or .* there are: 1$"):
+        resolve(job, job.state(), request)
     assert keys_of(job) == []
 
 
@@ -936,7 +970,7 @@ PLAYS: dict[str, Callable[[str], bool]] = {
 GONE = "is not retained"
 REFUSALS = {
     "A new stage between two others": "'rank_bids' has rows in flight",
-    "Self-contained: its folder alone, copied elsewhere": "is missing, expected",
+    "Self-contained: its folder alone, copied elsewhere": "has not completed checkpoint 3",
     "Given to the job (CLAIM)": "only a savepoint can be claimed",
 }
 

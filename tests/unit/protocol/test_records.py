@@ -166,7 +166,7 @@ def an_entry(event: Event = EVENTS[0]) -> JournalEntry:
         released("s", generation=2),
         triggered(10, parent=9, generation=2),
         failed(10, generation=2),
-        restored(9, generation=3, dropped_stages=("rank",)),
+        restored(9, generation=3, dropped_stages=("rank",), cause="me"),
         triggered(11, parent=9, generation=3, master_states={"hook": None}),
         an_attempt(2, checkpoint_id=11, generation=3),
         triggered(12, parent=11, generation=3),
