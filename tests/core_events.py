@@ -23,7 +23,7 @@ from sluice.core.events import (
     TriggerFailed,
 )
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import CheckpointId, Generation
+from sluice.core.ids import CheckpointId, Generation, SavepointId
 from sluice.core.plan import CheckpointPlan, SourceCut
 from tests.builders import a_plan, a_request
 
@@ -82,9 +82,16 @@ def tables_recovered(*, generation: int = 2) -> Event:
     return TablesRecovered(generation=Generation(generation))
 
 
+def incarnations(*names: str) -> tuple[SavepointId, ...]:
+    """Of events whose tokens do not matter."""
+    return tuple(SavepointId(name, "") for name in names)
+
+
 def released(*savepoints: str, generation: int = 1, is_disposal: bool = False) -> Event:
     return SavepointsReleased(
-        generation=Generation(generation), savepoints=savepoints, is_disposal=is_disposal
+        generation=Generation(generation),
+        savepoints=incarnations(*savepoints),
+        is_disposal=is_disposal,
     )
 
 
@@ -92,7 +99,7 @@ def discarded(*checkpoints: int, savepoints: tuple[str, ...] = (), generation: i
     return SnapshotsDiscarded(
         generation=Generation(generation),
         checkpoints=tuple(map(CheckpointId, checkpoints)),
-        savepoints=savepoints,
+        savepoints=incarnations(*savepoints),
     )
 
 

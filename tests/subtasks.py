@@ -94,6 +94,13 @@ def a_savepoint(job: Job, name: str = "mine", **given: object) -> CheckpointId:
     return take_checkpoint(job, **usual | given)
 
 
+def savepoint_key(job: Job, name: str = "mine") -> str:
+    """The key of the ``_metadata`` of the savepoint that the name means."""
+    meant = job.savepoint_origin(name).incarnation
+    assert meant is not None
+    return job.paths.savepoint_metadata(meant)
+
+
 def acknowledge(
     job: Job,
     plan: CheckpointPlan,

@@ -129,14 +129,14 @@ def test_a_person_restores_only_what_can_be_computed_and_recovery_does_not_wait_
     ("form", "sentence"),
     [
         ({"target": "checkpoint", "checkpoint_id": 9}, "checkpoint 9 is not retained"),
-        ({"target": "savepoint", "savepoint": "none-such"}, "does not exist"),
+        ({"target": "savepoint", "savepoint": "none-such"}, "there is no savepoint 'none-such'"),
         ({"target": "path"}, "path is empty"),
         ({"target": "path", "path": "mine"}, "is not the path of a snapshot"),
         (
             {"target": "latest", "path": "mine"},
             "but path is 'mine'; empty it, or choose the target",
         ),
-        ({"target": "path", "path": "auctions/savepoints/none-such"}, "does not exist"),
+        ({"target": "path", "path": "auctions/savepoints/none-such"}, "there is no savepoint"),
         ({"parallelism": "counts=2"}, "'counts', which is no stage"),
         ({"parallelism": "bids=many"}, "write a whole number"),
         ({"parallelism": "bids=0"}, "has parallelism 0"),

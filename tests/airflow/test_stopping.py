@@ -19,7 +19,8 @@ from airflow.sdk.execution_time.timeout import timeout
 
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
+from sluice.store.savepoints import SavepointStore
 from sluice_airflow.acts import CancelOperator, ExportOperator
 from sluice_airflow.forms import STAY_SUSPENDED
 from sluice_airflow.stage import CancelStagesOperator
@@ -143,13 +144,19 @@ def test_another_savepoint_of_that_name_is_not_overwritten(
     a_checkpoint("run-1")
     a_savepoint("kept")
     job = a_job(root)
-    other = job.store_at(elsewhere)
-    other.put(job.paths.savepoint_metadata("kept"), b"another")
+    another, names = (
+        SavepointId("kept", "theirs"),
+        SavepointStore(job.store_at(elsewhere), job.paths),
+    )
+    names.reserve(another, CheckpointId(7))
+    names.publish(another, "digest")
 
-    with pytest.raises(AirflowFailException, match="another savepoint 'kept' lies in"):
+    with pytest.raises(AirflowFailException, match="savepoint 'kept' exists in"):
         execute(ExportOperator, params={"name": "kept", "target": elsewhere})
 
-    assert other.get(job.paths.savepoint_metadata("kept")) == b"another"
+    found = names.newest("kept")
+    assert found is not None
+    assert found.token == "theirs"
 
 
 def test_a_savepoint_without_a_target_stays_where_it_is(root: str) -> None:

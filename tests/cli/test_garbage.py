@@ -8,7 +8,7 @@ from harness.jobs import SINK, STAGES, keys_of, results
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from tests.cli.conftest import Sluice
-from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
+from tests.subtasks import a_savepoint, acknowledge, savepoint_key, take_checkpoint
 
 ONE = CheckpointId(1)
 
@@ -91,7 +91,7 @@ def test_collecting_deletes_and_says_how_much(job: Job, orphans: list[str], slui
 
 def test_what_is_not_deleted_is_told(job: Job, sluice: Sluice) -> None:
     a_savepoint(job)
-    job.store.delete([job.paths.savepoint_metadata("mine")])
+    job.store.delete([savepoint_key(job, "mine")])
     job.store.put("auctions/shared/readme.txt", b"mine")
 
     printed = sluice("orphans", "auctions", "--grace", "0s")

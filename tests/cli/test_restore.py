@@ -84,7 +84,7 @@ def test_a_savepoint_is_restored_by_its_name_and_claimed_if_asked(job: Job, slui
 
     sluice("restore", "auctions", "--savepoint=mine", "--claim-mode", "claim")
     assert job.state().claim_mode is ClaimMode.CLAIM
-    assert job.state().claimed_savepoints == ("mine",)
+    assert [one.name for one in job.state().claimed_savepoints] == ["mine"]
 
 
 def test_a_snapshot_is_restored_by_its_path(job: Job, new_job: Job, sluice: Sluice) -> None:
@@ -125,7 +125,7 @@ def test_a_savepoint_of_another_pipeline_in_another_root(
 
     answer = sluice(*command, "--from-root", job.store.root, "--from-pipeline", "bids")
 
-    assert "bids/savepoints/mine/_metadata does not exist" in answer.error
+    assert "there is no savepoint 'mine' of job 'bids' in" in answer.error
     assert keys_of(new_job) == []
 
 
@@ -253,7 +253,7 @@ def test_mistakes_are_refused_in_one_sentence(job: Job, new_job: Job, sluice: Sl
     assert "exclude one another" in error("--checkpoint", 1, "--savepoint", "mine")
     assert "pipeline 'bids' needs the root where" in error("--from-pipeline", "bids")
     assert "checkpoint 9 is not retained; retained are: 1" in error("--checkpoint", 9)
-    assert "savepoints/mine/_metadata does not exist" in error("--savepoint", "mine")
+    assert "there is no savepoint 'mine' of job 'auctions' in" in error("--savepoint", "mine")
     assert "has no completed checkpoint in memory://else" in error("--from-root", "memory://else")
     assert "only a savepoint can be claimed" in error("--from-root=memory://else", "--checkpoint=1",
                                         "--claim-mode=CLAIM")  # fmt: skip

@@ -63,7 +63,7 @@ def test_a_snapshot_has_no_difference_to_itself(job: Job, sluice: Sluice) -> Non
     ("arguments", "words"),
     [
         (("9", "2"), "checkpoint 9 is not retained; retained are: 1, 2"),
-        (("1", "mine"), "does not exist; list what can be restored"),
+        (("1", "mine"), "there is no savepoint 'mine' of job"),
         (("1", "2", "--stage", "nope"), "stage 'nope' has keyed state in neither of the two"),
         (("1", "2", "--table", "nope"), "of stage 'per_auction' has no table 'nope'; it has "),
         (("1", "2", "--key", "bids=1"), "'bids' is no column of the key; it has bid_auction"),

@@ -19,7 +19,7 @@ from sluice.coordinator.record import discard_completed, savepoints_in_use
 from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import SubtaskId
+from sluice.core.ids import SavepointId, SubtaskId
 from sluice.core.plan import SourceCut
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.lineage import CompletedParent
@@ -250,7 +250,7 @@ def test_a_claimed_savepoint_stays_while_flinks_registry_says_it_is_in_use(
 ) -> None:
     """Savepoint "s0" has file a, "s1" b, and so on, and a job was restored from each in turn."""
     job = a_job(a_pipeline())
-    owner = {name: f"s{place}" for place, name in enumerate(FILES)}
+    owner = {name: SavepointId(f"s{place}", "a1b2") for place, name in enumerate(FILES)}
     keys = {name: job.paths.savepoint_file(owner[name], name) for name in FILES}
     claimed = [owner[name] for name in dict.fromkeys(restored)]
     registry = Registry()

@@ -79,8 +79,9 @@ def _at_ms(event: Event) -> int | None:
 
 def _processing(witness: Invariants, plan: CheckpointPlan) -> None:
     parent_ms = 0
-    if plan.origin is not None and plan.origin.savepoint is not None:
-        parent_ms = witness.savepoints[plan.origin.savepoint].processing_time_ms
+    savepoint = plan.origin and plan.origin.own_savepoint
+    if savepoint is not None:
+        parent_ms = witness.savepoints[savepoint].processing_time_ms
     elif plan.origin is None and plan.parent is not None:
         parent_ms = witness.plans[plan.parent].processing_time_ms
     expected_ms = max(plan.triggered_at_ms, parent_ms)

@@ -55,13 +55,23 @@ def _some_id(world: World) -> CheckpointId:
     return CheckpointId(max(1, newest - world.random.choice([0, 0, 0, 0, 1, 2])))
 
 
+def _urge_to_save(world: World) -> float:
+    """Where names are taken anew: at once, and rarely one that is taken."""
+    if not world.settings.is_disposing:
+        return world.settings.savepoints
+    _, pointer = world.witness.pointers.get("s1", (0, None))
+    return 0.6 if pointer is None or pointer.is_gone else 0.1
+
+
 @act(weight=lambda world: 25 if _is_idle(world) else 1)
 def triggers(world: World) -> str:
     type_, name = CheckpointType.CHECKPOINT, None
-    if world.chance(world.settings.savepoints):
+    if world.chance(_urge_to_save(world)):
         type_ = world.random.choice(SAVEPOINTS)
         is_taken = world.chance(0.3) and world.savepoints
         name = world.savepoints[-1] if is_taken else f"s{len(world.savepoints) + 1}"
+        if world.settings.is_disposing:  # One name, mostly, which is taken anew.
+            name = "s1" if world.chance(0.9) else "s2"
         world.savepoints.append(name)
     request = {
         "type": type_,

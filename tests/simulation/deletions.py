@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sluice.core.compaction import Merges
 from tests.simulation.broken import Broken
-from tests.simulation.snapshots import PATHS, staged_files
+from tests.simulation.snapshots import PATHS, is_complete, meant_by, staged_files
 
 if TYPE_CHECKING:
     from tests.simulation.invariants import Invariants
@@ -36,17 +36,16 @@ def check_deleted(seen: Invariants, key: str) -> None:
 
 
 def _deletes_of_savepoint(seen: Invariants, key: str) -> None:
-    """Only a claimed one goes, and then its metadata first: else it would look whole."""
-    name = key.removeprefix(SAVEPOINTS).partition("/")[0]
-    if name not in seen.claimed:
+    """Only what no name means goes, and of pointers never the newest: else it would come back."""
+    pointer, savepoint = PATHS.savepoint_pointer_of(key), PATHS.savepoint_of(key)
+    if pointer is not None and pointer[1] == seen.pointers[pointer[0]][0]:
+        raise Broken(9, "the newest pointer of a savepoint's name is deleted", key)
+    if savepoint is None:
+        return
+    if meant_by(seen, key) is not None:
         raise Broken(9, "a savepoint's file is deleted", key)
-    if seen.head.origin is not None and seen.head.origin.savepoint == name:
+    if seen.head.origin is not None and seen.head.origin.own_savepoint == savepoint:
         raise Broken(4, "a savepoint is deleted that the job will restore", key)
-    if key.endswith("/_metadata"):
-        seen.savepoints.pop(name, None)
-        seen.needed = None
-    elif name in seen.savepoints:
-        raise Broken(9, "a savepoint's file is deleted before its metadata", key)
     seen.savepoint_bytes.pop(key, None)
 
 
@@ -66,10 +65,9 @@ def _what_is_needed(seen: Invariants) -> dict[str, tuple[int, str]]:
     needed: dict[str, tuple[int, str]] = {}
     for manifest in seen.manifests.values():
         needed |= dict.fromkeys(manifest.files, (5, "is published"))
-    for metadata in seen.savepoints.values():
-        needed |= dict.fromkeys((f.key for f in metadata.files), (4, "a savepoint names"))
-    if seen.claimed:  # What becomes of those is checked by name.
-        needed = {k: v for k, v in needed.items() if not k.startswith(SAVEPOINTS)}
+    for savepoint, metadata in seen.savepoints.items():
+        if is_complete(seen, savepoint):
+            needed |= dict.fromkeys((f.key for f in metadata.files), (4, "a savepoint names"))
     for retained in seen.head.completed:
         metadata = seen.metadata[retained.checkpoint_id]
         names = {handle.key for handle in metadata.files} | staged_files(metadata)

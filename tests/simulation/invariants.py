@@ -19,7 +19,8 @@
     a reader sees the whole table, at any moment and at the end (``tables.published_rows``).
  9. A savepoint's bytes never change: ``wrote``, ``deletes``, ``at_the_end``; it is complete and
     names nothing of the job (``snapshots.check_savepoint``); the job needs it no more after its
-    first checkpoint (``check_completed``).
+    first checkpoint (``check_completed``); its name means one incarnation, until that is released,
+    and none that is gone ever again (``snapshots.check_pointer``).
 10. Nothing of a fenced generation becomes true: ``_appended``; nor at a table: ``readers``.
 11. What readers see is what the job continues, or the call said otherwise: ``readers``, for a table
     in a place outside and, when it is rolled back and at the end, for the table of files.
@@ -47,9 +48,9 @@ from typing import TYPE_CHECKING, Any
 
 from harness.jobs import SINK
 from sluice.core import coordinator
+from sluice.core.answers import StageAnswer
 from sluice.core.compaction import Compaction
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.configuration import ClaimMode
 from sluice.core.events import (
     AcksReceived,
     CheckpointCommitted,
@@ -61,7 +62,9 @@ from sluice.core.events import (
     TablesRecovered,
     Verdict,
 )
-from sluice.core.plan import CheckpointPlan, journaled
+from sluice.core.ids import SavepointId
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin, journaled
+from sluice.core.savepoints import SavepointPointer
 from sluice.core.state import CoordinatorState
 from sluice.protocol.records import (
     JournalEntry,
@@ -70,6 +73,7 @@ from sluice.protocol.records import (
     decode_entry,
     decode_metadata,
     decode_plan,
+    decode_pointer,
 )
 from tests.simulation.broken import Broken
 from tests.simulation.clocks import ClockChecks
@@ -84,14 +88,18 @@ from tests.simulation.snapshots import (
     check_chained,
     check_completed,
     check_cut,
+    check_pointer,
     check_savepoint,
     files_of_ack,
     in_flight_to,
+    is_complete,
+    meant_by,
 )
 from tests.simulation.tables import Manifest, check_published, check_shown, published_rows
 from tests.simulation.timing import TimingChecks
 
 if TYPE_CHECKING:
+    from sluice.coordinator.restore import RestoredJob
     from tests.simulation.world import World
 
 JOURNAL, SAVEPOINTS = PATHS.journal(), PATHS.savepoints()
@@ -125,10 +133,12 @@ class Invariants:
         self.handed: dict[tuple[str, str, str], tuple[Row, ...]] = {}
         self.chained: set[tuple[int, str, int]] = set()
         self.acknowledged: dict[tuple[int, str, int], set[int]] = {}
-        self.restored: set[tuple[int | None, str | None]] = set()
-        self.savepoints: dict[str, CheckpointMetadata] = {}
+        self.restored: set[tuple[int | None, SnapshotOrigin | None]] = set()
+        self.served: set[str] = set()  # Requests for a restore.
+        self.pointers: dict[str, tuple[int, SavepointPointer]] = {}  # The newest ever, by name.
+        self.tokens_gone: set[str] = set()
+        self.savepoints: dict[SavepointId, CheckpointMetadata] = {}
         self.savepoint_bytes: dict[str, bytes] = {}
-        self.claimed: set[str] = set()  # Ever.
         self.manifests: dict[int, Manifest] = {}
         self.compactions: dict[str, Compaction] = {}  # By the key of their record.
         self.needed: dict[str, tuple[int, str]] | None = None
@@ -145,26 +155,32 @@ class Invariants:
                 self.entries[key] = body
                 self._appended(decode_entry(body, key), int(key.removeprefix(JOURNAL)))
         elif PATHS.is_answer(key):
-            answer = decode_answer(body, key)
-            plan = self.plans.get(answer.checkpoint_id)
-            if plan is None or plan.token != answer.plan:
-                return  # Of an earlier life of the job, and nobody asks for it.
-            whose = (answer.checkpoint_id, answer.stage, answer.attempt)
-            for ack in answer.acks:
-                self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))
-                self.acknowledged.setdefault(whose, set()).add(ack.subtask.index)
-                self.chained |= {whose} if ack.is_chained else set()
-                check_chained(self, ack)
+            self._answered(decode_answer(body, key), key)
         elif PATHS.is_compaction(key):
             self.compactions[key] = decode_compaction(body, key)
         elif key.startswith(SAVEPOINTS):
-            self.savepoint_bytes[key] = body
-            if key.endswith("/_metadata"):
-                name = key.removeprefix(SAVEPOINTS).partition("/")[0]
-                self.savepoints[name] = check_savepoint(self, name, decode_metadata(body, key))
+            pointer = PATHS.savepoint_pointer_of(key)
+            if pointer is not None:
+                check_pointer(self, *pointer, decode_pointer(body, key))
                 self.needed = None
+            elif (savepoint := meant_by(self, key)) is not None:  # Else it is late, and garbage.
+                self.savepoint_bytes[key] = body
+                if key.endswith("/_metadata"):
+                    metadata = decode_metadata(body, key)
+                    self.savepoints[savepoint] = check_savepoint(self, savepoint, metadata)
         elif key.startswith(MANIFESTS) and before is None and "_" not in key[len(MANIFESTS) :]:
             self._published(json.loads(body))
+
+    def _answered(self, answer: StageAnswer, key: str) -> None:
+        plan = self.plans.get(answer.checkpoint_id)
+        if plan is None or plan.token != answer.plan:
+            return  # Of an earlier life of the job, and nobody asks for it.
+        whose = (answer.checkpoint_id, answer.stage, answer.attempt)
+        for ack in answer.acks:
+            self.ack_files.setdefault(whose, set()).update({key}, files_of_ack(ack))
+            self.acknowledged.setdefault(whose, set()).add(ack.subtask.index)
+            self.chained |= {whose} if ack.is_chained else set()
+            check_chained(self, ack)
 
     def deletes(self, key: str) -> None:
         check_deleted(self, key)
@@ -197,11 +213,22 @@ class Invariants:
         if self.metadata[checkpoint_id].tables.get(NOTED) == checkpoint_id:
             self.world.readers.was_told_committed(checkpoint_id)
 
-    def was_told_restored(self, checkpoint_id: int | None, savepoint: str | None) -> None:
-        if (checkpoint_id, savepoint) not in self.restored:
-            raise Broken(1, "restored, but not journaled", f"{checkpoint_id} {savepoint}")
-        if savepoint is None and checkpoint_id not in (None, *self.committed):
+    def was_told_restored(self, restored: RestoredJob) -> None:
+        checkpoint_id, origin = restored.checkpoint_id, restored.origin
+        if (checkpoint_id, origin) not in self.restored:
+            raise Broken(1, "restored, but not journaled", f"{checkpoint_id} {origin}")
+        if origin is None and checkpoint_id not in (None, *self.committed):
             raise Broken(5, "a restore did not replay the commit", f"{checkpoint_id}")
+
+    def was_found_elsewhere(self, origin: SnapshotOrigin) -> None:
+        """A job of another root was told that it can begin from *origin*."""
+        savepoint = origin.incarnation
+        if savepoint is None:
+            is_true = self.head.completed_checkpoint(origin.checkpoint_id) is not None
+        else:
+            is_true = is_complete(self, savepoint)
+        if not is_true:
+            raise Broken(3, "another root begins from what is not completed", str(origin))
 
     def at_the_end(self) -> None:
         """Check that checkpoints can be restored, commits are published, savepoints are whole."""
@@ -209,10 +236,11 @@ class Invariants:
             check_cut(self, self.metadata[retained.checkpoint_id])
             if retained.is_committed and retained.checkpoint_id not in self.manifests:
                 raise Broken(5, "committed, but not published", f"{retained.checkpoint_id}")
-        for metadata in self.savepoints.values():
-            check_cut(self, metadata)
+        for savepoint, metadata in self.savepoints.items():
+            if is_complete(self, savepoint):
+                check_cut(self, metadata)
         for key, body in self.savepoint_bytes.items():
-            if self.read(key) != body:
+            if meant_by(self, key) is not None and self.read(key) != body:
                 raise Broken(9, "a savepoint's file is not what was written", key)
         published_rows(self.world)
         newest = max(self.committed)
@@ -247,7 +275,7 @@ class Invariants:
             for stage in metadata.stages:
                 self.in_flight[event.checkpoint_id, stage.uid] = in_flight_to(self, stage)
         if isinstance(event, CheckpointCommitted):
-            self.committed.add(event.checkpoint_id)
+            self._committed(before, event.checkpoint_id)
         if isinstance(event, JobRestored):
             self._restored(event)
         self.head = after
@@ -256,6 +284,12 @@ class Invariants:
         if isinstance(event, JobSubmitted | JobRestored) and event.tables is not None:
             self.accepts |= event.tables.accepts
         self.needed = None
+
+    def _committed(self, before: CoordinatorState, checkpoint_id: int) -> None:
+        if before.base != checkpoint_id or before.origin is not None:
+            what = "what a restore left behind is committed"
+            raise Broken(10, what, f"{checkpoint_id}, not {before.base}")
+        self.committed.add(checkpoint_id)
 
     def _triggered(self, plan: CheckpointPlan) -> None:
         checkpoint_id = plan.checkpoint_id
@@ -289,13 +323,14 @@ class Invariants:
                 raise Broken(1, "retained, but never completed", f"{completed.checkpoint_id}")
 
     def _restored(self, event: JobRestored) -> None:
-        name = event.origin.savepoint if event.origin is not None else None
+        savepoint = event.origin.incarnation if event.origin is not None else None
         check_passed_over(self.world, event.passed_over)
-        self.restored.add((event.checkpoint_id, name))
-        if name is not None and event.claim_mode is ClaimMode.CLAIM:
-            self.claimed.add(name)
-        if name is not None:
-            metadata = self.savepoints.get(name)
+        if event.cause in self.served:
+            raise Broken(1, "a request for a restore is served twice", event.cause)
+        self.served |= {event.cause} if event.cause else set()
+        self.restored.add((event.checkpoint_id, event.origin))
+        if savepoint is not None:
+            metadata = self.savepoints[savepoint] if is_complete(self, savepoint) else None
         elif event.checkpoint_id is None:
             return
         elif self.head.completed_checkpoint(event.checkpoint_id) is None:

@@ -30,6 +30,7 @@ from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.planning import make_plan
 from sluice.coordinator.record import (
     InUse,
+    delete_savepoint,
     discard_completed,
     discard_pending,
     files_in_use,
@@ -37,8 +38,9 @@ from sluice.coordinator.record import (
     record,
 )
 from sluice.coordinator.requests import timeout_ms
+from sluice.coordinator.restore import foreign_target
 from sluice.coordinator.restore_plan import damage_of_owed_rows, observe
-from sluice.coordinator.savepoints import export_savepoint, require_free_name
+from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.staged import abort_staged, require_shown
 from sluice.coordinator.tables import compare_tables_to_restore, compare_tables_to_submit, writer_of
 from sluice.coordinator.trigger import write_plan
@@ -58,13 +60,13 @@ from sluice.core.events import (
     Verdict,
 )
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation
+from sluice.core.ids import CheckpointId, CheckpointIdCounter, Generation, SavepointId
 from sluice.core.lifecycle import end
 from sluice.core.pending import AckResult, PendingCheckpoint
-from sluice.core.plan import CheckpointPlan, TaskPlan
+from sluice.core.plan import CheckpointPlan, SnapshotOrigin, TaskPlan
 from sluice.core.requests import Admission, Examination, examine
-from sluice.core.restoring import Choice, Observed, Stop, choose
-from sluice.core.state import CoordinatorState
+from sluice.core.restoring import Choice, FromOrigin, Observed, Stop, choose
+from sluice.core.state import CoordinatorState, ServedRestore
 from sluice.core.tables import TableComparison
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.checkpointing import milliseconds
@@ -91,6 +93,7 @@ from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Head, Journal
 from sluice.store.object_store import AlreadyExists, Created, CreateResult, ObjectStore
 from sluice.store.open import now_ms as store_now_ms
+from sluice.store.savepoints import SavepointStore
 from tests.simulation.noted import PLAYING, Place, pointed_elsewhere
 from tests.simulation.play import (
     Failure,
@@ -392,7 +395,7 @@ def truncate_the_newest(patch: pytest.MonkeyPatch) -> None:
 def abort_more_than_was_pending(patch: pytest.MonkeyPatch) -> None:
     """An abort discards the files of the completed checkpoint before it, too."""
 
-    def discard(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:
+    def discard(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId, *_: object) -> None:
         discard_pending(job, state, checkpoint_id)
         if state.base is not None:
             discard_pending(job, state, state.base)
@@ -421,8 +424,8 @@ def discard_a_savepoint(patch: pytest.MonkeyPatch) -> None:
         job: Job, checkpoint: CompletedCheckpoint, retained: list[CheckpointMetadata]
     ) -> None:
         discard_completed(job, checkpoint, retained)
-        savepoint = job.paths.savepoint(checkpoint.savepoint_name or "none")
-        job.store.delete([listed.key for listed in job.store.list(savepoint)])
+        if checkpoint.savepoint is not None:
+            delete_savepoint(job, checkpoint.savepoint)
 
     replace_everywhere(patch, discard_completed, discard)
 
@@ -430,12 +433,83 @@ def discard_a_savepoint(patch: pytest.MonkeyPatch) -> None:
 @mutation(9)
 def overwrite_a_savepoint(patch: pytest.MonkeyPatch) -> None:
     """A savepoint of a name that is taken replaces the old one."""
+    reserve = SavepointStore.reserve
 
-    def export(job: Job, metadata: CheckpointMetadata, name: str) -> None:
-        export_savepoint(replace(job, store=OverwritingStore(job.store)), metadata, name)
+    def take(self: SavepointStore, savepoint: SavepointId, *given: Any, **owner: Any) -> object:
+        newest = self.newest(savepoint.name)
+        if newest is not None and newest.token != savepoint.token:
+            self.remove(SavepointId(savepoint.name, newest.token))
+        return reserve(self, savepoint, *given, **owner)
 
     replace_everywhere(patch, require_free_name, lambda *_, **__: None)
-    replace_everywhere(patch, export_savepoint, export)
+    patch.setattr(SavepointStore, "reserve", take)
+
+
+@mutation(3)
+def know_a_savepoint_by_its_name(patch: pytest.MonkeyPatch) -> None:
+    """What was restored is opened by what its name means now."""
+    known = Job.origin_metadata
+
+    def by_name(self: Job, origin: SnapshotOrigin) -> CheckpointMetadata:
+        if origin.savepoint is None:
+            return known(self, origin)
+        meant = self.savepoint_origin(origin.savepoint, root=origin.root, pipeline=origin.pipeline)
+        return known(self, meant)
+
+    patch.setattr(Job, "origin_metadata", by_name)
+
+
+@mutation(3)
+def forget_the_digest(patch: pytest.MonkeyPatch) -> None:
+    """Of a checkpoint of another root only its number is compared."""
+    known = Job.origin_metadata
+
+    def any_content(self: Job, origin: SnapshotOrigin) -> CheckpointMetadata:
+        if origin.savepoint is None:
+            now = self.checkpoint_origin(origin.checkpoint_id, origin.root, origin.pipeline)
+            origin = replace(origin, digest=now.digest)
+        return known(self, origin)
+
+    patch.setattr(Job, "origin_metadata", any_content)
+
+
+@mutation(3)
+def begin_elsewhere_from_what_is_not_completed(patch: pytest.MonkeyPatch) -> None:
+    """Of another root only the objects are looked at, and not its journal."""
+
+    def unread(job: Job, root: str, **given: Any) -> FromOrigin:
+        if given.get("checkpoint_id") is None:
+            return foreign_target(job, root, **given)
+        uid = given.get("pipeline") or job.pipeline.uid
+        return FromOrigin(job.checkpoint_origin(given["checkpoint_id"], root, uid))
+
+    replace_everywhere(patch, foreign_target, unread)
+
+
+@mutation(9)
+def forget_that_a_savepoint_is_gone(patch: pytest.MonkeyPatch) -> None:
+    """Its pointers are all deleted, so that a late one brings it back."""
+    remove = SavepointStore.remove
+
+    def forget(self: SavepointStore, savepoint: SavepointId, *given: Any, **only: Any) -> bool:
+        is_gone = remove(self, savepoint, *given, **only)
+        newest = self.newest(savepoint.name)
+        if newest is not None and newest.is_gone:
+            self._store.delete([*self._numbers(savepoint.name)])
+        return is_gone
+
+    patch.setattr(SavepointStore, "remove", forget)
+
+
+@mutation(1)
+def serve_a_request_again(patch: pytest.MonkeyPatch) -> None:
+    """Of the restores that were asked for only the latest is remembered."""
+
+    def served_restore(self: CoordinatorState, cause: str) -> ServedRestore | None:
+        latest = self.served[-1] if self.served else None
+        return latest if latest is not None and cause == latest.cause else None
+
+    patch.setattr(CoordinatorState, "served_restore", served_restore)
 
 
 @mutation(0)

@@ -7,17 +7,23 @@ from dataclasses import replace
 
 from sluice.coordinator.failure import abort_checkpoint
 from sluice.coordinator.requests import UserRequest, request_checkpoint
-from sluice.coordinator.restore import restore, savepoint_target
+from sluice.coordinator.restore import foreign_target, restore, savepoint_target
+from sluice.coordinator.savepoints import dispose
 from sluice.coordinator.submission import TableConsent, configure, submit
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
-from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.ids import NO_GENERATION, CheckpointId, SavepointId
+from sluice.core.plan import SnapshotOrigin
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
 from sluice.core.timeline import Recovery, Writer
 from sluice.errors import FencedError, TableMismatch
+from sluice.protocol.records import checksum
 from tests.simulation.acts import act
+from tests.simulation.broken import Broken
 from tests.simulation.noted import pointed_elsewhere
+from tests.simulation.settings import ROOT
+from tests.simulation.snapshots import PATHS
 from tests.simulation.timing import ABORTS
-from tests.simulation.world import World
+from tests.simulation.world import Asked, World
 
 COPY = "memory://copy/auctions/tables/noted"  # Where the sink of another job is.
 
@@ -76,11 +82,20 @@ def restores(world: World) -> str:
         accept_tables=world.chance(0.06),
     )
     world.sleeps_in_recover = world.chance(0.2)
+    cause = ""
+    if world.settings.is_disposing and only is None:
+        cause = f"q{len(world.asked) + 1}"
+        world.asked.append(Asked(cause, target, options))
     restored = restore(
-        world.job, target, options, only_generation=only, configuration=configuration
+        world.job,
+        target,
+        options,
+        only_generation=only,
+        configuration=configuration,
+        cause=cause,
     )
     name = restored.origin.savepoint if restored.origin is not None else None
-    world.witness.was_told_restored(restored.checkpoint_id, name)
+    world.witness.was_told_restored(restored)
     if options.roll_back_tables:
         world.readers.was_told_rolled_back(restored.state)
     tables = "roll back" * options.roll_back_tables + "accept" * options.accept_tables
@@ -187,3 +202,85 @@ def _urge_to_empty(world: World) -> float:
 def empties_the_root(world: World) -> str:
     world.is_emptied()
     return f"the place shows {world.place.timeline.published}"
+
+
+def _complete(world: World) -> list[SavepointId]:
+    pointers = world.witness.pointers.items()
+    return [SavepointId(name, one.token) for name, (_, one) in pointers if one.is_complete]
+
+
+@act(weight=lambda world: 8 if world.settings.is_disposing and _complete(world) else 0.1)
+def disposes(world: World) -> str:
+    """Of what a name means now: it may be claimed, being taken, or gone."""
+    if not (world.settings.is_disposing and world.savepoints):
+        return "nothing"
+    name = world.pick([one.name for one in _complete(world)] or world.savepoints)
+    return f"{name}: {dispose(world.job, name)}"
+
+
+@act(weight=lambda world: 4 if world.asked and world.frame is None else 0)
+def asks_to_restore_again(world: World) -> str:
+    """The task of a restore is tried again: the first try may have done its work, or be at it."""
+    if not world.asked:
+        return "nobody"
+    asked = world.pick(world.asked, lambda one: one.cause)
+    restored = restore(world.job, asked.target, asked.options, cause=asked.cause)
+    if not restored.has_moved_on:
+        world.witness.was_told_restored(restored)
+    return f"{asked.cause} -> {restored.named}, generation {restored.generation}"
+
+
+def _numbers(world: World) -> list[CheckpointId]:
+    """Of checkpoints that have a ``_metadata``, completed or not."""
+    objects, head = world.bucket.objects, world.head
+    ids = [one.checkpoint_id for one in head.completed]
+    ids += [one.checkpoint_id for one in head.pending]
+    return [one for one in ids if PATHS.metadata(one) in objects]
+
+
+def _urge_to_begin_elsewhere(world: World) -> float:
+    if not world.settings.is_disposing:
+        return 0
+    if any(PATHS.metadata(one.checkpoint_id) in world.bucket.objects for one in world.head.pending):
+        return 15
+    return 3 if _complete(world) else 0.5
+
+
+@act(weight=_urge_to_begin_elsewhere)
+def begins_elsewhere(world: World) -> str:
+    """A job of another root is restored from a snapshot of this one, by its number or its name."""
+    numbers, savepoints = _numbers(world), _complete(world)
+    name = world.pick(savepoints).name if savepoints and world.chance(0.6) else None
+    if name is None and not numbers:
+        return "nothing"
+    number = None if name is not None else numbers[-1]
+    with world.in_peace(world.actor):
+        target = foreign_target(world.job, ROOT, checkpoint_id=number, savepoint=name)
+        found = world.job.origin_metadata(target.origin)
+    world.witness.was_found_elsewhere(target.origin)
+    world.visitors.append((target.origin, found))
+    return str(target.origin)
+
+
+def _is_another(world: World, origin: SnapshotOrigin) -> bool:
+    """Whether its name or its number is that of something else by now."""
+    if origin.savepoint is not None:
+        return origin.incarnation not in _complete(world)
+    body = world.bucket.objects.get(PATHS.metadata(origin.checkpoint_id))
+    return body is not None and checksum(body) != origin.digest
+
+
+@act(
+    weight=lambda world: 8 if any(_is_another(world, origin) for origin, _ in world.visitors) else 0
+)
+def goes_on_elsewhere(world: World) -> str:
+    """That job fails before its first checkpoint, and begins again from what it was restored."""
+    others = [one for one in world.visitors if _is_another(world, one[0])] or world.visitors
+    if not others:
+        return "nobody"
+    origin, found = others[world.random.randrange(len(others))]
+    with world.in_peace(world.actor):
+        now = world.job.origin_metadata(origin)
+    if now != found:
+        raise Broken(3, "a job of another root continues another snapshot", str(origin))
+    return str(origin)

@@ -17,10 +17,10 @@ import pytest
 
 import sluice.store.open
 from sluice.connectors.files_table.columns import TableSchemas
-from sluice.job.job import new_life, new_token
+from sluice.job.job import Job, new_life, new_token
 from sluice.protocol import records
 from sluice.protocol.keys import check_key
-from sluice.store.object_store import verify_conditional_writes
+from sluice.store.object_store import ObjectStore, verify_conditional_writes
 
 # They register their acts.  A seed draws by their order: what is new goes last.
 # isort: off
@@ -94,6 +94,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sluice.store.open, "open_store", _open_store)
+        patch.setattr(Job, "store_at", _store_at)
         replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
         replace_everywhere(patch, new_life, a_new_life)
         replace_everywhere(patch, new_token, a_new_token)
@@ -122,6 +123,7 @@ def replace_everywhere(patch: pytest.MonkeyPatch, real: Any, fake: Any) -> None:
 
 _current: dict[int, World] = {}  # The one that plays, at 0.
 _lives: dict[int, int] = {0: 0}  # How many have begun, at 0.
+_tokens: dict[int, int] = {0: 0}  # Of savepoints, as many as were drawn.
 
 
 def a_new_life() -> str:
@@ -129,17 +131,18 @@ def a_new_life() -> str:
     return f"life-{_lives[0]}"
 
 
-_tokens: dict[int, int] = {0: 0}  # How many were drawn, at 0.
-
-
 def a_new_token() -> str:
     _tokens[0] += 1
-    return f"token{_tokens[0]}"
+    return f"t{_tokens[0]}"
 
 
 def _probe(*_: object) -> None:
     """A race needs threads, and this bucket keeps its promise."""
     _current[0].witness.clocks.is_probed = True
+
+
+def _store_at(job: Job, root: str) -> ObjectStore:
+    return _open_store(job.location.elsewhere(root)) if root else job.store
 
 
 def _open_store(location: sluice.store.open.StoreLocation) -> LossyStore:

@@ -21,6 +21,8 @@ SKEWS_MS = (0, 0, -1_000, 5_000, -120_000, 180_000)
 DAMAGED = 0.15
 CHAINED = 0.4
 DISTURBED = 0.5
+DISPOSING = 0.25
+LONGER = 80  # Turns of a world in which names are taken anew.
 BOUNDED = 45  # Records of a source that ends.
 SAVEPOINTS = (0.25, 0.25, 0.25, 0.8)
 RETENTIONS = (*[Retention.RETAIN_ON_CANCELLATION] * 3, *Retention)
@@ -59,6 +61,7 @@ class Settings:
     is_disturbed: bool  # Other people and another job change that table.
     is_damaged: bool  # Files of completed checkpoints are.
     is_chained: bool  # Attempts may run several stages as one Spark job.
+    is_disposing: bool  # People dispose of savepoints, take their names anew, and ask twice.
 
     @classmethod
     def of(cls, seed: int) -> Settings:
@@ -66,6 +69,7 @@ class Settings:
         is_noted = random.random() < 0.5
         is_unaligned = random.random() < 0.3
         is_concurrent = not is_unaligned and random.random() < 0.4
+        is_disposing = Random(f"disposing {seed}").random() < DISPOSING
         return cls(
             stages=UIDS[: random.choice(STAGES)],
             events=random.choice([0, 0, 0, BOUNDED]),
@@ -83,13 +87,14 @@ class Settings:
                 on_damaged_checkpoint=Random(f"damaged {seed}").choice([*DamagedCheckpoint]),
             ),
             skews_ms=tuple(random.choice(SKEWS_MS) for _ in range(random.choice([1, 2, 2, 3]))),
-            turns=random.choice(TURNS),
+            turns=random.choice(TURNS) + LONGER * is_disposing,
             savepoints=random.choice(SAVEPOINTS),
             is_early=random.random() < 0.3 and not is_unaligned and not is_noted,
             is_noted=is_noted,
             is_disturbed=is_noted and Random(f"disturbed {seed}").random() < DISTURBED,
             is_damaged=random.random() < DAMAGED,
             is_chained=Random(f"chained {seed}").random() < CHAINED,
+            is_disposing=is_disposing,
         )
 
     def job(self) -> Job:

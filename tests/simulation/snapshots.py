@@ -10,8 +10,10 @@ from harness.jobs import SINK
 from sluice.core.answers import Ack
 from sluice.core.completed import CheckpointMetadata, StageState, SubtaskState
 from sluice.core.handles import SegmentHandle
+from sluice.core.ids import SavepointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import TaskPlan
+from sluice.core.savepoints import SavepointPointer
 from sluice.core.state import CoordinatorState
 from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import decode_answer, decode_metadata
@@ -50,7 +52,7 @@ def check_completed(
     check_cut(seen, metadata)
     check_consumed(seen, metadata, pending)
     check_continued(seen, metadata)
-    claimed = tuple(map(PATHS.savepoint, before.claimed_savepoints))
+    claimed = tuple(map(PATHS.incarnation, before.claimed_savepoints))
     for name in _in_savepoints(metadata):
         if not name.startswith(claimed):
             raise Broken(9, "the job still needs a savepoint", name)
@@ -147,15 +149,58 @@ def check_continued(seen: Invariants, metadata: CheckpointMetadata) -> None:
             raise Broken(3, what, f"{stage.uid} at {metadata.checkpoint_id}")
 
 
+def meant_by(seen: Invariants, key: str) -> SavepointId | None:
+    """The incarnation that *key* is a file of, if its name means it, complete or not."""
+    savepoint = PATHS.savepoint_of(key)
+    if savepoint is None:
+        return None
+    _, pointer = seen.pointers.get(savepoint.name, (0, None))
+    is_meant = pointer is not None and pointer.token == savepoint.token and not pointer.is_gone
+    return savepoint if is_meant else None
+
+
+def is_complete(seen: Invariants, savepoint: SavepointId) -> bool:
+    """Whether its name means it, and it is whole."""
+    _, pointer = seen.pointers.get(savepoint.name, (0, None))
+    return pointer is not None and pointer.token == savepoint.token and pointer.is_complete
+
+
+def check_pointer(seen: Invariants, name: str, number: int, pointer: SavepointPointer) -> None:
+    """A name means one incarnation after the other; one that is gone never comes back."""
+    newest, before = seen.pointers.get(name, (0, None))
+    if number <= newest:
+        return  # A stray, which must not count.
+    savepoint = SavepointId(name, pointer.token)
+    is_own = before is not None and before.token == pointer.token
+    if not (before is None or before.is_gone or is_own):
+        raise Broken(9, "a savepoint's name is taken from it", name)
+    if pointer.token in seen.tokens_gone:
+        raise Broken(9, "a savepoint that was gone came back", f"{name}/{pointer.token}")
+    if pointer.is_complete:
+        metadata = seen.savepoints.get(savepoint)
+        raw = seen.read(PATHS.savepoint_metadata(savepoint))
+        if metadata is None or raw is None or pointer.digest != checksum(raw):
+            raise Broken(9, "a savepoint is complete without its metadata", name)
+        _check_files(seen, metadata.files, 9)
+    if pointer.is_gone:
+        seen.tokens_gone.add(pointer.token)
+        is_released = savepoint in seen.head.releasing_savepoints
+        if before is not None and before.is_complete and not is_released:
+            raise Broken(9, "a savepoint is removed that is not released", name)
+        if savepoint in seen.head.savepoints_under_way:
+            raise Broken(9, "a savepoint is removed that is being taken", name)
+    seen.pointers[name] = number, pointer
+
+
 def check_savepoint(
-    seen: Invariants, name: str, metadata: CheckpointMetadata
+    seen: Invariants, savepoint: SavepointId, metadata: CheckpointMetadata
 ) -> CheckpointMetadata:
     """A copy of a completed checkpoint, whole, and sharing no file with the job."""
     source = seen.metadata.get(metadata.checkpoint_id)
     if source is None:
-        raise Broken(9, "a savepoint of what is not completed", name)
+        raise Broken(9, "a savepoint of what is not completed", savepoint.name)
     for handle in metadata.files:
-        if not handle.key.startswith(PATHS.savepoint(name)):
+        if not handle.key.startswith(PATHS.incarnation(savepoint)):
             raise Broken(9, "a savepoint names a file of the job", handle.key)
     _check_files(seen, metadata.files, 9)
     check_cut(seen, metadata)

@@ -16,7 +16,10 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from harness.jobs import ManualClock
+from sluice.core.completed import CheckpointMetadata
 from sluice.core.pending import PendingCheckpoint
+from sluice.core.plan import SnapshotOrigin
+from sluice.core.restoring import RestoreOptions, RestoreTarget
 from sluice.core.state import CoordinatorState
 from sluice.core.timeline import Writer
 from sluice.errors import (
@@ -63,6 +66,14 @@ class Frame:
     tried: Tried = field(default_factory=list)
 
 
+class Asked(NamedTuple):
+    """A request for a restore, as a task repeats it."""
+
+    cause: str
+    target: RestoreTarget
+    options: RestoreOptions
+
+
 class Line(NamedTuple):
     """A line of the history: the outcome of a turn, or of one of its requests."""
 
@@ -100,6 +111,8 @@ class World:
         self.copied: CoordinatorState | None = None  # The journal of a copy of the root.
         self.deployed: set[tuple[int, str, int]] = set()
         self.savepoints: list[str] = []
+        self.asked: list[Asked] = []  # Restores, whose tasks may be tried again.
+        self.visitors: list[tuple[SnapshotOrigin, CheckpointMetadata]] = []  # In another root.
         self.queued: list[dict[str, Any]] = []  # Requests whose owners come back.
         self.paths = settings.job().paths
         self.place = Place()
@@ -187,10 +200,13 @@ class World:
             self.frame, self.has_faults = frame, had_faults
 
     @property
+    def actor(self) -> int:
+        """Whose turn it is; without a turn, the first's."""
+        return self.frame.turn.actor if self.frame is not None else 0
+
+    @property
     def me(self) -> Coordinator:
-        """The coordinator whose turn it is; without a turn, the first."""
-        number = self.frame.turn.actor if self.frame is not None else 0
-        return self.coordinators[number % len(self.coordinators)]
+        return self.coordinators[self.actor % len(self.coordinators)]
 
     @property
     def turn_number(self) -> int:
@@ -250,7 +266,7 @@ class World:
         self.witness.begin_anew()
         self.readers.own.clear()
         self.backups.clear()
-        for forgotten in (self.deployed, self.savepoints, self.queued):
+        for forgotten in (self.deployed, self.savepoints, self.queued, self.asked):
             forgotten.clear()
         for actor in range(len(self.coordinators)):
             self._is_born_again(actor)

@@ -371,7 +371,7 @@ def _print_orphans(found: Orphans, what_happens: str) -> None:
         lines.append(f"{len(found.too_young):,} more are within the grace period")
     lines += [
         f"savepoint {one.name} is incomplete ({one.files:,} files, {size(one.size_bytes)}): its "
-        "export crashed; it is yours to delete"
+        "writer died, or is at work; 'sluice dispose' deletes it"
         for one in found.incomplete_savepoints
     ]
     lines += [f"{key} has no name that sluice writes; it stays" for key in found.unknown]

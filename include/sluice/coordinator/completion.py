@@ -14,7 +14,7 @@ from sluice.coordinator.compatibility import require_planned
 from sluice.coordinator.history import keep_completed
 from sluice.coordinator.publication import commit
 from sluice.coordinator.record import record
-from sluice.coordinator.savepoints import copy_files
+from sluice.coordinator.savepoints import reserve_and_copy
 from sluice.coordinator.staged import check_sinks, require_shown
 from sluice.core.answers import StageAnswer, mixture_of_drivers
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
@@ -51,7 +51,8 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
         StageFailed: AT_LEAST_ONCE, and readers may see the rows of another attempt; or a stage has
             run again since another coordinator made ``_metadata``, or was run by two drivers.
         CorruptSegment, RestoreError: a file of a savepoint is damaged, or is gone.
-        ConfigurationError: a sink's place cannot take what was staged for it.
+        ConfigurationError: a sink's place cannot take what was staged for it, or another savepoint
+            has taken the name.
         ProtocolViolation: what was staged is gone, or is damaged.
         FencedError: the checkpoint was aborted, or a newer generation owns the job.
     """
@@ -80,8 +81,8 @@ def finalize(job: Job, checkpoint_id: CheckpointId) -> CompletedCheckpoint:
         if (done := now.completed_checkpoint(checkpoint_id)) is not None:
             return done
         raise FencedError(why_gone(now, checkpoint_id)) from None
-    if pending.savepoint_name is not None:
-        copy_files(job, assembled, pending.savepoint_name)
+    if pending.savepoint is not None:
+        reserve_and_copy(job, assembled, pending.savepoint)
     metadata = write_metadata(job, assembled)
     if head.state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         require_shown(job, metadata)

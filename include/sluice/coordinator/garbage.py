@@ -11,9 +11,14 @@ again, and a later one inherits only from what was retained or pending at that l
 stays garbage, whatever happens between the load and the delete, and however long that takes.  The
 grace period only keeps us out of the way of writers that do not know yet that they were fenced.
 
+Of a savepoint's name the files of every incarnation are garbage that the name's pointer, read after
+they were listed, does not mean: a token is reserved before its first file, and never twice.  One
+that the job itself began is, too, if the journal, loaded after the pointer was listed, does not
+take it any more.
+
 Fails closed: what cannot be read may name anything, so nothing is deleted.  Savepoints are their
-owners': one that is incomplete is reported.  The manifests of tables are never touched.  Statistics
-of checkpoints that ended are no garbage: of them the newest stay, by their number.
+owners': one that another program left incomplete is reported.  The manifests of tables are never
+touched.  Statistics of checkpoints that ended are no garbage: of them the newest stay, by number.
 """
 
 from __future__ import annotations
@@ -29,12 +34,12 @@ from sluice.coordinator.notifications import release_orphans
 from sluice.coordinator.record import (
     InUse,
     discard_claimed,
-    is_savepoint_metadata,
     load_files_in_use,
 )
-from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.savepoints import complete_savepoints
 from sluice.coordinator.staged import early_publishes
-from sluice.core.ids import NO_GENERATION
+from sluice.core.ids import NO_GENERATION, SavepointId
+from sluice.core.savepoints import SavepointPointer
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Sink
 from sluice.figures.record import kept_objects
@@ -61,6 +66,7 @@ class Reason(Enum):
     STREAM = "stream segments that no retained checkpoint names"
     CHECKPOINT = "files of checkpoints that are neither pending nor retained"
     STAGED = "staged output that will never be committed"
+    SAVEPOINT = "files of savepoints that were disposed of, or never completed"
     PROBE = "probes that a start left behind"
     JOURNAL = "journal entries that the newest one does not continue"
     TEMPORARY = "files that processes which were killed had begun to write"
@@ -81,7 +87,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncompleteSavepoint:
-    """Files of a savepoint without ``_metadata``: its export crashed, and will not be continued."""
+    """A savepoint whose name is taken and which is not whole: its writer died, or is at work."""
 
     name: str
     files: int
@@ -111,8 +117,9 @@ def find_orphans(job: Job, *, grace_ms: int = DEFAULT_GRACE_MS) -> Orphans:
     Raises:
         ProtocolViolation: what is in use cannot be known; the message names the object.
     """
+    savepoints = _savepoints(job)
     used = load_files_in_use(job)
-    return _find(job, used, _sinks(job, used.head.state), grace_ms)
+    return _find(job, used, savepoints, _sinks(job, used.head.state), grace_ms)
 
 
 def collect_garbage(
@@ -125,12 +132,23 @@ def collect_garbage(
     """
     if dry_run:
         return find_orphans(job, grace_ms=grace_ms)
+    savepoints = _savepoints(job)
     used = load_files_in_use(job)
     sinks = _sinks(job, used.head.state)
-    orphans = _find(job, used, sinks, grace_ms)
+    orphans = _find(job, used, savepoints, sinks, grace_ms)
+    whole = {  # Completed since they were listed.
+        savepoint
+        for savepoint, pointer in _given_up(used, savepoints)
+        if not job.savepoints.remove(savepoint, only=pointer)
+    }
     merged = [orphan.key for orphan in orphans.files if orphan.reason is Reason.COMPACTION]
     named = named_meanwhile(job, merged)  # It may have been recorded since the load.
-    files = tuple(orphan for orphan in orphans.files if orphan.key not in named)
+    files = tuple(
+        orphan
+        for orphan in orphans.files
+        if orphan.key not in named
+        and not (orphan.sink is None and job.paths.savepoint_of(orphan.key) in whole)
+    )
     temporary = [orphan.key for orphan in files if orphan.reason is Reason.TEMPORARY]
     discard_temporaries(job.location, temporary)
     ours = (orphan for orphan in files if orphan.sink is None)
@@ -139,7 +157,7 @@ def collect_garbage(
     for uid, sink in sinks.items():
         _delete([orphan.key for orphan in files if orphan.sink == uid], sink.discard)
     discard_claimed(job)  # What a crash in the middle of it left.
-    release_orphans(job, lambda: savepoint_names(job))
+    release_orphans(job, lambda: complete_savepoints(job))
     kept = kept_objects(job.pipeline.checkpointing.history_size)
     StatisticsStore(job.store, job.paths).prune(kept)
     collected = replace(orphans, files=files)
@@ -171,7 +189,56 @@ class _Aged:
         return self.age_ms >= self.grace_ms
 
 
-def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Orphans:
+@dataclass(frozen=True, slots=True)
+class _Savepoints:
+    """The files of savepoints in one listing, and the pointers that were read after it."""
+
+    files: tuple[Listed, ...]
+    pointers: Mapping[str, SavepointPointer]
+
+
+def _savepoints(job: Job) -> _Savepoints:
+    files = tuple(job.store.list(job.paths.savepoints()))
+    return _Savepoints(files, job.savepoints.all(found.key for found in files))
+
+
+def _given_up(
+    used: InUse, savepoints: _Savepoints
+) -> Iterator[tuple[SavepointId, SavepointPointer]]:
+    """Those that the job began to write, and does not take any more: their checkpoint ended."""
+    state = used.head.state
+    for name, pointer in savepoints.pointers.items():
+        savepoint = SavepointId(name, pointer.token)
+        is_own = pointer.life != "" and pointer.life in (state.life, *state.earlier_lives)
+        is_begun = is_own and not (pointer.is_gone or pointer.is_complete)
+        if is_begun and state.is_free(savepoint):
+            yield savepoint, pointer
+
+
+def _dead(job: Job, used: InUse, savepoints: _Savepoints) -> list[Listed]:
+    """The files of incarnations that no name means, and no name ever will."""
+    given_up = {savepoint for savepoint, _ in _given_up(used, savepoints)}
+
+    def is_dead(found: Listed) -> bool:
+        savepoint = job.paths.savepoint_of(found.key)
+        if savepoint is None or savepoint in used.head.state.releasing_savepoints:
+            return False  # A pointer; or its release deletes it.
+        pointer = savepoints.pointers.get(savepoint.name)
+        if pointer is None:
+            return False  # Copied here by hand, without its pointer.
+        means_it = pointer.token == savepoint.token and not pointer.is_gone
+        return not means_it or savepoint in given_up
+
+    return [found for found in savepoints.files if is_dead(found)]
+
+
+def _find(
+    job: Job,
+    used: InUse,
+    savepoints: _Savepoints,
+    sinks: Mapping[str, Sink],
+    grace_ms: int,
+) -> Orphans:
     paths = job.paths
     folders = {
         Reason.STATE: paths.all_shared(),
@@ -183,6 +250,7 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
     }
     listed = {reason: [*job.store.list(folder)] for reason, folder in folders.items()}
     listed[Reason.TEMPORARY] = [*temporaries(job.location, paths.pipeline)]
+    listed[Reason.SAVEPOINT] = _dead(job, used, savepoints)
     objects = chain(used.savepoint_files, *listed.values())
     now_ms = max((found.modified_ms for found in objects), default=0)
     aged = [
@@ -204,7 +272,7 @@ def _find(job: Job, used: InUse, sinks: Mapping[str, Sink], grace_ms: int) -> Or
     return Orphans(
         files=tuple(garbage.orphan for garbage in aged if garbage.is_due),
         too_young=tuple(garbage.orphan for garbage in aged if not garbage.is_due),
-        incomplete_savepoints=_incomplete_savepoints(job, used, now_ms - grace_ms),
+        incomplete_savepoints=_incomplete_savepoints(job, used, savepoints, now_ms - grace_ms),
         unknown=tuple(unknown),
     )
 
@@ -213,7 +281,7 @@ def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) ->
     match reason:
         case Reason.STATE | Reason.COMPACTION | Reason.STREAM | Reason.CHECKPOINT:
             return [found for found in listed if not _is_needed(job, used, reason, found.key)]
-        case Reason.PROBE | Reason.TEMPORARY:
+        case Reason.PROBE | Reason.TEMPORARY | Reason.SAVEPOINT:
             return listed
         case Reason.JOURNAL:
             return _strays(job, used, listed)
@@ -264,27 +332,36 @@ def _staged(
 
 
 def _incomplete_savepoints(
-    job: Job, used: InUse, written_before_ms: int
+    job: Job, used: InUse, savepoints: _Savepoints, written_before_ms: int
 ) -> tuple[IncompleteSavepoint, ...]:
     """Savepoints that no process is going to complete or delete."""
-    state = used.head.state
-    expected = {
-        *state.claimed_savepoints,
-        *(pending.savepoint_name for pending in state.pending),
-        *(done.savepoint_name for done in state.completed if not done.is_committed),
+    given_up = {savepoint for savepoint, _ in _given_up(used, savepoints)}
+    found: dict[SavepointId, list[Listed]] = {
+        SavepointId(name, pointer.token): []
+        for name, pointer in savepoints.pointers.items()
+        if not pointer.is_gone
     }
-    found: dict[str, list[Listed]] = {}
-    for listed in used.savepoint_files:
-        name = job.paths.savepoint_of(listed.key)
-        if name is not None and name not in expected:
-            found.setdefault(name, []).append(listed)
+    for listed in savepoints.files:
+        savepoint = job.paths.savepoint_of(listed.key)
+        if savepoint is not None and savepoint.name not in savepoints.pointers:
+            found.setdefault(savepoint, [])
+        if savepoint in found:
+            found[savepoint].append(listed)
+    whole = {
+        savepoint
+        for savepoint, files in found.items()
+        if (pointer := savepoints.pointers.get(savepoint.name)) is not None
+        and pointer.is_complete
+        and any(file.key == job.paths.savepoint_metadata(savepoint) for file in files)
+    }
     return tuple(
         IncompleteSavepoint(
-            name=name, files=len(files), size_bytes=sum(file.size_bytes for file in files)
+            name=savepoint.name, files=len(files), size_bytes=sum(file.size_bytes for file in files)
         )
-        for name, files in found.items()
-        if not any(is_savepoint_metadata(job, file.key) for file in files)
-        and max(file.modified_ms for file in files) <= written_before_ms
+        for savepoint, files in found.items()
+        if savepoint not in (*whole, *given_up)
+        and used.head.state.is_free(savepoint)
+        and max((file.modified_ms for file in files), default=0) <= written_before_ms
     )
 
 

@@ -25,7 +25,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.ids import NO_GENERATION, CheckpointId, SavepointId
 from sluice.core.plan import SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.declaration.checkpointing import MasterHook, NotificationHook
@@ -38,15 +38,19 @@ from sluice.job.places import Sources, open_source
 
 log = logging.getLogger(__name__)
 
-SAVEPOINT = "savepoint-"
 LISTENER_TIMEOUT = timedelta(minutes=1)  # It is a hint: the commit behind it does not wait longer.
 
 Listener: TypeAlias = CheckpointListener | CheckpointedFunction | MasterHook
 T = TypeVar("T")
 
 
+def hold_of(savepoint: SavepointId) -> str:
+    """What a hold for the savepoint is called: it is that of one incarnation."""
+    return f"savepoint-{savepoint.name}-{savepoint.token}"
+
+
 def hold(job: Job, state: CoordinatorState, cuts: Iterable[SourceCut], what: str) -> None:
-    """Keep what is read after the *cuts* for *what*: a checkpoint's id, or ``savepoint-{name}``.
+    """Keep what is read after the *cuts* for *what*: a checkpoint's id, or ``hold_of`` a savepoint.
 
     Raises:
         ConfigurationError, StoreUnavailable: as the source does.
@@ -100,7 +104,7 @@ def _opened(sources: Sources, uids: Iterable[str]) -> Iterator[tuple[str, Source
             yield uid, source
 
 
-def release_orphans(job: Job, savepoints: Callable[[], Iterable[str]]) -> None:
+def release_orphans(job: Job, savepoints: Callable[[], Iterable[SavepointId]]) -> None:
     """Release the holds of checkpoints and savepoints that are gone.
 
     The holds are listed before the journal and the savepoints are read.  So a hold that is taken
@@ -110,7 +114,7 @@ def release_orphans(job: Job, savepoints: Callable[[], Iterable[str]]) -> None:
     if not found:
         return
     state = job.state()
-    known = _with_holds(state) | {SAVEPOINT + name for name in savepoints()}
+    known = _with_holds(state) | {hold_of(savepoint) for savepoint in savepoints()}
     for uid, source, name in found:
         what = name.removeprefix(_prefix(job, uid))
         is_begun = not what.isdecimal() or int(what) < state.next_checkpoint_id
@@ -135,10 +139,10 @@ def _held(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source, str]
 
 def _with_holds(state: CoordinatorState) -> set[str]:
     """The checkpoints that holds are for, and savepoints which may not be complete yet."""
-    held_for = [(p.checkpoint_id, p.savepoint_name) for p in state.pending]
-    held_for += [(c.checkpoint_id, c.savepoint_name) for c in (*state.completed, *state.discarding)]
+    held_for = [(p.checkpoint_id, p.savepoint) for p in state.pending]
+    held_for += [(c.checkpoint_id, c.savepoint) for c in (*state.completed, *state.discarding)]
     ids = {str(checkpoint_id) for checkpoint_id, _ in held_for}
-    return ids | {SAVEPOINT + name for _, name in held_for if name is not None}
+    return ids | {hold_of(savepoint) for _, savepoint in held_for if savepoint is not None}
 
 
 def notify_complete(

@@ -106,6 +106,7 @@ def make_plan(
         is_canonical=request.is_canonical,
         processing_time_ms=max(now_ms, state.tip_processing_time_ms),
         cause=request.cause,
+        savepoint_token="" if request.savepoint_name is None else new_token(),
         journal_seq=head.seq,
     )
     is_idle = plan.records == 0 and not (drains or full or has_rows_in_flight(job, lineage))

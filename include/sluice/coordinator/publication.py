@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
 from sluice.coordinator.compatibility import require_sinks
 from sluice.coordinator.notifications import (
-    SAVEPOINT,
     hold,
+    hold_of,
     notify_checkpoint_complete,
     notify_checkpoint_subsumed,
     notify_complete,
@@ -38,7 +38,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Sink
-from sluice.errors import FencedError, ProtocolViolation, SluiceError
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, SluiceError
 from sluice.job.answers import acks_of, plan_of, still_owed, still_pending, why_gone
 from sluice.job.job import Job, require_at_home
 from sluice.job.lineage import lineage_of
@@ -111,8 +111,9 @@ def commit(
     Raises:
         FencedError: the checkpoint is not what the job continues: a restore left it behind, or a
             newer generation owns the job.
+        ConfigurationError: another savepoint has the name of the one that the checkpoint is, or the
+            root is a copy of the job's.
         TableMismatch: a table does not show what the checkpoint continues; a person decides.
-        ConfigurationError: the root is a copy of the job's.
     """
     if awaits_owner:
         _await_owner(job, checkpoint_id)
@@ -131,23 +132,23 @@ def commit(
     try:
         with kept_alive(job, checkpoint_id):
             _publish(state, metadata, sinks)
-    except ProtocolViolation:  # The staged rows are gone, perhaps as they were published meanwhile.
+        if completed.savepoint is not None:
+            hold(job, state, metadata.sources, hold_of(completed.savepoint))
+            export_savepoint(job, metadata, completed.savepoint)
+    except (ProtocolViolation, ConfigurationError):
+        # The staged rows are gone, or the savepoint is and its name was taken anew: perhaps as
+        # another has committed meanwhile.
         now = job.state()
         if still_owed(now, checkpoint_id).is_committed:
             return now
         raise
-    if completed.savepoint_name is not None:
-        hold(job, state, metadata.sources, SAVEPOINT + completed.savepoint_name)
-        export_savepoint(job, metadata, completed.savepoint_name)
     sources = Sources(job, state.configuration.params)
     notify_complete(job, state, metadata.sources, sources)
     notify_checkpoint_complete(job, checkpoint_id, sources, opened)
     if state.configuration.mode is CheckpointingMode.AT_LEAST_ONCE:
         forget_early_publishes(job, checkpoint_id, job.pipeline.sinks)
     discarded = discard_subsumed(job, state, known=metadata, sources=sources)
-    for subsumed in state.discarding:
-        if not subsumed.type.is_savepoint and subsumed.checkpoint_id in discarded:
-            notify_checkpoint_subsumed(job, subsumed.checkpoint_id, sources, opened)
+    _notify_subsumed(job, state, discarded, sources, opened)
     done = CheckpointCommitted(
         generation=state.generation,
         at_ms=job.now_ms(),
@@ -170,6 +171,18 @@ def commit(
         discard_claimed(job)
     log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
     return transition.state
+
+
+def _notify_subsumed(
+    job: Job,
+    state: CoordinatorState,
+    discarded: Collection[CheckpointId],
+    sources: Sources,
+    sinks: Mapping[str, Sink],
+) -> None:
+    for subsumed in state.discarding:
+        if not subsumed.type.is_savepoint and subsumed.checkpoint_id in discarded:
+            notify_checkpoint_subsumed(job, subsumed.checkpoint_id, sources, sinks)
 
 
 def _publish(

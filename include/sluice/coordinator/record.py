@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from sluice.coordinator.history import keep_failed
-from sluice.coordinator.notifications import SAVEPOINT, notify_checkpoint_aborted, release
+from sluice.coordinator.notifications import hold_of, notify_checkpoint_aborted, release
 from sluice.coordinator.staged import abort_staged
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.events import (
@@ -29,7 +29,7 @@ from sluice.core.events import (
     SnapshotsDiscarded,
     Transition,
 )
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable, require
 from sluice.job.job import Job, files_named, require_at_home, uncollected
@@ -72,7 +72,7 @@ def carry_out(job: Job, transition: Transition) -> None:
     for command in transition.commands:
         match command:
             case DiscardPending():
-                discard_pending(job, transition.state, command.checkpoint_id)
+                discard_pending(job, transition.state, command.checkpoint_id, command.savepoint)
             case DiscardCompleted():
                 pass  # Done all at once, below: each depends on which files the others use.
             case _:
@@ -81,11 +81,19 @@ def carry_out(job: Job, transition: Transition) -> None:
         clean_up(job, transition.state)
 
 
-def discard_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> None:
+def discard_pending(
+    job: Job,
+    state: CoordinatorState,
+    checkpoint_id: CheckpointId,
+    savepoint: SavepointId | None = None,
+) -> None:
     """Delete everything that the aborted checkpoint wrote; its plan, the sign of it, goes last.
 
-    Segments and staged files are named by their checkpoint, so nothing of another one is touched.
+    Segments and staged files are named by their checkpoint, and those of the *savepoint* that it
+    was to be by its token, so nothing of another one is touched.
     """
+    if savepoint is not None:
+        delete_savepoint(job, savepoint)
     prefixes = [job.paths.streams(stage, checkpoint_id) for stage in job.pipeline.stages]
     prefixes += [
         job.paths.shared_segments(uid, checkpoint_id)
@@ -152,16 +160,12 @@ def discard_subsumed(
     return tuple(checkpoint.checkpoint_id for checkpoint in state.discarding)
 
 
-def discard_claimed(job: Job) -> tuple[str, ...]:
-    """Delete the claimed savepoints that the job does not read any more, and return their names.
+def discard_claimed(job: Job) -> tuple[SavepointId, ...]:
+    """Delete the claimed savepoints that the job does not read any more, and return them.
 
     Their release is journaled first: from then on no restore can go back to them.  That they are
     gone is journaled last: until then the next coordinator continues.  Fails closed, and does not
     hold up the job.
-
-    ``_metadata`` goes first, as it is what makes a savepoint: a crash leaves files that cannot be
-    restored, never a savepoint that lacks some.  (A checkpoint's goes last, as only it knows its
-    files; a savepoint's all lie below its name.)
     """
     state = job.state()
     if not state.claimed_savepoints:
@@ -172,24 +176,33 @@ def discard_claimed(job: Job) -> tuple[str, ...]:
         log.error("no savepoint was discarded, as a retained checkpoint is unreadable: %s", error)  # noqa: TRY400
         return ()
     read = savepoints_in_use(job, state.claimed_savepoints, retained)
-    if state.origin is not None and state.origin.savepoint is not None:
-        read |= {state.origin.savepoint}
-    unread = tuple(name for name in state.claimed_savepoints if name not in read)
+    if state.origin is not None and state.origin.own_savepoint is not None:
+        read |= {state.origin.own_savepoint}
+    unread = tuple(one for one in state.claimed_savepoints if one not in read)
     transition = record(
         job,  # It is fenced if the job was restored since.
         lambda _: SavepointsReleased(generation=state.generation, savepoints=unread),
     )
     gone = transition.state.releasing_savepoints
-    for name in gone:
-        job.store.delete([job.paths.savepoint_metadata(name)])
-        job.store.delete([listed.key for listed in job.store.list(job.paths.savepoint(name))])
-        release(job, state, SAVEPOINT + name)
-        log.info("claimed savepoint discarded name=%s", name)
+    for savepoint in gone:
+        delete_savepoint(job, savepoint)
+        release(job, state, hold_of(savepoint))
+        log.info("claimed savepoint discarded name=%s", savepoint.name)
     if gone:
         record(
             job, lambda current: SnapshotsDiscarded(generation=current.generation, savepoints=gone)
         )
     return gone
+
+
+def delete_savepoint(job: Job, savepoint: SavepointId) -> None:
+    """Free its name, if that means this incarnation, and delete the incarnation's files.
+
+    The name first: a crash leaves files that no name means, never a savepoint that lacks some.
+    """
+    job.savepoints.remove(savepoint)
+    folder = job.paths.incarnation(savepoint)
+    job.store.delete([listed.key for listed in job.store.list(folder)])
 
 
 def discard_completed(
@@ -282,15 +295,15 @@ def files_in_use(
 
 
 def savepoints_in_use(
-    job: Job, claimed: Sequence[str], retained: Sequence[CheckpointMetadata]
-) -> frozenset[str]:
+    job: Job, claimed: Sequence[SavepointId], retained: Sequence[CheckpointMetadata]
+) -> frozenset[SavepointId]:
     """Those of the *claimed* savepoints that hold a file of a *retained* checkpoint.
 
     A savepoint shares no file, so it stays whole for as long as one of its files is used.
     """
     files = (handle for metadata in retained for handle in metadata.files)
     owners = {job.paths.savepoint_of(handle.key) for handle in files}
-    return frozenset(name for name in claimed if name in owners)
+    return frozenset(savepoint for savepoint in claimed if savepoint in owners)
 
 
 def _in_use(job: Job, head: Head) -> InUse:
@@ -299,7 +312,7 @@ def _in_use(job: Job, head: Head) -> InUse:
     retained = in_parallel(job.metadata, (c.checkpoint_id for c in state.completed), PARALLEL_READS)
     leaving = [paths.metadata(c.checkpoint_id) for c in state.discarding]  # They may be gone.
     savepoint_files = tuple(job.store.list(paths.savepoints()))
-    savepoints = [file.key for file in savepoint_files if is_savepoint_metadata(job, file.key)]
+    savepoints = [file.key for file in savepoint_files if _is_savepoint_metadata(job, file.key)]
 
     def read(key: str) -> CheckpointMetadata | None:
         raw = job.store.get(key)
@@ -320,6 +333,7 @@ def _in_use(job: Job, head: Head) -> InUse:
     )
 
 
-def is_savepoint_metadata(job: Job, key: str) -> bool:
-    name = job.paths.savepoint_of(key)
-    return name is not None and key == job.paths.savepoint_metadata(name)
+def _is_savepoint_metadata(job: Job, key: str) -> bool:
+    """Of any incarnation: until its files are deleted, it may be restored from elsewhere."""
+    savepoint = job.paths.savepoint_of(key)
+    return savepoint is not None and key == job.paths.savepoint_metadata(savepoint)

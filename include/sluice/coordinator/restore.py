@@ -86,7 +86,8 @@ class RestoreRequest:
     """What a person, or a failure, asks of a restore.
 
     Without ``checkpoint`` and ``savepoint`` it is of the latest checkpoint.  ``root`` is where the
-    snapshot lies, if not in the job's own root, and ``pipeline`` its uid there, if another.
+    snapshot lies, if not in the job's own root, and ``pipeline`` its uid there, if another.  With a
+    ``token`` the savepoint is to be that incarnation of the name.
     ``pointer`` says all of that in one path, of the snapshot's folder or its ``_metadata``.
     ``parallelism`` (``"8"``, or ``"stage=8"``) and ``params`` change the job's configuration.
     ``only_generation`` marks a failure's own restart, of the generation that failed.  With
@@ -99,6 +100,7 @@ class RestoreRequest:
 
     checkpoint: CheckpointId | None = None
     savepoint: str | None = None
+    token: str | None = None
     root: str | None = None
     pipeline: str | None = None
     pointer: str | None = None
@@ -234,6 +236,7 @@ def _carry_out(
         processing_time_ms=decision.processing_time_ms,
         passed_over=planned.passed_over,
         message=planned.message,
+        releases=state.num_releases,
     )
     transition = record(job, lambda _: event)
     if (served := transition.state.served_restore(cause)) is not None and (
@@ -244,8 +247,8 @@ def _carry_out(
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
         raise RestoreError(
-            "a checkpoint completed or was committed while the one to restore was chosen, or that "
-            "one was discarded; restore the job again"
+            "a checkpoint completed or was committed while the one to restore was chosen, or a "
+            "snapshot was disposed of or discarded; restore the job again"
         )
     resume(job, job.journal.load())
     after = job.state()
@@ -337,6 +340,7 @@ def _by_names(job: Job, request: RestoreRequest) -> RestoreRequest:
         pointer=None,
         checkpoint=path.checkpoint_id,
         savepoint=path.savepoint,
+        token=path.token,
         root=path.root,
         pipeline=path.pipeline,
     )
@@ -381,16 +385,16 @@ def _target(job: Job, request: RestoreRequest) -> RestoreTarget:
                 pipeline=request.pipeline,
                 checkpoint_id=request.checkpoint,
                 savepoint=request.savepoint,
+                token=request.token,
             )
     if request.savepoint is not None:
-        return savepoint_target(job, request.savepoint)
+        return savepoint_target(job, request.savepoint, token=request.token)
     return Latest() if request.checkpoint is None else FromCheckpoint(request.checkpoint)
 
 
-def savepoint_target(job: Job, name: str) -> FromOrigin:
-    """Raises RestoreError when there is no such savepoint."""
-    checkpoint_id = job.savepoint_metadata(name).checkpoint_id
-    return FromOrigin(SnapshotOrigin(checkpoint_id=checkpoint_id, savepoint=name))
+def savepoint_target(job: Job, name: str, *, token: str | None = None) -> FromOrigin:
+    """Raises RestoreError when there is no such savepoint, or another *token* is meant."""
+    return FromOrigin(job.savepoint_origin(name, token=token))
 
 
 def foreign_target(
@@ -400,6 +404,7 @@ def foreign_target(
     pipeline: str | None = None,
     checkpoint_id: CheckpointId | None = None,
     savepoint: str | None = None,
+    token: str | None = None,
 ) -> FromOrigin:
     """A checkpoint of another *root*, by default its latest completed one, or a savepoint there.
 
@@ -410,28 +415,22 @@ def foreign_target(
         RestoreError: there is none, or it is not completed there, or not retained any more.
     """
     uid = pipeline or job.pipeline.uid
-    origin = SnapshotOrigin(
-        checkpoint_id=checkpoint_id or CheckpointId(0),
-        savepoint=savepoint,
-        root=root,
-        pipeline=uid,
-    )
     if savepoint is not None:
-        found = job.origin_metadata(origin).checkpoint_id
-        return FromOrigin(replace(origin, checkpoint_id=found))
+        origin = job.savepoint_origin(savepoint, root=root, pipeline=uid, token=token)
+        return FromOrigin(origin)
     there = Journal(job.store_at(root), PipelinePaths(uid)).load().state
     if checkpoint_id is None:
         latest = there.latest_completed
         if latest is None:
             raise RestoreError(f"job {uid!r} has no completed checkpoint in {root}")
-        return FromOrigin(replace(origin, checkpoint_id=latest.checkpoint_id))
+        checkpoint_id = latest.checkpoint_id
     if there.completed_checkpoint(checkpoint_id) is None:
         retained = ", ".join(str(done.checkpoint_id) for done in there.completed) or "none"
         raise RestoreError(
             f"job {uid!r} in {root} has not completed checkpoint {checkpoint_id}, or does not "
             f"retain it any more; retained there are: {retained}"
         )
-    return FromOrigin(origin)
+    return FromOrigin(job.checkpoint_origin(checkpoint_id, root, uid))
 
 
 def _configuration(

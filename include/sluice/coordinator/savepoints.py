@@ -4,6 +4,10 @@ The copy shares no file with the job and is never deleted by it; recovery of the
 depends on the copy.  Only a restore with CLAIM gives it to the job, which then deletes it once no
 checkpoint reads it.  See docs/adr/0002-savepoints-and-claims.md.
 
+People call it by its name, and the protocol by its incarnation, a token that is drawn once: files,
+holds, claims and deletes are of one incarnation, and the name's newest pointer says which it means.
+The name is reserved before the first file is written, and is a savepoint's once all are there.
+
 A person may have a savepoint copied to another root, but not into a job: a job's prefix,
 ``{root}/{uid}``, with its journal, its checkpoints and its tables, is that job's alone.  A form, an
 option and a caller all come through ``require_outside`` before the first byte is written, whatever
@@ -20,18 +24,20 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from sluice.coordinator.record import discard_claimed, is_savepoint_metadata, record
+from sluice.coordinator.record import discard_claimed, record
 from sluice.core.completed import CheckpointMetadata, with_files
 from sluice.core.events import SavepointsReleased
 from sluice.core.handles import SegmentHandle
+from sluice.core.ids import SavepointId
 from sluice.core.state import CoordinatorState
-from sluice.errors import ConfigurationError, RestoreError
-from sluice.job.job import Job
+from sluice.errors import ConfigurationError, CorruptSegment, ProtocolViolation, RestoreError
+from sluice.job.job import Job, new_token
 from sluice.job.snapshots import verify
 from sluice.protocol.keys import PipelinePaths, check_savepoint_name, is_uid
-from sluice.protocol.records import encode_metadata
-from sluice.store.object_store import ObjectStore, in_parallel
+from sluice.protocol.records import checksum, encode_metadata
+from sluice.store.object_store import AlreadyExists, ObjectStore, in_parallel
 from sluice.store.open import StoreLocation, open_store
+from sluice.store.savepoints import SavepointStore
 from sluice.store.uploads import copy_object
 
 log = logging.getLogger(__name__)
@@ -40,13 +46,14 @@ PARALLEL_COPIES = 8
 
 
 def require_free_name(job: Job, name: str, state: CoordinatorState, *, request_id: str) -> None:
-    """Raises ConfigurationError when the name is bad, or another savepoint has it or will."""
-    if job.store.get(job.paths.savepoint_metadata(check_savepoint_name(name))) is not None:
-        raise ConfigurationError(
-            f"savepoint {name!r} exists in {job.store.root} and is never overwritten; "
-            "choose another name"
-        )
-    if name in state.claimed_savepoints:
+    """Raises ConfigurationError when the name is bad, or another savepoint has it or will.
+
+    An early answer: who takes the name is decided when it is reserved.
+    """
+    newest = job.savepoints.newest(check_savepoint_name(name))
+    if newest is not None and not newest.is_gone:
+        raise job.savepoints.taken(name, newest)
+    if any(savepoint.name == name for savepoint in state.claimed_savepoints):
         raise ConfigurationError(
             f"savepoint {name!r} was claimed by the job and is not deleted yet; choose another name"
         )
@@ -56,10 +63,24 @@ def require_free_name(job: Job, name: str, state: CoordinatorState, *, request_i
         raise ConfigurationError(f"savepoint {name!r} is being taken; choose another name")
 
 
+def reserve_and_copy(job: Job, metadata: CheckpointMetadata, savepoint: SavepointId) -> None:
+    """Reserve the savepoint's name and copy its files, before the checkpoint is completed.
+
+    Raises:
+        ConfigurationError: another savepoint has the name, or this one was disposed of.
+        RestoreError, CorruptSegment: as ``copy_files``.
+    """
+    job.savepoints.reserve(savepoint, metadata.checkpoint_id, life=metadata.life)
+    copy_files(job, metadata, savepoint)
+
+
 def copy_files(
-    job: Job, metadata: CheckpointMetadata, name: str, target: ObjectStore | None = None
+    job: Job,
+    metadata: CheckpointMetadata,
+    savepoint: SavepointId,
+    target: ObjectStore | None = None,
 ) -> None:
-    """Copy every file of a checkpoint to its savepoint *name*, before the checkpoint is completed.
+    """Copy every file of a checkpoint to its *savepoint*, whose name is reserved.
 
     *target* is the store of another root, if the savepoint is to lie there.  A file that is gone or
     damaged fails the checkpoint, so that no savepoint looks complete and is not.  Idempotent: a
@@ -69,35 +90,71 @@ def copy_files(
         RestoreError: a file is gone.
         CorruptSegment: a file is not what its ack described.
     """
-    folder, store = job.paths.savepoint(name), target or job.store
+    folder, store = job.paths.incarnation(savepoint), target or job.store
     there = {listed.key: listed.size_bytes for listed in store.list(folder)}
 
     def copy(handle: SegmentHandle) -> None:
-        key = _copy_of(job, name, handle).key
+        key = _copy_of(job, savepoint, handle).key
         if there.get(key) == handle.size_bytes:
             return
-        what = f"savepoint {name!r} cannot be completed"
+        what = f"savepoint {savepoint.name!r} cannot be completed"
         _copy(job.store_at(handle.root), handle, store, key, what)
 
     in_parallel(copy, {handle.key: handle for handle in metadata.files}.values(), PARALLEL_COPIES)
 
 
-def export_savepoint(job: Job, metadata: CheckpointMetadata, name: str) -> None:
-    """Copy the files, and then write the ``_metadata`` that makes them a savepoint.  Idempotent."""
-    copy_files(job, metadata, name)
-    copied = copied_metadata(job, metadata, name)
-    job.store.create(job.paths.savepoint_metadata(name), encode_metadata(copied))
-    log.info("savepoint written name=%s checkpoint_id=%d", name, metadata.checkpoint_id)
+def export_savepoint(job: Job, metadata: CheckpointMetadata, savepoint: SavepointId) -> None:
+    """Make the copy of the completed checkpoint a savepoint.  Idempotent: one that is complete with
+    this content is this one's, and one that was disposed of since stays so.
+
+    Raises:
+        ConfigurationError: its name means another one, which a person has to dispose of.
+    """
+    newest = job.savepoints.newest(savepoint.name)
+    if newest is None:  # Its pointer was lost, as with a root that was copied in part.
+        job.savepoints.reserve(savepoint, metadata.checkpoint_id, life=metadata.life)
+    elif newest.is_gone:  # It was reserved before its checkpoint completed, and removed since.
+        log.warning("savepoint was disposed of before its commit name=%s", savepoint.name)
+        return
+    elif newest.token != savepoint.token:
+        raise job.savepoints.taken(savepoint.name, newest)
+    copy_files(job, metadata, savepoint)
+    publish(job, copied_metadata(job, metadata, savepoint), savepoint)
+    log.info("savepoint written name=%s checkpoint_id=%d", savepoint.name, metadata.checkpoint_id)
 
 
-def copied_metadata(job: Job, metadata: CheckpointMetadata, name: str) -> CheckpointMetadata:
+def publish(
+    job: Job,
+    metadata: CheckpointMetadata,
+    savepoint: SavepointId,
+    target: ObjectStore | None = None,
+) -> None:
+    """Write the ``_metadata`` of a savepoint whose files are there, and have its name mean it.
+
+    *metadata* names the files of this incarnation.  Idempotent.
+
+    Raises:
+        ConfigurationError: it was disposed of meanwhile.
+        ProtocolViolation: its ``_metadata`` was written with other content.
+    """
+    store, raw = target or job.store, encode_metadata(metadata)
+    key = job.paths.savepoint_metadata(savepoint)
+    result = store.create(key, raw)
+    if isinstance(result, AlreadyExists) and result.body != raw:
+        raise ProtocolViolation(f"{key} has other content; a savepoint's token is used once")
+    SavepointStore(store, job.paths).publish(savepoint, checksum(raw))
+
+
+def copied_metadata(
+    job: Job, metadata: CheckpointMetadata, savepoint: SavepointId
+) -> CheckpointMetadata:
     """*metadata* with the files that ``copy_files`` writes in the place of its own."""
-    return with_files(metadata, lambda handle: _copy_of(job, name, handle))
+    return with_files(metadata, lambda handle: _copy_of(job, savepoint, handle))
 
 
 def copy_savepoint(job: Job, name: str, root: str) -> str:
     """Copy a savepoint of the job to another *root*, from which any job can restore it, and return
-    where it lies.  Its keys are relative, and stay.  Idempotent.
+    where it lies: an incarnation of its own, which knows of what it is a copy.  Idempotent.
 
     Raises:
         RestoreError: there is no such savepoint, or a file of it is gone.
@@ -105,24 +162,23 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
         ConfigurationError: another one of that name lies there, or *root* lies inside a job.
     """
     target = require_outside(job, root)
-    metadata_key = job.paths.savepoint_metadata(name)
-    metadata = job.store.get(metadata_key)
-    if metadata is None:
-        raise RestoreError(f"there is no savepoint {name!r} in {job.store.root}")
-    files = job.savepoint_metadata(name).files
-    if target.get(metadata_key) not in (None, metadata):
-        raise ConfigurationError(
-            f"another savepoint {name!r} lies in {target.root} and is never overwritten; choose "
-            "another name"
-        )
-
-    def copy(handle: SegmentHandle) -> None:
-        _copy(job.store, handle, target, handle.key, f"savepoint {name!r} cannot be copied")
-
-    in_parallel(copy, {handle.key: handle for handle in files}.values(), PARALLEL_COPIES)
-    target.put(metadata_key, metadata)  # Last: it is what makes it a savepoint.
-    log.info("savepoint copied name=%s root=%s files=%d", name, target.root, len(files))
-    return f"{target.root}/{job.paths.savepoint(name)}"
+    origin = job.savepoint_origin(name)
+    metadata = job.origin_metadata(origin)
+    names, place = SavepointStore(target, job.paths), f"{target.root}/{job.paths.savepoint(name)}"
+    pointer = names.reserve(
+        SavepointId(name, new_token()), origin.checkpoint_id, copy_of=origin.token
+    )
+    if pointer.is_complete:
+        return place  # An earlier call made it.
+    savepoint = SavepointId(name, pointer.token)
+    try:
+        copy_files(job, metadata, savepoint, target)
+    except (CorruptSegment, RestoreError):  # To try again would not mend it.
+        names.remove(savepoint)
+        raise
+    publish(job, copied_metadata(job, metadata, savepoint), savepoint, target)
+    log.info("savepoint copied name=%s root=%s", name, target.root)
+    return place
 
 
 def _copy(
@@ -135,8 +191,8 @@ def _copy(
         raise RestoreError(f"{handle.key} is gone; {what}")
 
 
-def _copy_of(job: Job, name: str, handle: SegmentHandle) -> SegmentHandle:
-    key = job.paths.savepoint_file(name, handle.checksum, copy_of=handle.key)
+def _copy_of(job: Job, savepoint: SavepointId, handle: SegmentHandle) -> SegmentHandle:
+    key = job.paths.savepoint_file(savepoint, handle.checksum, copy_of=handle.key)
     return replace(handle, key=key, root="")
 
 
@@ -187,59 +243,75 @@ def _uri(place: tuple[str, ...]) -> str:
 
 def savepoint_names(job: Job) -> list[str]:
     """The complete savepoints, in the order of their names."""
-    keys = (listed.key for listed in job.store.list(job.paths.savepoints()))
-    names = (job.paths.savepoint_of(key) for key in keys if is_savepoint_metadata(job, key))
-    return [name for name in names if name]
+    return [savepoint.name for savepoint in complete_savepoints(job)]
+
+
+def complete_savepoints(job: Job) -> list[SavepointId]:
+    """The incarnations that names mean, in the order of their names."""
+    pointers = job.savepoints.all(one.key for one in job.store.list(job.paths.savepoints()))
+    return [
+        SavepointId(name, pointer.token)
+        for name, pointer in sorted(pointers.items())
+        if pointer.is_complete
+    ]
 
 
 def dispose(job: Job, name: str) -> bool:
-    """Delete savepoint *name* of the job's root, complete or not; False if nothing of it is there.
+    """Delete savepoint *name* of the job's root, complete or not; False if there is none.
 
-    It is not known whether jobs of other roots or uids that were restored from it still read it.
+    It deletes the incarnation that the name means now.  It is not known whether jobs of other roots
+    or uids that were restored from it still read it.
 
     Raises:
         ConfigurationError: no savepoint may have that name, or the job needs this one.
         RestoreError, ProtocolViolation: a retained checkpoint cannot be read, and may need it.
     """
-    folder = job.paths.savepoint(check_savepoint_name(name))
+    newest = job.savepoints.newest(check_savepoint_name(name))
     state = job.state()
-    if name not in state.releasing_savepoints:
-        if next(iter(job.store.list(folder)), None) is None:
-            return False
-        _require_unused(job, state, name)
-        state = record(
-            job,
-            lambda current: SavepointsReleased(
-                generation=current.generation, savepoints=(name,), is_disposal=True
-            ),
-        ).state
-        if name not in state.releasing_savepoints:
-            _require_unused(job, state, name)  # The job began to use it meanwhile.
+    is_going = any(savepoint.name == name for savepoint in state.releasing_savepoints)
+    if newest is not None and not newest.is_gone:
+        savepoint = SavepointId(name, newest.token)
+        if savepoint not in state.releasing_savepoints:
+            _release(job, state, savepoint)
+    elif not is_going:
+        return False
     discard_claimed(job)
     log.info("savepoint disposed of name=%s", name)
     return True
 
 
-def _require_unused(job: Job, state: CoordinatorState, name: str) -> None:
-    use = _use_of(job, state, name)
+def _release(job: Job, state: CoordinatorState, savepoint: SavepointId) -> None:
+    _require_unused(job, state, savepoint)
+    state = record(
+        job,
+        lambda current: SavepointsReleased(
+            generation=current.generation, savepoints=(savepoint,), is_disposal=True
+        ),
+    ).state
+    if savepoint not in state.releasing_savepoints:
+        _require_unused(job, state, savepoint)  # The job began to use it meanwhile.
+
+
+def _require_unused(job: Job, state: CoordinatorState, savepoint: SavepointId) -> None:
+    use = _use_of(job, state, savepoint)
     if use:
-        raise ConfigurationError(f"savepoint {name!r} cannot be disposed of: {use}")
+        raise ConfigurationError(f"savepoint {savepoint.name!r} cannot be disposed of: {use}")
 
 
-def _use_of(job: Job, state: CoordinatorState, name: str) -> str:
+def _use_of(job: Job, state: CoordinatorState, savepoint: SavepointId) -> str:
     """What the job needs the savepoint for, with what to do; empty if it does not."""
     uid = job.pipeline.uid
-    if state.origin is not None and state.origin.savepoint == name:
+    if state.origin is not None and state.origin.own_savepoint == savepoint:
         return (
             f"job {uid!r} was restored from it, and has completed no checkpoint since; wait for "
             "one, or restore something else"
         )
-    if name in state.claimed_savepoints:
+    if savepoint in state.claimed_savepoints:
         return f"job {uid!r} claimed it, and deletes it when no retained checkpoint reads it"
-    if not state.is_free(name):
+    if not state.is_free(savepoint):
         return "it is being taken; wait for its end"
     for done in state.completed:
         files = job.metadata(done.checkpoint_id).files
-        if any(job.paths.savepoint_of(file.key) == name for file in files if not file.root):
+        if any(job.paths.savepoint_of(file.key) == savepoint for file in files if not file.root):
             return f"checkpoint {done.checkpoint_id} reads its files, and is retained"
     return ""

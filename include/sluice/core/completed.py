@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from sluice.core.answers import Committable
 from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.ids import CheckpointId, Generation, SavepointId, SubtaskId
 from sluice.core.plan import SnapshotOrigin, SourceCut
 from sluice.errors import require
 
@@ -194,9 +194,16 @@ class CompletedCheckpoint:
     checkpointed_bytes: int
     full_bytes: int
     savepoint_name: str | None = None
+    savepoint_token: str = ""
     cause: str = ""
     queued_ms: int = 0
     is_committed: bool = False
+
+    @property
+    def savepoint(self) -> SavepointId | None:
+        """The savepoint that it is, too."""
+        name = self.savepoint_name
+        return None if name is None else SavepointId(name, self.savepoint_token)
 
 
 def subsumed(

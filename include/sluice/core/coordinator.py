@@ -219,6 +219,7 @@ def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transi
         checkpointed_bytes=event.checkpointed_bytes,
         full_bytes=event.full_bytes,
         savepoint_name=pending.savepoint_name,
+        savepoint_token=pending.savepoint_token,
         cause=pending.cause,
         queued_ms=pending.queued_ms,
     )

@@ -18,7 +18,7 @@ from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import ClaimMode, JobConfiguration, JobStatus, Timing
 from sluice.core.decider import CheckpointRequest
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import CheckpointId, Generation
+from sluice.core.ids import CheckpointId, Generation, SavepointId
 from sluice.core.pending import AckResult
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
@@ -163,7 +163,7 @@ class SnapshotsDiscarded:
 
     generation: Generation
     checkpoints: tuple[CheckpointId, ...] = ()
-    savepoints: tuple[str, ...] = ()
+    savepoints: tuple[SavepointId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +174,7 @@ class SavepointsReleased:
     """
 
     generation: Generation
-    savepoints: tuple[str, ...]
+    savepoints: tuple[SavepointId, ...]
     is_disposal: bool = False
 
 
@@ -232,6 +232,7 @@ class JobRestored:
     processing_time_ms: int = 0
     passed_over: tuple[CheckpointId, ...] = ()
     message: str = ""
+    releases: int = 0  # ``num_releases`` when the snapshot was verified.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,9 +330,12 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardPending:
-    """Delete what the aborted checkpoint's acks and plan name, but shared files still in use."""
+    """Delete what the aborted checkpoint's acks and plan name, but shared files still in use, and
+    what was written of the *savepoint* that it was to be.
+    """
 
     checkpoint_id: CheckpointId
+    savepoint: SavepointId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,20 @@ class CheckpointIdCounter:
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class SavepointId:
+    """One incarnation of a savepoint: the name that people call it by, and a token that is drawn
+    once.  A name that is taken anew means another token, so that nothing which is meant for one
+    incarnation, however late it comes, reaches the next.
+    """
+
+    name: str
+    token: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class SubtaskId:
     """One parallel instance of one stage, e.g. subtask 3 of ``window_rule``."""
 

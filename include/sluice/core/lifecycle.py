@@ -32,7 +32,7 @@ from sluice.core.events import (
     refused,
 )
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import Generation
+from sluice.core.ids import Generation, SavepointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.restart import next_restart
 from sluice.core.state import (
@@ -75,6 +75,7 @@ def on_submitted(state: CoordinatorState, event: JobSubmitted) -> Transition:
         discarding=state.discarding,
         claimed_savepoints=state.claimed_savepoints,
         releasing_savepoints=state.releasing_savepoints,
+        num_releases=state.num_releases,
         failed=state.failed,
         unsuccessful_triggers=state.unsuccessful_triggers,
         num_restored=state.num_restored,
@@ -103,8 +104,8 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
     known = state.ids.at_least(newest + 1)
     is_base = (checkpoint_id, origin) == (state.base, state.origin)
     claimed = state.claimed_savepoints
-    if origin and origin.savepoint and event.claim_mode is ClaimMode.CLAIM:
-        claimed = tuple(dict.fromkeys((*claimed, origin.savepoint)))
+    if origin and origin.incarnation and event.claim_mode is ClaimMode.CLAIM:
+        claimed = tuple(dict.fromkeys((*claimed, origin.incarnation)))
     restored = replace(
         aborted.state,
         status=JobStatus.RUNNING,
@@ -147,7 +148,10 @@ def _can_be_restored(state: CoordinatorState, event: JobRestored) -> bool:
         return False
     if origin is None:
         return checkpoint_id is None or state.completed_checkpoint(checkpoint_id) is not None
-    return bool(origin.root) or origin.savepoint not in state.releasing_savepoints
+    savepoint = origin.own_savepoint
+    if savepoint is None or (checkpoint_id, origin) == (state.base, state.origin):
+        return True  # What the job continues is not released.
+    return event.releases == state.num_releases and savepoint not in state.releasing_savepoints
 
 
 def _are_tables_unchanged(state: CoordinatorState, event: JobRestored) -> bool:
@@ -270,28 +274,30 @@ def on_released(state: CoordinatorState, event: SavepointsReleased) -> Transitio
     """Mark savepoints as released: journaled before their files go, so none is restored.
 
     A savepoint that its owner disposes of is the job's from then on, which deletes it.  A savepoint
-    that is still being written cannot be released.
+    that is still being written cannot be released.  Releases are counted, as the state forgets
+    those that are over: a restore that was verified before one is refused.
     """
-    names = tuple(
-        name
-        for name in dict.fromkeys(event.savepoints)
-        if _can_be_released(state, name, is_disposal=event.is_disposal)
+    released = tuple(
+        savepoint
+        for savepoint in dict.fromkeys(event.savepoints)
+        if _can_be_released(state, savepoint, is_disposal=event.is_disposal)
     )
-    if not names:
+    if not released:
         return ignored(state)
     after = replace(
         state,
-        claimed_savepoints=tuple(dict.fromkeys((*state.claimed_savepoints, *names))),
-        releasing_savepoints=(*state.releasing_savepoints, *names),
+        claimed_savepoints=tuple(dict.fromkeys((*state.claimed_savepoints, *released))),
+        releasing_savepoints=(*state.releasing_savepoints, *released),
+        num_releases=state.num_releases + 1,
     )
     return Transition(state=after)
 
 
-def _can_be_released(state: CoordinatorState, name: str, *, is_disposal: bool) -> bool:
-    in_use = state.origin.savepoint if state.origin is not None else None
-    if name in (in_use, *state.releasing_savepoints):
+def _can_be_released(state: CoordinatorState, savepoint: SavepointId, *, is_disposal: bool) -> bool:
+    in_use = state.origin.own_savepoint if state.origin is not None else None
+    if savepoint in (in_use, *state.releasing_savepoints):
         return False
-    return state.is_free(name) if is_disposal else name in state.claimed_savepoints
+    return state.is_free(savepoint) if is_disposal else savepoint in state.claimed_savepoints
 
 
 def on_discarded(state: CoordinatorState, event: SnapshotsDiscarded) -> Transition:
@@ -299,10 +305,10 @@ def on_discarded(state: CoordinatorState, event: SnapshotsDiscarded) -> Transiti
         state,
         discarding=tuple(c for c in state.discarding if c.checkpoint_id not in event.checkpoints),
         claimed_savepoints=tuple(
-            name for name in state.claimed_savepoints if name not in event.savepoints
+            one for one in state.claimed_savepoints if one not in event.savepoints
         ),
         releasing_savepoints=tuple(
-            name for name in state.releasing_savepoints if name not in event.savepoints
+            one for one in state.releasing_savepoints if one not in event.savepoints
         ),
     )
     return ignored(state) if after == state else Transition(state=after)
@@ -430,7 +436,10 @@ def _without_pending(
         pending=state.pending[:place],
         failed=(*state.failed, *ended)[-REMEMBERED_FAILURES:],
     )
-    discards = tuple(DiscardPending(checkpoint_id=failed.checkpoint_id) for failed in ended)
+    discards = tuple(
+        DiscardPending(checkpoint_id=pending.checkpoint_id, savepoint=pending.savepoint)
+        for pending in state.pending[place:]
+    )
     return Transition(state=after, commands=discards)
 
 

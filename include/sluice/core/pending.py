@@ -14,7 +14,7 @@ from enum import Enum, auto
 from sluice.core.answers import Ack, Decline
 from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId, SavepointId, SubtaskId
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.errors import require
 
@@ -50,6 +50,7 @@ class PendingCheckpoint:
     tasks: tuple[TaskPlan, ...]
     processing_time_ms: int = 0
     savepoint_name: str | None = None
+    savepoint_token: str = ""
     cause: str = ""
     request_id: str = ""
     queued_ms: int = 0  # How long its request had waited in the queue.
@@ -78,10 +79,17 @@ class PendingCheckpoint:
             tasks=plan.tasks,
             processing_time_ms=plan.processing_time_ms,
             savepoint_name=savepoint_name,
+            savepoint_token=plan.savepoint_token,
             cause=plan.cause,
             request_id=request_id,
             queued_ms=queued_ms,
         )
+
+    @property
+    def savepoint(self) -> SavepointId | None:
+        """The savepoint that it becomes."""
+        name = self.savepoint_name
+        return None if name is None else SavepointId(name, self.savepoint_token)
 
     @property
     def not_yet_acknowledged(self) -> tuple[SubtaskId, ...]:

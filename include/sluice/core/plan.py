@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.ids import CheckpointId, Generation, SavepointId, SubtaskId
 from sluice.errors import require
 
 
@@ -146,13 +146,27 @@ class SourceCut:
 class SnapshotOrigin:
     """What a job was restored from, if not from its own checkpoint: a savepoint, or another root.
 
-    ``root`` and ``pipeline`` are empty for a savepoint of the job itself.
+    ``root`` and ``pipeline`` are empty for a savepoint of the job itself.  A name and a number say
+    where it is; what it is say the ``token`` of the savepoint's incarnation, and the ``digest`` of
+    the bytes of its ``_metadata``, which are compared whenever it is opened.
     """
 
     checkpoint_id: CheckpointId
     savepoint: str | None = None
+    token: str = ""
+    digest: str = ""
     root: str = ""
     pipeline: str = ""
+
+    @property
+    def incarnation(self) -> SavepointId | None:
+        """The savepoint; None of a checkpoint of another root."""
+        return None if self.savepoint is None else SavepointId(self.savepoint, self.token)
+
+    @property
+    def own_savepoint(self) -> SavepointId | None:
+        """The savepoint, if it lies in the job's own root."""
+        return None if self.root else self.incarnation
 
     def __str__(self) -> str:
         what = (
@@ -219,6 +233,7 @@ class CheckpointPlan:
     processing_time_ms: int = 0
     master_states: dict[str, str | None] = field(default_factory=dict[str, str | None])
     cause: str = ""  # Who asked: "periodic", an Airflow run id, a person.
+    savepoint_token: str = ""  # Of a savepoint: drawn with the plan, that of its incarnation.
     journal_seq: int = 0
 
     def __post_init__(self) -> None:

@@ -8,7 +8,13 @@ from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import CheckpointType, ClaimMode, JobConfiguration, JobStatus, Timing
 from sluice.core.decider import CheckpointRequest
 from sluice.core.failures import CheckpointFailureReason, FailureCount
-from sluice.core.ids import NO_GENERATION, CheckpointId, CheckpointIdCounter, Generation
+from sluice.core.ids import (
+    NO_GENERATION,
+    CheckpointId,
+    CheckpointIdCounter,
+    Generation,
+    SavepointId,
+)
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartHistory
@@ -127,8 +133,9 @@ class CoordinatorState:
     pending: tuple[PendingCheckpoint, ...] = ()
     completed: tuple[CompletedCheckpoint, ...] = ()
     discarding: tuple[CompletedCheckpoint, ...] = ()
-    claimed_savepoints: tuple[str, ...] = ()
-    releasing_savepoints: tuple[str, ...] = ()  # Claimed ones that are being deleted.
+    claimed_savepoints: tuple[SavepointId, ...] = ()
+    releasing_savepoints: tuple[SavepointId, ...] = ()  # Claimed ones that are being deleted.
+    num_releases: int = 0  # Releases of savepoints so far: what was verified before may be gone.
     failed: tuple[FailedCheckpoint, ...] = ()
     unsuccessful_triggers: tuple[UnsuccessfulTrigger, ...] = ()
     num_unsuccessful_triggers: int = 0  # In a row: Flink's numUnsuccessfulCheckpointsTriggers.
@@ -224,14 +231,18 @@ class CoordinatorState:
     def failed_checkpoint(self, checkpoint_id: int) -> FailedCheckpoint | None:
         return next((f for f in self.failed if f.checkpoint_id == checkpoint_id), None)
 
-    def is_free(self, savepoint: str) -> bool:
-        """Whether the job has not claimed a savepoint of that name, nor writes one, nor will."""
-        writing = (
-            *(request.savepoint_name for request in self.queue),
-            *(pending.savepoint_name for pending in self.pending),
-            *(done.savepoint_name for done in self.completed if not done.is_committed),
+    @property
+    def savepoints_under_way(self) -> tuple[SavepointId, ...]:
+        """The savepoints that the job writes."""
+        written = (
+            *(pending.savepoint for pending in self.pending),
+            *(done.savepoint for done in self.completed if not done.is_committed),
         )
-        return savepoint not in (*writing, *self.claimed_savepoints)
+        return tuple(savepoint for savepoint in written if savepoint is not None)
+
+    def is_free(self, savepoint: SavepointId) -> bool:
+        """Whether the job has not claimed the savepoint, and does not write it."""
+        return savepoint not in (*self.savepoints_under_way, *self.claimed_savepoints)
 
     def served_restore(self, cause: str) -> ServedRestore | None:
         """The restore that the request with the id *cause* got; None if it got none yet."""

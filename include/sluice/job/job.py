@@ -20,18 +20,19 @@ from typing import ParamSpec, TypeVar
 from sluice.core.completed import CheckpointMetadata, moved_to_root, without_in_flight
 from sluice.core.configuration import JobConfiguration
 from sluice.core.handles import SegmentHandle
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.job.clock import JobClock, check_machine_clock
 from sluice.protocol.keys import PipelinePaths, is_key
-from sluice.protocol.records import decode_metadata, decode_plan
+from sluice.protocol.records import checksum, decode_metadata, decode_plan
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal, jittered_pause
 from sluice.store.object_store import ObjectStore, machine_clock_ms
 from sluice.store.open import StoreLocation, open_store
+from sluice.store.savepoints import SavepointStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +44,7 @@ def new_life() -> str:
 
 
 def new_token() -> str:
-    """A token for a plan or for a driver, which no other one ever has."""
+    """A token for a plan, a driver or a savepoint, which no other one ever has."""
     return uuid.uuid4().hex[:16]
 
 
@@ -76,12 +77,53 @@ class Job:
 
     def metadata(self, checkpoint_id: CheckpointId) -> CheckpointMetadata:
         """Raises RestoreError when a completed checkpoint's ``_metadata`` is gone."""
-        return self._metadata_at(self.paths.metadata(checkpoint_id), self.store, self.paths)
+        key = self.paths.metadata(checkpoint_id)
+        raw = self.store.get(key)
+        if raw is None:
+            raise RestoreError(
+                f"{self.store.root}/{key} does not exist; list what can be restored with "
+                f"'sluice checkpoints list {self.pipeline.uid}'"
+            )
+        return self._decoded(raw, key, self.paths)
+
+    @property
+    def savepoints(self) -> SavepointStore:
+        return SavepointStore(self.store, self.paths)
 
     def savepoint_metadata(self, name: str) -> CheckpointMetadata:
-        """Raises RestoreError when there is no such savepoint."""
-        key = self.paths.savepoint_metadata(name)
-        return self._metadata_at(key, self.store, self.paths, name)
+        """That of the savepoint which the name means now.  Raises as ``savepoint_origin``."""
+        return self.origin_metadata(self.savepoint_origin(name))
+
+    def savepoint_origin(
+        self, name: str, *, root: str = "", pipeline: str = "", token: str | None = None
+    ) -> SnapshotOrigin:
+        """The savepoint that the name means now, here or in another *root*.
+
+        Raises:
+            RestoreError: there is none, or its incarnation is not the one with the *token*.
+        """
+        store, paths = self.store_at(root), PipelinePaths(pipeline or self.pipeline.uid)
+        found = SavepointStore(store, paths).newest(name)
+        if found is None or not found.is_complete:
+            raise RestoreError(
+                f"there is no savepoint {name!r} of job {paths.pipeline!r} in {store.root}; list "
+                f"what can be restored with 'sluice snapshots {self.pipeline.uid}"
+                f"{f' --in {root}' if root else ''}'"
+            )
+        if token not in (None, found.token):
+            raise RestoreError(
+                f"savepoint {name!r} in {store.root} is another one now: it was disposed of, and "
+                f"taken anew as checkpoint {found.checkpoint_id}; name it without {token!r} to "
+                "restore that one"
+            )
+        return SnapshotOrigin(
+            checkpoint_id=found.checkpoint_id,
+            savepoint=name,
+            token=found.token,
+            digest=found.digest,
+            root=root,
+            pipeline=pipeline,
+        )
 
     def base_metadata(self, state: CoordinatorState) -> CheckpointMetadata | None:
         """The ``_metadata`` that the next epoch continues; None when the job starts from empty."""
@@ -109,19 +151,48 @@ class Job:
         return without_in_flight(metadata) if ignores_in_flight else metadata
 
     def origin_metadata(self, origin: SnapshotOrigin) -> CheckpointMetadata:
-        """The ``_metadata`` of a savepoint, or of a checkpoint of another root.
+        """The ``_metadata`` of a savepoint, or of a checkpoint of another root: of the one that was
+        chosen, and of no other one that has its name or its number by now.
 
         Raises:
-            RestoreError: there is none.
+            RestoreError: it is gone, or another one is there.
         """
-        paths = PipelinePaths(origin.pipeline or self.pipeline.uid)
+        paths, savepoint = PipelinePaths(origin.pipeline or self.pipeline.uid), origin.incarnation
         key = (
-            paths.savepoint_metadata(origin.savepoint)
-            if origin.savepoint is not None
+            paths.savepoint_metadata(savepoint)
+            if savepoint is not None
             else paths.metadata(origin.checkpoint_id)
         )
-        found = self._metadata_at(key, self.store_at(origin.root), paths, origin.savepoint)
+        store = self.store_at(origin.root)
+        raw = store.get(key)
+        if raw is None:
+            raise RestoreError(
+                f"{store.root}/{key} does not exist: {origin}, as it was chosen, was disposed of, "
+                f"or deleted; restore another one of 'sluice snapshots {self.pipeline.uid}'"
+            )
+        found = self._decoded(raw, key, paths, savepoint)
+        if checksum(raw) != origin.digest:
+            raise RestoreError(
+                f"{store.root}/{key} is not the one of {origin} that was chosen, but another one "
+                "in its place; restore it by its name or number anew"
+            )
         return moved_to_root(found, origin.root) if origin.root else found
+
+    def checkpoint_origin(
+        self, checkpoint_id: CheckpointId, root: str, pipeline: str
+    ) -> SnapshotOrigin:
+        """A completed checkpoint of another root.
+
+        Raises:
+            RestoreError: its ``_metadata`` is gone.
+        """
+        store, key = self.store_at(root), PipelinePaths(pipeline).metadata(checkpoint_id)
+        raw = store.get(key)
+        if raw is None:
+            raise RestoreError(f"{store.root}/{key} does not exist; restore another checkpoint")
+        return SnapshotOrigin(
+            checkpoint_id=checkpoint_id, digest=checksum(raw), root=root, pipeline=pipeline
+        )
 
     def parallelism_of(self, stage: str, configuration: JobConfiguration) -> int:
         """What the job was given for the stage, else what the stage or the pipeline declares."""
@@ -132,15 +203,9 @@ class Job:
         """The store of another root, or the job's own for an empty one."""
         return open_store(self.location.elsewhere(root)) if root else self.store
 
-    def _metadata_at(
-        self, key: str, store: ObjectStore, paths: PipelinePaths, savepoint: str | None = None
+    def _decoded(
+        self, raw: bytes, key: str, paths: PipelinePaths, savepoint: SavepointId | None = None
     ) -> CheckpointMetadata:
-        raw = store.get(key)
-        if raw is None:
-            raise RestoreError(
-                f"{store.root}/{key} does not exist; list what can be restored with "
-                f"'sluice checkpoints list {self.pipeline.uid}'"
-            )
         metadata = decode_metadata(raw, key)
         if metadata.pipeline != paths.pipeline:
             raise ProtocolViolation(f"{key} belongs to pipeline {metadata.pipeline!r}")
@@ -231,7 +296,7 @@ def uncollected(work: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_files(
-    metadata: CheckpointMetadata, key: str, paths: PipelinePaths, savepoint: str | None
+    metadata: CheckpointMetadata, key: str, paths: PipelinePaths, savepoint: SavepointId | None
 ) -> None:
     """Check the files that *metadata* names.
 
@@ -251,7 +316,9 @@ def check_files(
             is_own = owners != (None, None)
         if not (is_own and is_key(handle.key)):
             place = f"{handle.root}/{handle.key}" if handle.root else handle.key
-            owner = f"job {paths.pipeline!r}" if savepoint is None else f"savepoint {savepoint!r}"
+            owner = (
+                f"job {paths.pipeline!r}" if savepoint is None else f"savepoint {savepoint.name!r}"
+            )
             raise ProtocolViolation(
                 f"{key} names {place!r}, which is no file of {owner}; it was not written by "
                 "sluice: restore another one"

@@ -1,7 +1,7 @@
 """``SavepointWriter``: a new savepoint out of an existing snapshot, or out of rows alone.
 
 Flink's class of that name.  What it writes is a savepoint like any other: self-contained, never
-overwritten, complete as soon as its ``_metadata`` is there, which is written last; ``restore``
+overwritten, complete as soon as its name means it, which is written last; ``restore``
 takes it with its usual checks.  The snapshot that it is made of is only read.
 """
 
@@ -15,24 +15,25 @@ from typing import Self
 
 import msgspec
 
-from sluice.coordinator.notifications import SAVEPOINT, hold
+from sluice.coordinator.notifications import hold, hold_of
 from sluice.coordinator.savepoints import (
     copied_metadata,
     copy_files,
+    publish,
     require_free_name,
     require_outside,
 )
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle
-from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
+from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION, SavepointId
 from sluice.core.plan import SourceCut
 from sluice.declaration.checkpointing import fixed_configuration
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_pipeline
 from sluice.errors import ConfigurationError
 from sluice.job import job as jobs
-from sluice.job.job import Job, new_life
+from sluice.job.job import Job, new_life, new_token
 from sluice.job.places import open_source
 from sluice.job.snapshots import LATEST
 from sluice.local.savepoint_tables import (
@@ -54,11 +55,11 @@ from sluice.local.savepoint_tables import (
     with_new_stages,
     with_tables,
 )
-from sluice.protocol.records import encode_metadata
 from sluice.spark.session import local_session
 from sluice.state.cache import SegmentCache
-from sluice.store.object_store import Created, ObjectStore
+from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, verify_store
+from sluice.store.savepoints import SavepointStore
 from sluice.surface.differences import SnapshotName, open_snapshot
 from sluice.surface.state import table_names
 
@@ -262,7 +263,8 @@ class SavepointWriter:
     def write(self, name: str, *, root: str | None = None) -> WrittenSavepoint:
         """Write the savepoint *name*, in the job's root or in another *root*.
 
-        Files without ``_metadata`` stay behind if it fails; ``sluice gc`` deletes them.
+        The name is reserved before the first file, and free again if the write fails; the files
+        that it left, ``sluice gc`` deletes.
 
         Raises:
             ConfigurationError: the name is taken, *root* lies inside of a job, or rows cannot be
@@ -276,32 +278,36 @@ class SavepointWriter:
         state = job.state()
         require_free_name(job, name, state, request_id="")
         target = job.store if root is None else require_outside(job, root)
-        key = job.paths.savepoint_metadata(name)
-        if target.get(key) is not None:
-            raise _taken(name, target)
+        names, savepoint = SavepointStore(target, job.paths), SavepointId(name, new_token())
+        newest = names.newest(name)
+        if newest is not None and not newest.is_gone:
+            raise names.taken(name, newest)
         is_submitted = state.generation != NO_GENERATION
         if root is not None or not is_submitted:
             verify_store(target, job.paths.probe(uuid.uuid4().hex))
         configuration = (
             state.configuration if is_submitted else fixed_configuration(job.pipeline.checkpointing)
         )
-        keep = _kept_in(job, name, target, configuration.inline_threshold_bytes)
+        keep = _kept_in(job, savepoint, target, configuration.inline_threshold_bytes)
         work = _Work(job=job, base=self._base, schemas=schemas, keep=keep)
         stages = with_new_stages(job, self._base, changes, configuration)
-        made = [
-            table for stage in stages for table in work.tables_of(stage, changes.get(stage.uid))
-        ]
-        kept = replace(self._base, stages=tuple(kept_stages(job, stages, changes)))
-        copy_files(job, kept, name, target)
-        metadata = with_tables(copied_metadata(job, kept, name), made)
         is_held = root is None and is_submitted
-        if is_held:
-            hold(job, state, metadata.sources, SAVEPOINT + name)
-        created = target.create(key, encode_metadata(metadata))  # Last: it is what makes it one.
-        if not isinstance(created, Created):
-            raise _taken(name, target)
+        names.reserve(savepoint, self._base.checkpoint_id)
+        try:
+            made = [
+                table for stage in stages for table in work.tables_of(stage, changes.get(stage.uid))
+            ]
+            kept = replace(self._base, stages=tuple(kept_stages(job, stages, changes)))
+            copy_files(job, kept, savepoint, target)
+            metadata = with_tables(copied_metadata(job, kept, savepoint), made)
+            if is_held:
+                hold(job, state, metadata.sources, hold_of(savepoint))
+            publish(job, metadata, savepoint, target)
+        except Exception:
+            names.remove(savepoint)
+            raise
         if is_held:  # The garbage collector may have released it: it was of no savepoint yet.
-            hold(job, state, metadata.sources, SAVEPOINT + name)
+            hold(job, state, metadata.sources, hold_of(savepoint))
         log.info("savepoint written name=%s root=%s tables=%d", name, target.root, len(made))
         return WrittenSavepoint(
             name=name,
@@ -415,20 +421,16 @@ class _Work:
         )
 
 
-def _kept_in(job: Job, name: str, target: ObjectStore, threshold_bytes: int) -> StoreSegment:
+def _kept_in(
+    job: Job, savepoint: SavepointId, target: ObjectStore, threshold_bytes: int
+) -> StoreSegment:
     """Stores a segment as a file of the savepoint, unless it is small enough for ``_metadata``."""
 
     def keep(segment: SegmentHandle, body: bytes) -> SegmentHandle:
         if len(body) < threshold_bytes:
             return segment
-        key = job.paths.savepoint_file(name, segment.checksum)
+        key = job.paths.savepoint_file(savepoint, segment.checksum)
         target.put(key, body)
         return replace(segment, key=key, inline=None)
 
     return keep
-
-
-def _taken(name: str, target: ObjectStore) -> ConfigurationError:
-    return ConfigurationError(
-        f"savepoint {name!r} exists in {target.root} and is never overwritten; choose another name"
-    )

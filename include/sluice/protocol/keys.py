@@ -17,7 +17,8 @@
                                                              completed, so no abort deletes them
       tables/{sink}/...                                      a sink's table, unless it names a place
       side/{stage}.{name}/...                                side outputs, published like a table
-      savepoints/{name}/_metadata + files                    self-contained, owned by the user
+      savepoints/{name}/pointers/{seq}                       which token the name means, create-only
+      savepoints/{name}/{token}/_metadata + files            self-contained, owned by the user
       statistics/{id}                                        what is kept of {id} when it has ended,
                                                              create-only; the newest ones stay
       probes/{token}                                         written and deleted at start-up
@@ -37,7 +38,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId, SavepointId, SubtaskId
 from sluice.errors import ConfigurationError, ProtocolViolation
 
 SEQ_DIGITS = 12
@@ -48,6 +49,7 @@ TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; 
 
 UID = r"[a-z][a-z0-9_]{0,62}"  # It becomes a key, a task id and a column-safe name.
 SAVEPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+INCARNATION = r"(?!pointers(?:/|\Z))[a-z0-9-]{1,32}"  # A token, and no name of a folder beside it.
 
 _UID, _SAVEPOINT = re.compile(UID), re.compile(SAVEPOINT_NAME)
 _PART = rf"(?!\.\.?(?:/|\Z))(?!{re.escape(TEMPORARY_PREFIX)})[^/]+"
@@ -63,9 +65,12 @@ _STATISTICS = re.compile(_ID)
 _PLAN = r"[a-z0-9]{0,32}"
 _ANSWER = re.compile(rf"({UID})\.([0-9]+)-({_PLAN})")
 _DECLINE = re.compile(rf"({UID})/([0-9]+)\.([0-9]+)-({_PLAN})")
+_INCARNATION = re.compile(rf"({SAVEPOINT_NAME})/({INCARNATION})/.+")
+_POINTER = re.compile(rf"({SAVEPOINT_NAME})/pointers/([0-9]{{{SEQ_DIGITS}}})")
 _SNAPSHOT = re.compile(
     rf"(?:(?P<root>.*)/)?(?P<pipeline>{UID})"
-    rf"/(?:checkpoints/(?P<id>[0-9]{{1,{ID_DIGITS}}})|savepoints/(?P<savepoint>{SAVEPOINT_NAME}))"
+    rf"/(?:checkpoints/(?P<id>[0-9]{{1,{ID_DIGITS}}})"
+    rf"|savepoints/(?P<savepoint>{SAVEPOINT_NAME})(?:/(?P<token>{INCARNATION}))?)"
     r"(?:/_metadata|/)?"
 )
 
@@ -205,21 +210,42 @@ class PipelinePaths:
         return f"{self.pipeline}/savepoints/"
 
     def savepoint(self, name: str) -> str:
+        """The folder of the name: of its pointers, and of every incarnation."""
         return f"{self.savepoints()}{check_savepoint_name(name)}/"
 
-    def savepoint_metadata(self, name: str) -> str:
-        return f"{self.savepoint(name)}_metadata"
+    def savepoint_pointers(self, name: str) -> str:
+        return f"{self.savepoint(name)}pointers/"
 
-    def savepoint_file(self, name: str, content: str, *, copy_of: str = "") -> str:
+    def savepoint_pointer(self, name: str, seq: int) -> str:
+        return f"{self.savepoint_pointers(name)}{seq:0{SEQ_DIGITS}d}"
+
+    def savepoint_pointer_of(self, key: str) -> tuple[str, int] | None:
+        """The name and the number of the pointer at *key*; None for any other key."""
+        found = self._below_savepoints(_POINTER, key)
+        return None if found is None else (found[1], int(found[2]))
+
+    def incarnation(self, savepoint: SavepointId) -> str:
+        """The folder of one incarnation, which no other one writes or deletes."""
+        if not re.fullmatch(INCARNATION, savepoint.token):
+            raise ConfigurationError(f"{savepoint.token!r} is no token of a savepoint")
+        return f"{self.savepoint(savepoint.name)}{savepoint.token}/"
+
+    def savepoint_metadata(self, savepoint: SavepointId) -> str:
+        return f"{self.incarnation(savepoint)}_metadata"
+
+    def savepoint_file(self, savepoint: SavepointId, content: str, *, copy_of: str = "") -> str:
         """A file named by its *content*, of the same kind as the key that it is a *copy_of*."""
         kind = POSITION_LAYER if copy_of.endswith(POSITION_LAYER) else ".arrow"
-        return f"{self.savepoint(name)}{content}{kind}"
+        return f"{self.incarnation(savepoint)}{content}{kind}"
 
-    def savepoint_of(self, key: str) -> str | None:
-        """The name of the savepoint that *key* is a file of; None for any other key."""
-        name, slash, leaf = key.removeprefix(self.savepoints()).partition("/")
-        is_inside = key.startswith(self.savepoints()) and slash and leaf
-        return name if is_inside and is_savepoint_name(name) else None
+    def savepoint_of(self, key: str) -> SavepointId | None:
+        """The incarnation that *key* is a file of; None for any other key."""
+        found = self._below_savepoints(_INCARNATION, key)
+        return None if found is None else SavepointId(found[1], found[2])
+
+    def _below_savepoints(self, name: re.Pattern[str], key: str) -> re.Match[str] | None:
+        folder = self.savepoints()
+        return name.fullmatch(key, len(folder)) if key.startswith(folder) else None
 
     def all_statistics(self) -> str:
         return f"{self.pipeline}/statistics/"
@@ -266,17 +292,21 @@ def _is_below(folder: str, key: str, name: re.Pattern[str]) -> bool:
 class SnapshotPath:
     """The parts of a snapshot's path: ``checkpoint_id`` or ``savepoint``, of a pipeline in a root.
 
-    ``root`` None: the path is a key.
+    ``root`` None: the path is a key.  With a ``token`` it is of that incarnation of the savepoint.
     """
 
     root: str | None
     pipeline: str
     checkpoint_id: CheckpointId | None
     savepoint: str | None
+    token: str | None = None
 
 
 def parse_snapshot_path(path: str) -> SnapshotPath | None:
-    """The path of a snapshot's folder, or of the ``_metadata`` in it; None for another form."""
+    """The path of a snapshot's folder, or of the ``_metadata`` in it; None for another form.
+
+    That of a savepoint's name means what the name means.
+    """
     found = _SNAPSHOT.fullmatch(path)
     if found is None:
         return None
@@ -285,6 +315,7 @@ def parse_snapshot_path(path: str) -> SnapshotPath | None:
         pipeline=found["pipeline"],
         checkpoint_id=None if found["id"] is None else CheckpointId(int(found["id"])),
         savepoint=found["savepoint"],
+        token=found["token"],
     )
 
 

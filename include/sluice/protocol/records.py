@@ -21,6 +21,7 @@ from sluice.core.compaction import Compaction, MergedRuns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.events import AcksReceived, Event
 from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
+from sluice.core.savepoints import SavepointPointer
 from sluice.core.state import CoordinatorState
 from sluice.errors import DamagedRecord, ProtocolViolation, require
 from sluice.figures.record import CheckpointStatistics
@@ -176,6 +177,14 @@ def encode_metadata(metadata: CheckpointMetadata) -> bytes:
 
 def decode_metadata(raw: bytes, key: str) -> CheckpointMetadata:
     return _open("checkpoint metadata", CheckpointMetadata, raw, key)
+
+
+def encode_pointer(pointer: SavepointPointer) -> bytes:
+    return _seal("savepoint pointer", pointer)
+
+
+def decode_pointer(raw: bytes, key: str) -> SavepointPointer:
+    return _open("savepoint pointer", SavepointPointer, raw, key)
 
 
 def encode_compaction(compaction: Compaction) -> bytes:
@@ -375,6 +384,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
         CoordinatorState,
         _Plan,
         CheckpointMetadata,
+        SavepointPointer,
         Ack,
         StageAnswer,
         _PositionLayer,

@@ -17,11 +17,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from sluice.coordinator.record import is_savepoint_metadata
 from sluice.coordinator.restore import RestoreRequest, plan, resolve
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState
 from sluice.core.handles import SegmentHandle
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import SourceCut
 from sluice.core.restoring import RestoreOptions, Stop
 from sluice.core.state import CoordinatorState
@@ -346,15 +345,20 @@ def _checkpoint(place: Job, done: CompletedCheckpoint) -> Snapshot:
 
 
 def _savepoints(place: Job, known: CoordinatorState) -> Iterator[Snapshot]:
-    for file in place.store.list(place.paths.savepoints()):
-        name = place.paths.savepoint_of(file.key)
-        if name is None or not is_savepoint_metadata(place, file.key):
+    files = {file.key: file for file in place.store.list(place.paths.savepoints())}
+    for name, pointer in sorted(place.savepoints.all(files).items()):
+        if not pointer.is_complete:
             continue
+        savepoint = SavepointId(name, pointer.token)
+        file = files.get(place.paths.savepoint_metadata(savepoint))
         listed = Snapshot(
-            kind=SnapshotKind.SAVEPOINT, id=None, savepoint=name, completed_at_ms=file.modified_ms
+            kind=SnapshotKind.SAVEPOINT,
+            id=None,
+            savepoint=name,
+            completed_at_ms=None if file is None else file.modified_ms,
         )
-        read = _read(place, listed, file.key)
-        is_going = name in known.releasing_savepoints
+        read = _read(place, listed, place.paths.savepoint_metadata(savepoint))
+        is_going = savepoint in known.releasing_savepoints
         yield _unrestorable(read, "it is being deleted") if is_going else read
 
 

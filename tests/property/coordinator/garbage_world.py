@@ -15,7 +15,7 @@ from sluice.coordinator.failure import fail_checkpoint, overtake, watch
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
-from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.savepoints import complete_savepoints
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
@@ -144,7 +144,8 @@ class World:
 
     def targets(self, job: Job) -> list[RestoreTarget]:
         own = [FromCheckpoint(c.checkpoint_id) for c in job.state().completed]
-        free = [name for name in savepoint_names(job) if name not in job.state().claimed_savepoints]
+        claimed = job.state().claimed_savepoints
+        free = [one.name for one in complete_savepoints(job) if one not in claimed]
         return [Latest(), *own, *(savepoint_target(job, name) for name in free)]
 
     def settle(self) -> None:

@@ -44,7 +44,7 @@ from sluice.core.events import (
     TriggerFailed,
 )
 from sluice.core.failures import CheckpointFailureReason
-from sluice.core.ids import CheckpointId, Generation, SubtaskId
+from sluice.core.ids import CheckpointId, Generation, SavepointId, SubtaskId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.tables import TableDecision
@@ -206,12 +206,12 @@ events: st.SearchStrategy[Event] = st.one_of(
         SnapshotsDiscarded,
         generation=generations,
         checkpoints=id_lists,
-        savepoints=st.sampled_from([(), ("theirs",)]),
+        savepoints=st.sampled_from([(), (SavepointId("theirs", ""),)]),
     ),
     st.builds(
         SavepointsReleased,
         generation=generations,
-        savepoints=st.sampled_from([(), ("theirs",)]),
+        savepoints=st.sampled_from([(), (SavepointId("theirs", ""),)]),
         is_disposal=st.booleans(),
     ),
     st.builds(JobFailed, generation=generations, at_ms=times, message=st.just("no")),

@@ -46,7 +46,7 @@ def check_state(state: CoordinatorState) -> None:
         assert state.origin is not None or state.latest_completed is not None
     assert {*state.releasing_savepoints} <= {*state.claimed_savepoints}
     if state.origin is not None and not state.origin.root:
-        assert state.origin.savepoint not in state.releasing_savepoints
+        assert state.origin.incarnation not in state.releasing_savepoints
     if state.status is JobStatus.FAILING:
         assert state.latest_completed is not None
         assert not state.latest_completed.is_committed

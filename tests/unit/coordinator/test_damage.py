@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from harness.jobs import ManualClock, a_pipeline, a_running_job, published_records, trigger_one
+from harness.jobs import (
+    ManualClock,
+    a_job,
+    a_pipeline,
+    a_running_job,
+    published_records,
+    trigger_one,
+)
 from harness.noted_target import NotedTable
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, watch
@@ -185,10 +192,12 @@ def test_a_damaged_savepoint_is_not_copied(tmp_path: Path) -> None:
     a_savepoint(job, "mine")
     flip(job, job.savepoint_metadata("mine").files[0].key)
 
-    with pytest.raises(CorruptSegment, match="savepoint 'mine' cannot be copied"):
-        copy_savepoint(job, "mine", f"file://{tmp_path}/backups")
+    backups = a_job(root=f"file://{tmp_path}/backups")
+    with pytest.raises(CorruptSegment, match="savepoint 'mine' cannot be completed"):
+        copy_savepoint(job, "mine", backups.location.root)
 
-    assert not (tmp_path / "backups/auctions/savepoints/mine/_metadata").exists()
+    with pytest.raises(RestoreError, match="there is no savepoint 'mine'"):
+        savepoint_target(backups, "mine")
 
 
 def test_a_local_copy_does_not_hide_that_a_file_is_damaged(tmp_path: Path) -> None:

@@ -33,9 +33,10 @@ from sluice.coordinator import notifications
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, watch
 from sluice.coordinator.garbage import collect_garbage
-from sluice.coordinator.notifications import call_hook
+from sluice.coordinator.notifications import call_hook, hold_of
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target
+from sluice.coordinator.savepoints import savepoint_names
 from sluice.coordinator.trigger import Queued, Refused, Triggered, trigger
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
@@ -389,10 +390,17 @@ def test_a_checkpoint_holds_before_it_is_pending_and_lets_go_when_it_is_aborted(
     assert held(place) == {}
 
 
+def hold_named(job: Job, name: str) -> str:
+    """What the savepoint that the name means is held as."""
+    meant = job.savepoint_origin(name).incarnation
+    assert meant is not None
+    return hold_of(meant)
+
+
 def test_a_savepoint_holds_until_it_is_deleted(job: Job, place: Place) -> None:
     a_savepoint(job, "mine")
     take_checkpoints(job, 4)
-    assert held(place) == {"savepoint-mine": 10, "3": 30, "4": 40, "5": 50}
+    assert held(place) == {hold_named(job, "mine"): 10, "3": 30, "4": 40, "5": 50}
 
     job.store.delete([one.key for one in job.store.list(job.paths.savepoint("mine"))])
     collect_garbage(job, grace_ms=0)
@@ -402,11 +410,14 @@ def test_a_savepoint_holds_until_it_is_deleted(job: Job, place: Place) -> None:
 
 def test_a_savepoint_that_is_being_written_is_no_orphan(job: Job, place: Place) -> None:
     complete_one(job, type=CheckpointType.SAVEPOINT, savepoint_name="mine", is_periodic=False)
-    place.held["sluice-auctions-events-savepoint-mine"] = 10  # As its commit does, which then dies.
+    savepoint = job.state().completed[-1].savepoint
+    assert savepoint is not None
+    name = hold_of(savepoint)
+    place.held[f"sluice-auctions-events-{name}"] = 10  # As its commit does, which then dies.
 
     collect_garbage(job, grace_ms=0)
 
-    assert held(place) == {"1": 10, "savepoint-mine": 10}
+    assert held(place) == {"1": 10, name: 10}
 
 
 def test_a_claimed_savepoint_lets_go_when_the_job_deletes_it(job: Job, place: Place) -> None:
@@ -536,7 +547,7 @@ def test_a_savepoint_that_is_made_of_another_one_holds_the_same_position(
 
     collect_garbage(job)
 
-    assert held(place)["savepoint-copy"] == held(place)["savepoint-mine"] == 10
+    assert held(place)[hold_named(job, "copy")] == held(place)[hold_named(job, "mine")] == 10
 
 
 def test_a_place_that_does_not_answer_keeps_it_from_becoming_one(job: Job, place: Place) -> None:
@@ -546,7 +557,7 @@ def test_a_place_that_does_not_answer_keeps_it_from_becoming_one(job: Job, place
     with pytest.raises(StoreUnavailable, match="nobody answers"):
         SavepointWriter.from_existing_savepoint(job, "mine").write("copy")
 
-    assert job.store.get(job.paths.savepoint_metadata("copy")) is None
+    assert savepoint_names(job) == ["mine"]
 
 
 class World:

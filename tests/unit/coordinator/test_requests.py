@@ -26,7 +26,7 @@ from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import NotDue, Queued, Triggered, trigger
 from sluice.core.configuration import CheckpointType, JobStatus, Timing
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.restoring import Latest
 from sluice.errors import ConfigurationError
 from sluice.figures.overview import Details
@@ -229,10 +229,7 @@ def test_a_name_that_was_taken_meanwhile_ends_the_request_and_not_the_host() -> 
     first = trigger_one(job)
     asked = request_checkpoint(job, a_named())
     carry_out(job, first)
-    twin = a_running_job()
-    a_savepoint(twin)
-    key = job.paths.savepoint_metadata("mine")
-    job.store.put(key, twin.store.get(key) or b"")
+    job.savepoints.reserve(SavepointId("mine", "theirs"), CheckpointId(9))
 
     outcome = trigger(job)
 

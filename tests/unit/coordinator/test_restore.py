@@ -48,6 +48,7 @@ from sluice.coordinator.restore import (
     stop,
 )
 from sluice.coordinator.restore_plan import plan_restore
+from sluice.coordinator.savepoints import dispose
 from sluice.coordinator.submission import configure, submit
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import (
@@ -59,7 +60,7 @@ from sluice.core.configuration import (
 )
 from sluice.core.events import AttemptStarted
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import (
@@ -203,7 +204,7 @@ def test_missing_metadata_is_named_with_what_to_do() -> None:
 
     with pytest.raises(RestoreError, match=r"_metadata does not exist; .*'sluice checkpoints list"):
         restore(job, Latest())
-    with pytest.raises(RestoreError, match=r"savepoints/nobodys/_metadata does not exist"):
+    with pytest.raises(RestoreError, match="there is no savepoint 'nobodys' of job 'auctions'"):
         savepoint_target(job, "nobodys")
 
 
@@ -515,7 +516,7 @@ def test_a_request_names_what_it_says_and_the_jobs_own_root_is_not_another_one(
 
     resolved = resolve(job, job.state(), RestoreRequest(**fields))
 
-    assert (resolved.target, resolved.configuration) == (target, None)
+    assert (without_identity(resolved.target), resolved.configuration) == (target, None)
 
 
 def test_parallelism_replaces_the_jobs() -> None:
@@ -597,6 +598,13 @@ def test_what_a_person_gave_or_changed_is_not_replaced_by_what_is_declared() -> 
     assert (given.min_pause_ms, after.min_pause_ms) == (5_000, 1_000)
 
 
+def without_identity(target: RestoreTarget) -> RestoreTarget:
+    """Where the snapshot is, whichever it is."""
+    if isinstance(target, FromOrigin):
+        return FromOrigin(replace(target.origin, token="", digest=""))
+    return target
+
+
 CHECKPOINT_BY_PATH = FromOrigin(SnapshotOrigin(checkpoint_id=ONE, pipeline="auctions"))
 SAVEPOINT_BY_PATH = FromOrigin(
     SnapshotOrigin(checkpoint_id=ONE, savepoint="mine", pipeline="auctions")
@@ -621,9 +629,24 @@ def test_a_path_names_a_snapshot_of_any_root_by_its_folder_or_its_metadata(
 
     for begin in (f"file://{tmp_path}/backup/", f"{tmp_path}/backup/", "backup/"):
         request = RestoreRequest(pointer=f"{begin}auctions/{path}{end}")
-        assert resolve(other, other.state(), request).target == FromOrigin(there)
-    restored = restore(other, FromOrigin(there), RestoreOptions(accept_tables=True))
-    assert restored.origin == there
+        found = resolve(other, other.state(), request).target
+        assert without_identity(found) == FromOrigin(there)
+    restored = restore(other, found, RestoreOptions(accept_tables=True))
+    assert FromOrigin(restored.origin or there) == found
+
+
+def test_the_path_of_an_incarnation_is_of_that_one_alone() -> None:
+    job = a_running_job()
+    a_savepoint(job, "nightly")
+    folder = job.paths.incarnation(job.state().completed[-1].savepoint or SavepointId("", ""))
+    found = resolve(job, job.state(), RestoreRequest(pointer=f"{folder}_metadata"))
+    dispose(job, "nightly")
+    a_savepoint(job, "nightly")
+
+    assert found.target != savepoint_target(job, "nightly")
+    for path in (folder, f"{job.store.root}/{folder}_metadata"):
+        with pytest.raises(RestoreError, match=r"'nightly' in .* is another one now: .* as checkp"):
+            resolve(job, job.state(), RestoreRequest(pointer=path))
 
 
 def test_a_path_in_a_bucket_or_at_the_top_of_a_file_system_has_its_root() -> None:
@@ -675,7 +698,7 @@ def test_a_savepoint_that_a_path_names_can_be_claimed_and_a_checkpoint_cannot() 
     )
     restore(job, claimed.target, claimed.options)
 
-    assert job.state().claimed_savepoints == ("mine",)
+    assert [one.name for one in job.state().claimed_savepoints] == ["mine"]
     with pytest.raises(ConfigurationError, match="CLAIM is given with checkpoint 1"):
         resolve(job, job.state(), RestoreRequest(pointer=f"{own}/checkpoints/1", options=CLAIM))
 

@@ -42,23 +42,31 @@ from sluice.coordinator.restore import (
     savepoint_target,
     stop,
 )
-from sluice.coordinator.savepoints import copy_savepoint, dispose, savepoint_names
+from sluice.coordinator.savepoints import (
+    copied_metadata,
+    copy_files,
+    copy_savepoint,
+    dispose,
+    publish,
+    savepoint_names,
+)
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import trigger
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
 from sluice.declaration import aggregates as agg
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import ConfigurationError, RestoreError, TableMismatch
+from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError, TableMismatch
 from sluice.job.job import Job
 from sluice.protocol.keys import check_savepoint_name
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
+from sluice.store.journal import Journal
 from tests.begun import begun, copied
 from tests.subtasks import (
     a_savepoint,
@@ -66,6 +74,7 @@ from tests.subtasks import (
     complete_one,
     finish,
     in_flight_records,
+    savepoint_key,
     state_records,
     take_checkpoint,
     take_checkpoints,
@@ -149,7 +158,8 @@ def test_until_then_a_failure_recovers_from_the_savepoint_again() -> None:
 
     restored = restore(job, Latest())
 
-    assert restored.origin == SnapshotOrigin(checkpoint_id=ONE, savepoint="mine")
+    assert restored.origin == job.savepoint_origin("mine")
+    assert restored.origin.checkpoint_id == ONE
     assert read_from(job, take_checkpoint(job)) == list(range(20))
 
 
@@ -219,7 +229,13 @@ def take_compacting_checkpoint(job: Job) -> None:
 
 
 def files_of(job: Job, name: str = "mine") -> list[str]:
-    return keys_of(job, job.paths.savepoint(name))
+    """The files of all incarnations of the name."""
+    pointers = job.paths.savepoint_pointers(name)
+    return [key for key in keys_of(job, job.paths.savepoint(name)) if not key.startswith(pointers)]
+
+
+def claimed_by(job: Job) -> list[str]:
+    return [savepoint.name for savepoint in job.state().claimed_savepoints]
 
 
 def test_it_stays_whole_as_long_as_a_retained_checkpoint_reads_a_file_of_it() -> None:
@@ -229,7 +245,7 @@ def test_it_stays_whole_as_long_as_a_retained_checkpoint_reads_a_file_of_it() ->
     take_checkpoints(job, 3)
 
     assert files_of(job) == before
-    assert job.state().claimed_savepoints == ("mine",)
+    assert claimed_by(job) == ["mine"]
     newest = job.state().completed[-1].checkpoint_id
     assert state_records(job, job.metadata(newest), STAGES[0]) == list(range(50))
 
@@ -286,7 +302,7 @@ def test_going_back_to_a_checkpoint_of_its_own_frees_the_job_of_it() -> None:
     assert job.state().status is JobStatus.RUNNING
 
 
-@pytest.mark.parametrize("writes", range(7))
+@pytest.mark.parametrize("writes", range(9))
 def test_a_crash_never_leaves_one_that_looks_complete_and_is_not(writes: int) -> None:
     job = a_claiming_job()
     plan = trigger_one(job)
@@ -297,10 +313,10 @@ def test_a_crash_never_leaves_one_that_looks_complete_and_is_not(writes: int) ->
     with pytest.raises(Crash):
         discard_claimed(crashing(job, writes))
 
-    deletes = max(0, writes - 1)  # The first write journals the release.
-    assert savepoint_names(job) == ([] if deletes else ["mine"])
+    deletes = max(0, writes - 4)  # The first write journals the release, the second frees the name.
+    assert savepoint_names(job) == ([] if writes > 1 else ["mine"])
     assert len(files_of(job)) == max(0, len(whole) - deletes)
-    assert job.state().claimed_savepoints == ("mine",)
+    assert claimed_by(job) == ["mine"]
     assert collect_garbage(job, grace_ms=0) == Orphans(), "neither garbage nor incomplete"
     assert (files_of(job), job.state().claimed_savepoints) == ([], ())
 
@@ -324,8 +340,11 @@ def test_an_unreadable_checkpoint_keeps_it_and_does_not_hold_up_the_job() -> Non
 
 def test_its_name_is_not_free_until_it_is_gone() -> None:
     job = a_claiming_job()
-    take_checkpoint(job)
-    job.store.delete([job.paths.savepoint_metadata("mine")])
+    plan = trigger_one(job)
+    acknowledge(job, plan, compacts=True)
+    finish_without_cleaning(job, plan.checkpoint_id)
+    with pytest.raises(Crash):
+        discard_claimed(crashing(job, 3))  # The release and the name; no file yet.
 
     with pytest.raises(ConfigurationError, match="was claimed by the job and is not deleted yet"):
         trigger(job, savepoint_name="mine", is_periodic=False)
@@ -383,7 +402,8 @@ def test_what_belongs_to_it_goes_and_nothing_else() -> None:
     assert dispose(job, "mine")
 
     assert beside(keys_of(job)) == beside(before)
-    assert keys_of(job, MINE) == []
+    assert files_of(job) == []
+    assert len(keys_of(job, MINE)) == 1, "the name's last pointer stays"
     assert savepoint_names(job) == ["mine-2"]
     assert (job.state().claimed_savepoints, job.state().releasing_savepoints) == ((), ())
     restore(job, Latest())
@@ -458,7 +478,7 @@ def test_nothing_goes_while_a_retained_checkpoint_cannot_be_read_or_reads_it() -
 
     with pytest.raises(RestoreError):
         dispose(job, "mine")
-    theirs = job.store.get(job.paths.savepoint_metadata("mine"))
+    theirs = job.store.get(savepoint_key(job))
     assert theirs is not None
     job.store.put(key, theirs)
     with pytest.raises(ConfigurationError, match="checkpoint 2 reads its files, and is retained"):
@@ -478,14 +498,14 @@ def test_a_crash_at_any_request_is_finished_later(ends: Callable[[Job], None]) -
         try:
             dispose(hooked(job, die_at(requests, seen)), "mine")
         except Crash:
-            released = "mine" in job.state().releasing_savepoints
-            whole, files = "mine" in savepoint_names(job), keys_of(job, MINE)
+            released = [one.name for one in job.state().releasing_savepoints] == ["mine"]
+            whole, files = "mine" in savepoint_names(job), files_of(job)
             assert released or whole or not files
             if released:
                 with pytest.raises(ConfigurationError, match="choose another name"):
                     a_savepoint(job, "mine")
                 ends(job)
-                assert keys_of(job, MINE) == []
+                assert files_of(job) == []
             assert job.state().claimed_savepoints == ()
         else:
             break
@@ -508,7 +528,319 @@ def test_a_job_that_ended_or_was_never_submitted_here_loses_its_savepoints_as_as
     assert other.metadata(CheckpointId(1)).checkpoint_id == 1
 
 
+def retaken(job: Job, name: str = "nightly") -> None:
+    """The name is free, and taken anew behind another epoch."""
+    assert dispose(job, name)
+    a_savepoint(job, name)
+
+
+def test_a_restore_of_a_name_that_is_taken_anew_meanwhile_is_refused() -> None:
+    """It was verified, and its tables decided, for another one."""
+    job = a_running_job(a_pipeline(num_retained=9))
+    take_checkpoint(job)
+    a_savepoint(job, "nightly")
+    take_checkpoint(job)
+    target, is_first = savepoint_target(job, "nightly"), True
+
+    def before(verb: str, key: str) -> None:
+        nonlocal is_first
+        if is_first and verb == "create" and "/journal/" in key:
+            is_first = False
+            retaken(job)
+
+    with pytest.raises(RestoreError, match=r"a snapshot was disposed of .*; restore the job again"):
+        restore(hooked(job, before), target, ROLL_BACK)
+
+    assert (job.state().generation, job.state().base) == (1, 4)
+    with pytest.raises(RestoreError, match=r"savepoint nightly, as it was chosen, was disposed of"):
+        restore(job, target, ROLL_BACK)
+    restore(job, savepoint_target(job, "nightly"), ROLL_BACK)
+    take_checkpoint(job)
+    assert published_records(job) == list(range(50))
+
+
+@pytest.mark.parametrize("snapshot", ["savepoint", "checkpoint"])
+def test_a_job_of_another_root_never_continues_another_snapshot_of_that_name(
+    snapshot: str,
+) -> None:
+    """Its own restart says so, before its first checkpoint completes."""
+    there, here = a_running_job(), a_job()
+    take_checkpoint(there)
+    a_savepoint(there, "nightly")
+    if snapshot == "savepoint":
+        moved(here, there, savepoint="nightly")
+        retaken(there)
+    else:
+        moved(here, there, checkpoint_id=ONE)
+        there.store.delete(keys_of(there))
+        submit(there, configure(there.pipeline, {}))
+        take_checkpoint(there)
+
+    with pytest.raises(RestoreError, match="was chosen"):
+        restore(here, Latest(), only_generation=1)
+
+    with pytest.raises(RestoreError, match="was chosen"):
+        here.base_metadata(here.state())
+
+
+@dataclass
+class Late:
+    """Its first *verb* of a key that *matches* is on its way for long, and the sender dies."""
+
+    store: Any
+    verb: str
+    matches: Callable[[str], bool]
+    held: list[Callable[[], object]]
+
+    @property
+    def root(self) -> str:
+        return str(self.store.root)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def delete(self, keys: Any) -> None:
+        keys = list(keys)
+        if self.verb == "delete" and not self.held and any(map(self.matches, keys)):
+            self.held.append(lambda: self.store.delete(keys))
+            raise Crash
+        self.store.delete(keys)
+
+    def create(self, key: str, body: bytes) -> Any:
+        if self.verb == "create" and not self.held and self.matches(key):
+            self.held.append(lambda: self.store.create(key, body))
+            raise Crash
+        return self.store.create(key, body)
+
+
+def is_file(key: str) -> bool:
+    return "/savepoints/nightly/" in key and key.endswith((".arrow", "_metadata"))
+
+
+def is_pointer(key: str) -> bool:
+    return "/savepoints/nightly/pointers/" in key
+
+
+@pytest.mark.parametrize("verb", ["delete", "create"])
+@pytest.mark.parametrize("matches", [is_file, is_pointer])
+@pytest.mark.parametrize("claims", [False, True])
+def test_a_disposal_that_arrives_late_touches_no_later_savepoint_of_the_name(
+    verb: str, matches: Callable[[str], bool], claims: bool
+) -> None:
+    job = a_running_job(a_pipeline(num_retained=1))
+    take_checkpoint(job)
+    a_savepoint(job, "nightly")
+    take_checkpoints(job, 2)
+    held: list[Callable[[], object]] = []
+    slow = Late(job.store, verb, matches, held)
+    died = False
+    try:
+        dispose(replace(job, store=slow, journal=Journal(slow, job.paths)), "nightly")
+    except Crash:
+        died = True
+    assert died == (verb == "delete" or matches is is_pointer)
+    dispose(job, "nightly")
+    a_savepoint(job, "nightly")
+    whole = {key: job.store.get(key) for key in files_of(job, "nightly")}
+    if claims:
+        restore(job, savepoint_target(job, "nightly"), CLAIM)
+        take_checkpoints(job, 2)
+
+    for arrives in held:
+        arrives()
+
+    assert {key: job.store.get(key) for key in files_of(job, "nightly")} == whole
+    if claims:
+        restore(job, Latest())
+    else:
+        restore(job, savepoint_target(job, "nightly"))
+    take_checkpoint(job)
+    assert savepoint_names(job) == ["nightly"]
+
+
+def test_what_is_written_late_brings_no_half_of_a_savepoint_back() -> None:
+    """Every object of it, and every pointer, is written once more after it was disposed of."""
+    job = a_running_job()
+    take_checkpoint(job)
+    plan = trigger_one(job, type=SAVEPOINT, savepoint_name="nightly", is_periodic=False)
+    written: dict[str, bytes] = {}
+
+    def before(verb: str, key: str) -> None:
+        written.update({one: job.store.get(one) or b"" for one in keys_of(job, NIGHTLY)})
+
+    acknowledge(job, plan)
+    finish(hooked(job, before), plan.checkpoint_id)
+    before("", "")
+    dispose(job, "nightly")
+    gone = savepoint_target_or_none(job)
+    for key, body in written.items():
+        job.store.create(key, body)
+
+    assert gone is savepoint_target_or_none(job) is None
+    assert savepoint_names(job) == []
+    assert not dispose(job, "nightly")
+    taken = a_savepoint(job, "nightly")
+    assert job.savepoint_metadata("nightly").checkpoint_id == taken
+    collect_garbage(job, grace_ms=0)
+    assert {job.paths.savepoint_of(key) for key in files_of(job, "nightly")} == {
+        job.state().completed[-1].savepoint
+    }
+    restore(job, savepoint_target(job, "nightly"))
+
+
+NIGHTLY = "auctions/savepoints/nightly/"
+
+
+def savepoint_target_or_none(job: Job) -> object:
+    try:
+        return savepoint_target(job, "nightly")
+    except RestoreError:
+        return None
+
+
+def test_a_savepoint_whose_name_another_writer_took_fails_before_it_is_true() -> None:
+    """The job is not FINISHED with a savepoint that holds something else."""
+    job = a_running_job(a_pipeline(num_retained=9))
+    take_checkpoint(job)
+    plan = trigger_one(
+        job, type=CheckpointType.SAVEPOINT_TERMINATE, savepoint_name="final", is_periodic=False
+    )
+    acknowledge(job, plan)
+    theirs = SavepointId("final", "theirs")
+    job.savepoints.reserve(theirs, ONE)
+    copy_files(job, job.metadata(ONE), theirs)
+    publish(job, copied_metadata(job, job.metadata(ONE), theirs), theirs)
+
+    with pytest.raises(ConfigurationError, match=r"savepoint 'final' exists in .*; choose another"):
+        finalize(job, plan.checkpoint_id)
+
+    assert job.state().status is JobStatus.RUNNING
+    assert job.savepoint_metadata("final").checkpoint_id == ONE
+    fail_checkpoint(job, plan.checkpoint_id, EXPIRED, "slow")
+    assert job.savepoint_metadata("final").checkpoint_id == ONE
+
+
+@pytest.mark.parametrize("life", ["", "theirs"])
+def test_a_commit_completes_its_own_savepoint_and_no_other(life: str) -> None:
+    """The pointers of its name were lost with a root that was copied in part."""
+    job = a_running_job()
+    complete_one(job, type=SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    job.store.delete(keys_of(job, job.paths.savepoint_pointers("mine")))
+    if life:
+        job.savepoints.reserve(SavepointId("mine", "theirs"), ONE, life=life)
+        with pytest.raises(ConfigurationError, match="savepoint 'mine' is being written"):
+            commit(job, ONE)
+        assert dispose(job, "mine")  # Theirs: a person decides, and the job goes on.
+
+    commit(job, ONE)
+
+    assert savepoint_names(job) == ([] if life else ["mine"])
+    assert job.state().completed[-1].is_committed
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_commit_that_slept_through_a_disposal_does_not_bring_it_back(is_taken: bool) -> None:
+    job = a_running_job()
+    plan = complete_one(job, type=SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    is_first = True
+
+    def before(verb: str, key: str) -> None:
+        nonlocal is_first
+        if is_first and (verb, key) == ("list", job.paths.savepoint_pointers("mine")):
+            is_first = False
+            commit(job, plan.checkpoint_id)
+            dispose(job, "mine")
+            a_savepoint(job, "mine")
+            if not is_taken:
+                dispose(job, "mine")
+
+    commit(hooked(job, before), plan.checkpoint_id)
+
+    assert not is_first
+    assert savepoint_names(job) == ["mine"] * is_taken
+    assert len({job.paths.savepoint_of(key) for key in files_of(job)}) == is_taken
+
+
+def test_what_is_written_of_an_aborted_savepoint_goes_and_its_name_is_free() -> None:
+    job = a_running_job()
+    plan = trigger_one(job, type=SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    acknowledge(job, plan)
+    with pytest.raises(Crash):
+        finalize(hooked(job, die_before_completed), plan.checkpoint_id)
+    assert files_of(job)
+
+    fail_checkpoint(job, plan.checkpoint_id, EXPIRED, "slow")
+
+    assert files_of(job) == []
+    a_savepoint(job, "mine")
+
+
+def test_or_the_garbage_collector_does_it() -> None:
+    job = a_running_job()
+    plan = trigger_one(job, type=SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    acknowledge(job, plan)
+    with pytest.raises(Crash):
+        finalize(hooked(job, die_before_completed), plan.checkpoint_id)
+    assert collect_garbage(job, grace_ms=0) == Orphans(), "it may yet be completed"
+    with pytest.raises(Crash):
+        fail_checkpoint(crashing(job, 1), plan.checkpoint_id, EXPIRED, "slow")
+
+    collect_garbage(job, grace_ms=0)
+
+    assert files_of(job) == []
+    a_savepoint(job, "mine")
+
+
+def test_a_collection_beside_the_commit_of_a_savepoint_takes_nothing_of_it() -> None:
+    """It listed the name while it was written, and loads the journal once all is committed."""
+    job = a_running_job()
+    plan = complete_one(job, type=SAVEPOINT, savepoint_name="mine", is_periodic=False)
+    is_first = True
+
+    def before(verb: str, key: str) -> None:
+        nonlocal is_first
+        if is_first and (verb, key) == ("list", job.paths.journal()):
+            is_first = False
+            commit(job, plan.checkpoint_id)
+
+    collect_garbage(hooked(job, before), grace_ms=0)
+
+    assert not is_first
+    restore(job, savepoint_target(job, "mine"))
+
+
+def test_a_copy_that_was_disposed_of_and_made_again_is_another_one() -> None:
+    job, root = a_running_job(), "memory://backups-made-again"
+    a_savepoint(job, "mine")
+    there = a_job(root=root)
+
+    def copy() -> SnapshotOrigin:
+        copy_savepoint(job, "mine", root)
+        copy_savepoint(job, "mine", root)  # A task that is tried again.
+        return there.savepoint_origin("mine")
+
+    first = copy()
+    assert dispose(there, "mine")
+    second = copy()
+
+    assert first.token != second.token
+    assert first.checkpoint_id == second.checkpoint_id == ONE
+    a_running = moved(a_job(), there, savepoint="mine")
+    assert read_from(a_running, take_checkpoint(a_running)) == list(range(20))
+
+
+def test_a_savepoint_of_an_older_format_is_refused_by_name() -> None:
+    job = a_running_job()
+    a_savepoint(job, "mine")
+    raw = job.store.get(savepoint_key(job))
+    job.store.put("auctions/savepoints/old/_metadata", raw or b"")
+
+    with pytest.raises(ProtocolViolation, match=r"old/_metadata is of a format version before 7"):
+        savepoint_target(job, "old")
+
+
 NO_OPTIONS = RestoreOptions()
+ROLL_BACK = RestoreOptions(roll_back_tables=True)
 ACCEPT = RestoreOptions(accept_tables=True)
 
 
@@ -551,12 +883,15 @@ def test_a_job_goes_on_in_another_root(
     second = take_checkpoint(job)
 
     assert (first, job.metadata(first).parent) == (continued + 1, continued)
-    assert job.metadata(first).origin == SnapshotOrigin(
+    origin = job.metadata(first).origin
+    assert origin is not None
+    assert replace(origin, token="", digest="") == SnapshotOrigin(
         checkpoint_id=CheckpointId(continued),
         savepoint=target.get("savepoint"),
         root=elsewhere.location.root,
         pipeline="auctions",
     )
+    assert (bool(origin.token), bool(origin.digest)) == ("savepoint" in target, True)
     assert all(handle.root == "" for handle in job.metadata(first).files)
     assert job.metadata(second).origin is None
     assert absorbed(job, second) == [list(range(10 * continued + 20))] * 2
@@ -639,7 +974,7 @@ def test_all_tables_begin_anew_whatever_generation_the_other_job_had(elsewhere: 
 @pytest.mark.parametrize(
     ("target", "problem"),
     [
-        ({"savepoint": "nobodys"}, r"savepoints/nobodys/_metadata does not exist"),
+        ({"savepoint": "nobodys"}, "there is no savepoint 'nobodys' of job 'auctions' in "),
         ({"checkpoint_id": CheckpointId(7)}, r"has not completed checkpoint 7, or .* are: 1, 2, 3"),
         ({"pipeline": "bids"}, r"job 'bids' has no completed checkpoint in "),
     ],
@@ -751,7 +1086,7 @@ def test_a_claimed_savepoint_is_shared_in_place() -> None:
     taken = take_checkpoint(job)
 
     assert not plan.is_full
-    assert job.state().claimed_savepoints == ("mine",)
+    assert claimed_by(job) == ["mine"]
     assert [h for h in job.metadata(taken).files if h.key.startswith("auctions/savepoints/mine/")]
     assert absorbed(job, taken) == [list(range(20))] * 2
 
@@ -932,7 +1267,7 @@ def with_its_whole_root(kind: str) -> bool:
 def claimed(kind: str) -> bool:
     snapshot = taken(kind)
     goes_on(snapshot.job, snapshot.request(options=CLAIM))
-    return snapshot.job.state().claimed_savepoints == (snapshot.name,)
+    return claimed_by(snapshot.job) == [snapshot.name]
 
 
 def after_newer_ones_and_the_end(kind: str) -> bool:

@@ -40,7 +40,7 @@ from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.decider import Limits
 from sluice.core.events import CheckpointTriggered, JobStopped, Verdict
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId
+from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import CheckpointPlan
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
@@ -448,10 +448,10 @@ def test_a_waiting_savepoint_whose_name_was_taken_elsewhere_leaves_the_queue() -
     job = a_running_job()
     first = trigger_one(job)
     trigger(job, type=SAVEPOINT, savepoint_name="mine", is_periodic=False, request_id="q")
-    job.store.put(job.paths.savepoint_metadata("mine"), b"of another root, copied here")
+    job.savepoints.reserve(SavepointId("mine", "theirs"), ONE)
     carry_out(job, first)
 
-    with pytest.raises(ConfigurationError, match="savepoint 'mine' exists"):
+    with pytest.raises(ConfigurationError, match="savepoint 'mine' is being written"):
         trigger(job, type=SAVEPOINT, savepoint_name="mine", request_id="q")
 
     assert isinstance(trigger(job), Triggered)

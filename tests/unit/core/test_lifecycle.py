@@ -25,11 +25,13 @@ from sluice.core.events import (
     DiscardCompleted,
     DiscardPending,
     Event,
+    SavepointsReleased,
+    SnapshotsDiscarded,
     Verdict,
     refused,
 )
 from sluice.core.failures import CheckpointFailureReason as Reason
-from sluice.core.ids import CheckpointId, Generation
+from sluice.core.ids import CheckpointId, Generation, SavepointId
 from sluice.core.lifecycle import next_generation
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartStrategy, RestartType
@@ -53,6 +55,7 @@ from tests.builders import (
 from tests.core_events import (
     discarded,
     hooks_restored,
+    incarnations,
     job_failed,
     released,
     repaired,
@@ -114,7 +117,7 @@ def test_a_resubmission_starts_from_empty_and_remembers_what_is_not_over(
         table_recovery=TableRecovery(through=CheckpointId(10)),
         completed=ended.completed,
         discarding=ended.discarding,
-        claimed_savepoints=("theirs",),
+        claimed_savepoints=incarnations("theirs"),
         failed=ended.failed,
     )
     assert (ended.next_checkpoint_id, ids_of(ended.completed)) == (11, [9])
@@ -624,10 +627,11 @@ def test_dropped_in_flight_data_is_dropped_until_a_checkpoint_without_it_complet
 
 
 @pytest.mark.parametrize(
-    ("claim_mode", "claimed"), [(ClaimMode.CLAIM, ("theirs",)), (ClaimMode.NO_CLAIM, ())]
+    ("claim_mode", "claimed"),
+    [(ClaimMode.CLAIM, incarnations("theirs")), (ClaimMode.NO_CLAIM, ())],
 )
 def test_a_claimed_savepoint_is_ours_until_it_is_deleted(
-    claim_mode: ClaimMode, claimed: tuple[str, ...]
+    claim_mode: ClaimMode, claimed: tuple[SavepointId, ...]
 ) -> None:
     again = restored(7, savepoint="theirs", generation=3, claim_mode=claim_mode)
     state = after(a_submitted(), restored(7, savepoint="theirs", claim_mode=claim_mode), again)
@@ -682,7 +686,7 @@ def test_nothing_is_restored_from_a_claimed_savepoint_that_is_being_deleted() ->
     gone = after(releasing, discarded(savepoints=("theirs",), generation=2))
 
     assert in_use.verdict is Verdict.IGNORED
-    assert releasing.releasing_savepoints == ("theirs",)
+    assert releasing.releasing_savepoints == incarnations("theirs")
     assert (again.verdict, restoring.verdict) == (Verdict.IGNORED, Verdict.REFUSED)
     assert (gone.claimed_savepoints, gone.releasing_savepoints) == ((), ())
 
@@ -696,18 +700,60 @@ def test_an_owner_disposes_of_a_savepoint_that_the_job_does_not_need() -> None:
     again = step(disposed.state, released("theirs", is_disposal=True))
     gone = after(disposed.state, discarded(savepoints=("theirs",)))
 
+    theirs = incarnations("theirs")
     assert disposed.state == replace(
-        state, claimed_savepoints=("theirs",), releasing_savepoints=("theirs",)
+        state, claimed_savepoints=theirs, releasing_savepoints=theirs, num_releases=1
     )
     assert (restoring.verdict, again.verdict) == (Verdict.REFUSED, Verdict.IGNORED)
-    assert gone == state
+    assert gone == replace(state, num_releases=1)
+
+
+def test_nothing_is_restored_from_what_was_verified_before_a_release() -> None:
+    """The state forgets what was released once its files are gone, and remembers that it was."""
+    verified = restored(7, savepoint="theirs")
+    state = after(
+        a_submitted(),
+        *a_checkpoint(1),
+        released("theirs", is_disposal=True),
+        discarded(savepoints=("theirs",)),
+    )
+
+    assert step(state, verified).verdict is Verdict.REFUSED
+    assert step(state, replace(verified, releases=1)).verdict is Verdict.APPLIED
+    elsewhere = replace(
+        verified, origin=SnapshotOrigin(checkpoint_id=CheckpointId(7), root="s3://other")
+    )
+    assert step(state, elsewhere).verdict is Verdict.APPLIED
+
+
+def test_another_incarnation_of_a_name_is_another_savepoint() -> None:
+    old, new = SavepointId("nightly", "a"), SavepointId("nightly", "b")
+    origin = replace(
+        SnapshotOrigin(checkpoint_id=CheckpointId(7), savepoint=new.name), token=new.token
+    )
+    state = after(
+        a_submitted(),
+        *a_checkpoint(1),
+        restored(7, origin=origin, claim_mode=ClaimMode.CLAIM),
+    )
+
+    def disposal(of: SavepointId) -> SavepointsReleased:
+        return SavepointsReleased(generation=Generation(2), savepoints=(of,), is_disposal=True)
+
+    of_the_old_one, of_the_new_one = disposal(old), disposal(new)
+    disposed = step(state, of_the_old_one)
+
+    assert state.claimed_savepoints == (new,)
+    assert step(state, of_the_new_one).verdict is Verdict.IGNORED
+    assert disposed.state.releasing_savepoints == (old,)
+    gone = SnapshotsDiscarded(generation=Generation(2), savepoints=(old,))
+    assert step(disposed.state, gone).state.claimed_savepoints == (new,)
 
 
 def test_no_savepoint_is_disposed_of_that_is_restored_claimed_or_being_taken() -> None:
     running = after(a_submitted(), *a_checkpoint(1))
     of = CheckpointType.SAVEPOINT
     pending = after(running, triggered(2, parent=1, savepoint="theirs", type=of))
-    busy = after(running, triggered(2, parent=1))
     used = {
         "restored": after(running, restored(7, savepoint="theirs")),
         "claimed": after(
@@ -717,7 +763,6 @@ def test_no_savepoint_is_disposed_of_that_is_restored_claimed_or_being_taken() -
         ),
         "pending": pending,
         "not committed": after(pending, completed(2)),
-        "queued": after(busy, requested(a_request("b", type=of, savepoint_name="theirs"))),
     }
 
     for state in used.values():

@@ -16,7 +16,7 @@ from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, 
 from sluice.core.configuration import ClaimMode, JobStatus, Retention
 from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.handles import SegmentHandle, StateHandle
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId, SavepointId, SubtaskId
 from sluice.core.plan import SnapshotOrigin, SourceCut
 from sluice.core.restoring import (
     Choice,
@@ -47,7 +47,7 @@ from tests.builders import (
     submitted,
     triggered,
 )
-from tests.core_events import job_failed
+from tests.core_events import incarnations, job_failed
 from tests.property.core.completed_checkpoints import a_metadata
 
 NO_CLAIM = RestoreOptions()
@@ -147,10 +147,10 @@ def test_only_a_retained_checkpoint_can_be_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "claimed"), [(NO_CLAIM, ()), (CLAIM, ("x",))], ids=["M01", "M02"]
+    ("options", "claimed"), [(NO_CLAIM, ()), (CLAIM, incarnations("x"))], ids=["M01", "M02"]
 )
 def test_a_savepoint_is_its_owners_unless_it_is_claimed(
-    options: RestoreOptions, claimed: tuple[str, ...]
+    options: RestoreOptions, claimed: tuple[SavepointId, ...]
 ) -> None:
     choice = choose(a_submitted(), FromOrigin(X), options)
 

@@ -55,6 +55,8 @@ origins = st.builds(
     SnapshotOrigin,
     checkpoint_id=counts,
     savepoint=st.none() | names,
+    token=names,
+    digest=st.text(),
     root=st.text(),
     pipeline=st.text(),
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.core.ids import CheckpointId, SubtaskId
+from sluice.core.ids import CheckpointId, SavepointId, SubtaskId
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.protocol.keys import (
     ID_DIGITS,
@@ -22,6 +22,7 @@ from sluice.protocol.keys import (
 )
 
 PATHS = PipelinePaths("auctions")
+MINE = SavepointId("mine", "a1b2")
 SUBTASK = SubtaskId("count_bids", 11)
 
 seqs = st.integers(0, 10**SEQ_DIGITS - 1)
@@ -48,8 +49,9 @@ def test_keys_are_those_of_the_layout() -> None:
         PATHS.table("results"),
         PATHS.side_output("a.late"),
         PATHS.savepoint("mine"),
-        PATHS.savepoint_metadata("mine"),
-        PATHS.savepoint_file("mine", "c0"),
+        PATHS.savepoint_pointer("mine", 7),
+        PATHS.savepoint_metadata(MINE),
+        PATHS.savepoint_file(MINE, "c0"),
         PATHS.probe("t"),
     ]
 
@@ -70,8 +72,9 @@ def test_keys_are_those_of_the_layout() -> None:
         "auctions/tables/results",
         "auctions/side/a.late",
         "auctions/savepoints/mine/",
-        "auctions/savepoints/mine/_metadata",
-        "auctions/savepoints/mine/c0.arrow",
+        "auctions/savepoints/mine/pointers/000000000007",
+        "auctions/savepoints/mine/a1b2/_metadata",
+        "auctions/savepoints/mine/a1b2/c0.arrow",
         "auctions/probes/t",
     ]
 
@@ -144,7 +147,7 @@ def test_the_checkpoint_that_wrote_a_key_is_read_back(
         "auctions/shared/a/b/0000000003-c0.arrow",
         "auctions/streams/a/0000000003-c0.arrow",
         "auctions/streams/a/\u0661000000003/c0.arrow",
-        "auctions/savepoints/mine/_metadata",
+        "auctions/savepoints/mine/a1b2/_metadata",
         "other/auctions/checkpoints/0000000003/plan",
     ],
 )
@@ -153,12 +156,22 @@ def test_no_other_name_is_taken_for_a_checkpoints(key: str) -> None:
 
 
 def test_the_savepoint_of_a_key_is_read_back() -> None:
-    built = [PATHS.savepoint_metadata("mine"), PATHS.savepoint_file("mine", "c0")]
+    built = [PATHS.savepoint_metadata(MINE), PATHS.savepoint_file(MINE, "c0")]
     others = ["auctions/savepoints/", "auctions/savepoints/mine", "auctions/savepoints/mine/"]
-    others += ["auctions/savepoints//x", "x/auctions/savepoints/mine/_metadata", PATHS.plan(3)]
+    others += ["auctions/savepoints//x", "x/auctions/savepoints/mine/a1b2/x", PATHS.plan(3)]
+    others += ["auctions/savepoints/mine/_metadata", "auctions/savepoints/mine/a1b2/"]
+    pointer = PATHS.savepoint_pointer("mine", 7)
 
-    assert {PATHS.savepoint_of(key) for key in built} == {"mine"}
-    assert {PATHS.savepoint_of(key) for key in others} == {None}
+    assert {PATHS.savepoint_of(key) for key in built} == {MINE}
+    assert {PATHS.savepoint_of(key) for key in (*others, pointer)} == {None}
+    assert PATHS.savepoint_pointer_of(pointer) == ("mine", 7)
+    assert {PATHS.savepoint_pointer_of(key) for key in (*others, *built)} == {None}
+
+
+@pytest.mark.parametrize("token", ["", "pointers", "A", "a/b", "..", "a" * 33])
+def test_a_token_is_the_name_of_a_folder_of_its_own(token: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no token of a savepoint"):
+        PATHS.incarnation(SavepointId("mine", token))
 
 
 def test_no_checkpoints_keys_are_anothers() -> None:
@@ -183,7 +196,7 @@ ODD_NAMES = ["", ".", "..", "../../x", "a/b", "/a", "-a", "a b", "a\n", "ä", "a
 @pytest.mark.parametrize("name", ODD_NAMES)
 def test_no_key_is_built_of_a_name_that_a_savepoint_cannot_have(name: str) -> None:
     with pytest.raises(ConfigurationError, match="use up to 128 of A-Z"):
-        PATHS.savepoint_metadata(name)
+        PATHS.savepoint_metadata(SavepointId(name, "a1b2"))
 
 
 @pytest.mark.parametrize("uid", [*ODD_NAMES, "Auctions", "1a", "a.b", "a" * 64])
@@ -227,7 +240,7 @@ def test_only_what_we_write_is_taken_for_ours() -> None:
     assert PATHS.is_journal_entry(PATHS.journal_entry(7))
     assert PATHS.is_early_publish(PATHS.early_publish(7, "alerts"))
     assert PATHS.is_compaction(PATHS.compaction("a", CheckpointId(7)))
-    assert PATHS.savepoint_of(PATHS.savepoint_metadata("mine")) == "mine"
+    assert PATHS.savepoint_of(PATHS.savepoint_metadata(MINE)) == MINE
 
     for key in ("x", "7", "000000000007/x", "00000000000x", "auctions/savepoints/m/_metadata"):
         assert not PATHS.is_journal_entry(PATHS.journal() + key)
@@ -235,7 +248,7 @@ def test_only_what_we_write_is_taken_for_ours() -> None:
         assert not PATHS.is_statistics(key)
     assert not PATHS.is_early_publish(PATHS.early_publishes() + "notes.txt")
     assert not PATHS.is_compaction(PATHS.compactions("a") + "copy/record")
-    assert PATHS.savepoint_of(PATHS.savepoints() + "ä/_metadata") is None
+    assert PATHS.savepoint_of(PATHS.savepoints() + "ä/a1b2/_metadata") is None
     for name in (".DS_Store", "count_bids.2", "count_bids.x-a", "count_bids/11.2-a", "a.1-A"):
         assert not PATHS.is_answer(PATHS.answers(3) + name)
     for name in ("count_bids/.DS_Store", "count_bids/11.2", "count_bids.2-a", "a/b/11.2-a"):

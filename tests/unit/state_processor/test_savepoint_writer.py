@@ -31,6 +31,7 @@ from sluice.state_processor import SavepointWriter, open_state
 from sluice.surface.differences import SnapshotName, open_pair, snapshot_difference
 from tests.resealed import resealed
 from tests.subtasks import a_savepoint as a_savepoint_of_records
+from tests.subtasks import savepoint_key
 from tests.unit.state_processor.jobs import (
     STAGE,
     a_job_of_two_epochs,
@@ -236,7 +237,7 @@ def test_rows_that_cannot_take_their_place_are_refused_by_name(
 
     with pytest.raises(ConfigurationError, match=f"stage 'per_auction', table 'groups'.*{words}"):
         writer.write("after")
-    with pytest.raises(RestoreError, match="does not exist"):
+    with pytest.raises(RestoreError, match="there is no savepoint 'after'"):
         job.savepoint_metadata("after")
 
 
@@ -302,7 +303,7 @@ def test_a_damaged_file_fails_it_by_name_and_leaves_no_savepoint(
 
     with pytest.raises(CorruptSegment, match=f"{key} is (corrupt|damaged)"):
         writer.write("after")
-    with pytest.raises(RestoreError, match="does not exist"):
+    with pytest.raises(RestoreError, match="there is no savepoint 'after'"):
         job.savepoint_metadata("after")
 
 
@@ -315,10 +316,10 @@ def test_a_file_that_is_gone_is_named(job: Job) -> None:
 
 
 def test_alien_metadata_is_refused_before_anything_is_written(job: Job) -> None:
-    key = job.paths.savepoint_metadata("before")
+    key = savepoint_key(job, "before")
     raw = job.store.get(key)
     assert raw is not None
-    there, other = b"bids/savepoints/before/", b"bids/savepoints/other/"
+    there, other = key.removesuffix("_metadata").encode(), b"bids/savepoints/other/"
     job.store.put(key, resealed(raw.replace(there, other)))
 
     with pytest.raises(ProtocolViolation, match="is no file of savepoint 'before'"):
