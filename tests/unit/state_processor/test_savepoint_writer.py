@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,20 @@ from sluice.core.restoring import Latest, RestoreApproval
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import ConfigurationError, CorruptSegment, ProtocolViolation, RestoreError
+from sluice.errors import (
+    ConfigurationError,
+    CorruptSegment,
+    ProtocolViolation,
+    RestoreError,
+    StoreUnavailable,
+)
 from sluice.job.job import Job
 from sluice.local.savepoint_tables import readers_of
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice.state_processor import SavepointWriter, open_state
+from sluice.store.object_store import CreateResult, ObjectStore
+from sluice.store.open import PatientStore
 from sluice.surface.differences import SnapshotName, open_pair, snapshot_difference
 from tests.resealed import resealed
 from tests.subtasks import a_savepoint as a_savepoint_of_records
@@ -269,6 +278,32 @@ def test_what_is_not_there_is_named(job: Job) -> None:
     for words, act in refusals:
         with pytest.raises(ConfigurationError, match=words):
             act()
+
+
+class LosesAnswers:
+    """The first create of each key takes effect, and its answer is lost."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lost: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def create(self, key: str, body: bytes) -> CreateResult:
+        result = self._store.create(key, body)
+        if key not in self._lost:
+            self._lost.add(key)
+            raise StoreUnavailable("the answer is lost")
+        return result
+
+
+def test_a_lost_answer_to_its_own_create_is_no_other_savepoint(job: Job) -> None:
+    lossy = replace(job, store=PatientStore(LosesAnswers(job.store)))
+
+    on(lossy).write("after")
+
+    assert state(job, "after") == state(job, "before")
 
 
 def test_a_savepoint_of_another_root_is_not_overwritten(job: Job) -> None:
