@@ -79,7 +79,7 @@ def _at_ms(event: Event) -> int | None:
 
 def _processing(witness: Invariants, plan: CheckpointPlan) -> None:
     parent_ms = 0
-    savepoint = plan.origin and plan.origin.own_savepoint
+    savepoint = None if plan.origin is None else plan.origin.own_savepoint
     if savepoint is not None:
         parent_ms = witness.savepoints[savepoint].processing_time_ms
     elif plan.origin is None and plan.parent is not None:
