@@ -241,7 +241,7 @@ def _planned(
     """The plan; None for a request that may not run now."""
     examined = examine(head.state, request, request.requested_at_ms)
     name = request.savepoint_name
-    if name is not None:
+    if name is not None and examined.admission is not Admission.REJECTED:
         require_free_name(job, name, head.state, request_id=request.request_id)
     if examined.admission is not Admission.RUNS:
         return examined, None

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -207,7 +208,7 @@ def test_a_trigger_that_finds_what_the_job_owes_undoable_is_journaled_too(
     job = a_running_job()
     complete_one(job)
 
-    def mismatch(*_: object) -> None:
+    def mismatch(*_: object, **__: object) -> None:
         raise TableMismatch("the table is of another job")
 
     monkeypatch.setattr("sluice.coordinator.duties.commit", mismatch)
@@ -442,6 +443,20 @@ def test_a_name_that_another_savepoint_will_have_is_taken() -> None:
     with pytest.raises(ConfigurationError, match="savepoint 'pending' exists"):
         trigger(job, type=SAVEPOINT, savepoint_name="pending", is_periodic=False)
     assert job.savepoint_metadata("pending").checkpoint_id == first.checkpoint_id
+
+
+def test_a_job_that_a_savepoint_suspended_says_so_and_not_that_its_name_is_taken() -> None:
+    job = a_running_job()
+    how: dict[str, Any] = {
+        "type": CheckpointType.SAVEPOINT_SUSPEND,
+        "savepoint_name": "s",
+        "is_periodic": False,
+    }
+    carry_out(job, trigger_one(job, **how))
+
+    assert trigger(job, **how) == NotRunning(
+        reason=Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, message="the job is SUSPENDED"
+    )
 
 
 def test_a_waiting_savepoint_whose_name_was_taken_elsewhere_leaves_the_queue() -> None:
