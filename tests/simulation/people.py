@@ -182,12 +182,13 @@ def another_job_writes_the_place(world: World) -> str:
         world.readers.was_taken_over(COPY)
     else:
         try:
-            after = shown.publishing(world.other, newest + 1, shown.newest or None)
+            after = shown.publishing(world.other, newest + 1, world.others_newest)
         except (TableMismatch, FencedError) as error:
             world.other = None
             return str(error)
         world.readers.published_by_another(COPY, newest + 1)
     assert after is not None
+    world.others_newest = after.newest or None
     world.place = place.noting(after, place.rows)
     return f"{after.published}"
 

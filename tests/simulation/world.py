@@ -121,7 +121,8 @@ class World:
         self.readers = Readers(self)
         self.backups: list[tuple[Place, Seen]] = []
         self.elsewhere = (Place(), Seen())  # Another table, for which the sink may be declared.
-        self.other: Writer | None = None  # Another job that writes the place.
+        self.other: Writer | None = None  # Another job that writes the place,
+        self.others_newest: int | None = None  # and the checkpoint that it continues.
         self.takeovers = 0
         self._stores: dict[str, LossyStore] = {}
         clocks = [SkewedClock(self.time, skew_ms) for skew_ms in settings.skews_ms]

@@ -48,7 +48,8 @@ def compare_tables_to_restore(
         version, *before = pinned.get(uid) or [None]
         comparison, owed = sink.compare(state.life, version), None
         if not _has_ids_of(lives, uid, comparison, is_own=state.life in lives):
-            version, comparison = None, sink.compare(state.life, None)
+            owed, version = version if before else None, None
+            comparison = sink.compare(state.life, None)
         elif before and comparison.lacks:
             owed, version = version, before[0]
             comparison = sink.compare(state.life, version)

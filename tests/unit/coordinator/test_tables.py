@@ -563,6 +563,23 @@ def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was() -> None:
     assert published_records(job) == list(range(30))
 
 
+def test_what_is_owed_is_not_published_where_another_job_may_have_used_its_id() -> None:
+    theirs = NotedTable()
+    other = a_life(theirs, 2)
+    job = a_case("noted").job
+    complete(job)
+    redeclared = open_job(a_pipeline(sink=theirs), job.location)
+
+    planned = plan_restore(redeclared, Latest(), ACCEPT)
+
+    problem = (
+        f"checkpoint 1 was not published to table 'results' before life {other.state().life!r} of "
+        f"a job at {other.location.root}/auctions/tables/results took it over, which may have used "
+        "its id; restore an earlier checkpoint"
+    )
+    assert planned == Stop(problems=(problem,))
+
+
 def with_a_copy() -> Pipeline:
     pipeline = a_pipeline()
     pipeline.add_sink(SinkNode(uid="copy", spec=FilesTable(changelog=True), input=STAGES[-1]))
