@@ -31,7 +31,7 @@ from sluice.protocol.records import checksum, decode_metadata, decode_plan
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal, jittered_pause
 from sluice.store.object_store import ObjectStore, machine_clock_ms
-from sluice.store.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, behind_layers, open_store
 from sluice.store.savepoints import SavepointStore
 
 P = ParamSpec("P")
@@ -241,11 +241,14 @@ def verify_store(job: Job) -> None:
     """Refuse a store that ignores conditions, and for a new job, whose clock is drawn from it, a
     machine whose clock is far off.
 
-    Whoever begins a journal asks as well; here it is asked before a Spark is started or called.
+    Whoever begins a journal asks as well; here it is asked before a Spark is started or called, and
+    first without patience: somebody waits, and a wrong address does not get better.
 
     Raises:
         ConfigurationError: it does, or it is.
+        StoreUnavailable: there is none.
     """
+    behind_layers(job.store).get(job.paths.journal_entry(1))
     job.journal.verify_store()
     if job.journal.load().clock_offset_ms is None:
         check_machine_clock(job.store)
