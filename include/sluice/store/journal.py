@@ -287,7 +287,7 @@ class Journal:
             elif found is None or not damaged:
                 return None  # It was truncated while we looked, so there are newer ones.
             else:
-                before = _head(seq, found)
+                self._newest = before = _head(seq, found)
                 return JournalDamage(entries=tuple(damaged), before=before, event=found.event)
         if not damaged:
             return None

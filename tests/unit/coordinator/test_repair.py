@@ -44,6 +44,7 @@ from sluice.job.job import Job
 from sluice.job.places import open_sinks
 from sluice.store.journal import Journal
 from sluice.store.object_store import CreateResult, ObjectStore
+from tests.begun import at_home
 from tests.contract.journals import Through
 from tests.resealed import resealed
 from tests.subtasks import (
@@ -231,6 +232,7 @@ def test_at_whichever_moment_the_newest_entry_is_damaged_the_job_goes_on_exactly
         job = a_job(a_pipeline(num_retained=num_retained), clock=ManualClock())
         for key, body in moment.items():
             job.store.put(key, body)
+        at_home(job)
         entries = [*job.journal.entries(100)]
         if len(entries) < 2:
             continue
