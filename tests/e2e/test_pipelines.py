@@ -103,8 +103,9 @@ def assert_a_kill_changes_nothing(
     assert [r.records for r in records if r.status == "COMPLETED"] == [100] * epochs
     assert airflow.wait_until_finished(PIPELINE, run_id).state == "failed"
     assert job.state().num_restarts == 1
-    restores = airflow.runs(f"{PIPELINE}__restore")
-    assert any(run.state == "success" for run in restores)
+    restore = f"{PIPELINE}__restore"  # Its run may end after the job, which went on meanwhile.
+    ends = [airflow.wait_until_finished(restore, r.dag_run_id) for r in airflow.runs(restore)]
+    assert any(run.state == "success" for run in ends)
 
 
 @whole
