@@ -68,7 +68,7 @@ def test_a_kind_and_a_key_choose(viewer: Api) -> None:
     [
         (STATE, 422, "query.from"),
         (f"{STATE}?from=9", 404, "checkpoint 9 is not retained; retained are: 1, 2"),
-        (f"{STATE}?from=mine", 404, "does not exist"),
+        (f"{STATE}?from=mine", 404, "no savepoint 'mine'"),
         (f"{STATE}?from=1&kind=other", 422, "query.kind"),
         (f"{STATE}?from=1&after=x", 422, "query.after"),
         (f"{STATE}?from=1&key=bids=1", 404, "'bids' is no column of the key"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.jobs import a_job, trigger_one
+from harness.jobs import ManualClock, a_job, trigger_one
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job
+from sluice.store.object_store import machine_clock_ms
 from tests.cli.conftest import Sluice
 from tests.subtasks import complete_one, take_checkpoints
 
@@ -100,7 +101,7 @@ def test_of_a_whole_journal_nothing_is_repaired(sluice: Sluice, job: Job) -> Non
 
 def test_the_doctor_reads_every_entry(sluice: Sluice, tmp_path: Path) -> None:
     root = f"file://{tmp_path}/root"
-    job = a_job(root=root)
+    job = a_job(root=root, clock=ManualClock(machine_clock_ms()))
     submit(job, configure(job.pipeline, {}))
     take_checkpoints(job, 2)
 

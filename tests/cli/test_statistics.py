@@ -35,7 +35,7 @@ def test_the_json_is_the_model(job: Job, sluice: Sluice) -> None:
 
     assert told == msgspec.json.decode(msgspec.json.encode(overview(job)))
     counts = {"restored": 0, "total": 4, "in_progress": 1, "completed": 2, "failed": 1}
-    assert told["counts"] == counts
+    assert told["counts"] == counts | {"unsuccessful_triggers": 0}
     assert of_one == msgspec.json.decode(msgspec.json.encode(details(job, CheckpointId(1))))
     assert of_one["stages"][0]["subtasks"][0]["checkpoint"] == {"sync": 0, "async": 0}
 
@@ -108,5 +108,6 @@ def test_no_word_of_a_table_is_cut_however_narrow_the_terminal(
     wide = sluice(*command).out
 
     assert "\u2026" not in narrow
-    letters = [Counter(filter(str.isalnum, shown)) for shown in (wide, narrow)]
+    # Digits may differ: time passes.
+    letters = [Counter(filter(str.isalpha, shown)) for shown in (wide, narrow)]
     assert letters[0] <= letters[1]

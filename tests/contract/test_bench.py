@@ -80,9 +80,7 @@ def test_the_benchmark_says_what_a_finalize_costs() -> None:
     table = [line.split("|")[1:3] for line in printed.splitlines() if "subtasks, " in line]
     assert [(name.strip(), int(requests)) for name, requests in table] == [
         ("4 subtasks, memory", 9),
-        ("4 subtasks, memory, acks read one by one", 15),
         ("4 subtasks, S3 server", 9),
-        ("4 subtasks, S3 server, acks read one by one", 15),
     ]
 
 

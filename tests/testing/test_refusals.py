@@ -10,7 +10,7 @@ import pytest
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import Sink
-from sluice.errors import ConfigurationError, StageFailed
+from sluice.errors import CheckpointFailure, ConfigurationError, StageFailed
 from sluice.sinks import FilesTable, KafkaTopic
 from sluice.sources import PostgresTable
 from sluice.testing import Kill, Restore, run_local
@@ -94,15 +94,17 @@ def test_a_function_that_raises_fails_the_run_with_its_stage_epoch_and_cause() -
     assert "'NoneType' object has no attribute 'upper'" in failed.value.cause
 
 
-def test_what_a_declared_sink_would_not_take_is_refused_though_it_is_not_there() -> None:
+def test_what_a_declared_sink_would_not_take_fails_its_epoch_though_it_is_not_there() -> None:
     rows = visits("keyless")
     rows.transform("same", lambda rows: rows).sink(
         "out", KafkaTopic("brokers", "topic", key="user")
     )
 
-    said = refusal(rows.pipeline, {"visits": [{"id": 1, "name": "x"}]})
+    with pytest.raises(CheckpointFailure) as failed:
+        run_local(rows.pipeline, {"visits": [{"id": 1, "name": "x"}]})
 
-    assert "'user'" in said
+    assert str(failed.value).startswith("epoch 1: checkpoint 1 could not be completed")
+    assert "'user'" in failed.value.cause
 
 
 def test_a_value_that_the_declared_database_cannot_hold_fails_its_epoch() -> None:

@@ -199,7 +199,7 @@ def test_a_table_of_an_earlier_format_is_refused_by_name(table: ManifestTable) -
     table.store.create(manifest_key(1), before)
 
     for act in (table.read, lambda: table.compare("a", None), lambda: publish(table, FIRST, 2)):
-        with pytest.raises(ProtocolViolation, match="is of format 1; this sluice reads format 2"):
+        with pytest.raises(ProtocolViolation, match="is of format 1; this sluice reads format 3"):
             act()
 
 

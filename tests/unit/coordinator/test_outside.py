@@ -72,7 +72,7 @@ def test_a_place_beside_all_jobs_is_taken(job: Job, tmp_path: Path, folder: str)
 
     place = copy_savepoint(job, "mine", f"file://{tmp_path}/{folder}")
 
-    assert (Path(place.removeprefix("file://")) / "_metadata").exists()
+    assert [*Path(place.removeprefix("file://")).glob("*/_metadata")]
 
 
 def test_the_rule_holds_for_a_bucket_at_its_very_top() -> None:

@@ -50,7 +50,7 @@ from sluice.coordinator.savepoints import (
     publish,
     savepoint_names,
 )
-from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.submission import adopt, configure, submit
 from sluice.coordinator.trigger import trigger
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus, Retention
@@ -1261,7 +1261,9 @@ def as_its_folder_alone(kind: str) -> bool:
 
 def with_its_whole_root(kind: str) -> bool:
     snapshot = taken(kind)
-    return goes_on(copied(snapshot.job), snapshot.request())
+    moved = copied(snapshot.job)
+    adopt(moved)
+    return goes_on(moved, snapshot.request())
 
 
 def claimed(kind: str) -> bool:

@@ -23,7 +23,13 @@ def chain_of(job: Job, plan: CheckpointPlan, attempt: int) -> list[StageRun]:
     configuration = job.state().configuration
     return [
         StageRun(
-            job=job, plan=plan, node=node, configuration=configuration, attempt=attempt, **rest
+            job=job,
+            plan=plan,
+            node=node,
+            configuration=configuration,
+            attempt=attempt,
+            driver="mine",
+            **rest,
         )
         for node in job.pipeline.stages.values()
     ]

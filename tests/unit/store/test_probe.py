@@ -13,7 +13,7 @@ from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_job, a_pipeline, a_running_job
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import foreign_target, restore
-from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.submission import adopt, configure, submit
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.job.job import Job, open_job, verify_store
 from sluice.local.savepoint_writer import SavepointWriter
@@ -180,7 +180,7 @@ def test_a_root_that_was_copied_to_a_bad_store_goes_no_further(
         job = a_job(root=f"{BAD}/copied")
         assert job.state().latest_completed is not None
         with pytest.raises(ConfigurationError, match="at once replace one another"):
-            take_checkpoint(job)
+            adopt(job)
 
 
 def test_a_journal_is_probed_for_once_and_not_by_who_comes_later() -> None:
