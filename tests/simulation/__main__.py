@@ -31,8 +31,7 @@ def main(arguments: list[str]) -> int:
     if given.mutations is not None:
         hunted = hunt_all(given.mutations)
         say(table(hunted))
-        if not given.mutations:
-            remember(hunted)
+        remember(hunted)
         return int(any(caught is None for caught in hunted.values()))
     if given.seed is not None:
         return _one(given)

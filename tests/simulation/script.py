@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 MAX_DEPTH = 3  # An act, one that comes in between, and one in between that.
 
@@ -137,3 +137,30 @@ def _kept(event: Turn | Fate, mark: str, kept: Collection[str]) -> list[Turn] | 
     if isinstance(event, Turn):
         return keep([event], kept)
     return [event] if mark in kept else []
+
+
+def as_json(script: Iterable[Turn]) -> list[Any]:
+    """The script as lists and strings, of which ``from_json`` makes it again."""
+    return [
+        [turn.number, turn.name, turn.actor]
+        + [
+            [call, as_json([event])[0] if isinstance(event, Turn) else event.name]
+            for call, event in turn.at.items()
+        ]
+        for turn in script
+    ]
+
+
+def from_json(script: Iterable[Any]) -> list[Turn]:
+    return [
+        Turn(
+            number,
+            name,
+            actor,
+            {
+                call: Fate[event] if isinstance(event, str) else from_json([event])[0]
+                for call, event in at
+            },
+        )
+        for number, name, actor, *at in script
+    ]
