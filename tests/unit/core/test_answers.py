@@ -1,4 +1,4 @@
-"""Requests to stores add up, and a chain whose subtasks have read other executions is found."""
+"""Requests to stores add up, and what was read of other executions, or drivers, is found."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from sluice.core.answers import Ack, Execution, Mixture, StoreRequests, mixture_in
+from sluice.core.answers import (
+    Ack,
+    Execution,
+    Mixture,
+    StageAnswer,
+    StoreRequests,
+    mixture_in,
+    mixture_of_drivers,
+)
 from sluice.core.ids import CheckpointId, SubtaskId
 
 
@@ -80,3 +88,32 @@ def test_a_stage_in_the_middle_that_ran_again_over_other_rows_is_found() -> None
 def test_the_last_of_a_chain_may_run_again() -> None:
     ranked = [replace(one, token=f"{one.token}-2") for one in RANKED]
     assert mixture_in(CHAIN, [*PARSED, *COUNTED, *ranked]) is None
+
+
+def an_answer(stage: str, driver: str, *, attempt: int = 1, **read: str) -> StageAnswer:
+    return StageAnswer(
+        checkpoint_id=CheckpointId(1),
+        stage=stage,
+        attempt=attempt,
+        plan="plan",
+        driver=driver,
+        acks=(Ack(checkpoint_id=CheckpointId(1), subtask=SubtaskId(stage, 0), attempt=1),),
+        read=read,
+    )
+
+
+def test_a_stage_that_read_what_another_driver_answered_is_a_mixture() -> None:
+    parsed, ranked = an_answer("parse", "one"), an_answer("rank", "three", count="two")
+
+    assert mixture_of_drivers([]) is None
+    assert mixture_of_drivers([parsed, an_answer("count", "two", parse="one"), ranked]) is None
+    # A stage that has not answered is none to compare with.
+    assert mixture_of_drivers([parsed, ranked]) is None
+    assert mixture_of_drivers([parsed, an_answer("count", "two", parse="other")]) == Mixture(
+        "parse", "count"
+    )
+
+
+def test_an_answer_holds_the_acks_of_its_own_attempt_alone() -> None:
+    with pytest.raises(ValueError, match="of its checkpoint, stage and attempt"):
+        an_answer("parse", "one", attempt=2)

@@ -252,6 +252,17 @@ def test_a_new_attempt_fences_the_acks_of_the_one_before() -> None:
     assert other_stage.ack_results == (AckResult.SUCCESS,)
 
 
+def test_a_checkpoint_does_not_complete_as_an_attempt_that_was_overtaken() -> None:
+    state = after(a_submitted(), triggered(), an_attempt(2))
+    stage = SUBTASKS[0].stage
+
+    late = step(state, completed())
+    current = step(state, completed(attempts=dict.fromkeys(STAGES, 1) | {stage: 2}))
+
+    assert (late.verdict, late.state) == (Verdict.REFUSED, state)
+    assert current.verdict is Verdict.APPLIED
+
+
 def test_a_new_attempt_takes_back_what_the_one_before_acknowledged() -> None:
     state = after(a_submitted(), triggered(), *all_acks()[:-1])
 

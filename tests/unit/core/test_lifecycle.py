@@ -25,6 +25,7 @@ from sluice.core.events import (
     DiscardCompleted,
     DiscardPending,
     Event,
+    RootAdopted,
     SavepointsReleased,
     SnapshotsDiscarded,
     Verdict,
@@ -589,6 +590,31 @@ def test_a_restore_to_an_unknown_checkpoint_is_refused() -> None:
     transition = step(state, restored(7))
 
     assert (transition.verdict, transition.state) == (Verdict.REFUSED, state)
+
+
+def test_a_restore_that_was_asked_for_once_is_served_once_however_often_its_task_is_tried() -> None:
+    first = restored(1, cause="mine")
+    state = after(a_submitted(), *a_checkpoint(1), first, *a_checkpoint(2, parent=1, generation=2))
+
+    again = step(state, restored(1, generation=3, cause="mine"))
+    another = step(state, restored(1, generation=3, cause="theirs", tables=TableDecision()))
+
+    assert (again.verdict, again.state) == (Verdict.IGNORED, state)
+    assert another.verdict is Verdict.APPLIED
+    assert [served.cause for served in another.state.served] == ["mine", "theirs"]
+
+
+def test_a_root_that_is_adopted_is_of_the_next_generation_which_fences_the_original() -> None:
+    state = after(a_submitted(), triggered())
+    adopted = RootAdopted(at_ms=9_000, generation=Generation(2), place="s3://copy")
+
+    transition = step(state, adopted)
+
+    assert (transition.state.place, transition.state.generation) == ("s3://copy", 2)
+    assert transition.state.pending == ()
+    assert transition.state.failed[-1].message == "the job's root is s3://copy now"
+    nobody = step(CoordinatorState(), replace(adopted, generation=Generation(1)))
+    assert nobody.verdict is Verdict.REFUSED
 
 
 def test_a_restore_from_a_savepoint_continues_its_id() -> None:

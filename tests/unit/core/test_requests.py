@@ -381,6 +381,19 @@ def test_a_queued_request_that_the_backlog_drops_leaves_the_queue() -> None:
     assert transition.state.rejection("late") is PAUSE
 
 
+def test_a_queued_request_that_the_pause_drops_was_refused_by_nobody() -> None:
+    request = a_periodic("late", requested_at_ms=0)
+    state = after(
+        a_submitted(min_pause_ms=9_000), triggered(1), requested(request), completed(1), committed()
+    )
+
+    state = after(state, requested(a_periodic("other"), at_ms=3_100))
+
+    assert queued(state) == ["other"]
+    assert state.rejection("late") is PAUSE
+    assert state.unsuccessful_triggers == ()
+
+
 def test_a_clock_that_went_back_holds_nothing_up() -> None:
     paused = a_completed(at_ms=90_000, min_pause_ms=100)
     backlog = a_backlog()
@@ -512,6 +525,9 @@ def test_who_waited_too_long_or_was_one_too_many_was_refused_and_who_came_too_ea
     ]
     assert too_early.reason is Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
     assert too_early.after.unsuccessful_triggers == ()
+    assert str(too_many.unsuccessful_triggers[0]) == (
+        "no checkpoint was triggered, CHECKPOINT_EXPIRED: it waited too long"
+    )
 
 
 def test_a_request_that_is_withdrawn_leaves_the_queue_and_was_refused_by_nobody() -> None:

@@ -109,3 +109,11 @@ def test_a_failed_checkpoint_says_its_reason_and_what_is_known(message: str, tai
     )
 
     assert str(failed) == f"checkpoint 3 was aborted, CHECKPOINT_EXPIRED{tail}"
+
+
+def test_processing_time_is_not_behind_that_of_the_checkpoint_which_is_continued() -> None:
+    state = after(a_submitted(max_concurrent=2), triggered(1, processing_time_ms=5_000))
+
+    assert state.tip_processing_time_ms == 5_000
+    completed_ = after(a_submitted(), *a_checkpoint(1, processing_time_ms=5_000))
+    assert (completed_.pending, completed_.tip_processing_time_ms) == ((), 5_000)
