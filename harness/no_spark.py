@@ -15,20 +15,17 @@ import pyarrow as pa
 import pytest
 
 from harness.key_groups import key_group_of, subtask_of
-from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.places import Source
-from sluice.exchange.reading import SOURCE
+from sluice.exchange.reading import SOURCE, StreamRows
 from sluice.operators.build import build_operator
 from sluice.operators.changes import without_pairs
 from sluice.operators.operator import WEIGHT
 from sluice.spark.deployment import KeyedRows
-from sluice.spark.frames import rows_with_origin, share, with_origin
+from sluice.spark.frames import rows_with_origin, with_origin
 from sluice.spark.tasks import Frame
-from sluice.state.cache import SegmentCache
 from sluice.state.segments import HASH
-from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,21 +83,14 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
             ]
         return spread(pa.Table.from_batches(batches, schema=schema), parallelism)
 
-    def read_segments(
-        _: object,
-        location: StoreLocation,
-        segments: Sequence[SegmentHandle],
-        schema: pa.Schema,
-        parallelism: int,
-    ) -> Rows:
-        cache = SegmentCache(location)
+    def read_segments(_: object, stream: StreamRows, parallelism: int) -> Rows:
+        schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
         with around("read"):
             shares = [
-                [cache.open(handle).cast(schema) for handle in mine]
-                for mine in share(segments, parallelism)
+                [batch for _, batch in stream.read(index, schema.names)]
+                for index in range(parallelism)
             ]
-        empty = schema.empty_table()
-        return Rows([pa.concat_tables([empty, *tables]) for tables in shares], around)
+        return Rows([pa.Table.from_batches(batches, schema) for batches in shares], around)
 
     def spread(whole: pa.Table, parallelism: int) -> Rows:
         return Rows([whole, *[whole.slice(0, 0)] * (parallelism - 1)], around)

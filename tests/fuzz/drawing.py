@@ -331,10 +331,12 @@ def _narrowed(random: Random, stage: StagePlan, stream: Stream) -> tuple[StagePl
 
 
 def read(drawing: Drawing, stream: Stream) -> tuple[InputPlan, Stream]:
-    """An input that reads the stream, at times filtered and projected if it is a source."""
+    """An input that reads the stream, at times filtered, and projected if it is a source."""
     random = drawing.random
     given = InputPlan(producer=stream.uid)
     if not stream.is_source:
+        if random.random() < 0.15 and (text := result_condition(random, stream)):
+            given = replace(given, where=(text,))  # Others read the stream without it.
         return given, replace(stream, columns=dict(stream.columns))
     where: tuple[str, ...] = ()
     if random.random() < 0.35:

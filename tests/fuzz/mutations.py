@@ -141,10 +141,22 @@ PATHS: dict[str, Mutation] = {
     ),
     "filter_is_dropped": Mutation(
         "where() behind a stage keeps every row",
-        "exchange.output:projected_result",
-        "for step in stage.steps:",
-        "for step in [s for s in stage.steps if not isinstance(s, Filter)]:",
+        "operators.changes:behind",
+        "for step in steps:",
+        "for step in [s for s in steps if not isinstance(s, Filter)]:",
         needs=("filtered",),
+    ),
+    "readers_steps_are_dropped": Mutation(
+        "a stage reads a stream without the filter that is its own",
+        "exchange.reading:StreamRows.behind",
+        "behind(self.steps, rows, self.stage)",
+        "rows",
+    ),
+    "a_reader_filters_for_all": Mutation(
+        "a filter of one reader of a stream is that of all",
+        "declaration.pipeline:Pipeline._left_to",
+        "if self.is_consumed(producer) else added",
+        "if stage.steps else added",
     ),
     "any_condition": Mutation(
         "of conditions in plain SQL one is enough",

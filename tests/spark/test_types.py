@@ -180,7 +180,9 @@ def test_a_check_knows_the_columns_of_every_step(spark: SparkSession, tmp_path: 
     ROWS.write_parquet(tmp_path / "1.parquet")
     source = pipeline.source("rows", Files(str(tmp_path), format="parquet"))
     stream: Stream = source.select("*", "v * 2 AS twice").select("user", "twice")
-    stream.transform("same", lambda rows: rows).select("user", "twice > 3 AS dear")
+    stream.transform("same", lambda rows: rows).select("user", "twice > 3 AS dear").sink(
+        "out", FilesTable()
+    )
 
     result = check_pipeline(pipeline, spark, {}, None)["same"]
 

@@ -143,8 +143,7 @@ def check_staged_rows(
 
     schema = next((ack.schema for ack in acks if ack.schema), None)
     if schema is not None:
-        changelog = job.pipeline.sinks[uid].spec.changelog
-        sink.check(parent, sink_schema(schema, changelog), staged)
+        sink.check(parent, sink_schema(schema, job.pipeline.sinks[uid]), staged)
 
 
 def of_sink(uid: str, committables: Iterable[Committable]) -> tuple[Committable, ...]:

@@ -5,7 +5,7 @@ Plain frozen data; ``sluice.declaration.pipeline`` builds it, Spark's workers re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.declaration.changelog import Append, Kind, StreamRead, after, result_kind
@@ -40,8 +40,9 @@ class SourceNode:
 class Input:
     """An input of a stage: the stream of a source or of another stage; ``kind`` is the stream's.
 
-    ``steps`` are Spark SQL over a source's rows, applied in their order as the rows are read;
-    ``renames`` are columns that the stage knows by another name, old -> new.
+    ``steps`` apply in their order as the rows are read: Spark SQL over a source's rows, and over a
+    stage's those that not all of its readers have in common (``StageNode.steps``).  ``renames`` are
+    columns that the stage knows by another name, old -> new.
     """
 
     producer: str
@@ -53,17 +54,25 @@ class Input:
     key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])  # Spark SQL.
     is_broadcast: bool = False  # Each subtask reads all of its rows.
 
+    @property
+    def is_projected(self) -> bool:
+        return any(isinstance(step, Projection) for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageNode:
-    """Flink's operator chain of one operator with its filter, projection and sinks."""
+    """Flink's operator chain of one operator with its filter, projection and sinks.
+
+    ``steps`` are SQL over the operation's result, applied in their order: those with which every
+    reader of the stream begins, so that nothing is written that none reads.
+    """
 
     uid: str
     operation: Operation
     inputs: tuple[Input, ...]
     parallelism: int | None = None
     ttl_ms: int | None = None  # Of a key's state, since its last write.
-    steps: tuple[Step, ...] = ()  # SQL over the operation's result, applied in this order.
+    steps: tuple[Step, ...] = ()
     chained: bool = True  # It may run in one Spark job with the stages before and behind it.
 
     @property
@@ -73,8 +82,12 @@ class StageNode:
         Raises:
             ConfigurationError: the operation cannot read an input of its kind.
         """
+        return self.kind_behind(self.steps)
+
+    def kind_behind(self, steps: Sequence[Step]) -> Kind:
+        """What the rows of the operation's result mean behind *steps*; raises as ``kind`` does."""
         reads = [StreamRead(stream.producer, stream.kind) for stream in self.inputs]
-        return after(self.steps, result_kind(self.uid, self.operation, self.keys, reads))
+        return after(steps, result_kind(self.uid, self.operation, self.keys, reads))
 
     @property
     def reads_updates(self) -> bool:
@@ -118,6 +131,9 @@ class StageNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkNode:
+    """A sink of the stage ``input``; ``steps`` are SQL over that stage's stream."""
+
     uid: str
     spec: SinkSpec
     input: str
+    steps: tuple[Step, ...] = ()

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.expressions import Step
 from sluice.declaration.keyed_functions import KeyedProcessFunction
 from sluice.declaration.params import Param
 from sluice.errors import ConfigurationError
@@ -92,13 +93,15 @@ class Transform:
 class Lookup:
     """Rows against a small table as of the same barrier, by a broadcast join.
 
-    ``add`` are the columns that the table gives to a row: name -> SQL expression over the table.
+    ``add`` are the columns that the table gives to a row: name -> SQL expression over the table,
+    of whose rows the lookup sees those behind ``steps``, Spark SQL.
     """
 
     table: str
     on: Mapping[str, str]  # Column of the stream -> SQL expression over the table.
     keep: Keep
     add: Mapping[str, str] = field(default_factory=dict[str, str])
+    steps: tuple[Step, ...] = ()
 
     def __post_init__(self) -> None:
         _check_kind("lookup", "keep", self.keep, get_args(Keep))

@@ -12,10 +12,11 @@ boto3; a declaration is parsed by all three.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import wraps
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
@@ -241,9 +242,10 @@ class Pipeline:
         producers = dict.fromkeys(self.stages[stage].producers)
         return tuple(uid for uid in producers if uid in self.stages)
 
-    def kind_of(self, producer: str) -> Kind:
-        """The kind of the stream of a source or stage."""
-        return self.stages[producer].kind if producer in self.stages else Append()
+    def kind_of(self, producer: str, steps: Sequence[Step]) -> Kind:
+        """The kind of the stream of a source or stage behind *steps*."""
+        stage = self.stages.get(producer)
+        return Append() if stage is None else stage.kind_behind(steps)
 
     def add_stage(self, stage: StageNode, *, event_time: str | None) -> Stream:
         """Used by streams: declare *stage*, whose result has *event_time*, if its inputs fit."""
@@ -258,19 +260,45 @@ class Pipeline:
             why = "its rows are computed without a subtask of its own"
             refuse_operator_lists(stage.uid, stage.operation.function, why)
         _ = stage.kind  # Raises unless the operation can read its inputs.
-        self.stages[stage.uid] = stage
+        inputs = list(stage.inputs)
+        for producer in self.stages.keys() & {*stage.producers}:
+            places = [place for place, uid in enumerate(stage.producers) if uid == producer]
+            left = self._left_to(producer, [inputs[place].steps for place in places])
+            for place, steps in zip(places, left, strict=True):
+                inputs[place] = replace(inputs[place], steps=steps)
+        self.stages[stage.uid] = replace(stage, inputs=tuple(inputs))
         return Stream(self, stage.uid, event_time)
 
-    def amend_stage(self, stage: StageNode) -> None:
-        """Used by streams: the same stage with a filter or a projection."""
-        assert stage.uid in self.stages
-        self.stages[stage.uid] = stage
+    def disable_chaining(self, stage: str) -> None:
+        """Used by streams."""
+        self.stages[stage] = replace(self.stages[stage], chained=False)
 
     def add_sink(self, sink: SinkNode) -> None:
         """Used by streams."""
         self._check_uid(sink.uid)
-        check_sink(sink.uid, sink.spec, StreamRead(sink.input, self.kind_of(sink.input)))
-        self.sinks[sink.uid] = sink
+        kind = self.kind_of(sink.input, sink.steps)
+        check_sink(sink.uid, sink.spec, StreamRead(sink.input, kind))
+        (steps,) = self._left_to(sink.input, [sink.steps])
+        self.sinks[sink.uid] = replace(sink, steps=steps)
+
+    def _left_to(self, producer: str, added: Sequence[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
+        """What is left of the steps of *added* readers of a stage's stream.
+
+        The stage itself carries out the steps with which all of its readers begin: those of its
+        first reader, less what a later one does not share, which is then left to each reader.
+        """
+        stage = self.stages[producer]
+        begins = [*added, stage.steps] if self.is_consumed(producer) else added
+        shared = tuple(of[0] for of in takewhile(_are_equal, zip(*begins, strict=False)))
+        left = stage.steps[len(shared) :]
+        if left:
+            for reader in self.consumers_of(producer):
+                inputs = tuple(_read_behind(left, given, producer) for given in reader.inputs)
+                self.stages[reader.uid] = replace(reader, inputs=inputs)
+            for sink in self.sinks_of(producer):
+                self.sinks[sink.uid] = replace(sink, steps=(*left, *sink.steps))
+        self.stages[producer] = replace(stage, steps=shared)
+        return [steps[len(shared) :] for steps in added]
 
     def _check_uid(self, uid: str) -> None:
         check_uid(uid)
@@ -292,12 +320,17 @@ class Pipeline:
 @_uid_first
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The output of a source or stage."""
+    """The rows of a source or stage behind ``steps``: a value, which its methods do not change."""
 
     pipeline: Pipeline
     producer: str
     event_time: str | None
-    steps: tuple[Step, ...] = ()  # Of a source's rows, as they are read.
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """What the rows mean."""
+        return self.pipeline.kind_of(self.producer, self.steps)
 
     def transform(
         self,
@@ -348,8 +381,10 @@ class Stream:
             )
         columns = {on: on} if isinstance(on, str) else dict(on)
         added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
-        operation = Lookup(table=table.producer, on=columns, keep=keep, add=added)
-        kind = self.pipeline.kind_of(self.producer)
+        operation = Lookup(
+            table=table.producer, on=columns, keep=keep, add=added, steps=table.steps
+        )
+        kind = self.kind
         if not isinstance(kind, Upsert):
             return self._stage(uid, operation, (self.as_input(),), parallelism)
         remembering = KeyedLookup(lookup=operation)
@@ -393,18 +428,20 @@ class Stream:
         return keyless.window_top_n(uid, window, n, by=by, ties=ties, parallelism=parallelism)
 
     def where(self, condition: str) -> Stream:
-        """Keep only the rows for which the SQL *condition* is true.
+        """The rows for which the SQL *condition* is true: another stream, which costs no stage.
 
-        Spark SQL over a source's rows, which costs no stage; over a stage's result the SQL that
-        Polars knows.  Calls of ``where`` and ``select`` apply in the order in which they are
-        written, and see a row at a time.
+        Spark SQL over a source's rows; over a stage's result the SQL that Polars knows.  Calls of
+        ``where`` and ``select`` apply in the order in which they are written, and see a row at a
+        time.  This stream stays as it is: several may be derived of it, each with readers of its
+        own.
         """
         return self._step(Filter(condition), condition)
 
     def select(self, *columns: str) -> Stream:
-        """Keep only these columns, in this order: names or SQL, ``"bid.price AS price"``, or ``*``.
+        """The rows with these columns, in this order: names, SQL or ``*``.  Another stream.
 
-        The SQL is that of ``where``.  A source whose event time is left out has none.
+        ``"bid.price AS price"`` is SQL as that of ``where``.  A source whose event time is left out
+        has none.
         """
         if not columns:
             raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
@@ -416,29 +453,28 @@ class Stream:
         The results are the same; only, a chained stage saves a Spark job, and its input is not in
         the bucket.
         """
-        stage = self.pipeline.stages.get(self.producer)
-        if stage is None:
+        if self.producer not in self.pipeline.stages:
             raise ConfigurationError(
                 f"{self.producer!r} is a source, and is never chained; call disable_chaining() "
                 "behind a stage"
             )
-        self.pipeline.amend_stage(replace(stage, chained=False))
+        self.pipeline.disable_chaining(self.producer)
         return self
 
     def sink(self, uid: str, spec: SinkSpec) -> None:
-        """Publish this stage's result exactly once: staged with the epoch, visible on commit."""
+        """Publish this stream exactly once: staged with the epoch, visible on commit."""
         if self.producer not in self.pipeline.stages:
             raise ConfigurationError(
                 f"sink {uid!r} reads the source {self.producer!r} itself; put a stage between them"
             )
-        self.pipeline.add_sink(SinkNode(uid=uid, spec=spec, input=self.producer))
+        self.pipeline.add_sink(SinkNode(uid=uid, spec=spec, input=self.producer, steps=self.steps))
 
     def as_input(
         self, keys: tuple[str, ...] = (), expressions: Mapping[str, str] | None = None
     ) -> Input:
         return Input(
             producer=self.producer,
-            kind=self.pipeline.kind_of(self.producer),
+            kind=self.kind,
             event_time=self.event_time,
             steps=self.steps,
             keys=keys,
@@ -457,20 +493,11 @@ class Stream:
         for text in texts:
             check_row_wise(f"{method} of {self.producer!r}", text)
         source = self.pipeline.sources.get(self.producer)
-        if source is not None:
-            event_time = self.event_time
-            if isinstance(step, Projection):
-                has_it = source.event_time is not None and keeps(step, source.event_time)
-                event_time = source.event_time if has_it else None
-            return replace(self, steps=(*self.steps, step), event_time=event_time)
-        if self.pipeline.is_consumed(self.producer):
-            raise ConfigurationError(
-                f"where() and select() belong directly behind a stage, before its consumers; "
-                f"{self.producer!r} is already consumed"
-            )
-        stage = self.pipeline.stages[self.producer]
-        self.pipeline.amend_stage(replace(stage, steps=(*stage.steps, step)))
-        return self
+        event_time = self.event_time
+        if source is not None and isinstance(step, Projection):
+            has_it = source.event_time is not None and keeps(step, source.event_time)
+            event_time = source.event_time if has_it else None
+        return replace(self, steps=(*self.steps, step), event_time=event_time)
 
 
 @_uid_first
@@ -751,6 +778,16 @@ def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
             *([LATE_RIGHT] if stage.is_stateful and len(stage.inputs) > 1 else []),
         )
     )
+
+
+def _are_equal(steps: tuple[Step, ...]) -> bool:
+    return all(step == steps[0] for step in steps)
+
+
+def _read_behind(steps: tuple[Step, ...], given: Input, producer: str) -> Input:
+    if given.producer != producer:
+        return given
+    return replace(given, steps=(*steps, *given.steps))
 
 
 def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ from sluice.exchange.reading import (
     CHUNK_ROWS,
     Feed,
     JsonRows,
+    StreamRows,
     TimedInput,
     read_together,
     times_frame,
@@ -502,8 +503,8 @@ class Handover:
 class ChainLink:
     """The way to the next stage of a chain.
 
-    ``exchange`` is that of the next stage, with one input, and ``schema`` the serialized Arrow
-    schema of the rows that it was deployed for.
+    ``exchange`` is that of the next stage, with one input, a stream, and ``schema`` the serialized
+    Arrow schema of the rows that it was deployed for.
     """
 
     exchange: ExchangeSpec
@@ -557,7 +558,9 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
                 f"{_columns(self._schema)}; declare {self._exchange.stage.uid!r} with "
                 "disable_chaining()"
             )
-        for block in self._sender.rows(0, to_frame(rows)):
+        read = self._exchange.feeds[0].rows
+        assert isinstance(read, StreamRows)
+        for block in self._sender.rows(0, read.behind(to_frame(rows))):
             self._writer.write_batch(block)
 
     def undecided(self, why: str) -> Iterator[pa.RecordBatch]:

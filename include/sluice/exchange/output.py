@@ -10,8 +10,8 @@ import pyarrow as pa
 from sluice.connectors.files_table.declared import open_side_output, open_sink
 from sluice.core.answers import Committable
 from sluice.core.handles import SegmentHandle
-from sluice.declaration.changelog import Append, Upsert, check_row_kind_column
-from sluice.declaration.expressions import Filter
+from sluice.declaration.changelog import Append, Upsert, after, check_row_kind_column
+from sluice.declaration.expressions import Projection
 from sluice.declaration.nodes import SinkNode, StageNode
 from sluice.declaration.pipeline import LATE, LATE_RIGHT, MALFORMED, NO_EVENT_TIME, side_output
 from sluice.declaration.places import DELETED, MALFORMED_COLUMN, RAW, Sink
@@ -19,8 +19,13 @@ from sluice.errors import ConfigurationError
 from sluice.exchange.blocks import ChainedOutput
 from sluice.exchange.reading import SOURCE
 from sluice.exchange.workspace import Workspace
-from sluice.operators.changes import OURS, changelog_of, changes_of, split_by_weight, without_pairs
-from sluice.operators.expressions import applied
+from sluice.operators.changes import (
+    behind,
+    changelog_of,
+    changes_of,
+    split_by_weight,
+    without_pairs,
+)
 from sluice.operators.operator import COMPUTED, WEIGHT
 from sluice.protocol.records import checksum
 from sluice.state.segments import HASH, RowFiles, encode_segment, to_table
@@ -91,7 +96,7 @@ class StageOutput:
         """
         stage = self._work.spec.stage
         if self._kind == Append():
-            rows = projected_result(stage, rows)
+            changes = rows = projected_result(stage, rows)
             taken_back = rows.clear()
         else:
             is_weighed = WEIGHT in rows.columns
@@ -103,6 +108,8 @@ class StageOutput:
             rows, taken_back = split_by_weight(changes)
         self.rows_out += rows.height
         self._emit(rows, taken_back)
+        for sink in self._sinks:
+            sink.add(*(sink.behind_steps(changes) if sink.has_steps else (rows, taken_back)))
 
     def finish(self) -> tuple[tuple[SegmentHandle, ...], tuple[Committable, ...]]:
         """Stage the remaining rows; returns the segments and files that the ack names."""
@@ -136,8 +143,6 @@ class StageOutput:
         if self._work.spec.has_consumers:
             self._stream.add(streamed)
             self._taken_back.add(revoked)
-        for sink in self._sinks:
-            sink.add(rows, taken_back)
 
     def _write_segment(self, table: pa.Table) -> None:
         body = encode_segment(table)
@@ -169,12 +174,23 @@ class _SinkFiles:
     def __init__(self, node: SinkNode, sink: Sink, output: StageOutput, stage: StageNode) -> None:
         self._node = node
         self._key = node.spec.upsert_key
+        self._is_append = stage.kind == Append()
+        self.has_steps = bool(node.steps)
         # In a stage without state, another subtask may have the row that this one replaces.
-        kind = stage.kind
+        kind = after(node.steps, stage.kind)
         self._replaced_by = kind.key if stage.is_stateful and isinstance(kind, Upsert) else ()
         self._rows = RowFiles(partial(output.stage_rows, sink))
         self._deletes = RowFiles(partial(output.stage_rows, sink))
         self.files = (self._rows, self._deletes)
+
+    def behind_steps(self, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The rows of the stage's stream that are the sink's, and those taken back."""
+        steps = self._node.steps
+        changes = behind(steps, changes, self._node.input)
+        if self._is_append:
+            return changes, changes.clear()
+        is_projected = any(isinstance(step, Projection) for step in steps)
+        return split_by_weight(without_pairs(changes) if is_projected else changes)
 
     def add(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
         if DELETED in rows.columns:
@@ -199,17 +215,7 @@ def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
     Raises:
         ConfigurationError: the result lacks columns that its filter or projection names.
     """
-    reserved = tuple(name for name in OURS if name in frame.columns)
-    for step in stage.steps:
-        try:
-            frame = applied(step, frame, kept=reserved)
-        except pl.exceptions.PolarsError as error:
-            sql = [step.condition] if isinstance(step, Filter) else step.columns
-            raise ConfigurationError(
-                f"stage {stage.uid!r} cannot keep {', '.join(sql)} of its result: {error}; "
-                f"there are {', '.join(frame.columns)}"
-            ) from error
-    return frame
+    return behind(stage.steps, frame, stage.uid)
 
 
 def readable_rows(frame: pl.DataFrame) -> pl.DataFrame:

@@ -29,6 +29,7 @@ from sluice.core.plan import Slice
 from sluice.declaration.expressions import Projection, Step, computing
 from sluice.declaration.nodes import Input
 from sluice.errors import ConfigurationError
+from sluice.operators.changes import behind
 from sluice.operators.expressions import (
     Computed,
     NotPlainError,
@@ -42,7 +43,7 @@ from sluice.operators.expressions import (
 from sluice.operators.operator import EpochTime
 from sluice.state.cache import SegmentCache
 from sluice.state.key_hash import can_hash, with_hash
-from sluice.state.segments import HASH, to_frame
+from sluice.state.segments import HASH, to_frame, to_table
 from sluice.store.open import StoreLocation
 
 SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
@@ -107,17 +108,39 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """The segments of a stream, verified as they are read."""
+    """The segments of the stream of ``stage``, verified as they are read.
+
+    ``written`` is the serialized Arrow schema of the segments, and ``steps`` are the reader's: SQL
+    that Polars knows, as the stage's own.
+    """
 
     location: StoreLocation
     shares: tuple[tuple[SegmentHandle, ...], ...]
-    schema: bytes  # A serialized Arrow schema.
+    written: bytes
+    stage: str = ""
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def schema(self) -> bytes:
+        """The serialized Arrow schema of what is read."""
+        if not self.steps:
+            return self.written
+        written = to_frame(pa.ipc.read_schema(pa.py_buffer(self.written)).empty_table())
+        body: bytes = to_table(self.behind(written)).schema.serialize().to_pybytes()
+        return body
+
+    def behind(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """*rows* as they were written, behind the reader's steps."""
+        return behind(self.steps, rows, self.stage)
 
     def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
         cache = SegmentCache(self.location)
-        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
+        schema = pa.ipc.read_schema(pa.py_buffer(self.written))
         for handle in self.shares[share]:
-            for batch in cache.open(handle).cast(schema).select(list(paths)).to_batches():
+            rows = cache.open(handle).cast(schema)
+            if self.steps:
+                rows = to_table(self.behind(to_frame(rows)))
+            for batch in rows.select(list(paths)).to_batches():
                 yield "", batch
 
 

@@ -26,6 +26,7 @@ from sluice.exchange.output import StageOutput
 from sluice.exchange.reading import SOURCE, CarriedClock
 from sluice.exchange.workspace import Workspace
 from sluice.operators.build import build_operator
+from sluice.operators.changes import behind
 from sluice.operators.keyed_function import (
     BROADCAST_HASH,
     BroadcastSide,
@@ -411,7 +412,10 @@ class BroadcastRows:
         schema = pa.ipc.read_schema(pa.py_buffer(spec.broadcast_schema))
         self._work.cache.prefetch(spec.broadcast)
         tables = [self._work.cache.open(segment).cast(schema) for segment in spec.broadcast]
-        return to_frame(pa.concat_tables([schema.empty_table(), *tables]))
+        rows = to_frame(pa.concat_tables([schema.empty_table(), *tables]))
+        given = spec.stage.broadcast
+        assert given is not None
+        return behind(given.steps, rows, given.producer)
 
     def _state(self, table: str, changes: Changes | None = None) -> KeyedState:
         """The state of *table* in the segments of all subtasks, with *changes* applied."""

@@ -34,6 +34,7 @@ from sluice.exchange.output import projected_result
 from sluice.job.job import Job
 from sluice.job.places import check_table
 from sluice.operators.build import build_operator
+from sluice.operators.changes import behind
 from sluice.operators.expressions import aggregate_arguments, is_sql, plain_column, plain_condition
 from sluice.operators.operator import column_type
 from sluice.state.cache import SegmentCache
@@ -99,7 +100,8 @@ def analyse(
         rows[uid] = None if result is None else result.columns
         if result is not None:
             for sink in pipeline.sinks_of(uid):
-                check_sink_columns(sink.uid, sink.spec, uid, result.columns)
+                columns = behind(sink.steps, result.columns.to_frame(), uid).columns
+                check_sink_columns(sink.uid, sink.spec, uid, columns)
     return results
 
 
@@ -167,6 +169,8 @@ def _stage_result(
         columns = rows[stream.producer]
         if columns is not None and stream.producer in pipeline.sources:
             columns = _after_steps(stage.uid, stream, columns)
+        elif columns is not None:  # A stage's are all known, or none is.
+            columns = dict(behind(stream.steps, _known(columns).to_frame(), stream.producer).schema)
         if columns is None:
             is_known = False  # The names in the other inputs are checked all the same.
         else:
@@ -178,7 +182,11 @@ def _stage_result(
         case Transform():
             return None
         case Lookup() as lookup:
-            return _stateless(stage, _looked_up(stage.uid, lookup, inputs[0], rows[lookup.table]))
+            table = rows[lookup.table]
+            if table is not None:
+                read = Input(producer=lookup.table, steps=lookup.steps)
+                table = _after_steps(stage.uid, read, table)
+            return _stateless(stage, _looked_up(stage.uid, lookup, inputs[0], table))
         case Union():
             return _stateless(stage, _united(stage.uid, inputs))
         case _:

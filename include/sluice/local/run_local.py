@@ -54,6 +54,7 @@ from sluice.local.given import (
     source_rows,
     stand_ins,
 )
+from sluice.operators.changes import behind
 from sluice.spark.checking import check_pipeline
 from sluice.spark.jvm import find_java
 from sluice.spark.session import SETTINGS, local_session, with_our_settings
@@ -609,7 +610,8 @@ def _columns(job: Job, yields: Mapping[str, Result], uid: str) -> dict[str, pl.D
     """The columns that readers of the sink see, also without rows."""
     node = job.pipeline.sinks[uid]
     kind = {ROW_KIND: pl.String()} if node.spec.changelog else {}
-    return {**dict(yields[node.input].columns), **kind}
+    columns = behind(node.steps, yields[node.input].columns.to_frame(), node.input).schema
+    return {**dict(columns), **kind}
 
 
 def _frame(table: pa.Table, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

@@ -13,11 +13,15 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.declaration.changelog import ROW_KIND, RowKind
+from sluice.declaration.expressions import Filter, Step
+from sluice.declaration.nodes import SinkNode
+from sluice.errors import ConfigurationError
+from sluice.operators.expressions import applied
 from sluice.operators.kernels import grouped, without_negative_zero
 from sluice.operators.operator import WEIGHT
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, newest_per_identity
-from sluice.state.segments import HASH, StateSchema
+from sluice.state.segments import HASH, StateSchema, to_frame, to_table
 
 # A row taken back and the row that replaces it have one key, even where a projection drops it.
 KEY = "_key"
@@ -33,6 +37,26 @@ def changes_of(
     added = _weighed(rows, 1)
     changes = added if retracted is None else pl.concat([_weighed(retracted, -1), added])
     return changes.with_columns(pl.struct(keys).alias(KEY))
+
+
+def behind(steps: Sequence[Step], rows: pl.DataFrame, stage: str) -> pl.DataFrame:
+    """*rows* of the result of *stage* after the filters and projections of its reader; *steps* may
+    be the stage's own.  Columns of ours stay, whatever is selected.
+
+    Raises:
+        ConfigurationError: the result lacks columns that a step names.
+    """
+    kept = tuple(name for name in OURS if name in rows.columns)
+    for step in steps:
+        try:
+            rows = applied(step, rows, kept=kept)
+        except pl.exceptions.PolarsError as error:
+            sql = [step.condition] if isinstance(step, Filter) else step.columns
+            raise ConfigurationError(
+                f"stage {stage!r} cannot keep {', '.join(sql)} of its result: {error}; "
+                f"there are {', '.join(rows.columns)}"
+            ) from error
+    return rows
 
 
 def without_pairs(changes: pl.DataFrame) -> pl.DataFrame:
@@ -67,11 +91,15 @@ def changelog_of(
     return pl.concat([before, after])
 
 
-def sink_schema(streamed: bytes, changelog: bool) -> pa.Schema:  # noqa: FBT001 - of a spec
-    """The columns that a sink gets of a stage whose stream has the schema *streamed*."""
+def sink_schema(streamed: bytes, sink: SinkNode) -> pa.Schema:
+    """The columns that *sink* gets of its stage, whose stream has the schema *streamed*."""
     schema = pa.ipc.read_schema(pa.py_buffer(streamed)).remove_metadata()
     schema = pa.schema([field for field in schema if field.name not in OURS])
-    return schema.insert(0, pa.field(ROW_KIND, pa.large_string())) if changelog else schema
+    if sink.steps:
+        rows = behind(sink.steps, to_frame(schema.empty_table()), sink.input)
+        schema = to_table(rows).schema
+    kind = pa.field(ROW_KIND, pa.large_string())
+    return schema.insert(0, kind) if sink.spec.changelog else schema
 
 
 def _weighed(rows: pl.DataFrame, weight: int) -> pl.DataFrame:

@@ -22,11 +22,12 @@ import pyarrow as pa
 from sluice.declaration.changelog import (
     Append,
     StreamRead,
+    after,
     analysed,
     check_sink,
     check_sink_columns,
 )
-from sluice.declaration.nodes import StageNode
+from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Transform
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
@@ -35,11 +36,13 @@ from sluice.exchange.output import projected_result
 from sluice.exchange.reading import SOURCE
 from sluice.job.analysis import Result
 from sluice.operators.build import build_operator
+from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT
 from sluice.spark.deployment import polars_schema, with_computed_columns
 from sluice.spark.frames import (
     decoded_text,
     keyed_inputs,
+    looked_up_in,
     lookup_of,
     projected,
     renamed,
@@ -104,7 +107,9 @@ def check_pipeline(
 def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
     """*stage* with inputs of the kinds that *yields* found: a function may drop a key."""
     inputs = [
-        replace(given, kind=yields[given.producer].kind) if given.producer in yields else given
+        replace(given, kind=after(given.steps, yields[given.producer].kind))
+        if given.producer in yields
+        else given
         for given in stage.inputs
     ]
     return replace(stage, inputs=tuple(inputs))
@@ -116,11 +121,11 @@ def _result(
     inputs = [
         projected(rows[given.producer], given)
         if given.producer in pipeline.sources
-        else renamed(rows[given.producer], given)
+        else renamed(_behind(given, rows[given.producer]), given)
         for given in stage.inputs
     ]
     lookup = lookup_of(stage)
-    table = rows[lookup.table] if lookup is not None else None
+    table = looked_up_in(rows[lookup.table], lookup) if lookup is not None else None
     if stage.is_stateful:
         sides = [
             with_computed_columns(side, stage, given)
@@ -138,6 +143,14 @@ def _result(
     ), {}
 
 
+def _behind(given: Input, rows: DataFrame) -> DataFrame:
+    """The empty *rows* of a stage's stream behind the steps of its reader."""
+    if not given.steps:
+        return rows
+    frame = behind(given.steps, polars_schema(rows).to_frame(), given.producer)
+    return _empty(rows.sparkSession, to_table(frame))
+
+
 def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame without rows; its schema is given, as Spark Connect infers none from no rows."""
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -147,8 +160,10 @@ def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
     for sink in pipeline.sinks_of(uid):
-        check_sink(sink.uid, sink.spec, StreamRead(uid, result.kind))
-        check_sink_columns(sink.uid, sink.spec, uid, result.columns)
+        columns = behind(sink.steps, result.columns.to_frame(), uid).columns
+        kind = analysed(after(sink.steps, result.kind), columns)
+        check_sink(sink.uid, sink.spec, StreamRead(uid, kind))
+        check_sink_columns(sink.uid, sink.spec, uid, columns)
 
 
 def check_row_wise_plan(uid: str, rows: DataFrame) -> None:

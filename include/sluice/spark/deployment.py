@@ -336,6 +336,8 @@ def _feed(node: StageNode, given: Input, rows: FileRows) -> Feed | None:
         hashed: tuple[str, ...] = ("window_start",)
     else:
         hashed = given.keys
+    if isinstance(rows, StreamRows):
+        given = replace(given, steps=())  # Its rows are behind them.
     operation = aggregate_arguments(node.operation)
     return Feed(rows=rows, schema=rows.schema, given=given, hashed=hashed, wanted=operation)
 
@@ -358,7 +360,7 @@ def _file_rows(run: StageRun, given: Input) -> FileRows | None:
     if given.producer not in run.job.pipeline.sources:
         stream = run.given.streams[given.producer]
         segments = share(stream.segments, parallelism)
-        return StreamRows(run.job.location, segments, stream.schema)
+        return StreamRows(run.job.location, segments, stream.schema, given.producer, given.steps)
     source = open_source(run.job, given.producer, run.configuration.params)
     shares = share(run.plan.source(given.producer).slices, parallelism)
     if isinstance(source, ParquetSource):
@@ -878,11 +880,16 @@ def rows_pass_jvm(pipeline: Pipeline, params: Mapping[str, str], endpoint_url: s
                 return True
             rows[uid] = ParquetRows(source, (), source.schema().serialize().to_pybytes())
         for uid, stage in pipeline.stages.items():
-            exchange = exchange_over(stage, [rows[given.producer] for given in stage.shuffled])
+            exchange = exchange_over(stage, [_read_by(given, rows) for given in stage.shuffled])
             if exchange is None:
                 return True
             yields = stream_schema(stage, exchange.operator.output_schema)
-            rows[uid] = StreamRows(_NOWHERE, (), yields)
+            rows[uid] = StreamRows(_NOWHERE, (), yields, uid)
     except ConfigurationError:  # The check of the pipeline raises it again, or the first epoch.
         return True
     return False
+
+
+def _read_by(given: Input, rows: Mapping[str, FileRows]) -> FileRows:
+    read = rows[given.producer]
+    return replace(read, steps=given.steps) if isinstance(read, StreamRows) else read

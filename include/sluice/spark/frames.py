@@ -20,7 +20,6 @@ from sluice.connectors.columns import check_announced
 from sluice.connectors.files.json import END
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import delimiter_of
-from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
 from sluice.declaration.expressions import Filter, Projection, Step, columns_read
@@ -29,13 +28,12 @@ from sluice.declaration.operations import KeyedLookup, Lookup, Transform
 from sluice.declaration.params import value_of
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, TextDecoding
 from sluice.errors import ConfigurationError
-from sluice.exchange.reading import SOURCE, bounded
+from sluice.exchange.reading import SOURCE, StreamRows, bounded
 from sluice.job.places import open_source
 from sluice.operators.operator import WEIGHT
 from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
 from sluice.state.cache import SegmentCache
 from sluice.state.segments import to_table
-from sluice.store.open import StoreLocation
 from sluice.surface.state import StateTable
 
 if TYPE_CHECKING:
@@ -66,11 +64,15 @@ def _read_input(run: StageRun, side: int) -> DataFrame:
             rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
         return projected(rows, given)
     stream = run.given.streams[given.producer]
-    schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
-    rows = read_segments(run.spark, run.job.location, stream.segments, schema, run.task.parallelism)
+    parallelism = run.task.parallelism
+    shares = share(stream.segments, parallelism)
+    read = StreamRows(run.job.location, shares, stream.schema, given.producer, given.steps)
+    rows = read_segments(run.spark, read, parallelism)
     is_added_up = run.node.is_stateful and lookup_of(run.node) is None
-    if stream.has_waited and given.kind != Append() and not is_added_up:
-        rows = net_changes(rows, run.task.parallelism)
+    # Of different rows a projection may make equal ones, some of which are taken back.
+    may_cancel_out = stream.has_waited or given.is_projected
+    if may_cancel_out and given.kind != Append() and not is_added_up:
+        rows = net_changes(rows, parallelism)
     return renamed(rows, given)
 
 
@@ -192,22 +194,15 @@ def _records(
     return _read_in_parallel(spark, read, whole, parallelism)
 
 
-def read_segments(
-    spark: SparkSession,
-    location: StoreLocation,
-    segments: Sequence[SegmentHandle],
-    schema: pa.Schema,
-    parallelism: int,
-) -> DataFrame:
+def read_segments(spark: SparkSession, stream: StreamRows, parallelism: int) -> DataFrame:
     """The rows of a stream's segments of one epoch, verified as they are read."""
-    shares = share(segments, parallelism)
+    schema = pa.ipc.read_schema(pa.py_buffer(stream.schema))
     schema = pa.schema([field.with_type(_for_spark(field.type)) for field in schema])
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        cache = SegmentCache(location)
         for index in _partitions(batches):
-            for handle in shares[index]:
-                yield from bounded(cache.open(handle).cast(schema).to_batches())
+            for _, batch in stream.read(index, schema.names):
+                yield from bounded([batch.cast(schema)])
 
     return _read_in_parallel(spark, read, schema, parallelism)
 
@@ -352,7 +347,14 @@ def lookup_table(run: StageRun) -> DataFrame | None:
     pinned = SegmentCache(run.job.location, run.job.store).open(handle)
     rows = run.spark.createDataFrame(for_spark(pinned))
     source = open_source(run.job, lookup.table, run.configuration.params)
-    return rows if source.decoding is None else table_rows(lookup.table, rows, source.decoding)
+    if source.decoding is not None:
+        rows = table_rows(lookup.table, rows, source.decoding)
+    return looked_up_in(rows, lookup)
+
+
+def looked_up_in(rows: DataFrame, lookup: Lookup) -> DataFrame:
+    """The *rows* of a table source that a lookup sees."""
+    return projected(rows, Input(producer=lookup.table, steps=lookup.steps))
 
 
 def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:

@@ -128,7 +128,7 @@ def in_words(declare: Callable[[Stream], Stream], read: Kind) -> str:
         stream = declare(a_stream(read))
     except ConfigurationError:
         return "refused"
-    match stream.pipeline.stages["it"].kind:
+    match stream.kind:
         case Upsert(key=("u",)):
             return "upsert by the same"
         case Upsert(key=("k", *others)):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.declaration import aggregates as agg
+from sluice.declaration.changelog import Retract, Upsert
 from sluice.declaration.expressions import Filter, Projection
 from sluice.declaration.operations import (
     Hopping,
@@ -63,12 +64,6 @@ def looked_up(**how: object) -> Stream:
 def a_table_is_streamed() -> None:
     names = a_stream().pipeline.source("names", Files("/names"), table=True)
     names.transform("read", same)
-
-
-def where_after(consume: Callable[[Stream], object]) -> None:
-    stream = a_stage()
-    consume(stream)
-    stream.where("a > 1")
 
 
 def a_sink_twice() -> None:
@@ -219,14 +214,6 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "lookup of a stream source": (
         lambda: a_stage().lookup("join", a_stream(), on="a"),
         "lookup 'join' needs a table source; declare 'events' with table=True",
-    ),
-    "where after a consumer": (
-        lambda: where_after(lambda stream: stream.transform("next_one", same)),
-        "before its consumers; 'parse' is already consumed",
-    ),
-    "where after a sink": (
-        lambda: where_after(lambda stream: stream.sink("results", FilesTable())),
-        "before its consumers; 'parse' is already consumed",
     ),
     "empty key": (lambda: a_stage().key_by(), r"key_by\(\) needs at least one column"),
     "top 0": (
@@ -405,6 +392,64 @@ def test_filters_and_projections_of_a_source_cost_no_stage() -> None:
     )
     assert stages["sums"].inputs[0].event_time == "at"
     assert stages["counts"].inputs[0].event_time is None  # It is not among what was selected.
+
+
+def test_a_stream_that_is_derived_changes_no_other() -> None:
+    stage = a_stage()
+    pipeline = stage.pipeline
+    stage.where("a = 9").select("b")  # Nobody reads it.
+    big, small = stage.where("a > 1"), stage.where("a <= 1").select("a")
+    stage.sink("all", FilesTable())
+    big.sink("big", FilesTable())
+    small.key_by("a").aggregate("sums", n=agg.count())
+
+    assert pipeline.stages["parse"].steps == ()
+    assert pipeline.sinks["all"].steps == ()
+    assert pipeline.sinks["big"].steps == (Filter("a > 1"),)
+    assert pipeline.stages["sums"].inputs[0].steps == (Filter("a <= 1"), Projection(("a",)))
+
+
+def test_a_stage_carries_out_the_steps_with_which_all_its_readers_begin() -> None:
+    stage = a_stage()
+    pipeline = stage.pipeline
+    some = stage.where("a > 1")
+    some.where("b > 1").where("c > 1").sink("first", FilesTable())
+    alone = pipeline.stages["parse"].steps, pipeline.sinks["first"].steps
+    few = some.where("b > 1")
+    few.key_by("a").join("both", few.select("a", "c").key_by("a"))
+    shared = pipeline.stages["parse"].steps
+    some.sink("last", FilesTable())
+
+    assert alone == ((Filter("a > 1"), Filter("b > 1"), Filter("c > 1")), ())
+    assert shared == (Filter("a > 1"), Filter("b > 1"))
+    assert pipeline.stages["parse"].steps == (Filter("a > 1"),)
+    assert pipeline.sinks["first"].steps == (Filter("b > 1"), Filter("c > 1"))
+    assert pipeline.sinks["last"].steps == ()
+    assert [given.steps for given in pipeline.stages["both"].inputs] == [
+        (Filter("b > 1"),),
+        (Filter("b > 1"), Projection(("a", "c"))),
+    ]
+
+
+def test_a_reader_that_is_refused_changes_no_other() -> None:
+    totals = a_stage().key_by("a").aggregate("totals", n=agg.count())
+    totals.where("n > 1").sink("big", FilesTable(upsert_key=("a",)))
+
+    with pytest.raises(ConfigurationError, match="sink 'all' appends"):
+        totals.sink("all", FilesTable())
+
+    assert totals.pipeline.stages["totals"].steps == (Filter("n > 1"),)
+
+
+def test_the_kind_of_a_branch_is_its_own() -> None:
+    totals = a_stage().key_by("a").aggregate("totals", n=agg.count())
+    totals.sink("all", FilesTable(upsert_key=("a",)))
+    totals.select("n").transform("bag", same)
+
+    assert totals.pipeline.stages["totals"].kind == Upsert(("a",))
+    assert totals.pipeline.stages["bag"].kind == Retract()
+    with pytest.raises(ConfigurationError, match="no columns identify a row of 'totals'"):
+        totals.select("n").sink("lost", FilesTable(upsert_key=("n",)))
 
 
 def test_a_star_keeps_event_time_and_a_later_select_may_bring_it_back() -> None:
