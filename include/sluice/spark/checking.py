@@ -2,16 +2,11 @@
 
 Spark's analyzer and the operators' constructors check every stage, in topological order: so a
 misspelt column of the last stage is found now, and not in epoch 7.  A user's function has to be
-row-wise: each result row depends on one row of its epoch.  An epoch is the rows between two
-barriers, so the result of a function that compares, numbers or counts its rows would depend on the
-barriers, and change with a restore or another interval.
+row-wise (``spark/row_wise.py``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -49,24 +44,13 @@ from sluice.spark.frames import (
     transformed,
     with_origin,
 )
+from sluice.spark.row_wise import check_row_wise_plan, marked
 from sluice.spark.session import with_our_settings
 from sluice.spark.stage import failure_cause
 from sluice.state.segments import StateSchema, to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-# By the operators of a plan that read many rows: what a user calls them, and what to use instead.
-_INSTEAD = {
-    "Window": ("a window function (OVER)", "top_n(), latest() or window()"),
-    "Aggregate": ("an aggregate (groupBy)", "key_by().aggregate() or window()"),
-    "Deduplicate": ("dropDuplicates()", "key_by().deduplicate()"),
-    "Distinct": ("distinct()", "key_by().deduplicate()"),
-    "GlobalLimit": ("limit()", "top_n()"),
-}
-
-# A node of Spark's plan, behind the lines that draw the tree.
-_NODE = re.compile(r"^[\s:+|-]*(?P<name>[A-Z]\w+)\b", re.MULTILINE)
 
 
 def check_pipeline(
@@ -134,9 +118,11 @@ def _result(
         ]
         operator = build_operator(stage, [polars_schema(side) for side in sides])
         return projected_result(stage, operator.output_schema.to_frame()), operator.tables
-    result = transformed(stage, inputs, table, params)
     if isinstance(stage.operation, Transform):
+        result = transformed(stage, [marked(given) for given in inputs], table, params)
         check_row_wise_plan(stage.uid, result)
+    else:
+        result = transformed(stage, inputs, table, params)
     frame = polars_schema(result).to_frame()
     return projected_result(
         stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
@@ -164,33 +150,3 @@ def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
         kind = analysed(after(sink.steps, result.kind), columns)
         check_sink(sink.uid, sink.spec, StreamRead(uid, kind))
         check_sink_columns(sink.uid, sink.spec, uid, columns)
-
-
-def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
-    """Refuse a result of which a row depends on other rows of its epoch.
-
-    Everything below a join is allowed: it is the other table, which the function joins to its rows.
-
-    Raises:
-        ConfigurationError: the function of stage *uid* has such an operator; the message says what
-            to use instead.
-    """
-    for node in _NODE.finditer(_analysed_plan(rows)):
-        if node["name"] == "Join":
-            return
-        if node["name"] in _INSTEAD:
-            what, instead = _INSTEAD[node["name"]]
-            raise ConfigurationError(
-                f"the function of stage {uid!r} has {what}, whose result depends on where the "
-                f"barriers fall; it may look at one row at a time: use {instead} for what is of "
-                "many"
-            )
-
-
-def _analysed_plan(rows: DataFrame) -> str:
-    """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):  # Spark Connect has no other way.
-        rows.explain(extended=True)
-    analysed = printed.getvalue().partition("== Analyzed Logical Plan ==")[2]
-    return analysed.partition("== Optimized")[0]
