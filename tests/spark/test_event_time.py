@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -213,3 +214,51 @@ def test_event_time_past_the_jvm_is_measured_in_the_job_that_joins(
 
     assert spark_jobs(spark) - before == 1
     assert stage_of(metadata, "pairs").event_times_ms == {"rows/": START_MS}
+
+
+@pytest.mark.parametrize("is_chained", [True, False])
+def test_rows_are_enriched_and_then_windowed(
+    spark: SparkSession, tmp_path: Path, *, is_chained: bool
+) -> None:
+    job, orders = a_job(spark, tmp_path)
+    names = job.pipeline.source(
+        "names",
+        Files(
+            str(tmp_path / "names"),
+            format="json",
+            schema="id bigint, town string, at timestamp",
+            bounded=False,
+        ),
+        event_time="at",
+    )
+    (tmp_path / "names").mkdir()
+
+    def name(number: int, second: int) -> None:
+        row = {"id": number, "town": f"t{number}", "at": str(START + timedelta(seconds=second))}
+        (tmp_path / f"names/{number}.json").write_text(json.dumps(row) + "\n")
+
+    enriched = orders.key_by("k").join("enriched", names.key_by("id"))
+    if not is_chained:
+        enriched.sink("all_of_them", FilesTable())
+    timed = enriched.event_time("at", out_of_orderness=timedelta(seconds=10))
+    timed.key_by("town").window("counts", Tumbling(timedelta(seconds=10)), n=agg.count()).sink(
+        "out", FilesTable()
+    )
+
+    name(1, 14)
+    job.append("a.json", [*rows(1, 2, 14), *rows(3, k=2), *rows(4, k=3)])
+    first = job.epoch()
+    name(2, 31)  # The order of second 3 has waited for it, and is not late yet.
+    job.append("a.json", rows(31))
+    second = job.epoch()
+    name(3, 60)  # This one was waited for too long.
+    job.append("a.json", rows(60))
+    third = job.epoch()
+
+    found = job.table("out").select("town", "window_start", "n").to_dicts()
+    counts = sorted((r["town"], int((r["window_start"] - START).seconds), r["n"]) for r in found)
+    assert counts == [("t1", 0, 2), ("t1", 10, 1), ("t1", 30, 1), ("t2", 0, 1)]
+    assert [seconds_of(one, "enriched") for one in (first, second, third)] == [14, 31, 60]
+    assert [seconds_of(one) for one in (first, second, third)] == [4, 21, 50]
+    late = open_side_table(job.job, "counts.late").read().to_pylist()
+    assert [row["town"] for row in late] == ["t3"]

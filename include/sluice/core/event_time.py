@@ -91,6 +91,13 @@ def combined_watermark(inputs: Iterable[int | None], floor: int) -> int:
     return max(floor, min(known)) if known else floor
 
 
+def trailing(watermark_ms: int, by_ms: int) -> int:
+    """A watermark for rows that may be older by *by_ms* than *watermark_ms* promises."""
+    if watermark_ms in (MIN_WATERMARK, MAX_WATERMARK):
+        return watermark_ms
+    return max(MIN_WATERMARK, watermark_ms - by_ms)
+
+
 def with_idleness(
     cut: SourceCut, previous: SourceCut | None, *, now_ms: int, idle_after_ms: int
 ) -> SourceCut:

@@ -12,6 +12,7 @@ from sluice.declaration.changelog import Append, Kind, StreamRead, after, result
 from sluice.declaration.expressions import Projection, Step
 from sluice.declaration.operations import (
     Attached,
+    Deduplicate,
     IntervalJoin,
     Lookup,
     Operation,
@@ -42,12 +43,14 @@ class Input:
 
     ``steps`` apply in their order as the rows are read: Spark SQL over a source's rows, and over a
     stage's those that not all of its readers have in common (``StageNode.steps``).  ``renames`` are
-    columns that the stage knows by another name, old -> new.
+    columns that the stage knows by another name, old -> new.  Rows of a stage's stream may be older
+    than the watermark behind that stage by ``out_of_orderness_ms``.
     """
 
     producer: str
     kind: Kind = field(default_factory=Append)
     event_time: str | None = None
+    out_of_orderness_ms: int = 0
     steps: tuple[Step, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict[str, str])
     keys: tuple[str, ...] = ()
@@ -103,6 +106,11 @@ class StageNode:
         return any(isinstance(step, Projection) for step in self.steps)
 
     @property
+    def keeps_event_time(self) -> bool:
+        """Whether a row leaves in the epoch in which it came, so that it is not late behind it."""
+        return not self.is_stateful or isinstance(self.operation, Deduplicate)
+
+    @property
     def goes_by_event_time(self) -> bool:
         """Whether a row without event time has no place in the result."""
         window = getattr(self.operation, "window", None)
@@ -113,6 +121,10 @@ class StageNode:
     def keys(self) -> tuple[str, ...]:
         """The key columns, under the names they have in the state: those of the first input."""
         return self.inputs[0].keys
+
+    def out_of_orderness_ms(self, producer: str) -> int:
+        """By how much rows of *producer* may be older than the watermark behind it."""
+        return max(s.out_of_orderness_ms for s in self.inputs if s.producer == producer)
 
     @property
     def shuffled(self) -> tuple[Input, ...]:

@@ -242,6 +242,26 @@ class Pipeline:
         producers = dict.fromkeys(self.stages[stage].producers)
         return tuple(uid for uid in producers if uid in self.stages)
 
+    def timeless_source(self, stage: str) -> str | None:
+        """A source that *stage* reads, directly or not, and that holds event time back for ever."""
+        for given in self.stages[stage].inputs:
+            if given.producer in self.stages:
+                found = self.timeless_source(given.producer)
+                if found is not None:
+                    return found
+            elif given.event_time is None:
+                spec = self.sources[given.producer].spec
+                if not getattr(spec, "bounded", True):
+                    return given.producer
+        return None
+
+    def loses_event_time(self, producer: str) -> str:
+        """The source or stage because of which the stream of *producer* has no event time."""
+        stage = self.stages.get(producer)
+        if stage is None or not stage.keeps_event_time:
+            return producer
+        return self.loses_event_time(stage.inputs[0].producer)
+
     def kind_of(self, producer: str, steps: Sequence[Step]) -> Kind:
         """The kind of the stream of a source or stage behind *steps*."""
         stage = self.stages.get(producer)
@@ -324,8 +344,9 @@ class Stream:
 
     pipeline: Pipeline
     producer: str
-    event_time: str | None
+    time_column: str | None  # Its event time.
     steps: tuple[Step, ...] = ()
+    out_of_orderness_ms: int = 0  # Of an event time that is assigned behind a stage.
 
     @property
     def kind(self) -> Kind:
@@ -394,10 +415,11 @@ class Stream:
         """All rows of this stream and of *others*, which have the same columns."""
         streams = (self, *others)
         for other in others:
-            if other.event_time != self.event_time:
+            if other.time_column != self.time_column:
                 raise ConfigurationError(
-                    f"union {uid!r} reads streams of different event time, {self.event_time!r} and "
-                    f"{other.event_time!r}; give them one name"
+                    f"union {uid!r} reads streams of different event time, {self.time_column!r} "
+                    f"and {other.time_column!r}; give them one name, behind a stage with "
+                    "event_time('column')"
                 )
         inputs = tuple(stream.as_input() for stream in streams)
         return self._stage(uid, Union(), inputs, parallelism)
@@ -447,6 +469,35 @@ class Stream:
             raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
         return self._step(Projection(columns), *columns)
 
+    def event_time(self, column: str, *, out_of_orderness: timedelta = timedelta(0)) -> Stream:
+        """The same rows, whose event time is *column*: another stream, which may be windowed.
+
+        Behind a stage that does not keep it (a join, an aggregate, a function).  Event time goes by
+        the sources: behind this stream the watermark is that of what the stage read, less
+        ``out_of_orderness``, by which a row may be older, for example as it waited in a join.
+        Rows that are older yet are late.  A column that is computed is selected before:
+        ``select("*", "coalesce(paid, ordered) AS at").event_time("at")``.
+        """
+        if self.producer in self.pipeline.sources:
+            raise ConfigurationError(
+                f"{self.producer!r} is a source, which measures its event time; name it there: "
+                f"source(..., event_time={column!r})"
+            )
+        if out_of_orderness < timedelta(0):
+            raise ConfigurationError(
+                f"event_time({column!r}) of {self.producer!r} has out_of_orderness "
+                f"{out_of_orderness}; use 0 or more"
+            )
+        timeless = self.pipeline.timeless_source(self.producer)
+        if timeless is not None:
+            raise ConfigurationError(
+                f"{self.producer!r} reads {timeless!r} without event time, and that source never "
+                f"ends, so it would hold back {column!r} for ever; give it one: "
+                f"source({timeless!r}, ..., event_time='column', idle_after=...)"
+            )
+        bound_ms = out_of_orderness // _MS
+        return replace(self, time_column=column, out_of_orderness_ms=bound_ms)
+
     def disable_chaining(self) -> Stream:
         """Never run this stage in one Spark job with the one before or behind it, as in Flink.
 
@@ -475,7 +526,8 @@ class Stream:
         return Input(
             producer=self.producer,
             kind=self.kind,
-            event_time=self.event_time,
+            event_time=self.time_column,
+            out_of_orderness_ms=self.out_of_orderness_ms,
             steps=self.steps,
             keys=keys,
             key_expressions=expressions or {},
@@ -486,18 +538,18 @@ class Stream:
     ) -> Stream:
         """A stage that passes on the event time of what it reads."""
         node = StageNode(uid=uid, operation=operation, inputs=inputs, parallelism=parallelism)
-        return self.pipeline.add_stage(node, event_time=self.event_time)
+        return self.pipeline.add_stage(node, event_time=self.time_column)
 
     def _step(self, step: Step, *texts: str) -> Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
         for text in texts:
             check_row_wise(f"{method} of {self.producer!r}", text)
         source = self.pipeline.sources.get(self.producer)
-        event_time = self.event_time
+        time_column = self.time_column
         if source is not None and isinstance(step, Projection):
             has_it = source.event_time is not None and keeps(step, source.event_time)
-            event_time = source.event_time if has_it else None
-        return replace(self, steps=(*self.steps, step), event_time=event_time)
+            time_column = source.event_time if has_it else None
+        return replace(self, steps=(*self.steps, step), time_column=time_column)
 
 
 @_uid_first
@@ -608,7 +660,7 @@ class KeyedStream:
         then the one with the smallest other columns.
         """
         source = self.stream.pipeline.sources.get(self.stream.producer)
-        has_lost_it = source is not None and source.event_time != self.stream.event_time
+        has_lost_it = source is not None and source.event_time != self.stream.time_column
         if by is None and has_lost_it:
             raise ConfigurationError(
                 f"deduplicate {uid!r} takes the first row by event time, and the select() of "
@@ -723,8 +775,6 @@ class KeyedStream:
         parallelism: int | None = None,
     ) -> Stream:
         """Declare the stage that computes *operation*; the methods above are its short forms."""
-        # A row that is emitted in the epoch it came in is not late behind the stage either.
-        keeps_event_time = isinstance(operation, Deduplicate)
         inputs = [self._input(), *(self._right_input(other) for other in others)]
         if broadcast is not None:
             inputs.append(replace(broadcast.as_input(), is_broadcast=True))
@@ -741,7 +791,7 @@ class KeyedStream:
         if ttl is not None and ttl < _MS:
             raise ConfigurationError(f"stage {uid!r} has a TTL of {ttl}; use 1 ms or more")
         return self.stream.pipeline.add_stage(
-            node, event_time=self.stream.event_time if keeps_event_time else None
+            node, event_time=self.stream.time_column if node.keeps_event_time else None
         )
 
     def _input(self) -> Input:
@@ -751,7 +801,7 @@ class KeyedStream:
         """*other* as an input; its event time gets another name if both have the same."""
         right = other._input()
         name = right.event_time
-        if name is None or name != self.stream.event_time or name in right.keys:
+        if name is None or name != self.stream.time_column or name in right.keys:
             return right
         return replace(right, event_time=f"right_{name}", renames={name: f"right_{name}"})
 
@@ -807,10 +857,17 @@ def _check_side(stage: StageNode, first: KeyedStream, side: KeyedStream) -> None
             f"stage {uid!r} joins {len(first.keys)} key columns with {len(side.keys)}; "
             "key both sides by as many"
         )
-    if stage.goes_by_event_time and stream.event_time is None:
+    if stage.goes_by_event_time and stream.time_column is None:
+        loses = stream.pipeline.loses_event_time(stream.producer)
+        if loses in stream.pipeline.sources:
+            fix = f"name it: source({loses!r}, ..., event_time='column')"
+        else:
+            fix = (
+                "say which column is, and by how much a row may come after the watermark of what "
+                f"{loses!r} read: event_time('column', out_of_orderness=...)"
+            )
         raise ConfigurationError(
-            f"stage {uid!r} reads {stream.producer!r}, which has no event time; name it: "
-            "source(..., event_time='column')"
+            f"stage {uid!r} reads {stream.producer!r}, which has no event time; {fix}"
         )
 
 

@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 
 from sluice.connectors.files.json import UndecidedError
 from sluice.core.answers import Ack, Execution
-from sluice.core.event_time import StageClock, combined_watermark
+from sluice.core.event_time import StageClock, combined_watermark, trailing
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import StageNode
@@ -515,18 +515,21 @@ class ChainLink:
 class ChainedClock:
     """The clock of a stage that is chained to *producer*, whose clock is ``before``.
 
-    ``floor_ms`` is the watermark of the stage before the epoch.
+    ``floor_ms`` is the watermark of the stage before the epoch; the rows may be older than the
+    producer's by ``out_of_orderness_ms``.
     """
 
     producer: str
     before: StageClock
     floor_ms: int
+    out_of_orderness_ms: int = 0
 
     def streams_ms(self, acks: Sequence[Ack]) -> int | None:
         """The watermark of the stage's input by the producer's *acks*; None if it has no say."""
         if self.before.has_no_say(acks):
             return None
-        return combined_watermark([self.before.behind_ms(acks)], self.floor_ms)
+        behind_ms = trailing(self.before.behind_ms(acks), self.out_of_orderness_ms)
+        return combined_watermark([behind_ms], self.floor_ms)
 
     def read(self, before: EpochTime, streams_ms: int | None) -> EpochTime:
         """The times of the epoch, of which *before* has all but the watermark of its end."""

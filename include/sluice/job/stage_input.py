@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from sluice.core.completed import StageState
 from sluice.core.configuration import JobConfiguration
-from sluice.core.event_time import MIN_WATERMARK, combined_watermark
+from sluice.core.event_time import MIN_WATERMARK, combined_watermark, trailing
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
@@ -26,8 +26,9 @@ class StreamInput:
     """``segments`` are in the order in which they were sealed: what is in flight comes first.
 
     ``schema`` is their serialized Arrow schema; empty as long as no stage before this one has run.
-    ``watermark_ms`` is None for a stream that does not hold event time back: it is idle, or has no
-    event time.  With ``has_waited`` some of its rows are of earlier epochs.  With ``is_chained``
+    ``watermark_ms``, its producer's less the reader's bound, is None for a stream that does not
+    hold event time back: it is idle, or has no event time.  With ``has_waited`` some of its rows
+    are of earlier epochs.  With ``is_chained``
     the stage got the stream in the Spark job of the stage before it.  ``driver`` is the one whose
     answer says what was sealed in this epoch; None where nothing of this epoch is read.
     """
@@ -109,6 +110,7 @@ def _stream(
             "say which columns it had: until now no stage has read it beside other inputs; restore "
             f"a checkpoint from before {producer!r} finished"
         )
+    bound_ms = job.pipeline.stages[uid].out_of_orderness_ms(producer)
     overtaken = still_pending(state, plan.checkpoint_id).overtaken
     ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
     no_say, is_chained, driver = is_idle(job, plan, producer), False, None
@@ -125,7 +127,7 @@ def _stream(
     return StreamInput(
         segments=segments,
         schema=schema,
-        watermark_ms=None if no_say else watermark_ms,
+        watermark_ms=None if no_say else trailing(watermark_ms, bound_ms),
         has_waited=in_flight is not None and bool(in_flight.segments),
         is_chained=is_chained,
         driver=driver,

@@ -521,7 +521,7 @@ def require_instant(uid: str, schema: pl.Schema, column: str | None, purpose: st
     if column is None:
         raise ConfigurationError(
             f"stage {uid!r} needs an input with event time; name it where the source is declared: "
-            "source(..., event_time='column')"
+            "source(..., event_time='column'), or behind a stage: event_time('column')"
         )
     if column_type(uid, schema, column, purpose) != INSTANT:
         raise wrong_type(uid, schema, column, f"{purpose}, which needs {INSTANT}")

@@ -371,7 +371,8 @@ def event_time_column(stage: StageNode, schema: pl.Schema) -> str:
     if event_time is None:
         raise ConfigurationError(
             f"stage {stage.uid!r} reads a stream without event time, by which it could be cut into "
-            "windows; name the column: source(..., event_time='column')"
+            "windows; name the column: source(..., event_time='column'), or behind a stage "
+            "event_time('column')"
         )
     if column_type(stage.uid, schema, event_time, "for its event time") != INSTANT:
         raise wrong_type(stage.uid, schema, event_time, f"as event time, which is {INSTANT}")

@@ -653,6 +653,7 @@ def chained_event_time(producer: StageRun, run: StageRun) -> MeasuredEventTime:
         producer=producer.node.uid,
         before=stage_clock(run.job, run.plan, producer.node.uid, None, producer.before),
         floor_ms=floor_ms,
+        out_of_orderness_ms=run.node.out_of_orderness_ms(producer.node.uid),
     )
     return MeasuredEventTime(time=epoch_time(run, floor_ms), clock=clock)
 

@@ -80,7 +80,7 @@ DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
     "`lookup`": lambda s: s.lookup("it", a_table(s), on="a", keep="unmatched"),
     "`lookup` that adds columns": lambda s: s.lookup("it", a_table(s), on="a", add=("name",)),
     "`union`": lambda s: s.union(
-        "it", s.pipeline.source("others", Nexmark(10), event_time=s.event_time)
+        "it", s.pipeline.source("others", Nexmark(10), event_time=s.time_column)
     ),
     "`aggregate`": lambda s: keyed(s).aggregate("it", n=agg.count()),
     "`latest`": lambda s: keyed(s).latest("it", by="a"),

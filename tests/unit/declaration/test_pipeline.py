@@ -61,6 +61,13 @@ def looked_up(**how: object) -> Stream:
     return stream.lookup("known", names, on="a", **how)  # type: ignore[arg-type]
 
 
+def a_join_with(*, bounded: bool) -> Stream:
+    events = a_stream()
+    names = events.pipeline.source("names", Files("/names", bounded=bounded))
+    joined = events.key_by("a").join("both", names.key_by("b"))
+    return joined.transform("passed", same) if bounded else joined
+
+
 def a_table_is_streamed() -> None:
     names = a_stream().pipeline.source("names", Files("/names"), table=True)
     names.transform("read", same)
@@ -110,13 +117,25 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: a_stream(None).transform("parse", same).key_by("a").window(
             "sums", MINUTE, n=agg.count()
         ),
-        r"stage 'sums' reads 'parse', which has no event time; name it: source\(\.\.\., event_",
+        r"'sums' reads 'parse', which has no event time; name it: source\('events', \.\.\., event_",
     ),
     "window behind a window": (
         lambda: a_stage().key_by("a").window("one", MINUTE, n=agg.count()).key_by("n").window(
             "two", MINUTE, m=agg.count()
         ),
-        "stage 'two' reads 'one', which has no event time",
+        "reads 'one', .* may come after the watermark of what 'one' read: event_time",
+    ),
+    "event time of a source": (
+        lambda: a_stream().event_time("at"),
+        "'events' is a source, which measures its event time; name it there",
+    ),
+    "event time ahead": (
+        lambda: a_stage().event_time("at", out_of_orderness=timedelta(seconds=-1)),
+        r"event_time\('at'\) of 'parse' has out_of_orderness -1 day, 23:59:59; use 0 or more",
+    ),
+    "event time beside a source without": (
+        lambda: a_join_with(bounded=False).event_time("at"),
+        "'both' reads 'names' without event time, and that source never ends, so",
     ),
     "hops that do not fit": (
         lambda: Hopping(timedelta(seconds=10), timedelta(seconds=3)),
@@ -455,9 +474,26 @@ def test_the_kind_of_a_branch_is_its_own() -> None:
 def test_a_star_keeps_event_time_and_a_later_select_may_bring_it_back() -> None:
     events = a_stream()
 
-    assert events.select("*", "a + 1 AS b").event_time == "at"
-    assert events.select("a", "ms").event_time is None
-    assert events.select("a", "ms").select("a", "timestamp_millis(ms) AS at").event_time == "at"
+    assert events.select("*", "a + 1 AS b").time_column == "at"
+    assert events.select("a", "ms").time_column is None
+    assert events.select("a", "ms").select("a", "timestamp_millis(ms) AS at").time_column == "at"
+
+
+def test_event_time_is_assigned_behind_any_stage_and_changes_no_other_stream() -> None:
+    joined = a_join_with(bounded=True)
+    timed = joined.event_time("at", out_of_orderness=timedelta(seconds=5)).where("a > 1")
+    timed.key_by("a").window("sums", MINUTE, n=agg.count())
+    timed.union("all", joined.event_time("at")).key_by("a").window("more", MINUTE, n=agg.count())
+
+    stages = joined.pipeline.stages
+    assert (joined.time_column, joined.out_of_orderness_ms) == (None, 0)
+    read = stages["sums"].inputs[0]
+    assert (read.event_time, read.out_of_orderness_ms) == ("at", 5_000)
+    assert stages["all"].out_of_orderness_ms("passed") == 5_000
+    assert (stages["more"].inputs[0].event_time, stages["more"].out_of_orderness_ms("all")) == (
+        "at",
+        0,
+    )
 
 
 def test_a_join_tells_two_event_times_of_one_name_apart() -> None:
