@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sluice.core.completed import CheckpointMetadata, StageState
@@ -20,6 +20,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import problems_behind_the_end
 from sluice.core.state import CoordinatorState
+from sluice.declaration.expressions import written
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import open_job
@@ -85,7 +86,8 @@ def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> s
         or metadata.generation != state.generation
     )
     differences = _Differences() if is_restored else _differences(_completed(metadata), pipeline)
-    return _refusal(pipeline, lost, differences, _rescaled(metadata, pipeline))
+    problems = [*_rescaled(metadata, pipeline), *_sent_otherwise(metadata, pipeline)]
+    return _refusal(pipeline, lost, differences, problems)
 
 
 def require_same_chain(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> None:
@@ -121,6 +123,26 @@ def require_sinks(
             f"{_quoted(gone)} that are not published yet; declare it until they are, or restore "
             "the job with allow non-restored state, which drops them"
         )
+
+
+def _sent_otherwise(metadata: CheckpointMetadata, pipeline: Pipeline) -> Iterator[str]:
+    """Rows in flight to which other filters and projections were applied than to those that come:
+    their readers would apply some of them twice, or none.
+    """
+    for stage in metadata.stages:
+        for data in stage.in_flight:
+            producer = pipeline.stages.get(data.producer)
+            if producer is None or stage.uid not in pipeline.stages or not data.segments:
+                continue
+            from sluice.operators.changes import steps_of  # Few checkpoints have rows in flight.
+
+            was, now = steps_of(data.schema), written(producer.steps)
+            if was != now:
+                yield (
+                    f"stage {stage.uid!r} has rows in flight that {data.producer!r} sent with "
+                    f"{was or 'no step'}, and by its readers of now it sends them with "
+                    f"{now or 'no step'}; restore an aligned checkpoint, or without rows in flight"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,17 @@ class Projection:
 Step: TypeAlias = Filter | Projection
 
 
+def written(steps: Sequence[Step]) -> str:
+    """*steps* as they are declared: ``where('a > 1').select('a', 'b')``."""
+    calls = [
+        f"where({step.condition!r})"
+        if isinstance(step, Filter)
+        else f"select({', '.join(map(repr, step.columns))})"
+        for step in steps
+    ]
+    return ".".join(calls)
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnType:
     """A type by Spark's ``name``; ``fields`` of a struct, or the inner types of an array or map."""

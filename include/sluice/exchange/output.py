@@ -24,11 +24,12 @@ from sluice.operators.changes import (
     changelog_of,
     changes_of,
     split_by_weight,
+    stream_schema,
     without_pairs,
 )
 from sluice.operators.operator import COMPUTED, WEIGHT
 from sluice.protocol.records import checksum
-from sluice.state.segments import HASH, RowFiles, encode_segment, to_table
+from sluice.state.segments import HASH, RowFiles, encode_segment
 
 LATE_OF_SIDE = (LATE, LATE_RIGHT)
 
@@ -139,7 +140,7 @@ class StageOutput:
             streamed = rows.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
             revoked = taken_back.with_columns(pl.lit(-1, pl.Int8).alias(WEIGHT))
         if not self.schema_bytes:
-            self.schema_bytes = to_table(streamed.clear()).schema.serialize().to_pybytes()
+            self.schema_bytes = stream_schema(streamed, self._work.spec.stage.steps)
         if self._work.spec.has_consumers:
             self._stream.add(streamed)
             self._taken_back.add(revoked)

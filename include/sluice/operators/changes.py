@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.declaration.changelog import ROW_KIND, RowKind
-from sluice.declaration.expressions import Filter, Step
+from sluice.declaration.expressions import Filter, Step, written
 from sluice.declaration.nodes import SinkNode
 from sluice.errors import ConfigurationError
 from sluice.operators.expressions import applied
@@ -28,6 +28,7 @@ KEY = "_key"
 OURS = (WEIGHT, KEY)
 
 COPIES = "_copies"
+_STEPS = b"sluice.steps"
 
 
 def changes_of(
@@ -89,6 +90,21 @@ def changelog_of(
     before = _with_row_kind(taken_back, rows, replaced_by, RowKind.UPDATE_BEFORE, RowKind.DELETE)
     after = _with_row_kind(rows, taken_back, replaced_by, RowKind.UPDATE_AFTER, RowKind.INSERT)
     return pl.concat([before, after])
+
+
+def stream_schema(rows: pl.DataFrame, steps: Sequence[Step]) -> bytes:
+    """The serialized Arrow schema of a stream whose stage applied *steps* to its *rows*."""
+    schema = to_table(rows.clear()).schema
+    if steps:
+        schema = schema.with_metadata({_STEPS: written(steps)})
+    body: bytes = schema.serialize().to_pybytes()
+    return body
+
+
+def steps_of(streamed: bytes) -> str:
+    """The steps, ``written``, that a stage applied to a stream with the schema *streamed*."""
+    metadata = pa.ipc.read_schema(pa.py_buffer(streamed)).metadata or {}
+    return str(metadata.get(_STEPS, b""), "utf-8")
 
 
 def sink_schema(streamed: bytes, sink: SinkNode) -> pa.Schema:

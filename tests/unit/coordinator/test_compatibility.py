@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import polars as pl
 import pytest
 
 from harness.jobs import (
@@ -25,7 +26,7 @@ from harness.jobs import (
     trigger_one,
 )
 from sluice.coordinator import compatibility
-from sluice.coordinator.compatibility import find_changes
+from sluice.coordinator.compatibility import change_of, find_changes
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.publication import commit
@@ -40,9 +41,12 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job
+from sluice.job.lineage import CompletedParent
+from sluice.operators.changes import stream_schema
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from tests.subtasks import (
@@ -359,6 +363,42 @@ def test_rows_in_flight_are_state_too() -> None:
 
     with pytest.raises(ConfigurationError, match="stage 'rank_bids' has rows in flight"):
         trigger(rewired)
+
+
+def test_rows_in_flight_are_not_read_with_other_steps_than_they_were_sent_with() -> None:
+    chain: dict[str, Any] = {"unaligned": True, "stages": ("count_bids", "rank_bids")}
+    job = a_running_job(a_chain(**chain))
+    take_checkpoints(job, 2)
+    metadata = job.metadata(CheckpointId(2))
+    sent = pl.DataFrame({"n": [1]})
+
+    def change(was: tuple[Step, ...], now: tuple[Step, ...]) -> str | None:
+        pipeline = a_chain(**chain)
+        counts = pipeline.stages["count_bids"]
+        pipeline.stages["count_bids"] = replace(counts, steps=now)
+        stages = tuple(
+            replace(
+                stage,
+                in_flight=tuple(
+                    replace(data, schema=stream_schema(sent, was)) for data in stage.in_flight
+                ),
+            )
+            for stage in metadata.stages
+        )
+        parent = CompletedParent(replace(metadata, stages=stages), None)
+        return change_of(pipeline, job.state(), parent)
+
+    own = (Filter("n > 1"), Projection(("n + 1 AS n",)))
+    assert change(own, own) is None
+    assert change((), ()) is None
+    refused = change(own, own[:1])
+    assert refused is not None
+    assert (
+        "stage 'rank_bids' has rows in flight that 'count_bids' sent with where('n > 1')."
+        "select('n + 1 AS n'), and by its readers of now it sends them with where('n > 1'); "
+        "restore an aligned checkpoint"
+    ) in refused
+    assert "sent with no step, and" in (change((), own) or "")
 
 
 def test_changes_are_found_in_the_bucket_until_a_restore_consents() -> None:
