@@ -14,7 +14,6 @@ group is removed: its state is deleted, and its result is taken back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import Decimal
 from functools import cache
 from typing import Protocol, assert_never
 
@@ -89,8 +88,6 @@ _LISTED_OF_CHANGELOGS = (
 # 0.23 s).
 _ROWS_PER_PART = 10_000
 
-_INT64_VALUES = 2**63  # The number of an Int64's values in either direction from zero.
-
 # The errors of Polars for decimal sums with too many digits, and for casts that cannot hold them.
 _TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
 _SQL_NAMES: Mapping[pl.DataType, str] = {pl.Int64(): "BIGINT"}
@@ -131,11 +128,13 @@ class KeyedAggregateOperator:
         require_distinct(stage.uid, [*self._keys, *self._fold.columns])
         self._is_refreshed = stage.ttl_ms is not None
         self.output_schema = pl.Schema({**key_columns, **{k.name: k.result_type for k in computed}})
+        columns = pl.Schema({**key_columns, **self._fold.kept})
         self.tables = {
             GROUPS: StateSchema(
-                columns=pl.Schema({**key_columns, **self._fold.kept}),
+                columns=columns,
                 key_columns=self._keys,
                 ttl_ms=stage.ttl_ms,
+                refused={n: why for n, why in self._fold.refused.items() if n not in columns},
             )
         } | {table.table: table.schema for table in self._values.values()}
 
@@ -211,6 +210,7 @@ class Fold:
         self._kernels = tuple(kernels)
         self.states = {n: dtype for k in kernels for n, dtype in k.states.items()}
         self.kept = self.states | {n: dtype for k in kernels for n, dtype in k.kept.items()}
+        self.refused = {n: why for k in kernels for n, why in k.refused.items()}
         self.results = {k.name: k.result_type for k in kernels}
         self.reads = tuple(dict.fromkeys(name for k in kernels for name in k.reads))
         self.is_order_sensitive = any(k.is_order_sensitive for k in kernels)
@@ -233,11 +233,15 @@ class Fold:
         The hash is a function of the keys, and is not grouped by: it is carried along, or computed
         of the groups if *rows* are without it.  ``ROW_COUNT`` is the number of rows in each.
         """
-        is_small = _smallness(rows)
+
+        @cache
+        def holds(column: str, are: Callable[[pl.Series], bool]) -> bool:
+            return are(rows[column])
 
         def folding(kernel: Kernel) -> tuple[pl.Expr, ...]:
             narrow = kernel.narrow
-            return narrow.partial if narrow and is_small(narrow.reads) else kernel.partial
+            is_narrow = narrow and holds(narrow.reads, narrow.rows_are)
+            return narrow.partial if narrow and is_narrow else kernel.partial
 
         return self._grouped(
             rows, keys, within, folding, [pl.len().cast(pl.Int64).alias(ROW_COUNT)]
@@ -246,11 +250,10 @@ class Fold:
     def combine(
         self, groups: pl.DataFrame, keys: Sequence[str], within: Sequence[str] = ()
     ) -> pl.DataFrame:
-        is_small = _smallness(groups)
-
         def folding(kernel: Kernel) -> tuple[pl.Expr, ...]:
             narrow = kernel.narrow
-            return narrow.combine if narrow and is_small(narrow.state) else kernel.combine
+            is_narrow = narrow and narrow.groups_are(groups[narrow.state])
+            return narrow.combine if narrow and is_narrow else kernel.combine
 
         return self._grouped(groups, keys, within, folding)
 
@@ -357,18 +360,6 @@ class Fold:
             f"stage {self._uid!r} cannot compute {kernel.name!r}: {kernel.label} of some group "
             f"does not fit {sql}; aggregate a wider type, CAST(... AS {wider})"
         )
-
-
-def _smallness(rows: pl.DataFrame) -> Callable[[str], bool]:
-    """A predicate on columns: no sum of values of this column of *rows* can overflow an Int64."""
-
-    @cache
-    def is_small(column: str) -> bool:
-        values = rows[column]
-        ends = [end for end in (values.min(), values.max()) if isinstance(end, int | Decimal)]
-        return all(abs(int(end)) * rows.height < _INT64_VALUES for end in ends)
-
-    return is_small
 
 
 def kernels(

@@ -7,10 +7,11 @@ Counts are int64.  Sums are computed in a wider type than the result: integers a
 digits, which no number of rows can overflow, and only the result has to be a BIGINT; decimals as
 the widest decimal, floats as float64.  ``min``, ``max``, ``first`` and ``last`` have the column's
 own type, ``collect`` is a sorted list.  No result depends on the order of rows, but the last bits
-of what is computed of sums of floats.
+of what is computed of sums of floats over appended rows.
 
 In a changelog every row has a weight, 1 or -1, which is summed instead of the row being counted;
-then a sum keeps its number of values, to know when none is left.
+then a sum keeps its number of values, to know when none is left.  Floats are added exactly there,
+see ``_weighed_floats``: what was taken back leaves nothing behind.
 
 ``grouped`` is Polars' group by, each time in the way that takes the least time.
 """
@@ -19,6 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+from math import inf, isfinite, isnan, nan
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +36,7 @@ from sluice.operators.operator import FILTER, WEIGHT
 BEFORE = "before this epoch: "  # Prefix of a state column as it was before the epoch.
 
 _WIDEST_DECIMAL = 38
+_INT64_VALUES = 2**63  # The number of an Int64's values in either direction from zero.
 
 # The sum of 10^10 decimals of this many digits has 38, the most that a decimal can have.
 _SUMMED_BY_SPARK = 28
@@ -65,7 +71,8 @@ class Kernel:
     group; ``final`` reads the result.  ``sql`` is ``partial`` for Spark, if Spark can compute it.
     ``label`` is the aggregate as it was declared, for messages.  ``kept`` are the columns that a
     running aggregate keeps in a narrower type than its groups have: its result is read at every
-    barrier, so they fit it.
+    barrier, so they fit it.  ``refused`` are columns of an earlier form, with the reason why state
+    that has them cannot be read.
     """
 
     name: str
@@ -81,18 +88,21 @@ class Kernel:
     is_order_sensitive: bool = False
     narrow: Narrow | None = None
     kept: Mapping[str, pl.DataType] = field(default_factory=dict[str, pl.DataType])
+    refused: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Narrow:
-    """A kernel's ``partial`` and ``combine`` for numbers so small that their sum is an Int64.
+    """A kernel's ``partial`` and ``combine`` for values that can be added in less time.
 
-    Nearly all numbers are, and adding them takes a fifth less time.  The values of the column
-    ``reads`` in rows, and ``state`` in groups, decide whether it can be used.
+    Nearly all are: numbers so small that their sum is an Int64 take a fifth less.  It can be used
+    where ``rows_are`` is true of the column ``reads`` of rows, and ``groups_are`` of ``state``.
     """
 
     reads: str
     state: str
+    rows_are: Callable[[pl.Series], bool]
+    groups_are: Callable[[pl.Series], bool]
     partial: tuple[pl.Expr, ...]
     combine: tuple[pl.Expr, ...]
 
@@ -249,6 +259,8 @@ def averaged(argument: Argument, total: pl.DataType) -> Kernel:
 
 def weighed(argument: Argument, total: pl.DataType, *, is_mean: bool) -> Kernel:
     """The sum, or the mean, of a changelog."""
+    if total.is_float():
+        return _weighed_floats(argument, is_mean=is_mean)
     weight = argument.weight
 
     def signed(dtype: pl.DataType) -> pl.Expr:
@@ -307,6 +319,175 @@ def _sum_and_count(
             combine=(pl.col(added).cast(pl.Int64).sum().cast(total), pl.col(count).sum()),
         ),
     )
+
+
+def _weighed_floats(argument: Argument, *, is_mean: bool) -> Kernel:
+    """The sum, or the mean, of the floats of a changelog, from which any row can be taken back.
+
+    Doubles are whole multiples of powers of two.  A value from 2**-53 to 2**64 is added as two
+    numbers of 128 bits, its multiple of 2**-20 and, of what is left, that of 2**-105: both are
+    exact, for 2**42 rows.  Any other value, NaN and the infinities among them, is kept apart with
+    the number of its copies, and what is apart is put together by ``_folded_apart``.  So the state
+    is a function of the values that are there, and the result, which has an error of at most two
+    units in the last place, is too.
+    """
+    name = argument.name
+    high, low, apart, count = (f"_{part}_{name}" for part in ("high", "low", "apart", "count"))
+    total = pl.Decimal(_WIDEST_DECIMAL, 0)
+    value, weight = argument.value.cast(pl.Float64), argument.weight
+    size = value.abs()
+    is_near = (size >= _NEAR[0]) & (size < _NEAR[1]) | (value == 0)
+
+    def digits(value: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+        scaled = pl.when(weight > 0).then(value).when(weight < 0).then(-value) * 2.0**_HIGH_BITS
+        whole = scaled.round()
+        rest = (scaled - whole) * 2.0**_LOW_BITS  # Exact: it has no digit that *scaled* has not.
+        return (
+            whole.cast(pl.Int128).sum().cast(total).alias(high),
+            rest.cast(pl.Int128).sum().cast(total).alias(low),
+        )
+
+    copies = pl.struct(value.alias("value"), weight.alias("copies"))
+    nothing = pl.lit(None, _APART).alias(apart)
+    summed_high, summed_low = pl.col(high).sum().cast(total), pl.col(low).sum().cast(total)
+    counted, count_of_rows = pl.col(count).sum(), _int64(weight.sum(), count)
+    narrow = None
+    if argument.column is not None:
+        narrow = Narrow(
+            reads=argument.column,
+            state=apart,
+            rows_are=_are_near,
+            groups_are=lambda lists: lists.null_count() == len(lists),
+            partial=(*digits(value), nothing, count_of_rows),
+            combine=(summed_high, summed_low, nothing, counted),
+        )
+    carry = (pl.col(low).cast(pl.Int128) + 2 ** (_LOW_BITS - 1)) // 2**_LOW_BITS
+    # Each part is rounded once; that of *low* is at most half a unit of *high*.
+    near = (pl.col(high).cast(pl.Int128) + carry).cast(pl.Float64) * 2.0**-_HIGH_BITS + (
+        pl.col(low).cast(pl.Int128) - carry * 2**_LOW_BITS
+    ).cast(pl.Float64) * 2.0 ** -(_HIGH_BITS + _LOW_BITS)
+    found = pl.when(pl.col(count) > 0).then(near / pl.col(count) if is_mean else near)
+    parts = [found.alias(name), *map(pl.col, (high, low, apart, count))]
+    return Kernel(
+        name=name,
+        label=argument.label,
+        states={high: total, low: total, apart: _APART, count: pl.Int64()},
+        result_type=pl.Float64(),
+        partial=(
+            *digits(pl.when(is_near).then(value)),
+            copies.filter(value.is_not_null() & ~is_near).alias(apart),
+            count_of_rows,
+        ),
+        combine=(summed_high, summed_low, pl.col(apart).explode().drop_nulls(), counted),
+        merge=(
+            _added(high).cast(total),
+            _added(low).cast(total),
+            pl.map_batches([apart, BEFORE + apart], _folded_apart, _APART).alias(apart),
+            _added(count),
+        ),
+        final=pl.map_batches(parts, partial(_with_apart, is_mean=is_mean), pl.Float64()),
+        sql=None,
+        reads=argument.reads,
+        narrow=narrow,
+        refused={
+            f"_sum_{name}": f"{argument.label} over updates was kept as one float, from which a "
+            "NaN, an infinity or a large value could not be taken back"
+        },
+    )
+
+
+# The values that two numbers of 128 bits hold exactly, but for zero, and the bits of both parts:
+# that of a value has 84 bits, which leaves 42 for the number of rows.
+_NEAR = (2.0**-53, 2.0**64)
+_HIGH_BITS, _LOW_BITS = 20, 85
+_APART = pl.List(pl.Struct({"value": pl.Float64(), "copies": pl.Int64()}))
+
+# Any double is a whole multiple of the least one; the sum of many can be beyond the largest.
+_LEAST_BITS = 1_074
+_BEYOND_BITS = 1_023
+
+
+def _are_near(values: pl.Series) -> bool:
+    size = values.abs()
+    is_near = (size >= _NEAR[0]) & (size < _NEAR[1]) | (size == 0)
+    return bool(is_near.all())  # Polars ignores nulls.
+
+
+def _folded_apart(both: Sequence[pl.Series]) -> pl.Series:
+    """Of each row two lists of values apart, as one: the same for the same values.
+
+    It has the special values with their copies, and the sum of the others in as few pieces as hold
+    it exactly; it is null where nothing is left.
+    """
+    first, second = both
+    if first.null_count() + second.null_count() == 2 * len(first):
+        return first
+    pairs = zip(first.to_list(), second.to_list(), strict=True)
+    lists = [_pieces([*(one or ()), *(other or ())]) for one, other in pairs]
+    return pl.Series(first.name, lists, _APART)
+
+
+def _pieces(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, float]] | None:
+    special, total = _counted_apart(entries)
+    pieces = [{"value": value, "copies": n} for value, n in special.items() if n]
+    if beyond := int(total / _unit(_BEYOND_BITS)) if abs(total) >= _unit(_BEYOND_BITS) else 0:
+        pieces.append({"value": 2.0**_BEYOND_BITS, "copies": beyond})
+        total -= beyond * _unit(_BEYOND_BITS)
+    while total:
+        piece = total / _unit(0)  # The nearest double.
+        pieces.append({"value": piece, "copies": 1})
+        total -= _multiple(piece)
+    return pieces or None
+
+
+def _counted_apart(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[float, int], int]:
+    """The copies of NaN and both infinities, and the sum of the others in units of the least."""
+    special = {nan: 0, inf: 0, -inf: 0}
+    total = 0
+    for entry in entries:
+        value, copies = entry["value"], entry["copies"]
+        if isfinite(value):
+            total += copies * _multiple(value)
+        else:
+            special[nan if isnan(value) else value] += copies
+    return special, total
+
+
+def _multiple(value: float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return numerator * (_unit(0) // denominator)
+
+
+def _unit(bits: int) -> int:
+    """2**bits in units of the least double."""
+    return 1 << (_LEAST_BITS + bits)
+
+
+def _with_apart(parts: Sequence[pl.Series], *, is_mean: bool) -> pl.Series:
+    """The results of sums without what is apart, the first of *parts*, with it."""
+    found, highs, lows, lists, counts = parts
+    if lists.null_count() == len(lists):
+        return found
+    places = lists.is_not_null().arg_true()
+    rows = zip(*(one.gather(places).to_list() for one in (highs, lows, lists, counts)), strict=True)
+    results = [
+        _result(int(high), int(low), entries, count if is_mean else 1) if count > 0 else None
+        for high, low, entries, count in rows
+    ]
+    return found.scatter(places, pl.Series(results, dtype=pl.Float64))
+
+
+def _result(high: int, low: int, entries: Sequence[Mapping[str, Any]], parts: int) -> float:
+    special, total = _counted_apart(entries)
+    if special[nan] or (special[inf] and special[-inf]):
+        return nan
+    if special[inf] or special[-inf]:
+        return inf if special[inf] else -inf
+    total += high * _unit(-_HIGH_BITS) + low * _unit(-_HIGH_BITS - _LOW_BITS)
+    try:
+        return total / (_unit(0) * parts)
+    except OverflowError:
+        return inf if total > 0 else -inf
 
 
 def extreme(argument: Argument, *, smallest: bool) -> Kernel:
@@ -483,7 +664,20 @@ def _narrow(
 ) -> Narrow | None:
     if argument.column is None or not argument.dtype.is_integer():
         return None
-    return Narrow(reads=argument.column, state=state, partial=partial, combine=combine)
+    return Narrow(
+        reads=argument.column,
+        state=state,
+        rows_are=_are_small,
+        groups_are=_are_small,
+        partial=partial,
+        combine=combine,
+    )
+
+
+def _are_small(values: pl.Series) -> bool:
+    """Whether no sum of these values can overflow an Int64."""
+    ends = [end for end in (values.min(), values.max()) if isinstance(end, int | Decimal)]
+    return all(abs(int(end)) * len(values) < _INT64_VALUES for end in ends)
 
 
 def _sum_or_null(column: pl.Expr) -> pl.Expr:

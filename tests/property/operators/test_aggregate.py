@@ -9,6 +9,9 @@ whatever was sent and not taken back must be the results of the rows that are th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
+from fractions import Fraction
+from math import isfinite, isinf, isnan, ulp
 from random import Random
 from statistics import stdev, variance
 
@@ -309,6 +312,89 @@ def test_a_variance_stays_right_however_often_rows_are_taken_back(
             assert held[1] == pytest.approx(expected, rel=1e-9)
         else:
             assert not any(held.values())
+
+
+INFINITY, NAN = float("inf"), float("nan")
+LARGEST, LEAST = 1.7976931348623157e308, 5e-324
+# What absorbs what: a large value the small ones, and a special one all others.
+hostile_reals = st.sampled_from(
+    [
+        *(NAN, INFINITY, -INFINITY, 1e300, -1e300, LARGEST, LEAST, 1.0, 0.1, -0.3, 2.0**64),
+        *(None, -0.0, 2.0**-53, 3e-17, 1e18, 123456.78),
+    ]
+) | st.floats(width=64)
+
+
+def exact_sum(values: Sequence[float]) -> Fraction | float:
+    """The sum as real numbers have it; infinite, or NaN, with an infinity or a NaN among them."""
+    special = [value for value in values if not isfinite(value)]
+    return sum(special) if special else sum(map(Fraction, values), Fraction())
+
+
+def nearest(exact: Fraction | float) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return INFINITY if exact > 0 else -INFINITY
+
+
+def is_nearly(found: float, expected: float) -> bool:
+    """Whether two doubles are the same, but for two units in the last place."""
+    if isnan(expected) or isinf(expected):
+        return repr(found) == repr(expected)
+    return abs(found - expected) <= 2 * ulp(expected)
+
+
+@examples(40)
+@given(changelogs(st.tuples(st.just(1), hostile_reals)), seeds)
+def test_no_value_that_was_taken_back_is_left_in_a_sum_or_a_mean(
+    history: list[Epoch], random: Random
+) -> None:
+    for aggregate, share in ((agg.sum("value"), False), (agg.avg("value"), True)):
+        subtask = one_aggregate(aggregate, values_of(pl.Float64()))
+        present: list[float] = []
+        held: dict[int, float | None] = {}
+        by_content: dict[str, float | None] = {}
+
+        for epoch in history:
+            for _, value, weight in epoch:
+                if value is not None and weight > 0:
+                    present.append(value)
+            for _, value, weight in epoch:
+                if value is not None and weight < 0:
+                    present.remove(next(one for one in present if repr(one) == repr(value)))
+
+            outcome = play(subtask, epoch, random)
+
+            assert outcome.retracted is not None
+            for key, _ in outcome.retracted.rows():
+                del held[key]
+            held |= dict(outcome.output.rows())
+            if not held:
+                continue
+            if not present:
+                assert held == {1: None}
+                continue
+            found = held[1]
+            assert found is not None
+            exact = exact_sum(present)
+            assert is_nearly(found, nearest(exact / len(present) if share else exact))
+            content = repr(sorted(map(repr, present)))
+            assert repr(by_content.setdefault(content, found)) == repr(found)
+
+
+@examples(4)
+@given(changelogs(st.tuples(st.integers(0, 1), hostile_reals)))
+def test_a_sum_over_updates_does_not_depend_on_chunks_order_or_subtasks(
+    history: list[Epoch],
+) -> None:
+    for aggregate in (agg.sum("value"), agg.avg("value")):
+        stage = a_stage(Declared(aggregates={"result": aggregate}), keys=["id"])
+        schema = values_of(pl.Float64())
+
+        operator = KeyedAggregateOperator(stage, schema)
+
+        check_content_alone_decides(operator, [schema], [[epoch] for epoch in history], key_count=1)
 
 
 def test_the_extremes_of_floats_know_zero_once_and_put_nan_last() -> None:

@@ -12,9 +12,12 @@ from sluice.core.event_time import MAX_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.operations import Hopping, Session, Tumbling, Window, WindowAggregate
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, RestoreError
 from sluice.operators.build import build_operator
 from sluice.operators.operator import EpochTime
+from sluice.state.evolution import Evolution
+from sluice.state.segments import HASH
+from tests.property.operators.changelogs import with_weight
 from tests.property.operators.played import a_stage, at, one_aggregate
 from tests.property.operators.subtask import INPUT, Subtask
 
@@ -65,6 +68,16 @@ def test_only_sums_of_floats_depend_on_the_order_of_rows() -> None:
     assert one_aggregate(agg.sum("value"), FLOATS).operator.is_order_sensitive
     assert not one_aggregate(agg.max("value"), FLOATS).operator.is_order_sensitive
     assert not one_aggregate(agg.sum("value"), INPUT).operator.is_order_sensitive
+    assert not one_aggregate(agg.sum("value"), with_weight(FLOATS)).operator.is_order_sensitive
+
+
+def test_state_that_kept_a_sum_of_updates_as_one_float_is_refused() -> None:
+    kept = pl.Schema({HASH: pl.Int64(), "id": pl.Int64(), "_sum_result": pl.Float64()})
+    for aggregate in (agg.sum("value"), agg.avg("value")):
+        schema = one_aggregate(aggregate, with_weight(FLOATS)).operator.tables["groups"]
+
+        with pytest.raises(RestoreError, match=r"'value'.* over updates was kept as one float"):
+            Evolution(schema, kept.to_frame().to_arrow(), "totals")
 
 
 DECIMALS = pl.Schema({"id": pl.Int64(), "value": pl.Decimal(38, 2)})
