@@ -340,9 +340,19 @@ def _size(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
                 size = values.list.len() * _width(inner) + _OTHER_WIDTH
             else:
                 size = values.list.eval(_size(pl.element(), inner)).list.sum() + _OTHER_WIDTH
+        case pl.Map():
+            entries = as_entries(dtype)
+            return _size(value.cast(entries), entries)
         case _:
+            assert _is_fixed(dtype), f"the bytes of a {dtype} are not counted"
             return pl.lit(_width(dtype))
     return size.cast(pl.Int64).fill_null(_OTHER_WIDTH)
+
+
+def as_entries(dtype: pl.Map) -> pl.List:
+    """The type as which a map is a list of its entries, by a cast."""
+    key, value = instance_of(dtype.key), instance_of(dtype.value)
+    return pl.List(pl.Struct({"key": key, "value": value}))
 
 
 def instance_of(dtype: object) -> pl.DataType:

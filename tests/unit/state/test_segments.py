@@ -265,3 +265,21 @@ def test_structs_of_numbers_alone_have_a_size_for_each_row() -> None:
     assert fixed_width(rows.select("pair").schema) == 13
     assert row_sizes(rows).to_list() == [13 + 8, 13 + 8 + 26, 13 + 8]
     assert [table.num_rows for table in files_of(rows, 1)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "sizes"),
+    [
+        (pa.map_(pa.string(), pa.int64()), [[("ab", 1)], None, []], [8 + 1 + 10 + 8, 8, 8]),
+        (pa.map_(pa.int64(), pa.int32()), [[(1, 2), (3, None)], [], None], [8 + 26, 8, 8]),
+        (pa.list_(pa.map_(pa.int64(), pa.int64())), [[[(1, 2)]], [None], []], [8 + 25, 16, 8]),
+    ],
+)
+def test_a_map_has_the_size_of_its_entries(
+    dtype: pa.DataType, values: list[object], sizes: list[int]
+) -> None:
+    rows = pl.from_arrow(pa.table({"id": [1, 2, 3], "map": pa.array(values, dtype)}))
+    assert isinstance(rows, pl.DataFrame)
+
+    assert row_sizes(rows).to_list() == [8 + size for size in sizes]
+    assert [row_sizes(rows[n : n + 1]).item() for n in range(3)] == [8 + size for size in sizes]
