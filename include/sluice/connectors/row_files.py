@@ -1,8 +1,7 @@
 """Files of rows: Parquet or plain JSON lines, and the split of rows into partitions.
 
-JSON lines have an object per line, times as ISO 8601 (with ``Z`` where the column has a time zone),
-decimals as text, NaN and infinities as null.  JSON does not hold the types of columns, so the
-schema is stored beside the rows, by its hash; a column that JSON would change is refused.
+JSON lines have an object per line, see ``json_rows``.  JSON does not hold the types of columns, so
+the schema is stored beside the rows, by its hash.
 
 Partitions are folders with Hive's names, by the values of columns.  The columns stay in the files,
 too: a reader without support for partitions sees them with their types, and one with it may skip
@@ -16,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from io import RawIOBase
 from typing import TYPE_CHECKING
 
-from sluice.connectors.columns import check_years
 from sluice.errors import ConfigurationError, ProtocolViolation
 
 if TYPE_CHECKING:
@@ -41,6 +39,26 @@ def encode_parquet(table: pa.Table) -> bytes:
     pq.write_table(table, buffer, compression="zstd")
     body: bytes = buffer.getvalue().to_pybytes()
     return body
+
+
+def check_parquet_types(schema: pa.Schema, who: str) -> None:
+    """Raises ConfigurationError for a column that Parquet has no type for, which *who* writes."""
+    for field in schema:
+        if (found := _without_column(field.type)) is not None:
+            raise ConfigurationError(
+                f"{who} cannot write column {field.name!r} of type {field.type}: Parquet has no "
+                f"column for {found}; convert it to another type, or leave it out"
+            )
+
+
+def _without_column(type_: pa.DataType) -> pa.DataType | None:
+    """The type within *type_*, or itself, that Parquet does not hold; None if there is none."""
+    from pyarrow import types
+
+    if types.is_interval(type_) or (types.is_struct(type_) and not type_.num_fields):
+        return type_
+    inner = (type_.field(number).type for number in range(type_.num_fields))
+    return next((found for one in inner if (found := _without_column(one)) is not None), None)
 
 
 def decode_parquet(body: bytes) -> pa.Table:
@@ -73,79 +91,6 @@ def has_nulls(file: RawIOBase, columns: Sequence[str], place: str) -> bool:
             known = leaves[name].statistics if name in leaves else None
             counts[name] += 1 if known is None or not known.has_null_count else known.null_count
     return any(counts.values())
-
-
-def encode_json(table: pa.Table) -> bytes:
-    """JSON lines of *table*; ConfigurationError for a time outside of the years 1 to 9999."""
-    import msgspec
-    import pyarrow as pa
-
-    for number, field in enumerate(table.schema):
-        if pa.types.is_temporal(field.type):
-            column = _in_years_of_iso(table.column(number), field.name)
-            table = table.set_column(number, pa.field(field.name, column.type), column)
-    return msgspec.json.Encoder().encode_lines(table.to_pylist())
-
-
-def _in_years_of_iso(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """The column with instants in UTC; ConfigurationError outside of the years 1 to 9999."""
-    import pyarrow as pa
-
-    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
-    check_years(column, name, ", or write format='parquet'")
-    return column
-
-
-def decode_json(body: bytes, schema: pa.Schema) -> pa.Table:
-    """The rows in JSON lines of *schema*; raises ArrowInvalid for other bytes."""
-    import pyarrow as pa
-    import pyarrow.json as pj
-
-    read = pa.schema([pa.field(field.name, _as_parsed(field.type)) for field in schema])
-    table = pj.read_json(
-        pa.BufferReader(body),
-        # One block for all, as a line longer than a block cannot be read.
-        read_options=pj.ReadOptions(block_size=max(1, len(body)), use_threads=False),
-        parse_options=pj.ParseOptions(explicit_schema=read, unexpected_field_behavior="error"),
-    )
-    return table.cast(schema)
-
-
-def _as_parsed(dtype: pa.DataType) -> pa.DataType:
-    """The type as which Arrow's JSON reader parses *dtype*; dates and time zones need a cast."""
-    import pyarrow as pa
-
-    is_text = pa.types.is_temporal(dtype) or pa.types.is_decimal(dtype)
-    return pa.string() if is_text else dtype
-
-
-def check_json_types(schema: pa.Schema, sink: str) -> None:
-    """Raises ConfigurationError for a column that JSON would change."""
-    for field in schema:
-        if not _survives(field.type, is_nested=False):
-            raise ConfigurationError(
-                f"sink {sink!r} cannot write column {field.name!r} of type {field.type} as JSON; "
-                "convert it to text, a number or a timestamp of microseconds, or write "
-                "format='parquet'"
-            )
-
-
-def _survives(dtype: pa.DataType, *, is_nested: bool) -> bool:
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_list(dtype) or types.is_large_list(dtype):
-        return _survives(dtype.value_type, is_nested=True)
-    if types.is_struct(dtype):
-        return all(_survives(field.type, is_nested=True) for field in dtype)
-    if types.is_timestamp(dtype):
-        return not is_nested and dtype.unit != "ns"
-    if types.is_date32(dtype) or types.is_decimal128(dtype):
-        return not is_nested
-    is_number = types.is_integer(dtype) or types.is_float32(dtype) or types.is_float64(dtype)
-    is_text = types.is_string(dtype) or types.is_large_string(dtype)
-    return bool(is_number or is_text or types.is_boolean(dtype))
 
 
 def encode_schema(schema: pa.Schema) -> tuple[str, bytes]:

@@ -25,13 +25,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from sluice.connectors.json_rows import check_json_types, decode_lines, encode_lines
 from sluice.connectors.row_files import (
     PARQUET,
-    check_json_types,
-    decode_json,
+    check_parquet_types,
     decode_parquet,
     decode_schema,
-    encode_json,
     encode_parquet,
     encode_schema,
     has_nulls,
@@ -137,6 +136,10 @@ class StagedFiles:
             checksum=checksum(listed),
         )
 
+    def check_types(self, schema: pa.Schema) -> None:
+        """Raises ConfigurationError for a column that this format would change."""
+        check_format_types(self.format, schema, self.sink)
+
     def write(self, stem: str, table: pa.Table, *, partition: str = "") -> RowFile:
         """Write one file whose name begins with *stem*, in *partition*'s folder if it has one."""
         return self._write(stem, table, partition=partition).published
@@ -144,13 +147,13 @@ class StagedFiles:
     def _write(
         self, stem: str, table: pa.Table, *, is_delete: bool = False, partition: str = ""
     ) -> StagedFile:
+        self.check_types(table.schema)
         if self.format == PARQUET:
             body = encode_parquet(table)
         else:
-            check_json_types(table.schema, self.sink)
             name, schema = encode_schema(table.schema)
             self.store.put(schema_key(name), schema)
-            body = encode_json(table)
+            body = encode_lines(table)
             stem = f"{stem}-{name}"
         kind = "-deletes" if is_delete else ""
         folder = f"/{partition}/part" if partition else ""
@@ -223,7 +226,7 @@ class StagedFiles:
             if is_json(file):
                 key = schema_key(file)
                 schema = decode_schema(self.store.get(key), f"{self.store.root}/{key}")
-                table = decode_json(body, schema)
+                table = decode_lines(body, schema)
             else:
                 table = decode_parquet(body)
         except pa.ArrowInvalid as error:
@@ -264,6 +267,12 @@ class StagedFiles:
             staged=tuple(unit for unit in staged_in(listed) if unit.file not in published),
             newest_ms=max((file.modified_ms for file in listed), default=0),
         )
+
+
+def check_format_types(format_: str, schema: pa.Schema, sink: str) -> None:
+    """Raises ConfigurationError for a column of which a file of this format would change values."""
+    check = check_json_types if format_ != PARQUET else check_parquet_types
+    check(schema, f"sink {sink!r}")
 
 
 def staged_in(listed: Iterable[Listed]) -> list[Staged]:

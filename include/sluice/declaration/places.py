@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from sluice.core.answers import Committable
 from sluice.core.plan import PartitionOffset, Slice, Unread
@@ -239,6 +239,19 @@ class SinkSpec(Protocol):
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> Sink:
         """*default* is the place under the job's root for a spec that names none."""
+        ...
+
+
+@runtime_checkable
+class TypedSinkSpec(Protocol):
+    """A descriptor of a sink whose format cannot hold values of every type."""
+
+    def check_types(self, uid: str, schema: pa.Schema) -> None:
+        """Check the types of its rows, before any is read; the place is not asked.
+
+        Raises:
+            ConfigurationError: the sink *uid* cannot write a column; the message names it.
+        """
         ...
 
 

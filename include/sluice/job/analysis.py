@@ -25,10 +25,10 @@ from sluice.declaration.expressions import (
     row_schema,
     unknown_column,
 )
-from sluice.declaration.nodes import Input, StageNode
+from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import Lookup, Transform, Union
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, TypedSinkSpec
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.output import projected_result
 from sluice.job.job import Job
@@ -40,7 +40,7 @@ from sluice.operators.operator import column_type
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
 from sluice.state.key_hash import can_hash
-from sluice.state.segments import StateSchema
+from sluice.state.segments import StateSchema, to_table
 
 # Column -> type; None for a type that only Spark knows, or instead of columns that only it knows.
 ColumnTypes: TypeAlias = Mapping[str, pl.DataType | None]
@@ -100,9 +100,16 @@ def analyse(
         rows[uid] = None if result is None else result.columns
         if result is not None:
             for sink in pipeline.sinks_of(uid):
-                columns = behind(sink.steps, result.columns.to_frame(), uid).columns
-                check_sink_columns(sink.uid, sink.spec, uid, columns)
+                check_sink(sink, uid, result.columns)
     return results
+
+
+def check_sink(sink: SinkNode, producer: str, columns: pl.Schema) -> None:
+    """Raises ConfigurationError if *sink* lacks a column that it needs, or cannot write one."""
+    rows = behind(sink.steps, columns.to_frame(), producer)
+    check_sink_columns(sink.uid, sink.spec, producer, rows.columns)
+    if isinstance(sink.spec, TypedSinkSpec):
+        sink.spec.check_types(sink.uid, to_table(rows).schema)
 
 
 def check_state(job: Job, results: Mapping[str, Result | None]) -> None:

@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
-from sluice.declaration.changelog import (
-    Append,
-    StreamRead,
-    after,
-    analysed,
-    check_sink,
-    check_sink_columns,
-)
+from sluice.declaration.changelog import Append, StreamRead, after, analysed
+from sluice.declaration.changelog import check_sink as check_sink_kind
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Transform
 from sluice.declaration.pipeline import Pipeline
@@ -29,7 +23,7 @@ from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.exchange.output import projected_result
 from sluice.exchange.reading import SOURCE
-from sluice.job.analysis import Result
+from sluice.job.analysis import Result, check_sink
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT
@@ -148,5 +142,5 @@ def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
     for sink in pipeline.sinks_of(uid):
         columns = behind(sink.steps, result.columns.to_frame(), uid).columns
         kind = analysed(after(sink.steps, result.kind), columns)
-        check_sink(sink.uid, sink.spec, StreamRead(uid, kind))
-        check_sink_columns(sink.uid, sink.spec, uid, columns)
+        check_sink_kind(sink.uid, sink.spec, StreamRead(uid, kind))
+        check_sink(sink, uid, result.columns)

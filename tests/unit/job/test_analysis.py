@@ -14,11 +14,12 @@ import pytest
 from sluice.connectors.kafka.declared import Json
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Upsert
+from sluice.declaration.nodes import SinkNode
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError
-from sluice.job.analysis import Result, analyse
-from sluice.sinks import FilesTable
+from sluice.job.analysis import Result, analyse, check_sink
+from sluice.sinks import FilesTable, KafkaTopic, PostgresTable
 from sluice.sources import Files, Kafka
 
 COLUMNS = "user string, city string, n bigint, at timestamp"
@@ -156,6 +157,24 @@ def test_a_sink_without_a_column_that_it_needs_is_refused(
         world.results()
 
     assert str(error.value) == f"sink 'out' {needs}, which 'totals' does not yield; it has user, n"
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        FilesTable(format="json", changelog=True),
+        KafkaTopic("localhost:1", "facts", changelog=True),
+        PostgresTable("host=nowhere", "public.facts", changelog=True),
+    ],
+)
+def test_a_column_that_the_json_of_a_sink_cannot_hold_is_refused(
+    sink: FilesTable | KafkaTopic | PostgresTable,
+) -> None:
+    node = SinkNode(uid="out", spec=sink, input="facts")
+    columns = pl.Schema({"id": pl.Int64(), "m": pl.Map(pl.Float64(), pl.Int64())})
+
+    with pytest.raises(ConfigurationError, match="sink 'out' cannot write column 'm' of type map"):
+        check_sink(node, "facts", columns)
 
 
 def test_a_pipeline_without_a_sink_is_refused(world: World) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.columns import MAX_DECIMAL_DIGITS
 from sluice.connectors.files_table.log import READ_THREADS, TableLog, timeline_of
-from sluice.connectors.row_files import PARQUET, check_json_types, decode_schema, encode_schema
+from sluice.connectors.row_files import decode_schema, encode_schema
 from sluice.connectors.staged_files import (
     COLUMNS,
     RowFile,
@@ -85,9 +85,8 @@ class TableSchemas:
             schemas = self._schemas(staged)
         else:
             schemas = [schema]
-        if self.files.format != PARQUET:
-            for schema in schemas:
-                check_json_types(schema, self.files.sink)
+        for schema in schemas:
+            self.files.check_types(schema)
         names = [self._record(encode_schema(schema)[0]) for schema in schemas]
         if all(store.get(name) is not None for name in names):
             return

@@ -12,6 +12,8 @@ from sluice.errors import ConfigurationError
 from sluice.protocol.keys import PipelinePaths
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sluice.connectors.files_table.table import ManifestTable
     from sluice.declaration.nodes import SinkNode
     from sluice.declaration.places import Sink
@@ -71,6 +73,12 @@ class FilesTable:
     @property
     def params(self) -> tuple[Param, ...]:
         return (self.location,) if isinstance(self.location, Param) else ()
+
+    def check_types(self, uid: str, schema: pa.Schema) -> None:
+        """See ``TypedSinkSpec``."""
+        from sluice.connectors.staged_files import check_format_types
+
+        check_format_types(self.format, schema, uid)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> ManifestTable:
         from sluice.connectors.files_table.table import ManifestTable

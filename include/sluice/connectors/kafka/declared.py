@@ -13,9 +13,11 @@ from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sluice.connectors.kafka.cluster import Cluster
     from sluice.connectors.kafka.formats import Registry
-    from sluice.connectors.kafka.messages import Value
+    from sluice.connectors.kafka.messages import MessageFormat, Value
     from sluice.connectors.kafka.source import KafkaSource, Start
     from sluice.connectors.kafka.values import Values
     from sluice.connectors.staged_sink import StagedSink
@@ -219,9 +221,15 @@ class KafkaTopic:
     def upsert_key(self) -> tuple[str, ...]:
         return (self.key,) if self.upsert and self.key is not None else ()
 
+    def check_types(self, uid: str, schema: pa.Schema) -> None:
+        """See ``TypedSinkSpec``."""
+        from sluice.connectors.kafka.messages import JsonRow
+
+        if isinstance(self._value(), JsonRow):
+            self._format().check_json(schema, f"sink {uid!r}")
+
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         """See ``SinkSpec``; rows are staged at *default*."""
-        from sluice.connectors.kafka.messages import MessageFormat
         from sluice.connectors.kafka.sink import KafkaTarget, NotedTopic
         from sluice.connectors.staged_files import StagedFiles
         from sluice.connectors.staged_sink import StagedSink
@@ -234,10 +242,15 @@ class KafkaTopic:
             raise ConfigurationError(f"topic= of the Kafka sink {uid!r} is empty")
         target = KafkaTarget(
             NotedTopic(cluster, topic, group),
-            MessageFormat(self._value(), self.key, self.headers),
+            self._format(),
             self.transactional,
         )
         return StagedSink(StagedFiles(uid, open_store(default), self.upsert_key), target)
+
+    def _format(self) -> MessageFormat:
+        from sluice.connectors.kafka.messages import MessageFormat
+
+        return MessageFormat(self._value(), self.key, self.headers)
 
     def _value(self) -> Value:
         from sluice.connectors.kafka.messages import AvroRow, ColumnBytes, JsonRow

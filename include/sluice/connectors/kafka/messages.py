@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.connectors.avro import has_nanoseconds, map_schema
 from sluice.connectors.columns import check_years
+from sluice.connectors.json_rows import check_json_types, encoded, json_objects
 from sluice.connectors.kafka.cluster import MAX_MESSAGE_BYTES
 from sluice.connectors.kafka.formats import framed, parsed_json
 from sluice.errors import ConfigurationError
@@ -32,7 +33,7 @@ SCALAR_BYTES = 100  # A number, a time or a decimal of 76 digits, as text.
 
 @dataclass(frozen=True, slots=True)
 class JsonRow:
-    """An object of all columns: times as RFC 3339, decimals as text, bytes as base64."""
+    """An object of all columns, see ``json_rows``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,13 @@ class MessageFormat:
             case AvroRow() as avro:
                 _check_fields(avro, [name for name in schema.names if name not in self.headers])
             case JsonRow():
-                pass
+                self.check_json(schema, "a Kafka sink")
         for name in columns:
             _checked_type(schema, name)
+
+    def check_json(self, schema: pa.Schema, who: str) -> None:
+        """Raises ConfigurationError when JSON, as *who* writes it, cannot hold a column."""
+        check_json_types(_without(schema.empty_table(), self.headers).schema, who)
 
     def check_years(self, table: pa.Table) -> None:
         """Raises ConfigurationError when a column has a year that JSON's times cannot have."""
@@ -90,9 +95,11 @@ class MessageFormat:
             case ColumnBytes(column=column):
                 return _texts(table, column)
             case JsonRow():
-                return _json_rows(_rows(table, self.headers))
+                return [encoded(row) for row in json_objects(_without(table, self.headers))]
             case AvroRow() as avro:
-                return _avro_rows(avro, _rows(_with_nanoseconds(avro, table), self.headers))
+                return _avro_rows(
+                    avro, _rows(_without(_with_nanoseconds(avro, table), self.headers))
+                )
 
     def header_rows(self, table: pa.Table) -> list[list[Header]]:
         """The headers of each message; empty without columns of headers."""
@@ -102,30 +109,20 @@ class MessageFormat:
         return [list(zip(self.headers, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _rows(table: pa.Table, without: tuple[str, ...]) -> list[dict[str, Any]]:
+def _without(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
+    return table.drop_columns([name for name in names if name in table.column_names])
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
     """The rows as dicts.  Polars is several times faster than Arrow here, but has no maps."""
     import polars as pl
 
-    table = table.drop_columns([name for name in without if name in table.column_names])
     if any(_needs_arrow(one.type) for one in table.schema):
         rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
         return rows
     frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     return frame.to_dicts()
-
-
-def _json_rows(rows: list[dict[str, Any]]) -> list[bytes]:
-    import msgspec
-
-    encode = msgspec.json.Encoder().encode
-    try:
-        return [encode(row) for row in rows]
-    except (TypeError, msgspec.EncodeError) as error:
-        raise ConfigurationError(
-            f"a row cannot be written as JSON: {error}; select other columns, or give Kafka a "
-            "column of text"
-        ) from error
 
 
 def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:

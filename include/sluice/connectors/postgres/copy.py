@@ -12,8 +12,6 @@ text.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sluice.connectors.columns import check_names, check_no_nul, check_years, nul_error
+from sluice.connectors.json_rows import check_json_types, encoded, json_values
 from sluice.connectors.postgres.server import Connection, TableName
 from sluice.declaration.places import RECORD
 from sluice.errors import ConfigurationError
@@ -326,6 +325,14 @@ def copy_in(connection: Connection, into: Identifier, tables: Iterable[pa.Table]
     return count
 
 
+def check_nested_types(schema: pa.Schema, who: str) -> None:
+    """Raises ConfigurationError when *who* cannot write a nested column as JSON."""
+    import pyarrow as pa
+
+    nested = [field for field in schema if pa.types.is_nested(field.type)]
+    check_json_types(pa.schema(nested), who)
+
+
 def check_values(rows: pa.Table) -> None:
     """Raises ConfigurationError for values that COPY refuses whatever the table's columns."""
     import pyarrow as pa
@@ -335,7 +342,7 @@ def check_values(rows: pa.Table) -> None:
         column = raw.cast(raw.type.value_type) if types.is_dictionary(raw.type) else raw
         check_years(column, name, "")
         if types.is_nested(column.type):
-            if any(text is not None and _holds_nul(text) for text in _texts(column)):
+            if any(text is not None and _holds_nul(text) for text in _texts(column, name)):
                 raise nul_error(name, "PostgreSQL's json")
         elif types.is_timestamp(column.type):
             _plain_column(column, name)
@@ -374,7 +381,7 @@ def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Ar
     if pa.types.is_dictionary(type_):
         return _plain_column(column.cast(type_.value_type), name)
     if pa.types.is_nested(type_):
-        return pa.array(_texts(column), pa.string())
+        return pa.array(_texts(column, name), pa.string())
     if pa.types.is_timestamp(type_) and type_.unit == "ns":
         try:
             return column.cast(pa.timestamp("us", type_.tz))
@@ -395,32 +402,10 @@ def is_binary(type_: pa.DataType) -> bool:
     return bool(is_varying or types.is_fixed_size_binary(type_))
 
 
-def _texts(column: pa.ChunkedArray) -> Iterator[str | None]:
-    return (None if value is None else _json(value) for value in column.to_pylist())
-
-
-def _json(value: object) -> str:
-    """JSON as ``to_jsonb`` writes it: bytes in hexadecimal, NaN and infinities as text."""
-    try:
-        return json.dumps(value, default=_in_json, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), default=_in_json)
-
-
-def _in_json(value: object) -> str:
-    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
-
-
-def _finite(value: object) -> object:
-    match value:
-        case float() if not math.isfinite(value):
-            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-        case dict():
-            return {name: _finite(inner) for name, inner in value.items()}
-        case list() | tuple():
-            return [_finite(inner) for inner in value]
-        case _:
-            return value
+def _texts(column: pa.ChunkedArray, name: str) -> Iterator[str | None]:
+    """The JSON of nested values, see ``json_rows``."""
+    values = json_values(column, name)
+    return (None if value is None else encoded(value).decode() for value in values)
 
 
 def _hex(values: pa.Array) -> pa.Array:

@@ -11,6 +11,8 @@ from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from sluice.connectors.staged_sink import StagedSink
     from sluice.store.open import StoreLocation
 
@@ -48,6 +50,12 @@ class PostgresTable:
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.dsn, self.table)
+
+    def check_types(self, uid: str, schema: pa.Schema) -> None:
+        """See ``TypedSinkSpec``: nested columns are written as JSON."""
+        from sluice.connectors.postgres.copy import check_nested_types
+
+        check_nested_types(schema, f"sink {uid!r}")
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         from sluice.connectors.postgres.ledger import Ledger

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.postgres.copy import (
     TEXT_TYPES,
+    check_nested_types,
     check_values,
     copy_in,
     is_binary,
@@ -406,6 +407,7 @@ def has_unique_index(connection: Connection, table: TableName, key: Sequence[str
 
 def check_column_types(table: TableName, columns: Mapping[str, Column], rows: pa.Schema) -> None:
     """Raises ConfigurationError, which names column and types, unless all rows can be stored."""
+    check_nested_types(rows, f"table {table}")
     for field in rows:
         column = columns.get(field.name)
         if column is None:
