@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -186,6 +187,58 @@ def test_keys_of_several_columns_and_partitions_that_are_rewritten_in_part(tmp_p
     monday = loaded(tmp_path).scan("day = 'mon'").plan_files()
     assert sorted(task.file.partition[0] for task in monday) == ["mon", "mon"]
     assert sink.unpublished().staged == ()
+
+
+NESTED = pa.schema(
+    {
+        "id": pa.int64(),
+        "part": pa.string(),
+        "numbers": pa.list_(pa.int64()),
+        "structs": pa.list_(pa.struct({"a": pa.int64(), "l": pa.list_(pa.string())})),
+        "counts": pa.map_(pa.string(), pa.int64()),
+        "lists": pa.map_(pa.string(), pa.list_(pa.struct({"a": pa.int64()}))),
+        "struct": pa.struct({"m": pa.map_(pa.string(), pa.struct({"a": pa.int64()}))}),
+    }
+)
+OF_NESTED: list[dict[str, Any]] = [
+    {"id": 1, "part": "a", **dict.fromkeys(NESTED.names[2:])},
+    {"id": 2, "part": "a", **{name: [] for name in NESTED.names[2:6]}, "struct": {"m": None}},
+    {
+        "id": 3,
+        "part": None,
+        "numbers": [1, None],
+        "structs": [None, {"a": None, "l": None}, {"a": 1, "l": []}],
+        "counts": [("k", None)],
+        "lists": [("k", None), ("l", []), ("m", [None])],
+        "struct": {"m": [("k", None)]},
+    },
+]
+
+
+@pytest.mark.parametrize("is_partitioned", [False, True], ids=["whole", "in partitions"])
+@KEYS
+def test_null_lists_and_maps_stay_null(
+    tmp_path: Path, key: tuple[str, ...], is_partitioned: bool
+) -> None:
+    a_table(tmp_path, NESTED)
+    if is_partitioned:
+        with loaded(tmp_path).update_spec() as change:
+            change.add_field("part", "identity", "part")
+    sink = a_sink(tmp_path, *key)
+    first = stage_table(sink, 1, pa.Table.from_pylist(OF_NESTED, NESTED))
+    sink.commit(JOB, 1, None, [first])
+    fourth = pa.Table.from_pylist([OF_NESTED[0] | {"id": 4}, OF_NESTED[2]][: 1 + len(key)], NESTED)
+
+    sink.commit(JOB, 2, 1, [stage_table(sink, 2, fourth)])
+
+    assert raw_rows(tmp_path) == [*OF_NESTED, OF_NESTED[0] | {"id": 4}]
+
+
+def raw_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the data files, as they are there: pyiceberg's own scan makes nulls empty."""
+    files = [task.file.file_path for task in loaded(folder).scan().plan_files()]
+    read = [pq.ParquetFile(file.removeprefix("file://")).read().to_pylist() for file in files]
+    return sorted((row for one in read for row in one), key=lambda row: row["id"])
 
 
 def test_rows_that_do_not_fit_are_refused_when_they_are_staged(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def json_values(column: pa.ChunkedArray, name: str) -> list[Any]:
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         column = column.cast(pa.timestamp(type_.unit, "UTC"))
     check_years(column, name, "")
-    convert = _converter(type_, name)
+    convert = None if _is_finite(column) else _converter(type_, name)
     try:
         values = _python_values(column)
     except (ValueError, OverflowError) as error:  # A year within a list, a struct or a map.
@@ -179,6 +179,16 @@ def _python_values(column: pa.ChunkedArray) -> list[Any]:
     values = pl.from_arrow(column)
     assert isinstance(values, pl.Series)
     return values.to_list()
+
+
+def _is_finite(column: pa.ChunkedArray) -> bool:
+    """Whether these are floats, all of which JSON has as numbers."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    return bool(
+        types.is_floating(column.type) and pc.all(pc.is_finite(column)).as_py() is not False
+    )
 
 
 def _converter(type_: pa.DataType, name: str) -> Convert | None:

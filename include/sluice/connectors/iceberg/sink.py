@@ -27,6 +27,7 @@ from sluice.connectors.iceberg.catalog import CatalogTable, may_arrive, pauses
 from sluice.connectors.iceberg.data_files import (
     DELETES,
     REWRITE,
+    THREADS,
     FieldMapping,
     Staging,
     check_required,
@@ -38,6 +39,7 @@ from sluice.connectors.iceberg.data_files import (
     footer,
     of_table,
 )
+from sluice.connectors.iceberg.source import projected_rows
 from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
 from sluice.connectors.staged_sink import (
     Note,
@@ -50,6 +52,7 @@ from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, RollBack, Unpublished
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
     import polars as pl
@@ -450,21 +453,37 @@ class Publication:
             yield from self._rewritten(replacement.kept)
             return
         rows = fitted(replacement.kept, table.schema(), ".".join(table.name()))
+        partition: Record = old.partition
+        yield self._written_file(rows, partition)
+
+    def _rewritten(self, rows: pa.Table) -> Iterator[DataFile]:
+        """The data files of *rows*, one for each of the table's present partitions.
+
+        pyiceberg only cuts the rows: what writes them makes null lists and maps empty.
+        """
+        from pyiceberg.io.pyarrow import _determine_partitions
+
+        table = self.lineage.table
+        rows = fitted(rows, table.schema(), ".".join(table.name()))
+        if table.spec().is_unpartitioned():
+            yield self._written_file(rows, None)
+            return
+        parts = list(_determine_partitions(table.spec(), table.schema(), rows))
+        yield from in_parallel(
+            lambda part: self._written_file(
+                part.arrow_table_partition, part.partition_key.partition
+            ),
+            parts,
+            THREADS,
+        )
+
+    def _written_file(self, rows: pa.Table, partition: Record | None) -> DataFile:
+        table = self.lineage.table
         file = file_name(self.checkpoint_id, f"{REWRITE}{secrets.token_hex(8)}.parquet")
         place = self.staging.location(file)
         self._written.append(place)
         size_bytes = self.staging.write(file, rows).size_bytes
-        partition: Record = old.partition
-        yield described(table.metadata, place, footer(table.io, place), size_bytes, partition)
-
-    def _rewritten(self, rows: pa.Table) -> Iterator[DataFile]:
-        """The data files of *rows*, written by pyiceberg into the table's present partitions."""
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files
-
-        table = self.lineage.table
-        for file in _dataframe_to_data_files(table.metadata, rows, table.io):
-            self._written.append(file.file_path)
-            yield file
+        return described(table.metadata, place, footer(table.io, place), size_bytes, partition)
 
     def _change(
         self,
@@ -594,7 +613,35 @@ def replaced(
         if not remaining.any():
             yield Replaced(task.file, None)
         else:
-            yield Replaced(task.file, _rows_of(table, task, ()).filter(remaining.to_arrow()))
+            yield Replaced(task.file, _whole(table, task).filter(remaining.to_arrow()))
+
+
+def _whole(table: Table, task: FileScanTask) -> pa.Table:
+    """All columns of ``_rows_of``.
+
+    pyiceberg's scan makes null lists and maps empty, so a table that has some is read by ours.
+
+    Raises:
+        ConfigurationError: ours cannot read the file.
+    """
+    import pyarrow as pa
+    from pyiceberg.manifest import FileFormat
+    from pyiceberg.types import ListType, MapType
+
+    schema = table.schema()
+    has_lists = any(
+        isinstance(schema.find_type(id_), ListType | MapType) for id_ in schema.field_ids
+    )
+    if not has_lists:
+        return _rows_of(table, task, schema.column_names)
+    if task.delete_files or task.file.file_format is not FileFormat.PARQUET:
+        raise ConfigurationError(
+            f"{task.file.file_path} of the Iceberg table {'.'.join(table.name())} has delete files "
+            "or is no Parquet, and pyiceberg would make its null lists and maps empty when it is "
+            "written again; rewrite the table's data files, and try again"
+        )
+    rows = task.file.record_count
+    return pa.Table.from_batches([*projected_rows(table, task.file.file_path, 0, rows, schema)])
 
 
 def _rows_of(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
@@ -606,7 +653,7 @@ def _rows_of(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Tab
     scan = ArrowScan(
         table_metadata=table.metadata,
         io=table.io,
-        projected_schema=schema.select(*columns) if columns else schema,
+        projected_schema=schema.select(*columns),
         row_filter=AlwaysTrue(),
     )
     return scan.to_table([task])

@@ -521,6 +521,15 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 def read_row_range(
     table: Table, location: str, start: int, end: int, schema: Schema
 ) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of ``projected_rows`` with the types that sources yield."""
+    wanted = arrow_schema(schema)
+    for batch in projected_rows(table, location, start, end, schema):
+        yield cast_to_known_schema(batch, wanted, location)
+
+
+def projected_rows(
+    table: Table, location: str, start: int, end: int, schema: Schema
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows from *start* to *end*; row groups and columns outside are not read.
 
     Raises:
@@ -535,9 +544,7 @@ def read_row_range(
                 f"{location} has {file.metadata.num_rows} rows, and its manifest says {end} or "
                 "more; restore it, for a data file may not change"
             )
-        wanted = arrow_schema(schema)
-        for batch in _projected(table, file, start, end, schema):
-            yield cast_to_known_schema(batch, wanted, location)
+        yield from _projected(table, file, start, end, schema)
 
 
 def _projected(
