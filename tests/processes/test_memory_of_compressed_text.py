@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 from pathlib import Path
 
 import pytest
@@ -11,13 +13,19 @@ import zstandard
 from tests.processes.conftest import run_python
 
 
-@pytest.mark.parametrize("suffix", ["zst", "gz"])
+@pytest.mark.parametrize("suffix", ["zst", "gz", "bz2", "xz"])
 def test_a_text_that_is_compressed_very_well_takes_little_memory(
     tmp_path: Path, suffix: str
 ) -> None:
     """256 MiB of text in some kB, planned and read by a process that may have 100 MiB more."""
     lines = (b"x" * 1023 + b"\n") * 1024
-    body = gzip.compress(lines, 1) * 256 if suffix == "gz" else zstandard.compress(lines * 256)
+    bodies = {
+        "zst": lambda: zstandard.compress(lines * 256),
+        "gz": lambda: gzip.compress(lines, 1) * 256,
+        "bz2": lambda: bz2.compress(lines, 1) * 256,
+        "xz": lambda: lzma.compress(lines) * 256,
+    }
+    body = bodies[suffix]()
     (tmp_path / f"log.{suffix}").write_bytes(body)
     code = f"""
 import resource

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from sluice.connectors.avro import CODECS, AvroColumn, decompressed, map_schema
 from sluice.connectors.columns import check_names, not_of_type, sentence
-from sluice.connectors.files.lines import BLOCK_BYTES
+from sluice.connectors.files.encodings import BLOCK_BYTES
 from sluice.connectors.files.source import NotWholeError
 from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSource
 from sluice.errors import ConfigurationError, StoreUnavailable

@@ -38,10 +38,10 @@ class Files:
     ``parquet``  the files' own columns
     ``avro``     the files' own columns
 
-    Text, JSON and CSV may be compressed: ``*.gz``, ``*.zst``, ``*.zstd``.  The format may be a
-    parameter; *schema* and the options of CSV are then used if it needs them.  A bounded source
-    ends with the files that exist when they are listed, and the job drains; an unbounded one goes
-    on.
+    Text, JSON and CSV are in UTF-8, and may be compressed: ``*.gz``, ``*.zst``, ``*.zstd``,
+    ``*.bz2``, ``*.xz``.  The format may be a parameter; *schema* and the options of CSV are then
+    used if it needs them.  A bounded source ends with the files that exist when they are listed,
+    and the job drains; an unbounded one goes on.
 
     ``ordered``: whoever writes the files of an unbounded source promises that when a file appears,
     all files of smaller names are complete.  So only new files are listed, and files that were read

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sluice.connectors.files.lines import BYTE_ORDER_MARK
+from sluice.connectors.files.encodings import BYTE_ORDER_MARK
 from sluice.declaration.expressions import ColumnType, row_schema
 from sluice.declaration.places import TextDecoding
 

@@ -1,4 +1,4 @@
-"""Text as rows: whole lines, the scan that cuts a file at them, and compressed text.
+"""Text as rows: whole lines, and the scan that cuts a file at them.
 
 A row of a line is its text, its file, and its number.
 
@@ -7,39 +7,26 @@ slices without reading it again.  In the first bytes these are ends of any lines
 is cut to the line; further on lines are only counted, a piece of ``PIECE_BYTES`` at a time, which
 takes half the time of finding them, and the last end in each piece is remembered.  Which ends
 those are depends on the bytes alone, not on the blocks in which a store hands them out.
-
-A range of gzip or zstd is read by decompressing from the start, as neither format can be read
-otherwise.  Several members or frames, as ``cat a.gz b.gz`` makes, are one text; zeros behind the
-last member of a gzip file are ignored.  Memory is bounded by a block (and zstd's own window of at
-most 128 MiB), however well the text is compressed.
 """
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from sluice.connectors.files.encodings import BLOCK_BYTES, BYTE_ORDER_MARK
 from sluice.connectors.files.file_set import HEAD_BYTES, TAIL_BYTES
-from sluice.connectors.files.source import NotWholeError
 from sluice.core.plan import PartitionOffset, Slice
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import StoreUnavailable
 from sluice.store.object_store import ObjectStore
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
-
-# The byte order mark that Windows editors write; Hadoop's and Spark's readers drop it, too.
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-# One ranged read: on S3 the transfer takes as long as the latency, and the coordinator's memory is
-# shared with other tasks.
-BLOCK_BYTES = 1024 * 1024
 
 # The error of a slice is at most 1/1024 of its file's part of the epoch, and PIECE_BYTES.
 MAX_MARKS = 4096
@@ -48,11 +35,6 @@ TO_THE_LINE_BYTES = 64 * PIECE_BYTES
 
 # A longer first line is no header, so no more of it is kept.
 MAX_FIRST_LINE_BYTES = 1024 * 1024
-
-GZIP_SUFFIXES = (".gz",)
-ZSTD_SUFFIXES = (".zst", ".zstd")
-GZIP_MAGIC = b"\x1f\x8b"
-GZIP = 31  # zlib's code for its largest window and a gzip header.
 
 RowsT = TypeVar("RowsT")
 
@@ -323,119 +305,3 @@ def read_blocks(store: ObjectStore, key: str, what: str, start: int, end: int) -
             raise StoreUnavailable(f"{what} became shorter than {end} bytes while it was read")
         yield block
         at += len(block)
-
-
-def is_compressed(name: str) -> bool:
-    return name.endswith(GZIP_SUFFIXES + ZSTD_SUFFIXES)
-
-
-def read_text(
-    store: ObjectStore, key: str, what: str, start: int, end: int | None
-) -> Iterator[bytes]:
-    """Yield bytes *start* to *end*, or to the last, of the text; *what* names the file in errors.
-
-    Raises:
-        NotWholeError: the file ends in the middle of its text.
-        ConfigurationError: the file is not compressed as its name says, or its text is shorter.
-        StoreUnavailable: the file vanished.
-    """
-    at = 0
-    blocks = _compressed(store, key, what)
-    texts = _unzstd(blocks, what) if key.endswith(ZSTD_SUFFIXES) else _gunzip(blocks, what)
-    for text in texts:
-        begin, at = at, at + len(text)
-        wanted = text[max(start - begin, 0) : None if end is None else max(end - begin, 0)]
-        if wanted:
-            yield wanted
-        if end is not None and at >= end:
-            return
-    needed = start if end is None else end
-    if at < needed:
-        raise ConfigurationError(
-            f"{what} had at least {needed} bytes of text and has {at}; restore it, for a "
-            "compressed source file may not change"
-        )
-
-
-def _compressed(store: ObjectStore, key: str, what: str) -> Iterator[bytes]:
-    at = 0
-    while True:
-        block = store.get_range(key, at, at + BLOCK_BYTES)
-        if block is None:
-            raise StoreUnavailable(f"{what} vanished while it was read")
-        if not block:
-            return
-        yield block
-        at += len(block)
-
-
-def _gunzip(blocks: Iterable[bytes], what: str) -> Iterator[bytes]:
-    """Decompress with ISA-L, in less than half of the time that zlib takes."""
-    from isal import igzip_lib, isal_zlib
-
-    member = None
-    is_whole = True  # A file without bytes is an empty text.
-    try:
-        for block in blocks:
-            rest = block
-            while rest:
-                if member is None or member.eof:
-                    rest = rest if member is None else rest.lstrip(b"\0")
-                    if not rest:
-                        break
-                    if not (rest.startswith(GZIP_MAGIC) or rest == GZIP_MAGIC[:1]):
-                        raise _not_gzip(what, "incorrect header")
-                    member = isal_zlib.decompressobj(GZIP)
-                yield member.decompress(rest, BLOCK_BYTES)
-                rest = member.unused_data if member.eof else member.unconsumed_tail
-            is_whole = member is None or member.eof
-    except igzip_lib.IsalError as error:  # type: ignore[misc] # Its stub calls it an instance.
-        raise _not_gzip(what, str(error)) from error
-    if not is_whole:
-        raise _not_whole(what)
-
-
-def _not_gzip(what: str, why: str) -> ConfigurationError:
-    return ConfigurationError(f"{what} is not a gzip file ({why}); correct it, or its name")
-
-
-def _unzstd(blocks: Iterator[bytes], what: str) -> Iterator[bytes]:
-    """Decompress with Arrow, which, unlike ``zstandard``, reports a last frame that is cut off."""
-    import pyarrow as pa
-
-    stream = pa.CompressedInputStream(pa.PythonFile(_Blocks(blocks), "r"), "zstd")
-    try:
-        while text := stream.read(BLOCK_BYTES):
-            yield text
-    except OSError as error:
-        if "Truncated" in str(error):
-            raise _not_whole(what) from error
-        raise ConfigurationError(
-            f"{what} is not a zstd file ({error}); correct it, or its name"
-        ) from error
-
-
-class _Blocks(io.RawIOBase):
-    """Blocks as a file that is read once, in order."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        super().__init__()
-        self._blocks = blocks
-        self._block = io.BytesIO()
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        taken = self._block.read(size)
-        if not taken:
-            self._block = io.BytesIO(next(self._blocks, b""))
-            taken = self._block.read(size)
-        return taken
-
-
-def _not_whole(what: str) -> NotWholeError:
-    return NotWholeError(
-        f"{what} ends in the middle of its text; write the file elsewhere and move it here "
-        "when it is whole"
-    )

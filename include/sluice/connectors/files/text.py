@@ -10,9 +10,9 @@ line without a newline is a record of a bounded source; an unbounded one leaves 
 arrives, as it may still be incomplete, or, where files are ordered, until the next file exists.
 Bytes that are not UTF-8 are read as ``\\xNN``, so no line is lost.
 
-The text of ``*.gz``, ``*.zst`` and ``*.zstd`` is read decompressed, and its offsets are bytes of
-that text.  Such a file never changes: its last line is a record, and growing it is an error.  An
-unbounded source leaves one that is not whole yet for a later epoch.
+The text of a file whose name says that it is compressed is read decompressed, and its offsets are
+bytes of that text (see ``encodings``).  Such a file never changes: its last line is a record, and
+growing it is an error.  An unbounded source leaves one that is not whole yet for a later epoch.
 
 The header of a CSV file has to name the columns that the source declares.
 """
@@ -26,19 +26,22 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from sluice.connectors.files.encodings import (
+    BYTE_ORDER_MARK,
+    checked_text,
+    is_compressed,
+    read_text,
+)
 from sluice.connectors.files.file_set import HEAD_BYTES, ContentMark, mark_of, tail_bytes
 from sluice.connectors.files.lines import (
-    BYTE_ORDER_MARK,
     MAX_FIRST_LINE_BYTES,
     FileCut,
     RowsOf,
     RowsT,
     ScannedBlocks,
-    is_compressed,
     lines_of,
     lines_schema,
     read_blocks,
-    read_text,
     scan_lines,
     slices_of,
     whole_lines,
@@ -139,7 +142,7 @@ class FilesSource(FileSource[FileCut]):
         for file in listed:
             end = None if is_compressed(file.key) else file.size_bytes
             blocks = []
-            for block in self._blocks(file.key, 0, end):
+            for block in self._text(file.key, 0, end):
                 remaining -= len(block)
                 if remaining < 0:
                     raise self._too_large("has more bytes when it is decompressed")
@@ -156,7 +159,7 @@ class FilesSource(FileSource[FileCut]):
         if not is_compressed(file.key):
             end = min(file.size_bytes, FIRST_BYTES)
             is_all = self.bounded and end == file.size_bytes
-        blocks = islice(self._blocks(file.key, 0, end), 1)
+        blocks = islice(self._text(file.key, 0, end), 1)
         start = PartitionOffset(partition=file.key, offset=0, records=0)
         try:
             cut = scan_lines(blocks, start, size=end, max_records=HEAD_RECORDS, bounded=is_all)
@@ -202,7 +205,7 @@ class FilesSource(FileSource[FileCut]):
                 after = replace(after, version=self._mark_at(before.offset, file))
             has_rest = not is_read and before.offset != size
             return Part(after=after, end=size, has_rest=has_rest)
-        blocks = ScannedBlocks(self._blocks(file.key, before.offset, end), before.offset)
+        blocks = ScannedBlocks(self._text(file.key, before.offset, end), before.offset)
         cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
         if cut.end == before.offset:
             return Part(after=before, end=size, has_rest=True, is_half_a_record=end == size)
@@ -250,7 +253,7 @@ class FilesSource(FileSource[FileCut]):
         end = size if asked.until is None or size is None else min(asked.until, size)
         if asked.most == 0 or (asked.until is not None and (end or 0) <= before.offset):
             return Part(after=before, end=size or before.offset, has_rest=True)
-        texts = self._blocks(file.key, before.offset, end)
+        texts = self._text(file.key, before.offset, end)
         blocks = ScannedBlocks(texts, before.offset)
         ends_here = end == size
         cut = scan_lines(blocks, before, size=end, max_records=asked.most, bounded=ends_here)
@@ -361,6 +364,11 @@ class FilesSource(FileSource[FileCut]):
             return read_text(store, name, what, start, end)
         assert end is not None
         return read_blocks(store, name, what, start, end)
+
+    def _text(self, name: str, start: int, end: int | None) -> Iterator[bytes]:
+        """``_blocks`` that are looked at before lines are made of them, as each plan does."""
+        what = f"{name} of {self.location}"
+        return checked_text(self._blocks(name, start, end), start, what)
 
     def _too_large(self, how: str) -> ConfigurationError:
         return ConfigurationError(

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.connectors.files.encodings import BYTE_ORDER_MARK
 from sluice.connectors.files.file_set import TAIL_BYTES
-from sluice.connectors.files.lines import BYTE_ORDER_MARK, MAX_FIRST_LINE_BYTES, ScannedBlocks
+from sluice.connectors.files.lines import MAX_FIRST_LINE_BYTES, ScannedBlocks
 from sluice.connectors.files.text import header_names
 from sluice.declaration.places import Source, TextDecoding
 from sluice.errors import ConfigurationError

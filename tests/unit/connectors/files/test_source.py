@@ -31,8 +31,8 @@ from sluice.connectors.files import lines as files_lines
 from sluice.connectors.files import source as files_source
 from sluice.connectors.files import text as files_text
 from sluice.connectors.files.avro import AvroSource
+from sluice.connectors.files.encodings import BYTE_ORDER_MARK
 from sluice.connectors.files.file_set import HEAD_BYTES, TAIL_BYTES
-from sluice.connectors.files.lines import BYTE_ORDER_MARK
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.source import COUNTED, SEALED_KEPT
 from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource

@@ -1,0 +1,218 @@
+"""The bytes of a text file decide: what is compressed or wide is read, or refused by its name."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from sluice.connectors.files.text import FilesSource
+from sluice.declaration.places import TextDecoding
+from sluice.errors import ConfigurationError
+from tests.contract.source_rules import check_replay, plan_all, rows_of
+
+LINES = [f"line {number}" for number in range(100)]
+TEXT = "".join(f"{line}\n" for line in LINES).encode()
+COMPRESSED = {
+    "gzip": gzip.compress(TEXT, mtime=0),
+    "zstd": zstandard.compress(TEXT),
+    "bzip2": bz2.compress(TEXT),
+    "xz": lzma.compress(TEXT),
+}
+CJK = "上海\t一二三四五六七八九十\t上上\n" * 40
+WIDE = ("utf-16le", "utf-16be", "utf-32le", "utf-32be")
+
+
+def zipped() -> bytes:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        archive.writestr("a.log", TEXT)
+    return body.getvalue()
+
+
+def tarred() -> bytes:
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w") as archive:
+        member = tarfile.TarInfo("a.log")
+        member.size = len(TEXT)
+        archive.addfile(member, io.BytesIO(TEXT))
+    return body.getvalue()
+
+
+def parquet() -> bytes:
+    body = io.BytesIO()
+    pq.write_table(pa.table({"n": [1, 2]}), body)
+    return body.getvalue()
+
+
+def sources(folder: Path, *, bounded: bool) -> list[FilesSource]:
+    """Lines of text, JSON and CSV."""
+    schema = {"json": "n bigint", "csv": "a string, b string"}
+    decodings = [
+        TextDecoding(format=kind, schema=schema[kind], options={}) for kind in ("json", "csv")
+    ]
+    return [
+        FilesSource(str(folder), bounded=bounded),
+        *(
+            FilesSource(str(folder), bounded=bounded, format=how.format, text_decoding=how)
+            for how in decodings
+        ),
+    ]
+
+
+@pytest.mark.parametrize("name", ["a.gz", "a.zst", "a.zstd", "a.bz2", "a.xz", "A.GZ", "A.Bz2"])
+@pytest.mark.parametrize("kind", COMPRESSED)
+def test_a_name_says_that_text_is_compressed_and_its_bytes_how(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    (tmp_path / name).write_bytes(COMPRESSED[kind])
+
+    source = FilesSource(str(tmp_path))
+
+    assert [row["line"] for row in rows_of(source, plan_all(source))] == LINES
+
+
+@pytest.mark.parametrize("cuts", [[], [(1, 1)] * 9, [(2, 2)] * 3, [(4, 3)]])
+@pytest.mark.parametrize(("kind", "end"), [("bzip2", b""), ("xz", bytes(4))])
+def test_every_cut_of_several_streams_gives_the_same_lines(
+    tmp_path: Path, kind: str, end: bytes, cuts: list[tuple[int | None, int]]
+) -> None:
+    compress = bz2.compress if kind == "bzip2" else lzma.compress
+    texts = (b"1\n2", b"2\n", b"", b"3\nlast")
+    (tmp_path / f"a.{kind[-2:] if kind == 'xz' else 'bz2'}").write_bytes(
+        b"".join(compress(text) + end for text in texts)
+    )
+    name = next(tmp_path.iterdir()).name
+    expected = [
+        {"line": line, "file": name, "line_number": number}
+        for number, line in enumerate(["1", "22", "3", "last"], 1)
+    ]
+
+    check_replay(FilesSource(str(tmp_path)), cuts, expected, files=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "sentence"),
+    [
+        ("a.bz2", COMPRESSED["bzip2"][:-9], "ends in the middle of its text"),
+        ("a.bz2", COMPRESSED["bzip2"] + b"rest", "is not a bzip2 file"),
+        ("a.bz2", TEXT, "is not a bzip2 file"),
+        ("a.xz", COMPRESSED["xz"][:-9], "ends in the middle of its text"),
+        ("a.xz", COMPRESSED["xz"] + b"the rest of it", "is not a xz file"),
+        ("a.xz", TEXT, "is not a xz file"),
+        ("a.gz", zipped(), "is a zip archive"),
+        ("a.gz", gzip.compress(tarred()), "is a tar archive"),
+        ("a.gz", gzip.compress(COMPRESSED["gzip"]), "is compressed with gzip"),
+        ("a.zst", zstandard.compress("ö\n".encode("utf-16")), "is text in UTF-16LE"),
+    ],
+)
+def test_what_a_compressed_name_has_beside_text_is_refused(
+    tmp_path: Path, name: str, body: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(body)
+
+    with pytest.raises(
+        ConfigurationError, match=f"{re.escape(name)} of file://{tmp_path} {sentence}"
+    ):
+        plan_all(FilesSource(str(tmp_path)))
+
+
+NO_TEXT = [
+    *((f"is compressed with {kind}", body) for kind, body in COMPRESSED.items()),
+    ("is compressed with lz4", b"\x04\x22\x4d\x18" + TEXT),
+    ("is compressed with snappy", b"\xff\x06\0\0sNaPpY" + TEXT),
+    ("is compressed with lzma", lzma.compress(TEXT, lzma.FORMAT_ALONE)),
+    ("is a zip archive", zipped()),
+    ("is a tar archive", tarred()),
+    ("is a Parquet file", parquet()),
+    *(
+        (f"is text in {kind.upper()}", mark + text.encode(kind))
+        for kind in WIDE
+        for text in (TEXT.decode(), "a", "ü,ö\nä\n", "привет мир\n" * 9, CJK)
+        for mark in (b"", "\ufeff".encode(kind))
+    ),
+]
+
+
+@pytest.mark.parametrize(("sentence", "body"), NO_TEXT)
+@pytest.mark.parametrize("bounded", [True, False])
+def test_no_line_is_made_of_bytes_that_are_no_text(
+    tmp_path: Path, sentence: str, body: bytes, bounded: bool
+) -> None:
+    (tmp_path / "a.log").write_bytes(TEXT)
+    (tmp_path / "b.log").write_bytes(body)
+    if not bounded and b"\n" not in body:
+        return  # No line of it is complete yet.
+
+    for source in sources(tmp_path, bounded=bounded):
+        with pytest.raises(ConfigurationError, match=f"b.log of file://{tmp_path} {sentence}"):
+            plan_all(source)
+
+
+@pytest.mark.parametrize("kind", WIDE)
+@pytest.mark.parametrize("before", [b"", b"one\n", TEXT])
+def test_wide_text_is_refused_where_it_begins_in_a_file_that_grows(
+    tmp_path: Path, kind: str, before: bytes
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(before)
+    source = FilesSource(str(tmp_path), bounded=False)
+    read = plan_all(source)
+    path.write_bytes(before + TEXT.decode().encode(kind))
+
+    with pytest.raises(ConfigurationError, match=r"a\.log of .* is text in UTF-"):
+        plan_all(source, read.position)
+
+
+def test_a_file_that_waits_is_looked_at_for_event_times_as_it_would_be_read(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.log").write_bytes(codecs.BOM_UTF16_LE + "one\n".encode("utf-16-le"))
+
+    with pytest.raises(ConfigurationError, match="is text in UTF-16LE"):
+        FilesSource(str(tmp_path)).heads(["a.log"])
+
+
+def test_a_table_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(COMPRESSED["gzip"])
+
+    with pytest.raises(ConfigurationError, match=r"compressed with gzip.* ends in \.gz"):
+        FilesSource(str(tmp_path)).snapshot()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{\0}",
+        b"a\0b",
+        b"one\n" + bytes(4096) + b"two\n",
+        b"a\0b\nc\n",
+        b"find\0prints\0names\0so\0\n",
+        b"ab\0\ncd\n",
+        b"a single \0 byte in a line\n" * 50,
+        b"BZh1 is how this text begins\n",
+        b"PAR1, Obj and ORC are words\n",
+        b"\xfc\xe4\xf6\n",
+        b"\xef\xbb\xbfone\n",
+        "上海 一二三\n".encode(),
+    ],
+)
+def test_nul_bytes_and_words_like_magic_numbers_are_text(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "a.log").write_bytes(text)
+    source = FilesSource(str(tmp_path))
+
+    lines = [row["line"] for row in rows_of(source, plan_all(source))]
+
+    clean = text.removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n")
+    assert lines == clean.decode("utf-8", "backslashreplace").split("\n")
