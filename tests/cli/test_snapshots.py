@@ -146,7 +146,7 @@ def test_what_more_snapshots_share_is_read_once(monkeypatch: pytest.MonkeyPatch)
     asked: Counter[str] = Counter()
     monkeypatch.setattr(
         "sluice.store.open.named_store",
-        lambda name, prefix: CountingStore(named_store(name, prefix), asked),
+        lambda *place, **kind: CountingStore(named_store(*place, **kind), asked),
     )
     job = a_running_job(a_pipeline(num_retained=8))
     listings = []

@@ -23,8 +23,10 @@ from sluice.connectors.files.text import FilesSource
 from sluice.connectors.files.whole_files import WholeFileSource
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
+from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import ObjectStore
-from sluice.store.open import StoreLocation, open_store
+from sluice.store.open import StoreLocation, behind_layers, open_store
+from sluice.store.s3 import S3Store
 from tests.contract.source_rules import Row, check_replay, places, plan_all, rows_of
 
 AVRO_SCHEMA = {
@@ -139,6 +141,70 @@ def test_a_file_that_changed_is_refused(location: StoreLocation) -> None:
         for position in (half, whole):
             with pytest.raises(ConfigurationError, match=r"a of .*events .* may not change"):
                 plan_all(source, position)
+
+
+ODD_KEYS = (
+    "/x.json",
+    "//y//z.json",
+    "a b=1/ d.json ",
+    "a/b.json",
+    "a/b.json/below",
+    "ü+%20 #?&*[1]\\.json",
+    "\u65e5\u672c/\U0001f600.json",
+    "tab\t, new\nline",
+    f"{'long/' * 190}end",
+    "with-bytes/",
+)
+
+
+def put_as_it_is(location: StoreLocation, key: str, body: bytes) -> None:
+    """Write an object as others do, whose keys are any text."""
+    rest = location.root.split("://")[1]
+    name, _, prefix = rest.partition("/")
+    full_key = f"{prefix}/{key}" if prefix else key
+    store = behind_layers(open_store(location))
+    if isinstance(store, S3Store):
+        store._clients.repeating.put_object(Bucket=name, Key=full_key, Body=body)  # noqa: SLF001 - no verb takes such a key
+    else:
+        assert isinstance(store, InMemoryStore)
+        store._objects.write(full_key, body)  # noqa: SLF001 - as above
+
+
+def test_keys_of_a_bucket_are_any_text(location: StoreLocation) -> None:
+    if location.root.startswith("file://"):
+        pytest.skip("a disk has no such names")
+    for number, key in enumerate(sorted(ODD_KEYS, key=str.encode)):
+        put_as_it_is(location, f"in/{key}", b"%d\n%d\n" % (number, number))
+        put_as_it_is(location, f"pq/{key}", parquet(rows(number)))
+    put_as_it_is(location, "in/", b"")
+    put_as_it_is(location, "in/sub/", b"")
+    of_text = FilesSource(f"{location.root}/in/", endpoint_url=location.endpoint_url)
+
+    read = rows_of(of_text, plan_all(of_text, parallelism=3))
+
+    found = [(row["file"], row["line"]) for row in read]
+    in_order = enumerate(sorted(ODD_KEYS, key=str.encode))
+    assert found == [(key, str(number)) for number, key in in_order for _ in range(2)]
+    check_replay(of_text, [(3, 2)] * 9, read, files=len(ODD_KEYS) + 2)
+    of_rows = ParquetSource(f"{location.root}/pq/", endpoint_url=location.endpoint_url)
+    check_replay(of_rows, [(2, 1)] * 9, rows(*range(len(ODD_KEYS))), files=len(ODD_KEYS))
+
+
+def test_a_location_in_a_bucket_has_two_slashes_where_it_says_so(location: StoreLocation) -> None:
+    if location.root.startswith("file://"):
+        pytest.skip("a disk has no such names")
+    for key in ("in/a", "in//a", "in//report//b", "in///c"):
+        put_as_it_is(location, key, f"{key}\n".encode())
+
+    def read(at: str) -> list[str]:
+        source = FilesSource(f"{location.root}/{at}", endpoint_url=location.endpoint_url)
+        return lines_after(source)
+
+    assert read("in//a") == ["in//a"]
+    assert read("in//report/") == ["in//report//b"]
+    assert read("in//report//b") == ["in//report//b"]
+    assert read("in//") == ["in///c", "in//a", "in//report//b"]
+    assert read("in/a") == ["in/a"]
 
 
 def lines_after(source: FilesSource, position: tuple[PartitionOffset, ...] = ()) -> list[str]:

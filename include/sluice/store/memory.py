@@ -51,13 +51,19 @@ class _Objects:
 
 
 class InMemoryStore:
-    """An ``ObjectStore`` that lives as long as the process."""
+    """An ``ObjectStore`` that lives as long as the process; *foreign* as in ``S3Store``."""
 
     def __init__(
-        self, name: str = "unnamed", prefix: str = "", *, objects: _Objects | None = None
+        self,
+        name: str = "unnamed",
+        prefix: str = "",
+        *,
+        objects: _Objects | None = None,
+        foreign: bool = False,
     ) -> None:
         self._name = name
-        self._prefix = f"{prefix}/" if prefix else ""
+        self._foreign = foreign
+        self._prefix = f"{prefix}/" if prefix and not foreign else prefix
         self._objects = objects if objects is not None else _Objects()
 
     @property
@@ -68,8 +74,9 @@ class InMemoryStore:
         return _now_ms()
 
     def get(self, key: str) -> bytes | None:
+        full_key = self._prefix + key if self._foreign else self._full_key(key)
         with self._objects.lock:
-            found = self._objects.written.get(self._full_key(key))
+            found = self._objects.written.get(full_key)
         return None if found is None else found.body
 
     def get_range(self, key: str, start: int, end: int) -> bytes | None:
@@ -92,7 +99,8 @@ class InMemoryStore:
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
         """See ``ObjectStore``; this one shows the moment of the first ``next``."""
-        check_prefix(prefix)
+        if not self._foreign:
+            check_prefix(prefix)
         with self._objects.lock:
             below = [
                 (full_key.removeprefix(self._prefix), self._objects.written[full_key])
@@ -123,11 +131,11 @@ _named: dict[str, _Objects] = {}
 _named_lock = threading.Lock()
 
 
-def named_store(name: str, prefix: str = "") -> InMemoryStore:
+def named_store(name: str, prefix: str = "", *, foreign: bool = False) -> InMemoryStore:
     """Open the one place of this process called *name*, empty if it is new, below *prefix*."""
     with _named_lock:
         objects = _named.setdefault(name, _Objects())
-    return InMemoryStore(name, prefix, objects=objects)
+    return InMemoryStore(name, prefix, objects=objects, foreign=foreign)
 
 
 def _now_ms() -> int:

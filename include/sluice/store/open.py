@@ -80,7 +80,8 @@ class StoreLocation:
     A root is taken literally: ``%20`` in ``file:///a%20b`` is three letters of a folder's name.
     A store that is opened here, below or elsewhere repeats what fails for ``patience_s`` seconds; 0
     is for a caller who waits for the answer, or asks again anyway.  A ``layer`` is over every such
-    store; it is not picklable.
+    store; it is not picklable.  Objects that others wrote are ``foreign``: in a bucket a key is any
+    text, with empty parts, and so is the root's path; they are read as they are.
 
     Raises:
         ConfigurationError: the root or the endpoint is not one of the forms above.
@@ -90,6 +91,7 @@ class StoreLocation:
     endpoint_url: str | None = None
     layer: StoreLayer | None = field(default=None, compare=False, repr=False)
     patience_s: float = DEFAULT_PATIENCE_S
+    foreign: bool = False
 
     def below(self, key: str) -> StoreLocation:
         """The place of *key* as a root of its own."""
@@ -105,7 +107,7 @@ class StoreLocation:
         are equal, and one lies in the other if its parts begin with the other's.  Links of a file
         system are followed.
         """
-        match _parse(self.root):
+        match _parse(self.root, foreign=self.foreign):
             case _S3Root(bucket, prefix):
                 return ("s3://" + bucket, *filter(None, prefix.split("/")))
             case _FileRoot(folder):
@@ -123,7 +125,7 @@ class StoreLocation:
         return "/".join((first.rstrip("/"), *parts))
 
     def __post_init__(self) -> None:
-        _parse(self.root)
+        _parse(self.root, foreign=self.foreign)
         if self.endpoint_url is not None and not re.match(r"https?://[^/]", self.endpoint_url):
             raise ConfigurationError(
                 f"the endpoint {self.endpoint_url!r} is not a URL; write http://host:port or "
@@ -164,14 +166,16 @@ def patient(store: ObjectStore, patience_s: float) -> ObjectStore:
 
 
 def _opened(location: StoreLocation) -> ObjectStore:
-    root = _parse(location.root)
+    root = _parse(location.root, foreign=location.foreign)
     match root:
         case _S3Root(bucket, prefix):
-            return S3Store(bucket, prefix, endpoint_url=location.endpoint_url)
+            return S3Store(
+                bucket, prefix, endpoint_url=location.endpoint_url, foreign=location.foreign
+            )
         case _FileRoot(folder):
             return FileStore(folder)
         case _MemoryRoot(name, prefix):
-            return named_store(name, prefix)
+            return named_store(name, prefix, foreign=location.foreign)
         case _:
             assert_never(root)
 
@@ -239,7 +243,7 @@ def behind_layers(store: ObjectStore) -> ObjectStore:
     return store
 
 
-def _parse(root: str) -> _S3Root | _FileRoot | _MemoryRoot:
+def _parse(root: str, *, foreign: bool = False) -> _S3Root | _FileRoot | _MemoryRoot:
     scheme, separator, rest = root.partition("://")
     if not separator:
         raise ConfigurationError(f"the root {root!r} is not a URI; write {EXAMPLES}")
@@ -251,7 +255,7 @@ def _parse(root: str) -> _S3Root | _FileRoot | _MemoryRoot:
                     f"{bucket!r} in the root {root!r} cannot be a bucket's name: that is 3 to 63 "
                     f"lower-case letters, digits, dots and hyphens; write {EXAMPLES}"
                 )
-            return _S3Root(bucket, _checked_path(root, prefix))
+            return _S3Root(bucket, _as_is(prefix) if foreign else _checked_path(root, prefix))
         case "file":
             if not rest.startswith("/"):
                 raise ConfigurationError(
@@ -266,11 +270,16 @@ def _parse(root: str) -> _S3Root | _FileRoot | _MemoryRoot:
                     f"the root {root!r} needs a name of letters, digits, '.', '_' and '-'; "
                     f"write {EXAMPLES}"
                 )
-            return _MemoryRoot(name, _checked_path(root, prefix))
+            return _MemoryRoot(name, _as_is(prefix) if foreign else _checked_path(root, prefix))
         case _:
             raise ConfigurationError(
                 f"the root {root!r} names no store that sluice knows; write {EXAMPLES}"
             )
+
+
+def _as_is(path: str) -> str:
+    """The beginning of the keys below *path*, which may leave out one slash at its end."""
+    return path if not path or path.endswith("/") else f"{path}/"
 
 
 def _checked_path(root: str, path: str) -> str:

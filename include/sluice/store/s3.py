@@ -59,13 +59,24 @@ TRANSIENT_CODES = frozenset({"RequestTimeout", "BadDigest", "SlowDown", "Interna
 
 
 class S3Store:
-    """An ``ObjectStore`` whose objects are those of *bucket* below ``prefix/``."""
+    """An ``ObjectStore`` whose objects are those of *bucket* below ``prefix/``.
+
+    Where they are *foreign*, *prefix* is the whole beginning of their keys, which are any text, and
+    are read as they are; what is written has keys of our own.
+    """
 
     def __init__(
-        self, bucket: str, prefix: str, endpoint_url: str | None = None, region: str | None = None
+        self,
+        bucket: str,
+        prefix: str,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        *,
+        foreign: bool = False,
     ) -> None:
         self._bucket = bucket
-        self._prefix = f"{prefix}/" if prefix else ""
+        self._foreign = foreign
+        self._prefix = f"{prefix}/" if prefix and not foreign else prefix
         self._clients = clients(endpoint_url, region, os.getpid())
 
     @property
@@ -119,7 +130,8 @@ class S3Store:
         return AlreadyExists(existing)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[Listed]:
-        check_prefix(prefix)
+        if not self._foreign:
+            check_prefix(prefix)
         paginator = self._clients.repeating.get_paginator("list_objects_v2")
         after = self._prefix + start_after if start_after else ""
         with self._translated():
@@ -128,7 +140,9 @@ class S3Store:
             ):
                 for found in page.get("Contents", []):
                     key = found["Key"].removeprefix(self._prefix)
-                    if key and not key.endswith("/"):  # Consoles mark a "folder" with such a key.
+                    # Consoles mark a "folder" with such a key; only others write bytes to one.
+                    is_mark = key.endswith("/") and not (self._foreign and found["Size"])
+                    if key and not is_mark:
                         yield Listed(
                             key=key,
                             size_bytes=found["Size"],
@@ -193,15 +207,14 @@ class S3Store:
     def _get(self, key: str, byte_range: str | None) -> bytes | None:
         from botocore.exceptions import ClientError
 
+        full_key = self._prefix + key if self._foreign else self._full_key(key)
         with self._translated():
             try:
                 if byte_range is None:
-                    answer = self._clients.repeating.get_object(
-                        Bucket=self._bucket, Key=self._full_key(key)
-                    )
+                    answer = self._clients.repeating.get_object(Bucket=self._bucket, Key=full_key)
                 else:
                     answer = self._clients.repeating.get_object(
-                        Bucket=self._bucket, Key=self._full_key(key), Range=byte_range
+                        Bucket=self._bucket, Key=full_key, Range=byte_range
                     )
             except ClientError as error:
                 match _code(error):

@@ -217,7 +217,7 @@ def test_a_passing_error_of_the_probe_is_waited_out(monkeypatch: pytest.MonkeyPa
             return super().create(key, body)
 
     store = SlowDown("slow-down")
-    monkeypatch.setattr("sluice.store.open.named_store", lambda *_: store)
+    monkeypatch.setattr("sluice.store.open.named_store", lambda *_, **__: store)
 
     opened = open_store(StoreLocation(root="memory://slow-down"))
     verify_conditional_writes(opened, "probe", b"token")

@@ -2,7 +2,7 @@
 
 ``FileSet`` is one file, or all below a folder, in any kind of store.  As Flink and Spark do, it
 ignores a folder's files and folders whose names start with ``.`` or ``_``.  Names are relative to
-the folder, and sorted.
+the folder, and sorted; in a bucket they are any text, and two slashes are two.
 
 A plan stores a ``ContentMark`` in every offset and every slice, as their ``version``: what was read
 of the file.  The next plan, and the reader of a slice, find the same file by ``FileIdentity``, or
@@ -170,10 +170,10 @@ class FileSet:
         root, _, name = self.location.removesuffix("/").rpartition("/")
         if root.endswith(":/") or self.location.endswith("/"):
             return None, ""  # A bucket, or a folder by its slash.
-        return open_store(self._store_location(root if root != "file://" else "file:///")), name
+        return open_store(self._store_location(f"{root}/")), name
 
     def _store_location(self, root: str) -> StoreLocation:
-        return StoreLocation(root=root, endpoint_url=self.endpoint_url)
+        return StoreLocation(root=root, endpoint_url=self.endpoint_url, foreign=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
