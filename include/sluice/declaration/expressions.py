@@ -19,6 +19,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -252,10 +253,15 @@ def unknown_column(sql: str, names: Collection[str]) -> str | None:
     """
     if "->" in sql or "=>" in sql:
         return None
-    known = {name.lower() for name in names}
+    known = _lowered(tuple(names))
     others = (word.text for word in columns_in(sql) if word.text.lower() not in known)
     keywords = (_VALUE, _BEFORE, _BEHIND)
     return next((text for text in others if not any(k.fullmatch(text) for k in keywords)), None)
+
+
+@lru_cache(maxsize=64)  # The columns of one stream, which every expression over it is checked by.
+def _lowered(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
 
 
 def row_schema(owner: str, text: str) -> dict[str, ColumnType]:

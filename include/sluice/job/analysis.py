@@ -208,6 +208,7 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
             _require(uid, step.condition, columns, where)
             continue
         selected: dict[str, pl.DataType | None] = {}
+        known = _known(columns)
         for text in step.columns:
             if text.strip() == "*":
                 selected |= columns
@@ -215,7 +216,7 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
             _require(uid, text, columns, where)
             if not _has_name(text, columns):
                 return None
-            selected[result_name(text)] = _type_of(text, columns)
+            selected[result_name(text)] = _type_of(text, known)
         columns = selected
     return columns
 
@@ -232,28 +233,37 @@ def _has_name(text: str, columns: ColumnTypes) -> bool:
 def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> ColumnTypes:
     """*columns* with those that keys and aggregates compute; checks every name in them."""
     found = dict(columns)
+    known = _known(columns)
     for name, sql in stream.key_expressions.items():
         _require(stage.uid, sql, columns, f"in its key {name!r}")
-        found[name] = _type_of(sql, columns)
+        found[name] = _type_of(sql, known)
     names = _names_only(found)
     for key in stream.keys:
         column_type(stage.uid, names, key, "for its key")
+    known, given = _known(found), dict(found)
     for computed in aggregate_arguments(stage.operation):
         if computed.is_condition:
-            _require(stage.uid, computed.sql, found, "in where=")
-            known = _known(found)
+            _require(stage.uid, computed.sql, given, "in where=")
             is_plain = bool(known) and plain_condition(computed.sql, known) is not None
             found[computed.column] = pl.Boolean() if is_plain else None
-        elif is_sql(computed.sql, found):
-            _require(stage.uid, computed.sql, found, "in an aggregate")
-            found[computed.column] = _type_of(computed.sql, found)
+        elif is_sql(computed.sql, given):
+            _require(stage.uid, computed.sql, given, "in an aggregate")
+            found[computed.column] = _type_of(computed.sql, known)
     return found
 
 
-def _type_of(sql: str, columns: ColumnTypes) -> pl.DataType | None:
-    known = _known(columns)
+def _type_of(sql: str, known: pl.Schema) -> pl.DataType | None:
     item = plain_column(sql, known) if known else None
-    return None if item is None else known.to_frame().select(item.expression).dtypes[0]
+    if item is None:
+        return None
+    # Only of what it reads: a frame of all columns for each of them takes their square.
+    names = {path.partition(".")[0] for path in item.reads}
+    return (
+        pl.Schema({name: known[name] for name in names})
+        .to_frame()
+        .select(item.expression)
+        .dtypes[0]
+    )
 
 
 def _known(columns: ColumnTypes) -> pl.Schema:
@@ -281,9 +291,10 @@ def _looked_up(
     if table is None:
         return None
     found = {name: rows[name] for name in lookup.on} | dict(rows)
+    known = _known(table)
     for name, sql in lookup.add.items():
         _require(uid, sql, table, f"in the table {lookup.table!r}")
-        found[name] = _type_of(sql, table)
+        found[name] = _type_of(sql, known)
     return found
 
 

@@ -20,6 +20,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
 import polars as pl
@@ -110,6 +111,8 @@ _WIDER: Mapping[pl.DataType, frozenset[pl.DataType]] = {
     pl.Datetime("ms", "UTC"): frozenset({pl.Datetime("us", "UTC")}),
 }
 
+SCHEMAS_KEPT = 64  # Those of a declaration's streams: each of their columns is looked up.
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainSql:
@@ -185,7 +188,7 @@ def _comparison(text: str, schema: pl.Schema) -> PlainSql | None:
 def _field(path: str, schema: pl.Schema) -> tuple[pl.Expr, pl.DataType] | None:
     """A column or a field of one by its exact name; None if the name is ambiguous to Spark."""
     name, _, inner = path.partition(".")
-    if not _is_unique(name, schema.names()):
+    if not _is_unique(name, schema):
         return None
     dtype = schema[name]
     if not inner:
@@ -193,15 +196,24 @@ def _field(path: str, schema: pl.Schema) -> tuple[pl.Expr, pl.DataType] | None:
     if not isinstance(dtype, pl.Struct):
         return None
     fields = {field.name: field.dtype for field in dtype.fields}
-    if not _is_unique(inner, list(fields)):
+    if not _is_unique(inner, fields):
         return None
     of_field = fields[inner]
     expression = pl.col(name).struct.field(inner)
     return expression, of_field if isinstance(of_field, pl.DataType) else of_field()
 
 
-def _is_unique(name: str, names: list[str]) -> bool:
-    return name in names and sum(other.lower() == name.lower() for other in names) == 1
+def _is_unique(name: str, names: Iterable[str]) -> bool:
+    return _spelt(tuple(names)).get(name.lower()) == name
+
+
+@lru_cache(maxsize=SCHEMAS_KEPT)
+def _spelt(names: tuple[str, ...]) -> Mapping[str, str | None]:
+    """Names in small letters, each as it is spelt; None where several differ in case alone."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        found[name.lower()] = None if name.lower() in found else name
+    return found
 
 
 _Selected: TypeAlias = dict[str, PlainSql]  # A projection: its columns by name.

@@ -259,7 +259,7 @@ def place_in_run(run: Sequence[str]) -> pl.Expr:
 
 def differs_from_previous(columns: Sequence[str]) -> pl.Expr:
     """Whether a sorted row is the first with its values in *columns*, which start with the hash."""
-    return reduce(or_, (pl.col(name).ne_missing(pl.col(name).shift()) for name in columns))
+    return pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in columns)
 
 
 def differs(left: pl.DataFrame, right: pl.DataFrame, columns: Sequence[str]) -> pl.Series:

@@ -493,10 +493,12 @@ def with_computed_columns(rows: DataFrame, node: StageNode, given: Input) -> Dat
     """*rows* with the columns that the declaration computes."""
     from pyspark.sql.functions import expr
 
-    for name, expression in given.key_expressions.items():
-        rows = rows.withColumn(name, expr(expression))
-    for computed in to_compute(aggregate_arguments(node.operation), rows.columns):
-        rows = rows.withColumn(computed.column, expr(computed.sql))
+    # At once: Spark analyses all columns again for each call.
+    keys = {name: expr(expression) for name, expression in given.key_expressions.items()}
+    rows = rows.withColumns(keys) if keys else rows
+    arguments = to_compute(aggregate_arguments(node.operation), rows.columns)
+    computed = {one.column: expr(one.sql) for one in arguments}
+    rows = rows.withColumns(computed) if computed else rows
     return _hashed(rows, node, given)
 
 
@@ -562,8 +564,8 @@ def _partial_for(
 def _pre_aggregated(rows: DataFrame, partial: SparkPartial) -> DataFrame:
     from pyspark.sql.functions import expr
 
-    for name, expression in partial.expressions.items():
-        rows = rows.withColumn(name, expr(expression))
+    computed = {name: expr(expression) for name, expression in partial.expressions.items()}
+    rows = rows.withColumns(computed) if computed else rows
     folded = [expr(expression).alias(name) for name, expression in partial.columns.items()]
     return rows.groupBy(*columns_named(partial.by)).agg(*folded, expr("count(*)").alias(ROW_COUNT))
 

@@ -106,9 +106,8 @@ def _items(step: Projection, rows: DataFrame) -> Iterator[str]:
 
 def renamed(rows: DataFrame, given: Input) -> DataFrame:
     """*rows* with the columns renamed that the stage knows by another name."""
-    for name, new in given.renames.items():
-        rows = rows.withColumnRenamed(name, new)
-    return rows
+    # At once: Spark analyses all columns again for each call.
+    return rows.withColumnsRenamed(dict(given.renames)) if given.renames else rows
 
 
 def net_changes(rows: DataFrame, parallelism: int) -> DataFrame:

@@ -15,8 +15,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -260,8 +258,15 @@ def hash_column(table: pa.Table) -> npt.NDArray[np.int64]:
 
 def row_sizes(rows: pl.DataFrame) -> pl.Series:
     """The bytes of each row; equal rows have equal sizes, however they are cut into frames."""
-    sizes = [_size(pl.col(name), dtype) for name, dtype in rows.schema.items()]
-    return rows.select(reduce(add, sizes, pl.lit(0)).cast(pl.Int64).alias("size")).to_series()
+    sizes: list[pl.Expr | pl.Series] = []
+    for name, dtype in rows.schema.items():
+        if isinstance(dtype, pl.Struct) and not _is_fixed(dtype):
+            # As a frame: to name a field of a struct takes as long as the struct has fields.
+            sizes.append((row_sizes(rows[name].struct.unnest()) + 1).rename(name))
+        else:
+            sizes.append(_size(pl.col(name), dtype))
+    # Not a chain of additions: Polars walks each of them again for every one above it.
+    return rows.select(pl.sum_horizontal(sizes).cast(pl.Int64).alias("size")).to_series()
 
 
 def fixed_width(schema: pl.Schema) -> int | None:
@@ -332,7 +337,7 @@ def _size(value: pl.Expr, dtype: pl.DataType) -> pl.Expr:
             size = value.bin.size() + _OTHER_WIDTH
         case pl.Struct() if not _is_fixed(dtype):
             fields = [_size(value.struct.field(f.name), instance_of(f.dtype)) for f in dtype.fields]
-            return reduce(add, fields, pl.lit(1))
+            return pl.sum_horizontal(pl.lit(1), *fields)
         case pl.List() | pl.Array():
             inner = instance_of(dtype.inner)
             values = value if isinstance(dtype, pl.List) else value.arr.to_list()
