@@ -284,4 +284,5 @@ def test_a_table_without_rules_is_asked_one_query_more_and_no_row_is_sent(
 
     assert len(opened) == 2 + rehearsals  # What the table is, and what it shows.
     assert sum("pg_constraint" in query for query in opened[0]) == 1
-    assert len(opened[0]) == 4 + bool(options)  # Settings, encoding, columns, their key; rules.
+    # Settings, encoding, policies, columns, their key; rules.
+    assert len(opened[0]) == 5 + bool(options)

@@ -162,6 +162,31 @@ def test_a_guest_needs_select_on_table_and_sequence_and_is_told_so(
     assert names_of(source, plan(source)) == ["a"]
 
 
+def test_rows_that_policies_hide_are_refused_before_and_while_they_are_read(
+    database: Database, table: str
+) -> None:
+    insert(database, table, "a", "b", "c")
+    schema = table.partition(".")[0]
+    database.run(f"GRANT USAGE ON SCHEMA {schema} TO guest; GRANT SELECT ON {table} TO guest")
+    database.run(f"GRANT SELECT ON SEQUENCE {table}_id_seq TO guest")
+    source = PostgresTable(database.guest_dsn, table, "id").open({}, None)
+    planned = plan(source)
+    database.run(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+
+    refused = f"row level security of table {table} hides rows from role 'guest'.*BYPASSRLS"
+    for act in (source.schema, lambda: plan(source), lambda: names_of(source, planned)):
+        with pytest.raises(ConfigurationError, match=refused):
+            act()
+    database.run(f"CREATE POLICY half ON {table} USING (id % 2 = 0)")
+    with pytest.raises(ConfigurationError, match=refused):
+        plan(source)
+    owner = source_of(database, table, bounded=True)
+    assert names_of(owner, plan(owner)) == ["a", "b", "c"]
+    database.run(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
+    with pytest.raises(ConfigurationError, match="hides rows from role 'airflow'"):
+        plan(owner)
+
+
 def test_a_condition_leaves_rows_out_and_an_unread_region_is_passed(
     database: Database, hundred: str
 ) -> None:

@@ -239,6 +239,18 @@ def test_a_missing_privilege_names_the_fix(
         publish(guest, 1, None, rows(1))
 
 
+def test_a_table_whose_policies_hide_rows_from_the_role_is_refused(
+    database: Database, table: str, root: StoreLocation
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS}, PRIMARY KEY (id))")
+    database.run(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    publish(sink_of(database, table, root), 1, None, rows(1))  # The owner sees all of them.
+    database.run(f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY")
+
+    with pytest.raises(ConfigurationError, match=f"row level security of table {table} hides rows"):
+        publish(sink_of(database, table, root), 2, 1, rows(2))
+
+
 def test_a_guest_with_the_documented_privileges_can_write(
     database: Database, table: str, root: StoreLocation
 ) -> None:

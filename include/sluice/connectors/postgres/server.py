@@ -198,6 +198,26 @@ def table_oid(connection: Connection, table: TableName) -> int:
     return int(found[0])
 
 
+def check_row_security(connection: Connection, table: TableName, why: str) -> None:
+    """Raises ConfigurationError if policies of the table say which of its rows the role sees.
+
+    They may change at any time, and depend on settings of a session.  *why* says what goes wrong.
+    """
+    (is_active,) = one_row(
+        connection,
+        "SELECT row_security_active(c.oid) FROM pg_class c JOIN pg_namespace n ON n.oid ="
+        " c.relnamespace WHERE n.nspname = %s AND c.relname = %s",
+        table.schema,
+        table.name,
+    )
+    if is_active:
+        role = connection.info.user
+        raise ConfigurationError(
+            f"row level security of table {table} hides rows from role {role!r}, {why}; give the "
+            "role BYPASSRLS, or use the table's owner, unless row security is forced on it, too"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
     """The identity of a table beside its name: the database, its oid, and its files.

@@ -59,6 +59,7 @@ from sluice.connectors.postgres.server import (
     WalPosition,
     check_encoding,
     check_numbered,
+    check_row_security,
     history_of,
     identity_of,
     one_row,
@@ -289,6 +290,7 @@ class PostgresTableSource(OffsetSource):
     def _selection(self, connection: Connection) -> Selection:
         table_oid(connection, self.table)
         check_encoding(connection, self.server.who)
+        check_row_security(connection, self.table, "which would never be read")
         selected = select(connection, self.table, self.offset_column, (self.offset_column,))
         (offset,) = selected.columns
         if offset.type not in WHOLE_NUMBERS:

@@ -26,7 +26,13 @@ from sluice.connectors.postgres.copy import (
 )
 from sluice.connectors.postgres.ledger import LEDGER, Ledger, TableRow, one_at_a_time
 from sluice.connectors.postgres.rehearsal import Rehearsal, rules_of
-from sluice.connectors.postgres.server import Connection, Server, TableName, check_encoding
+from sluice.connectors.postgres.server import (
+    Connection,
+    Server,
+    TableName,
+    check_encoding,
+    check_row_security,
+)
 from sluice.connectors.staged_sink import errors_of_place
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.places import RollBack
@@ -220,6 +226,7 @@ class PostgresTarget:
                 f"there is no table {self.table} in database {connection.info.dbname!r}; make it, "
                 "or declare create=True"
             )
+        check_row_security(connection, self.table, "which upserts and deletes would pass over")
         if self.upsert_key:
             self._check_key(connection, columns)
         stamp = columns.get(self.checkpoint_column or "")
