@@ -68,3 +68,28 @@ def test_what_is_imported_is_not_searched_for_garbage_behind_each_task(
 
 def test_a_task_s_garbage_is_found_as_ever(worker: dict[str, Any]) -> None:
     assert worker["found"] == 3
+
+
+TIME = """
+import os, runpy
+from datetime import UTC, datetime
+from pyspark.sql.types import TimestampType
+from sluice.spark import worker_daemon
+
+def run_daemon(*_args, **_options):
+    at = TimestampType()
+    print(at.fromInternal(0).isoformat(), at.toInternal(datetime(1970, 1, 1)), os.environ["TZ"])
+
+runpy.run_module = run_daemon
+worker_daemon.main()
+"""
+
+
+def test_a_function_sees_times_in_utc_whatever_the_zone_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+
+    done = run_python(TIME)
+
+    assert done.stdout.split() == ["1970-01-01T00:00:00", "0", "UTC"], done.stderr

@@ -12,6 +12,9 @@ The workers keep memory that they freed.  They allocate the same large buffers f
 every epoch, and by default give each back at once: to get it anew, zeroed, was a fifth of their CPU
 time.  Polars gives back what was unused for ten seconds.
 
+A row's instant reaches a Python function as the time in UTC, whatever the zone of the machine: a
+stage's result may not depend on where it runs.
+
 A task has the threads that Spark grants it, one by default, in Polars, too.  There are as many
 workers at a time as processors; a thread for each processor in each worker costs a tenth more CPU.
 """
@@ -24,6 +27,7 @@ import importlib
 import os
 import runpy
 import sys
+import time
 from contextlib import suppress
 
 # Safe to import before a fork.  Polars, and what imports it, stays out: its import starts a thread,
@@ -64,6 +68,7 @@ _OLDEST = 2  # The generation that a full collection collects.
 def main() -> None:
     """Run PySpark's daemon in this process."""
     keep_freed_memory()
+    tell_time_in_utc()
     os.environ.setdefault("POLARS_MAX_THREADS", os.environ.get(_GRANTED_THREADS, "1"))
     for entry in [entry for entry in sys.path if entry.endswith(_ARCHIVES)]:
         sys.path.remove(entry)
@@ -107,6 +112,12 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
+
+
+def tell_time_in_utc() -> None:
+    """Make UTC the local zone, in which PySpark gives times to Python, and takes them from it."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
 
 
 if __name__ == "__main__":
