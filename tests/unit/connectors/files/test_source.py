@@ -27,6 +27,7 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from sluice.connectors.files import encodings as files_encodings
 from sluice.connectors.files import lines as files_lines
 from sluice.connectors.files import source as files_source
 from sluice.connectors.files import text as files_text
@@ -297,7 +298,7 @@ def test_a_cut_does_not_depend_on_how_a_store_hands_out_the_bytes(most: int | No
             blocks, before, size=len(text), max_records=most, bounded=True
         )
 
-    cut = a_cut(files_lines.BLOCK_BYTES)
+    cut = a_cut(files_encodings.BLOCK_BYTES)
 
     assert len(text) > files_lines.TO_THE_LINE_BYTES
     assert cut == a_cut(100_003) == a_cut(len(text))
@@ -356,6 +357,7 @@ def test_any_sequence_of_cuts_covers_every_line_exactly_once(
     source = FilesSource("memory://covers-every-line/")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files_lines, "BLOCK_BYTES", sizes.block)
+        patch.setattr(files_encodings, "BLOCK_BYTES", sizes.block)
         patch.setattr(files_lines, "PIECE_BYTES", sizes.piece)
         patch.setattr(files_lines, "TO_THE_LINE_BYTES", sizes.pieces_to_the_line * sizes.piece)
         patch.setattr(files_lines, "MAX_MARKS", sizes.marks)
