@@ -25,6 +25,7 @@ from sluice.core.event_time import (
     later_times,
     measured_by,
     source_watermark,
+    trailing,
     with_idleness,
 )
 from sluice.core.ids import SubtaskId
@@ -260,6 +261,20 @@ def a_source(uid: str = "events", *, drains: bool = False, timed: bool = True) -
         drains=drains,
         has_event_time=timed,
     )
+
+
+@pytest.mark.parametrize(
+    ("watermark_ms", "expected"),
+    [
+        (10_000, 9_000),
+        (MIN_WATERMARK + 1, MIN_WATERMARK),
+        (MIN_WATERMARK, MIN_WATERMARK),
+        (MAX_WATERMARK, MAX_WATERMARK),
+    ],
+    ids=["trails", "not before all time", "nothing is promised", "the end of time"],
+)
+def test_assigned_event_time_trails_what_the_stage_read(watermark_ms: int, expected: int) -> None:
+    assert trailing(watermark_ms, 1_000) == expected
 
 
 def test_what_is_measured_counts_beside_what_was_known() -> None:
