@@ -221,8 +221,8 @@ PATHS: dict[str, Mutation] = {
     "chain_is_cut": Mutation(
         "of what a chained stage yields the last block stays behind",
         "exchange.blocks:ChainedOutput.add",
-        "for block in self._sender.rows(0, to_frame(rows)):",
-        "for block in [*self._sender.rows(0, to_frame(rows))][:-1]:",
+        "for block in self._sender.rows(0, read.behind(to_frame(rows))):",
+        "for block in [*self._sender.rows(0, read.behind(to_frame(rows)))][:-1]:",
         needs=("chained",),
     ),
     "times_of_one_reader": Mutation(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -188,11 +188,18 @@ class Frame:
     def withColumn(self, name: str, expression: str) -> Frame:  # noqa: N802 - Spark's
         return self.each(lambda table: set_column(table, name, self._column(table, expression)[1]))
 
-    def withColumnRenamed(self, name: str, new: str) -> Frame:  # noqa: N802 - Spark's
+    def withColumns(self, expressions: Mapping[str, str]) -> Frame:  # noqa: N802 - Spark's
+        def computed(table: pa.Table) -> pa.Table:
+            changed = table
+            for name, expression in expressions.items():
+                changed = set_column(changed, name, self._column(table, expression)[1])
+            return changed
+
+        return self.each(computed)
+
+    def withColumnsRenamed(self, names: Mapping[str, str]) -> Frame:  # noqa: N802 - Spark's
         return self.each(
-            lambda table: table.rename_columns(
-                [new if n == name else n for n in table.schema.names]
-            )
+            lambda table: table.rename_columns([names.get(n, n) for n in table.schema.names])
         )
 
     def coalesce(self, count: int) -> Frame:
