@@ -152,12 +152,6 @@ PATHS: dict[str, Mutation] = {
         "behind(self.steps, rows, self.stage)",
         "rows",
     ),
-    "a_reader_filters_for_all": Mutation(
-        "a filter of one reader of a stream is that of all",
-        "declaration.pipeline:Pipeline._left_to",
-        "if self.is_consumed(producer) else added",
-        "if stage.steps else added",
-    ),
     "any_condition": Mutation(
         "of conditions in plain SQL one is enough",
         "operators.expressions:plain_condition",
