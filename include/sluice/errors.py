@@ -21,7 +21,7 @@ Expected outcomes (a duplicate ack, a lost race, a dropped request) are return v
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 
 class SluiceError(Exception):
@@ -114,6 +114,10 @@ class CheckpointFailure(SluiceError):
         self.cause = cause or message
         self.is_transient = is_transient
         self.is_refused = is_refused
+
+    def retold(self, message: str) -> Self:
+        """The same failure, of the same stage and cause, in the words of whoever passes it on."""
+        return type(self)(message, stage=self.stage, cause=self.cause)
 
 
 class StageFailed(CheckpointFailure):

@@ -198,10 +198,10 @@ class TriggerOperator(CheckpointOperator):
 
     def _submit(self, job: Job, given: Mapping[str, str]) -> None:
         from sluice.coordinator.submission import configure, submit
-        from sluice.job.job import verify_store
+        from sluice.job.job import verify_root
 
         configuration = configure(self.pipeline, given)
-        verify_store(job)
+        verify_root(job)
         check_declaration(self.pipeline, configuration.params)
         with suppress(FencedError):  # Another run was faster.
             submit(job, configuration, only_generation=NO_GENERATION)

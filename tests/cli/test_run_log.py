@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.run import run_log
-from sluice.errors import CheckpointFailure, ConfigurationError, SluiceError, StageFailed
+from sluice.errors import ConfigurationError, SluiceError, StageFailed
 
 log = logging.getLogger("sluice.test")
 
@@ -37,7 +37,7 @@ def test_a_failed_stage_leaves_its_trace_and_is_told_with_the_cause_last(
         log.warning("stage failed", exc_info=ValueError("deep inside"))
         raise StageFailed("job 'bids' is FAILED: stage 'a' failed: no disk", cause="no disk")
 
-    with pytest.raises(CheckpointFailure) as error, run_log("bids"):
+    with pytest.raises(StageFailed) as error, run_log("bids"):
         fail()
 
     (path,) = logs()

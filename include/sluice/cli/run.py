@@ -44,7 +44,7 @@ from sluice.core.failures import UNKNOWN_CHECKPOINT_ID
 from sluice.core.restoring import Latest, RestoreOptions
 from sluice.declaration.pipeline import Pipeline, side_outputs
 from sluice.errors import CheckpointFailure, ConfigurationError, SluiceError
-from sluice.job.job import Job, verify_store
+from sluice.job.job import Job, verify_root
 from sluice.job.places import has_result_table, open_result_table, open_side_table
 from sluice.spark.jvm import find_java
 from sluice.spark.session import check_listening, local_session, remote_session, require_pyspark
@@ -237,7 +237,7 @@ def _check_without_spark(
         find_java(os.environ)
     else:
         check_listening(remote)
-    verify_store(job)
+    verify_root(job)
     check_sources(job.pipeline, configuration, endpoint_url)
     return found
 
@@ -487,7 +487,7 @@ def _naming(path: Path, error: Exception) -> SluiceError:
     match error:
         case CheckpointFailure(cause=cause):
             place = str(error).removesuffix(cause).rstrip(": ")
-            return CheckpointFailure(f"{place} (trace: {path}): {cause}", cause=cause)
+            return error.retold(f"{place} (trace: {path}): {cause}")
         case SluiceError():
             path.unlink(missing_ok=True)  # It says everything that there is to say.
             return error

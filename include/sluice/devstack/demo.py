@@ -28,7 +28,7 @@ from sluice.declaration.project import DAGS_VARIABLE, find_pipelines, is_selecte
 from sluice.devstack import stack
 from sluice.devstack.airflow import AirflowApi
 from sluice.errors import ConfigurationError
-from sluice.job.job import Job, open_job, verify_store
+from sluice.job.job import Job, open_job, verify_root
 from sluice.job.places import open_side_table
 from sluice.store.open import StoreLocation
 from sluice.surface.checkpoints import history
@@ -68,7 +68,7 @@ def run_demo(
     console.print(f"stack is up after {duration(time.monotonic() - started)}")
     os.environ.update(running.client_env)
     job = open_job(pipeline, StoreLocation(root=running.client_env["SLUICE_ROOT"]))
-    verify_store(job)
+    verify_root(job)
     with AirflowApi(running.airflow_url) as airflow:
         uid = pipeline.uid
         dags = (uid, f"{uid}__savepoint", f"{uid}__restore", "sluice__watchdog")

@@ -100,16 +100,21 @@ def analyse(
         rows[uid] = None if result is None else result.columns
         if result is not None:
             for sink in pipeline.sinks_of(uid):
-                check_sink(sink, uid, result.columns)
+                check_sink_schema(sink, uid, result.columns)
     return results
 
 
-def check_sink(sink: SinkNode, producer: str, columns: pl.Schema) -> None:
-    """Raises ConfigurationError if *sink* lacks a column that it needs, or cannot write one."""
+def check_sink_schema(sink: SinkNode, producer: str, columns: pl.Schema) -> list[str]:
+    """Check the columns that *sink* writes of a stage's *columns*, and return them.
+
+    Raises:
+        ConfigurationError: it lacks a column that it needs, or cannot write one.
+    """
     rows = behind(sink.steps, columns.to_frame(), producer)
     check_sink_columns(sink.uid, sink.spec, producer, rows.columns)
     if isinstance(sink.spec, TypedSinkSpec):
         sink.spec.check_types(sink.uid, to_table(rows).schema)
+    return rows.columns
 
 
 def check_state(job: Job, results: Mapping[str, Result | None]) -> None:

@@ -237,7 +237,7 @@ def open_job(
     )
 
 
-def verify_store(job: Job) -> None:
+def verify_root(job: Job) -> None:
     """Refuse a store that ignores conditions, and for a new job, whose clock is drawn from it, a
     machine whose clock is far off.
 

@@ -199,8 +199,7 @@ def recover(job: Job, failure: CheckpointFailure, *, is_repeated: bool) -> None:
     if is_repeated and (state.status is JobStatus.RESTARTING or is_refused):
         base = stop(job, JobStatus.SUSPENDED).base
         continues = "from the beginning" if base is None else f"from checkpoint {base}"
-        raise _ended(
-            failure,
+        raise failure.retold(
             f"job {job.pipeline.uid!r} failed twice for the same reason and is SUSPENDED; mend it "
             f"and run it again, and it goes on {continues}: {failure}",
         )
@@ -211,13 +210,7 @@ def recover(job: Job, failure: CheckpointFailure, *, is_repeated: bool) -> None:
         time.sleep(max(0, pause_ms) / 1000)
         restore(job, Latest(), only_generation=state.generation)
     else:
-        raise _ended(failure, f"job {job.pipeline.uid!r} is {state.status.value}: {failure}")
-
-
-def _ended(failure: CheckpointFailure, message: str) -> CheckpointFailure:
-    """*failure* as the end of the run."""
-    kind = StageFailed if isinstance(failure, StageFailed) else CheckpointFailure
-    return kind(message, stage=failure.stage, cause=failure.cause)
+        raise failure.retold(f"job {job.pipeline.uid!r} is {state.status.value}: {failure}")
 
 
 def is_same_failure(one: CheckpointFailure, other: CheckpointFailure) -> bool:

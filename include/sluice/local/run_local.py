@@ -519,11 +519,10 @@ class _Play:
 
 
 def _completed(epoch: Epoch, number: int) -> CheckpointId:
-    """The id of a completed epoch; StageFailed, without Spark's traces, when it failed."""
+    """The id of a completed epoch; its failure, without Spark's traces, when it failed."""
     error = epoch.error
     if error is not None:
-        kind = StageFailed if isinstance(error, StageFailed) else CheckpointFailure
-        raise kind(f"epoch {number}: {error}", stage=error.stage, cause=error.cause) from None
+        raise error.retold(f"epoch {number}: {error}") from None
     assert epoch.completed is not None
     return epoch.completed.checkpoint_id
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pyarrow as pa
 
-from sluice.declaration.changelog import Append, StreamRead, after, analysed
-from sluice.declaration.changelog import check_sink as check_sink_kind
+from sluice.declaration.changelog import Append, StreamRead, after, analysed, check_sink
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Transform
 from sluice.declaration.pipeline import Pipeline
@@ -23,7 +22,7 @@ from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.exchange.output import projected_result
 from sluice.exchange.reading import SOURCE
-from sluice.job.analysis import Result, check_sink
+from sluice.job.analysis import Result, check_sink_schema
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT
@@ -140,7 +139,6 @@ def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
     for sink in pipeline.sinks_of(uid):
-        columns = behind(sink.steps, result.columns.to_frame(), uid).columns
+        columns = check_sink_schema(sink, uid, result.columns)
         kind = analysed(after(sink.steps, result.kind), columns)
-        check_sink_kind(sink.uid, sink.spec, StreamRead(uid, kind))
-        check_sink(sink, uid, result.columns)
+        check_sink(sink.uid, sink.spec, StreamRead(uid, kind))

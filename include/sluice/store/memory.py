@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import NamedTuple
 
 from sluice.protocol.keys import check_key, check_prefix
-from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed, check_range
+from sluice.store.object_store import (
+    AlreadyExists,
+    Created,
+    CreateResult,
+    Listed,
+    check_range,
+    machine_clock_ms,
+)
 
 
 class _Object(NamedTuple):
@@ -37,7 +43,7 @@ class _Objects:
         if full_key not in self.written:
             insort(self.keys, full_key)
         version = hashlib.blake2b(body, digest_size=16).hexdigest()
-        self.written[full_key] = _Object(bytes(body), _now_ms(), version)
+        self.written[full_key] = _Object(bytes(body), machine_clock_ms(), version)
 
     def below(self, prefix: str, start_after: str) -> Iterator[str]:
         first = bisect_left(self.keys, prefix)
@@ -71,7 +77,7 @@ class InMemoryStore:
         return f"memory://{self._name}/{self._prefix}".rstrip("/")
 
     def now_ms(self) -> int:
-        return _now_ms()
+        return machine_clock_ms()
 
     def get(self, key: str) -> bytes | None:
         full_key = self._prefix + key if self._foreign else self._full_key(key)
@@ -136,7 +142,3 @@ def named_store(name: str, prefix: str = "", *, foreign: bool = False) -> InMemo
     with _named_lock:
         objects = _named.setdefault(name, _Objects())
     return InMemoryStore(name, prefix, objects=objects, foreign=foreign)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

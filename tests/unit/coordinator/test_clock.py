@@ -34,7 +34,7 @@ from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import FromCheckpoint, Latest
 from sluice.errors import ConfigurationError
 from sluice.job.clock import TOLERANCE_MS
-from sluice.job.job import Job, open_job, verify_store
+from sluice.job.job import Job, open_job, verify_root
 from sluice.job.lineage import record_compaction
 from sluice.spark.deployment import take_over_compactions
 from sluice.store import memory
@@ -176,10 +176,10 @@ def test_a_tick_of_the_machine_is_compared_with_the_machines_time() -> None:
 def test_a_job_does_not_begin_with_a_clock_that_aws_would_refuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "_now_ms", lambda: machine_clock_ms() - DAY_MS)
+    monkeypatch.setattr(memory, "machine_clock_ms", lambda: machine_clock_ms() - DAY_MS)
 
     with pytest.raises(ConfigurationError, match=r"is 86,[34][0-9]{2} s ahead of that of memory:"):
-        verify_store(a_job())
+        verify_root(a_job())
 
 
 def processing_time_of(job: Job) -> int:

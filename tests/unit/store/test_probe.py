@@ -15,7 +15,7 @@ from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import foreign_target, restore
 from sluice.coordinator.submission import adopt, configure, submit
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.job.job import Job, open_job, verify_store
+from sluice.job.job import Job, open_job, verify_root
 from sluice.local.savepoint_writer import SavepointWriter
 from sluice.store.journal import Journal
 from sluice.store.memory import InMemoryStore, named_store
@@ -135,7 +135,7 @@ def a_savepoint_elsewhere(good: Job) -> None:
 
 
 def asked_before_spark_starts(_: Job) -> None:
-    verify_store(a_job(root=BAD))
+    verify_root(a_job(root=BAD))
 
 
 @pytest.mark.parametrize(

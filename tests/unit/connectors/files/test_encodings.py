@@ -34,6 +34,10 @@ CJK = "上海\t一二三四五六七八九十\t上上\n" * 40
 WIDE = ("utf-16le", "utf-16be", "utf-32le", "utf-32be")
 
 
+def frames(*texts: bytes) -> bytes:
+    return b"".join(zstandard.compress(text) for text in texts)
+
+
 def zipped() -> bytes:
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
@@ -102,9 +106,31 @@ def test_every_cut_of_several_streams_gives_the_same_lines(
     check_replay(FilesSource(str(tmp_path)), cuts, expected, files=1)
 
 
+@pytest.mark.parametrize("cuts", [[], [(1, 1)] * 9, [(2, 2)] * 3, [(4, 3)]])
+def test_every_cut_of_several_frames_gives_the_same_lines(
+    tmp_path: Path, cuts: list[tuple[int | None, int]]
+) -> None:
+    (tmp_path / "a.zst").write_bytes(frames(b"1\n2", b"2\n", b"", b"3\nlast"))
+    (tmp_path / "b.zstd").write_bytes(frames(b""))
+    (tmp_path / "c.zst").write_bytes(b"")
+    expected = [
+        {"line": line, "file": "a.zst", "line_number": number}
+        for number, line in enumerate(["1", "22", "3", "last"], 1)
+    ]
+
+    check_replay(FilesSource(str(tmp_path)), cuts, expected, files=3)
+
+
 @pytest.mark.parametrize(
     ("name", "body", "sentence"),
     [
+        ("log.gz", gzip.compress(b"one\n" * 99, mtime=0)[:-9], "ends in the middle of its text"),
+        ("log.gz", b"one\n", "is not a gzip file"),
+        ("log.gz", gzip.compress(b"one\n", mtime=0) + b"two\n", "is not a gzip file"),
+        ("log.zst", frames(b"one\n" * 99)[:-3], "ends in the middle of its text"),
+        ("log.zst", frames(b"one\n") + frames(b"two\n")[:3], "ends in the middle of its text"),
+        ("log.zst", b"one\n" * 9, "is not a zstd file"),
+        ("log.zst", frames(b"one\n") + b"two\n" * 9, "is not a zstd file"),
         ("a.bz2", COMPRESSED["bzip2"][:-9], "ends in the middle of its text"),
         ("a.bz2", COMPRESSED["bzip2"] + b"rest", "is not a bzip2 file"),
         ("a.bz2", TEXT, "is not a bzip2 file"),

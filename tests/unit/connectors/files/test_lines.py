@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import re
 from pathlib import Path
 
 import pytest
-import zstandard
 
 from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource
 from sluice.core.plan import PartitionOffset
 from sluice.errors import ConfigurationError
-from tests.contract.source_rules import check_replay, places, plan_all, rows_of
+from tests.contract.source_rules import places, plan_all, rows_of
 
 
 def test_a_compressed_file_ends_in_an_unbounded_source_too(tmp_path: Path) -> None:
@@ -71,45 +69,3 @@ def test_a_compressed_table_is_refused_by_the_size_of_its_text(tmp_path: Path) -
     assert FilesSource(str(tmp_path / "small.gz")).snapshot()[1]["line"].to_pylist() == ["10.0.0.1"]
     with pytest.raises(ConfigurationError, match="more bytes when it is decompressed"):
         FilesSource(str(tmp_path / "big.gz")).snapshot()
-
-
-def frames(*texts: bytes) -> bytes:
-    return b"".join(zstandard.compress(text) for text in texts)
-
-
-@pytest.mark.parametrize("cuts", [[], [(1, 1)] * 9, [(2, 2)] * 3, [(4, 3)]])
-def test_every_cut_of_several_frames_gives_the_same_lines(
-    tmp_path: Path, cuts: list[tuple[int | None, int]]
-) -> None:
-    (tmp_path / "a.zst").write_bytes(frames(b"1\n2", b"2\n", b"", b"3\nlast"))
-    (tmp_path / "b.zstd").write_bytes(frames(b""))
-    (tmp_path / "c.zst").write_bytes(b"")
-    expected = [
-        {"line": line, "file": "a.zst", "line_number": number}
-        for number, line in enumerate(["1", "22", "3", "last"], 1)
-    ]
-
-    check_replay(FilesSource(str(tmp_path)), cuts, expected, files=3)
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "sentence"),
-    [
-        ("log.gz", gzip.compress(b"one\n" * 99, mtime=0)[:-9], "ends in the middle of its text"),
-        ("log.gz", b"one\n", "is not a gzip file"),
-        ("log.gz", gzip.compress(b"one\n", mtime=0) + b"two\n", "is not a gzip file"),
-        ("log.zst", frames(b"one\n" * 99)[:-3], "ends in the middle of its text"),
-        ("log.zst", frames(b"one\n") + frames(b"two\n")[:3], "ends in the middle of its text"),
-        ("log.zst", b"one\n" * 9, "is not a zstd file"),
-        ("log.zst", frames(b"one\n") + b"two\n" * 9, "is not a zstd file"),
-    ],
-)
-def test_a_file_that_cannot_be_decompressed_is_named(
-    tmp_path: Path, name: str, body: bytes, sentence: str
-) -> None:
-    (tmp_path / name).write_bytes(body)
-
-    with pytest.raises(
-        ConfigurationError, match=f"{re.escape(name)} of file://{tmp_path} {sentence}"
-    ):
-        plan_all(FilesSource(str(tmp_path)))

@@ -334,6 +334,8 @@ sizes = st.builds(
 @example(files=[(BYTE_ORDER_MARK, False)], cuts=[(None, 1)], sizes=SMALLEST)
 @example(files=[(BYTE_ORDER_MARK, True)], cuts=[(1, 1)], sizes=SMALLEST)
 @example(files=[(BYTE_ORDER_MARK + b"\n", False)], cuts=[(None, 1)], sizes=SMALLEST)
+@example(files=[(b"\x1f\x8b", False)], cuts=[(None, 1)], sizes=SMALLEST)
+@example(files=[(b"a\0", False)], cuts=[(None, 1)], sizes=SMALLEST)
 @given(
     files=st.lists(st.tuples(contents, st.booleans()), max_size=4),
     cuts=cuts,
@@ -363,14 +365,28 @@ def test_any_sequence_of_cuts_covers_every_line_exactly_once(
         patch.setattr(files_lines, "MAX_MARKS", sizes.marks)
 
         rows: list[Row] = []
-        for barrier, (max_records, parallelism) in epochs(source, cuts):
-            read = rows_of(source, barrier.slices)
-            assert len(read) == barrier.records
-            assert max_records is None or len(read) <= max_records
-            assert len(barrier.slices) <= parallelism + len(files)
-            rows += read
+        try:
+            for barrier, (max_records, parallelism) in epochs(source, cuts):
+                read = rows_of(source, barrier.slices)
+                assert len(read) == barrier.records
+                assert max_records is None or len(read) <= max_records
+                assert len(barrier.slices) <= parallelism + len(files)
+                rows += read
+        except ConfigurationError:
+            assert any(may_be_no_text(content) for content, _ in files)
+            assert rows == expected[: len(rows)]
+            return
 
     assert rows == expected
+
+
+def may_be_no_text(content: bytes) -> bool:
+    """Whether it begins as another format does, or has NUL bytes, as wide characters have."""
+    try:
+        [*files_encodings.checked_text([content], 0, "it")]
+    except ConfigurationError:
+        return True
+    return b"\0" in content
 
 
 def lines_of(content: bytes) -> Iterator[tuple[int, str]]:
