@@ -100,21 +100,17 @@ def analyse(
         rows[uid] = None if result is None else result.columns
         if result is not None:
             for sink in pipeline.sinks_of(uid):
-                check_sink_schema(sink, uid, result.columns)
+                check_sink_schema(sink, uid, behind(sink.steps, result.columns.to_frame(), uid))
     return results
 
 
-def check_sink_schema(sink: SinkNode, producer: str, columns: pl.Schema) -> list[str]:
-    """Check the columns that *sink* writes of a stage's *columns*, and return them.
-
-    Raises:
-        ConfigurationError: it lacks a column that it needs, or cannot write one.
+def check_sink_schema(sink: SinkNode, producer: str, rows: pl.DataFrame) -> None:
+    """Raises ConfigurationError if *rows*, which *sink* writes of the stage *producer*, lack a
+    column that it needs, or have one that it cannot write.
     """
-    rows = behind(sink.steps, columns.to_frame(), producer)
     check_sink_columns(sink.uid, sink.spec, producer, rows.columns)
     if isinstance(sink.spec, TypedSinkSpec):
         sink.spec.check_types(sink.uid, to_table(rows).schema)
-    return rows.columns
 
 
 def check_state(job: Job, results: Mapping[str, Result | None]) -> None:

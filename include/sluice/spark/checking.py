@@ -139,6 +139,7 @@ def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
     for sink in pipeline.sinks_of(uid):
-        columns = check_sink_schema(sink, uid, result.columns)
-        kind = analysed(after(sink.steps, result.kind), columns)
+        rows = behind(sink.steps, result.columns.to_frame(), uid)
+        kind = analysed(after(sink.steps, result.kind), rows.columns)
         check_sink(sink.uid, sink.spec, StreamRead(uid, kind))
+        check_sink_schema(sink, uid, rows)

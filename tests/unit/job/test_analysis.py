@@ -174,7 +174,7 @@ def test_a_column_that_the_json_of_a_sink_cannot_hold_is_refused(
     columns = pl.Schema({"id": pl.Int64(), "m": pl.Map(pl.Float64(), pl.Int64())})
 
     with pytest.raises(ConfigurationError, match="sink 'out' cannot write column 'm' of type map"):
-        check_sink_schema(node, "facts", columns)
+        check_sink_schema(node, "facts", columns.to_frame())
 
 
 def test_a_pipeline_without_a_sink_is_refused(world: World) -> None:
