@@ -25,7 +25,7 @@ from airflow.sdk.exceptions import (
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import page_of
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
-from sluice.declaration.checkpointing import milliseconds
+from sluice.declaration.durations import milliseconds
 from sluice.declaration.schedules import OnAsset
 from sluice.errors import ConfigurationError, FencedError
 from sluice_airflow.declared import check_declaration

@@ -70,7 +70,7 @@ from sluice.core.restoring import Choice, FromOrigin, Observed, Stop, choose
 from sluice.core.state import CoordinatorState, ServedRestore
 from sluice.core.tables import TableComparison
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
-from sluice.declaration.checkpointing import milliseconds
+from sluice.declaration.durations import milliseconds
 from sluice.declaration.places import Sink
 from sluice.errors import NotYetAcknowledged
 from sluice.job import stage_input

@@ -26,7 +26,6 @@ from sluice.cli.options import (
     Root,
     declared_job,
     parameters,
-    period_ms,
     print_files,
     print_json,
     print_line,
@@ -36,7 +35,7 @@ from sluice.cli.options import (
 from sluice.coordinator import requests
 from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
 from sluice.coordinator.repair import plan_repair, repair
-from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoint
+from sluice.coordinator.requests import LEAST_WAIT, NewTimes, UserRequest, request_checkpoint
 from sluice.coordinator.restore import ResolvedRestore, RestoreRequest, plan, resolve, stop
 from sluice.coordinator.restore import restore as restore_job
 from sluice.coordinator.savepoints import dispose as dispose_savepoint
@@ -47,6 +46,7 @@ from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.restoring import RestoreOptions, Stop
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableAhead
+from sluice.declaration.durations import duration_of
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
@@ -281,7 +281,7 @@ def stop_command(
 
 
 def _wait_period(wait_for: str | None) -> timedelta | None:
-    return None if wait_for is None else timedelta(milliseconds=period_ms("--wait-for", wait_for))
+    return None if wait_for is None else duration_of("--wait-for", wait_for, least=LEAST_WAIT)
 
 
 def _ask(job: Job, request: UserRequest, *, waits: bool, as_json: bool) -> None:
@@ -711,7 +711,7 @@ def config(
 def _period(option: str, text: str | None) -> timedelta | None:
     if text is None:
         return None
-    return timedelta(0) if text == "0" else timedelta(milliseconds=period_ms(option, text))
+    return timedelta(0) if text == "0" else duration_of(option, text)
 
 
 def _print_config(job: Job, shown: CheckpointConfig) -> None:

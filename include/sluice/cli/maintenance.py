@@ -18,7 +18,6 @@ from sluice.cli.options import (
     PipelineName,
     Root,
     declared_job,
-    period_ms,
     print_json,
     print_line,
     print_table,
@@ -29,6 +28,7 @@ from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.ids import NO_GENERATION
+from sluice.declaration.durations import duration_of, milliseconds
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, never_submitted_message
 from sluice.job.places import open_sinks
@@ -212,7 +212,7 @@ def vacuum(
         raise ConfigurationError(f"the table of sink {sink!r} has no version yet")
     pinned = _pinned(job, sink)
     before = min([lineage[-keep_versions:][0], *pinned])
-    freed = table.vacuum(before, grace_ms=period_ms("--grace", grace))
+    freed = table.vacuum(before, grace_ms=milliseconds(duration_of("--grace", grace)))
     if as_json:
         record = VacuumRecord(
             before_version=before,
@@ -295,7 +295,7 @@ def orphans(
 ) -> None:
     """Report what 'sluice gc' would delete, by kind, and incomplete savepoints; delete nothing."""
     job = declared_job(pipeline, root, endpoint_url)
-    found = find_orphans(job, grace_ms=period_ms("--grace", grace))
+    found = find_orphans(job, grace_ms=milliseconds(duration_of("--grace", grace)))
     if as_json:
         print_json(_report(job, found, deleted=False))
         return
@@ -314,7 +314,9 @@ def gc(
 ) -> None:
     """Delete what no retained checkpoint, savepoint, pending checkpoint or table needs."""
     job = declared_job(pipeline, root, endpoint_url)
-    found = collect_garbage(job, grace_ms=period_ms("--grace", grace), dry_run=dry_run)
+    found = collect_garbage(
+        job, grace_ms=milliseconds(duration_of("--grace", grace)), dry_run=dry_run
+    )
     if as_json:
         report = _report(job, found, deleted=not dry_run)
         files = [

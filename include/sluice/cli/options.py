@@ -92,14 +92,6 @@ def declared_job(pipeline: str, root: str | None, endpoint_url: str | None) -> J
     return open_job(load_pipeline(pipeline), location(root, endpoint_url))
 
 
-def period_ms(name: str, text: str) -> int:
-    """What ``90s``, ``30m``, ``1h`` or ``2d`` means; *name* is the option's, for the message."""
-    found = re.fullmatch(r"([0-9]+)([smhd])", text)
-    if found is None:
-        raise ConfigurationError(f"{name} {text!r} is not understood; write 90s, 30m, 1h or 2d")
-    return int(found[1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[found[2]]
-
-
 def parameters(pairs: Sequence[str], extra: Sequence[str]) -> dict[str, str]:
     """Parameters from ``--param name=value`` and from ``--name value`` or ``--name=value``.
 

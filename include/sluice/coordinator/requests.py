@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Annotated
 
 from sluice.coordinator.record import record
 from sluice.coordinator.savepoints import require_free_name
@@ -21,7 +22,9 @@ from sluice.core.events import CheckpointingChanged, CheckpointRequested, Verdic
 from sluice.core.ids import NO_GENERATION
 from sluice.core.requests import Admission, examine
 from sluice.core.state import CoordinatorState
-from sluice.declaration.checkpointing import Checkpointing, milliseconds
+from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.durations import DurationLimits, milliseconds
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job, never_submitted_message
 
@@ -30,6 +33,7 @@ log = logging.getLogger(__name__)
 LEAST_WAIT = timedelta(seconds=1)
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRequest:
     """``name`` is the savepoint's; a savepoint that ends the job has one, too.
@@ -45,7 +49,7 @@ class UserRequest:
     is_canonical: bool = False
     is_full: bool = False
     is_forced: bool = False
-    waits: timedelta | None = None
+    waits: Annotated[timedelta, DurationLimits(LEAST_WAIT)] | None = None
 
     def __post_init__(self) -> None:
         if self.type.is_savepoint != (self.name is not None):
@@ -54,8 +58,6 @@ class UserRequest:
             raise ConfigurationError("only a savepoint is canonical; a checkpoint is as it is")
         if self.is_full and self.type.is_savepoint:
             raise ConfigurationError("only a checkpoint is full or not; a savepoint always is")
-        if self.waits is not None and self.waits < LEAST_WAIT:
-            raise ConfigurationError(f"a request waits {self.waits}; let it wait 1 s or more")
 
 
 def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:

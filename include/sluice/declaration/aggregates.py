@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
+from sluice.declaration.arguments import Limits, checked_arguments
 from sluice.errors import ConfigurationError
 
 
@@ -60,11 +62,13 @@ class Aggregate:
         return f"{self.kind.value}({'' if self.column is None else repr(self.column)})"
 
 
+@checked_arguments
 def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     """Rows of the group; with *column*, its non-null values."""
     return Aggregate(kind=AggregateKind.COUNT, column=column, where=where)
 
 
+@checked_arguments
 def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the field's word; the module is imported, not the name
     """Sum of the non-null values; null when there are none.
 
@@ -74,52 +78,64 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - 
     return Aggregate(kind=AggregateKind.SUM, column=column, where=where)
 
 
+@checked_arguments
 def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - as above
     """Smallest non-null value."""
     return Aggregate(kind=AggregateKind.MIN, column=column, where=where)
 
 
+@checked_arguments
 def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - as above
     """Largest non-null value."""
     return Aggregate(kind=AggregateKind.MAX, column=column, where=where)
 
 
+@checked_arguments
 def avg(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of the non-null values, a double; null when there are none."""
     return Aggregate(kind=AggregateKind.AVG, column=column, where=where)
 
 
+@checked_arguments
 def first(column: str, *, by: str | None = None, where: str | None = None) -> Aggregate:
     """The non-null value of the row with the smallest ``by``; of several, the smallest value."""
     return Aggregate(kind=AggregateKind.FIRST, column=column, by=by, where=where)
 
 
+@checked_arguments
 def last(column: str, *, by: str | None = None, where: str | None = None) -> Aggregate:
     """The non-null value of the row with the largest ``by``; of several, the largest value."""
     return Aggregate(kind=AggregateKind.LAST, column=column, by=by, where=where)
 
 
+@checked_arguments
 def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
     """Distinct non-null values, exactly: the values are kept in the state."""
     return Aggregate(kind=AggregateKind.COUNT_DISTINCT, column=column, where=where)
 
 
+@checked_arguments
 def collect(column: str, *, where: str | None = None) -> Aggregate:
     """All non-null values as a sorted list, duplicates included (SQL's ARRAY_AGG)."""
     return Aggregate(kind=AggregateKind.COLLECT, column=column, where=where)
 
 
+@checked_arguments
 def variance(column: str, *, where: str | None = None) -> Aggregate:
     """Sample variance of the non-null values, SQL's VAR_SAMP, a double; null of fewer than two."""
     return Aggregate(kind=AggregateKind.VARIANCE, column=column, where=where)
 
 
+@checked_arguments
 def stddev(column: str, *, where: str | None = None) -> Aggregate:
     """Sample standard deviation, SQL's STDDEV_SAMP: the root of ``variance``."""
     return Aggregate(kind=AggregateKind.STDDEV, column=column, where=where)
 
 
-def percentile(column: str, fraction: float, *, where: str | None = None) -> Aggregate:
+@checked_arguments
+def percentile(
+    column: str, fraction: Annotated[float, Limits(0, 1)], *, where: str | None = None
+) -> Aggregate:
     """The value below which *fraction* of the non-null values lie, a double; null of no values.
 
     Exactly, and interpolated between two values, SQL's PERCENTILE_CONT: the values are kept.
@@ -129,6 +145,7 @@ def percentile(column: str, fraction: float, *, where: str | None = None) -> Agg
     )
 
 
+@checked_arguments
 def string_agg(column: str, separator: str = ",", *, where: str | None = None) -> Aggregate:
     """The non-null texts, sorted, with *separator* between them; null when there are none."""
     return Aggregate(kind=AggregateKind.STRING_AGG, column=column, where=where, separator=separator)

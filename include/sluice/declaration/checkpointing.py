@@ -16,8 +16,7 @@ import math
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from types import NoneType
-from typing import NoReturn, Protocol, get_args, get_type_hints
+from typing import Annotated, NoReturn, Protocol, TypeAlias, get_type_hints
 
 from sluice.core.configuration import (
     CheckpointingMode,
@@ -26,6 +25,14 @@ from sluice.core.configuration import (
     Retention,
 )
 from sluice.core.restart import RestartStrategy, RestartType
+from sluice.declaration.arguments import check_argument, checked_arguments, checked_initializer
+from sluice.declaration.durations import (
+    Duration,
+    DurationLimits,
+    PositiveDuration,
+    in_words,
+    milliseconds,
+)
 from sluice.declaration.schedules import Continuous, Schedule
 from sluice.errors import ConfigurationError
 
@@ -41,20 +48,10 @@ MAXIMAL_HISTORY = 10_000  # An overview is one object of about 50 bytes each, co
 MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant.
 HOOK_TIMEOUT = timedelta(minutes=10)  # That of a checkpoint, by default.
 
-_WANTED: dict[type, str] = {
-    timedelta: "a timedelta, e.g. timedelta(seconds=30)",
-    int: "a whole number",
-    float: "a number",
-    bool: "True or False",
-    CheckpointingMode: "a CheckpointingMode, e.g. CheckpointingMode.EXACTLY_ONCE",
-    DamagedCheckpoint: "a DamagedCheckpoint, e.g. DamagedCheckpoint.STOP",
-    Retention: "a Retention, e.g. Retention.RETAIN_ON_CANCELLATION",
-    RestartStrategy: "a RestartStrategy, e.g. fixed_delay(attempts=3)",
-    Continuous: "a Schedule, e.g. Continuous() or Cron('0 * * * *')",
-    RestartType: "a RestartType, e.g. RestartType.FIXED_DELAY",
-}
+CheckpointTime: TypeAlias = Annotated[timedelta, DurationLimits(MINIMAL_CHECKPOINT_TIME)]
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
     """When checkpoints are taken, how, and how long they stay.
@@ -67,34 +64,33 @@ class Checkpointing:
     completed, however many these are, and the newest ``num_retained`` stay longer.
     """
 
-    interval: timedelta | None = timedelta(minutes=1)
+    interval: CheckpointTime | None = timedelta(minutes=1)
     schedule: Schedule | None = None
-    interval_during_backlog: timedelta | None = None
-    timeout: timedelta = timedelta(minutes=10)
-    min_pause: timedelta = timedelta(0)
+    interval_during_backlog: Duration | None = None
+    timeout: CheckpointTime = timedelta(minutes=10)
+    min_pause: Annotated[timedelta, DurationLimits(timedelta(0), MAXIMAL_PAUSE)] = timedelta(0)
     max_concurrent_checkpoints: int = 1
     num_retained: int = 3
-    retain_for: timedelta = timedelta(0)
+    retain_for: Duration = timedelta(0)
     tolerable_failed_checkpoints: int = 0
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     unaligned: bool = False
-    aligned_checkpoint_timeout: timedelta = timedelta(0)
+    aligned_checkpoint_timeout: Duration = timedelta(0)
     externalized_checkpoint_retention: Retention = Retention.RETAIN_ON_CANCELLATION
     on_damaged_checkpoint: DamagedCheckpoint = DamagedCheckpoint.STOP
     checkpoints_after_tasks_finish: bool = True
     data_inline_threshold: int = 20_480  # Bytes; smaller state travels inside the ack.
     max_records_per_epoch: int | None = None
-    target_epoch: timedelta | None = None
+    target_epoch: CheckpointTime | None = None
     history_size: int = 1_000  # Checkpoints whose statistics are kept after they have ended.
     restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
 
     def __post_init__(self) -> None:
-        _check_types("checkpointing", self)
         _check_limits(self)
         _check_combinations(self)
         _checked_strategy(self.restart_strategy)
         for name in ("interval", "interval_during_backlog"):
-            interval: timedelta | None = getattr(self, name)
+            interval: PositiveDuration | None = getattr(self, name)
             if interval is not None and interval < self.min_pause:
                 self._correct(name, self.min_pause)
         if self.min_pause and self.max_concurrent_checkpoints > 1:
@@ -112,6 +108,7 @@ class Checkpointing:
         object.__setattr__(self, name, value)
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBackend:
     """How a subtask keeps its state.  It changes no result, so it may change at any time.
@@ -126,7 +123,6 @@ class StateBackend:
     max_runs: int = 16
 
     def __post_init__(self) -> None:
-        _check_types("state backend", self)
         if self.memory_per_subtask < MINIMAL_SUBTASK_MEMORY:
             raise ConfigurationError(
                 f"memory_per_subtask is {self.memory_per_subtask}; use {MINIMAL_SUBTASK_MEMORY} "
@@ -136,30 +132,33 @@ class StateBackend:
             raise ConfigurationError(f"max_runs is {self.max_runs}; use 1 to {MAXIMAL_RUNS}")
 
 
+@checked_arguments
 def no_restart() -> RestartStrategy:
     """The first failure is final."""
     return RestartStrategy(type=RestartType.NONE)
 
 
+@checked_arguments
 def fixed_delay(
-    *, attempts: int | None = 1, delay: timedelta = timedelta(seconds=1)
+    *, attempts: int | None = 1, delay: Duration = timedelta(seconds=1)
 ) -> RestartStrategy:
     """Restart *delay* after a failure, at most *attempts* times; None is without limit."""
     return _checked_strategy(
         RestartStrategy(
-            type=RestartType.FIXED_DELAY, attempts=attempts, delay_ms=_strategy_ms("delay", delay)
+            type=RestartType.FIXED_DELAY, attempts=attempts, delay_ms=milliseconds(delay)
         )
     )
 
 
+@checked_arguments
 def exponential_delay(
     *,
     attempts: int | None = None,
-    delay: timedelta = timedelta(seconds=1),
-    max_delay: timedelta = timedelta(minutes=1),
+    delay: Duration = timedelta(seconds=1),
+    max_delay: Duration = timedelta(minutes=1),
     multiplier: float = 1.5,
     jitter: float = 0.1,
-    reset_after: timedelta = timedelta(hours=1),
+    reset_after: PositiveDuration = timedelta(hours=1),
 ) -> RestartStrategy:
     """Restart *delay* after a failure, *multiplier* times that after the next, up to *max_delay*.
 
@@ -170,28 +169,29 @@ def exponential_delay(
         RestartStrategy(
             type=RestartType.EXPONENTIAL_DELAY,
             attempts=attempts,
-            delay_ms=_strategy_ms("delay", delay),
-            max_delay_ms=_strategy_ms("max_delay", max_delay),
+            delay_ms=milliseconds(delay),
+            max_delay_ms=milliseconds(max_delay),
             multiplier=multiplier,
             jitter=jitter,
-            reset_after_ms=_strategy_ms("reset_after", reset_after),
+            reset_after_ms=milliseconds(reset_after),
         )
     )
 
 
+@checked_arguments
 def failure_rate(
     *,
     max_failures_per_interval: int = 1,
-    failure_rate_interval: timedelta = timedelta(minutes=1),
-    delay: timedelta = timedelta(seconds=1),
+    failure_rate_interval: PositiveDuration = timedelta(minutes=1),
+    delay: Duration = timedelta(seconds=1),
 ) -> RestartStrategy:
     """Restart *delay* after a failure, until one interval has more failures than the maximum."""
     return _checked_strategy(
         RestartStrategy(
             type=RestartType.FAILURE_RATE,
             max_failures_per_interval=max_failures_per_interval,
-            failure_rate_interval_ms=_strategy_ms("failure_rate_interval", failure_rate_interval),
-            delay_ms=_strategy_ms("delay", delay),
+            failure_rate_interval_ms=milliseconds(failure_rate_interval),
+            delay_ms=milliseconds(delay),
         )
     )
 
@@ -210,6 +210,7 @@ class NotificationHook(Protocol):
     def __call__(self, checkpoint_id: int, /) -> None: ...
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class MasterHook:
     """Calls into a system outside of Sluice around each checkpoint (MasterTriggerRestoreHook).
@@ -241,7 +242,7 @@ class MasterHook:
     notify_checkpoint_complete: NotificationHook | None = None
     notify_checkpoint_aborted: NotificationHook | None = None
     notify_checkpoint_subsumed: NotificationHook | None = None
-    timeout: timedelta = HOOK_TIMEOUT
+    timeout: PositiveDuration = HOOK_TIMEOUT
 
 
 def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
@@ -283,10 +284,6 @@ def renewed(checkpointing: Checkpointing, before: JobConfiguration) -> JobConfig
     return configuration
 
 
-def milliseconds(duration: timedelta) -> int:
-    return duration // timedelta(milliseconds=1)
-
-
 def check_max_records(value: int | None) -> None:
     """Raises ConfigurationError unless *value* is None or at least 1."""
     if value is not None and value < 1:
@@ -296,8 +293,13 @@ def check_max_records(value: int | None) -> None:
 
 
 def _check_limits(given: Checkpointing) -> None:
-    refuse = partial(_refuse, "checkpointing", given)
-    _check_periods(given)
+    refuse = partial(_refuse, "Checkpointing():", given)
+    if given.target_epoch is not None and given.target_epoch >= given.timeout:
+        refuse(
+            "target_epoch",
+            f"a checkpoint expires after the timeout, {in_words(given.timeout)}: use less, or a "
+            "longer timeout",
+        )
     if given.max_concurrent_checkpoints < 1:
         refuse("max_concurrent_checkpoints", "use 1 or more")
     if given.num_retained < 1:
@@ -311,29 +313,8 @@ def _check_limits(given: Checkpointing) -> None:
     check_max_records(given.max_records_per_epoch)
 
 
-def _check_periods(given: Checkpointing) -> None:
-    refuse = partial(_refuse, "checkpointing", given)
-    if given.interval is not None and given.interval < MINIMAL_CHECKPOINT_TIME:
-        refuse("interval", "use 10 ms or more, or None for checkpoints by hand only")
-    if given.timeout < MINIMAL_CHECKPOINT_TIME:
-        refuse("timeout", "use 10 ms or more")
-    if given.target_epoch is not None and given.target_epoch < MINIMAL_CHECKPOINT_TIME:
-        refuse("target_epoch", "use 10 ms or more, or leave it out")
-    for name in ("min_pause", "retain_for", "aligned_checkpoint_timeout"):
-        if getattr(given, name) < timedelta(0):
-            refuse(name, "use 0 or more")
-    if given.min_pause > MAXIMAL_PAUSE:
-        refuse("min_pause", "use 365 days or less")
-    if given.target_epoch is not None and given.target_epoch >= given.timeout:
-        refuse(
-            "target_epoch",
-            f"a checkpoint expires after the timeout, {given.timeout}: use less, or a longer "
-            "timeout",
-        )
-
-
 def _check_combinations(given: Checkpointing) -> None:
-    refuse = partial(_refuse, "checkpointing", given)
+    refuse = partial(_refuse, "Checkpointing():", given)
     backlog = given.interval_during_backlog
     if backlog == timedelta(0):
         refuse(
@@ -348,7 +329,7 @@ def _check_combinations(given: Checkpointing) -> None:
             "interval is None, so no checkpoint is periodic: give an interval too, or leave it out",
         )
     if backlog is not None and given.interval is not None and backlog < given.interval:
-        refuse("interval_during_backlog", f"use the interval, {given.interval}, or more")
+        refuse("interval_during_backlog", f"use the interval, {in_words(given.interval)}, or more")
     if given.unaligned and given.mode is CheckpointingMode.AT_LEAST_ONCE:
         refuse(
             "unaligned",
@@ -371,9 +352,9 @@ def _check_combinations(given: Checkpointing) -> None:
     if is_by_interval and given.retain_for > MAXIMAL_RETAINED * (given.interval or timedelta(0)):
         refuse(
             "retain_for",
-            f"with the interval, {given.interval}, more than {MAXIMAL_RETAINED:,} checkpoints "
-            "would be retained: use a longer interval or a shorter time, and savepoints to go back "
-            "further",
+            f"with the interval, {in_words(given.interval or timedelta(0))}, more than "
+            f"{MAXIMAL_RETAINED:,} checkpoints would be retained: use a longer interval or a "
+            "shorter time, and savepoints to go back further",
         )
     if given.aligned_checkpoint_timeout and not given.unaligned:
         refuse(
@@ -384,7 +365,8 @@ def _check_combinations(given: Checkpointing) -> None:
 
 def _checked_strategy(given: RestartStrategy) -> RestartStrategy:
     """*given*, if the fields that its type reads are within the limits of Flink's classes."""
-    _check_types("restart_strategy", given)
+    for name, hint in get_type_hints(RestartStrategy).items():
+        check_argument("restart_strategy", name, getattr(given, name), hint)
     refuse = partial(_refuse, "restart_strategy", given)
     if given.type is RestartType.NONE:
         return given
@@ -418,26 +400,6 @@ def _check_exponential_delay(given: RestartStrategy) -> None:
 
 
 def _refuse(subject: str, given: object, name: str, fix: str) -> NoReturn:
-    raise ConfigurationError(f"{subject} {name} is {getattr(given, name)}; {fix}")
-
-
-def _check_types(subject: str, given: Checkpointing | RestartStrategy | StateBackend) -> None:
-    for name, hint in get_type_hints(type(given)).items():
-        _check_type(f"{subject} {name}", getattr(given, name), get_args(hint) or (hint,))
-
-
-def _check_type(name: str, value: object, allowed: tuple[type, ...]) -> None:
-    if isinstance(value, bool):
-        fits = bool in allowed  # To Python it is an int.
-    else:
-        fits = isinstance(value, allowed) or (float in allowed and isinstance(value, int))
-    if not fits:
-        nothing = ", or None" if NoneType in allowed else ""
-        raise ConfigurationError(
-            f"{name} is {value!r} ({type(value).__name__}); use {_WANTED[allowed[0]]}{nothing}"
-        )
-
-
-def _strategy_ms(name: str, value: timedelta) -> int:
-    _check_type(f"restart_strategy {name}", value, (timedelta,))
-    return milliseconds(value)
+    value = getattr(given, name)
+    shown = in_words(value) if isinstance(value, timedelta) else value
+    raise ConfigurationError(f"{subject} {name} is {shown}; {fix}")

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeAlias
 
+from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.keyed_states import Elements, Entries, K, Map, Migrations, V, map_key_type
 from sluice.errors import ConfigurationError
 
@@ -170,6 +171,7 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction):
         """Write broadcast state for one row.  It yields nothing, for every subtask calls it."""
 
 
+@checked_initializer
 class BroadcastState(Map[K, V]):
     """One map that all keys share: ``limits = BroadcastState(str, int)``.
 
@@ -206,6 +208,7 @@ class ReadOnlyEntries(Entries[K, V]):
         )
 
 
+@checked_initializer
 class OperatorListState(Elements[V]):
     """A list of each subtask, whichever key is processed: Flink's operator list state.
 

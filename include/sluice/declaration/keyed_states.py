@@ -28,6 +28,8 @@ from typing import (
     overload,
 )
 
+from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.durations import LONGEST, PositiveDuration, milliseconds
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,12 +46,12 @@ OUT = TypeVar("OUT")
 # The type that values had -> a function from such a value to one of today's type.
 Migrations: TypeAlias = Mapping[Any, Callable[[Any], V]]
 
-_MS = timedelta(milliseconds=1)
 _INT64 = range(-(2**63), 2**63)
 _VALUE_TYPES = (bool, int, float, str, bytes, date, datetime, timedelta)
 _MAP_KEY_TYPES = (bool, int, str, bytes, date, datetime)  # Not float: NaN is no key.
 
 
+@checked_initializer
 class State(Generic[K, V]):
     """A class attribute that declares state; its name is part of the state's format."""
 
@@ -59,7 +61,7 @@ class State(Generic[K, V]):
         self,
         of: type[V],
         *,
-        ttl: StateTtlConfig | timedelta | None = None,
+        ttl: StateTtlConfig | PositiveDuration | None = None,
         migrations: Migrations[V] | None = None,
     ) -> None:
         """*ttl* is this state's, whatever that of the stage is.
@@ -69,7 +71,7 @@ class State(Generic[K, V]):
         """
         self.name = ""
         self.value_type = value_type(of)
-        self.ttl = ttl_config(type(self), ttl)
+        self.ttl = ttl_config(ttl)
         self.migrations = checked_migrations(type(self).__name__, of, migrations)
         self._bound_entries: Entries[K, V] | None = None
 
@@ -184,6 +186,7 @@ class Map(State[K, V]):
         return checked_value(self.name, self.key_type, key)
 
 
+@checked_initializer
 class MapState(Map[K, V]):
     """A map per key: ``per_day = MapState(str, int)``."""
 
@@ -192,13 +195,14 @@ class MapState(Map[K, V]):
         key_type: type[K],
         of: type[V],
         *,
-        ttl: StateTtlConfig | timedelta | None = None,
+        ttl: StateTtlConfig | PositiveDuration | None = None,
         migrations: Migrations[V] | None = None,
     ) -> None:
         super().__init__(of, ttl=ttl, migrations=migrations)
         self.key_type = map_key_type(key_type)
 
 
+@checked_initializer
 class ReducingState(State[str, V]):
     """The values that were added, reduced to one: ``largest = ReducingState(max, int)``.
 
@@ -211,7 +215,7 @@ class ReducingState(State[str, V]):
         reduce: Callable[[V, V], V],
         of: type[V],
         *,
-        ttl: StateTtlConfig | timedelta | None = None,
+        ttl: StateTtlConfig | PositiveDuration | None = None,
         migrations: Migrations[V] | None = None,
     ) -> None:
         super().__init__(of, ttl=ttl, migrations=migrations)
@@ -252,6 +256,7 @@ class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
         """The result of the values in *accumulator*, which it does not change."""
 
 
+@checked_initializer
 class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
     """The values that were added, in an accumulator, which alone is kept.
 
@@ -264,7 +269,7 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
         function: AggregateFunction[IN, ACC, OUT],
         of: type[ACC],
         *,
-        ttl: StateTtlConfig | timedelta | None = None,
+        ttl: StateTtlConfig | PositiveDuration | None = None,
         migrations: Migrations[ACC] | None = None,
     ) -> None:
         super().__init__(of, ttl=ttl, migrations=migrations)
@@ -291,6 +296,7 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
         self._entries.remove(self.name)
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class StateTtlConfig:
     """When entries of one state expire; each entry of a list or map has its own TTL.
@@ -322,29 +328,14 @@ class StateTtlConfig:
 
     DISABLED: ClassVar[StateTtlConfig]
 
-    ttl: timedelta
+    ttl: PositiveDuration
     update_type: UpdateType = UpdateType.OnCreateAndWrite
     state_visibility: StateVisibility = StateVisibility.NeverReturnExpired
-
-    def __post_init__(self) -> None:
-        for value, kind in (
-            (self.update_type, StateTtlConfig.UpdateType),
-            (self.state_visibility, StateTtlConfig.StateVisibility),
-        ):
-            if not isinstance(value, kind):
-                names = ", ".join(f"StateTtlConfig.{kind.__name__}.{item.name}" for item in kind)
-                raise ConfigurationError(
-                    f"StateTtlConfig is given {value!r} as {kind.__name__}; use one of: {names}"
-                )
-        if not isinstance(self.ttl, timedelta) or self.ttl < _MS:
-            raise ConfigurationError(
-                f"StateTtlConfig is given a TTL of {self.ttl!r}; use a timedelta of 1 ms or more"
-            )
 
     @property
     def ttl_ms(self) -> int | None:
         """How long an entry without an update is not expired; None is for ever."""
-        return None if self.update_type is self.UpdateType.Disabled else self.ttl // _MS
+        return None if self.update_type is self.UpdateType.Disabled else milliseconds(self.ttl)
 
     @property
     def cleanup_ms(self) -> int | None:
@@ -360,9 +351,7 @@ class StateTtlConfig:
         return self.update_type is self.UpdateType.OnReadAndWrite
 
 
-StateTtlConfig.DISABLED = StateTtlConfig(
-    timedelta.max, update_type=StateTtlConfig.UpdateType.Disabled
-)
+StateTtlConfig.DISABLED = StateTtlConfig(LONGEST, update_type=StateTtlConfig.UpdateType.Disabled)
 
 
 class Entries(Generic[K, V]):
@@ -529,16 +518,6 @@ def map_key_type(declared: type[V]) -> type[V]:
     return declared
 
 
-def ttl_config(state: type, given: StateTtlConfig | timedelta | None) -> StateTtlConfig | None:
-    """The TTL of a *state*; a timedelta alone has Flink's defaults for everything else.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
-    if given is None or isinstance(given, StateTtlConfig):
-        return given
-    if isinstance(given, timedelta):
-        return StateTtlConfig(given)
-    raise ConfigurationError(
-        f"{state.__name__} is given ttl={given!r}; use a timedelta or a StateTtlConfig"
-    )
+def ttl_config(given: StateTtlConfig | timedelta | None) -> StateTtlConfig | None:
+    """The TTL of a state; a timedelta alone has Flink's defaults for everything else."""
+    return StateTtlConfig(given) if isinstance(given, timedelta) else given

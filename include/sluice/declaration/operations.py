@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.durations import PositiveDuration, in_words
 from sluice.declaration.expressions import Step
 from sluice.declaration.keyed_functions import KeyedProcessFunction
 from sluice.declaration.params import Param
@@ -25,46 +26,40 @@ JoinKind = Literal["inner", "left", "semi", "anti"]
 RegularJoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 IntervalJoinKind = Literal["inner", "left"]
 
-_SHORTEST = timedelta(milliseconds=1)
 
-
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Tumbling:
     """Windows of one size, back to back, aligned to 1970 (TumblingEventTimeWindows)."""
 
-    size: timedelta
-
-    def __post_init__(self) -> None:
-        _check_length("a tumbling window", self.size)
+    size: PositiveDuration
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Hopping:
     """Windows of one size that start every ``slide``, aligned to 1970 (SlidingEventTimeWindows)."""
 
-    size: timedelta
-    slide: timedelta
+    size: PositiveDuration
+    slide: PositiveDuration
 
     def __post_init__(self) -> None:
-        _check_length("a hopping window", self.size)
-        _check_length("the slide of a hopping window", self.slide)
         if self.size % self.slide:
             raise ConfigurationError(
-                f"a hopping window of {self.size} cannot slide by {self.slide}; "
-                "make the size a multiple of the slide"
+                f"a hopping window of {in_words(self.size)} cannot slide by "
+                f"{in_words(self.slide)}; make the size a multiple of the slide"
             )
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Session:
     """Rows of a key that follow each other within ``gap`` (EventTimeSessionWindows)."""
 
-    gap: timedelta
-
-    def __post_init__(self) -> None:
-        _check_length("the gap of a session window", self.gap)
+    gap: PositiveDuration
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Attached:
     """The windows that the rows already carry, in ``window_start`` and ``window_end``.
@@ -293,13 +288,6 @@ Stateful: TypeAlias = (
     | ProcessKeyed
 )
 Operation: TypeAlias = Stateless | Stateful
-
-
-def _check_length(what: str, length: timedelta) -> None:
-    if length < _SHORTEST:
-        raise ConfigurationError(f"{what} of {length} is too short; use 1 ms or more")
-    if length % _SHORTEST:
-        raise ConfigurationError(f"{what} of {length} is not whole milliseconds; round it")
 
 
 def _check_kind(method: str, argument: str, given: str, known: tuple[str, ...]) -> None:

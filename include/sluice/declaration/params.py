@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sluice.declaration.arguments import checked_arguments
 from sluice.errors import ConfigurationError
 from sluice.store.redaction import SECRET_VARIABLES
 
@@ -26,6 +27,7 @@ class Param:
     help: str = ""
 
 
+@checked_arguments
 def param(
     name: str,
     default: str | int | None = None,
@@ -57,6 +59,7 @@ class Env:
         SECRET_VARIABLES.add(self.name)
 
 
+@checked_arguments
 def env(name: str) -> Env:
     """A secret: unlike a parameter, it is never written to the bucket.
 

@@ -11,16 +11,19 @@ boto3; a declaration is parsed by all three.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import wraps
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from sluice.core.key_groups import check_parallelism, default_max_parallelism
+from sluice.core.key_groups import (
+    UPPER_BOUND_MAX_PARALLELISM,
+    check_parallelism,
+    default_max_parallelism,
+)
 from sluice.declaration.aggregates import Aggregate
+from sluice.declaration.arguments import Limits, checked_methods
 from sluice.declaration.changelog import Append, Kind, StreamRead, Upsert, check_sink
 from sluice.declaration.checkpointing import (
     HOOK_TIMEOUT,
@@ -32,12 +35,20 @@ from sluice.declaration.checkpointing import (
     TriggerHook,
 )
 from sluice.declaration.declared_states import declared_broadcasts
+from sluice.declaration.durations import (
+    Duration,
+    PositiveDuration,
+    SignedDuration,
+    in_words,
+    milliseconds,
+)
 from sluice.declaration.expressions import Filter, Projection, Step, check_row_wise, keeps
 from sluice.declaration.keyed_functions import KeyedBroadcastProcessFunction, refuse_operator_lists
 from sluice.declaration.nodes import Input, SinkNode, SourceNode, StageNode
 from sluice.declaration.operations import (
     Deduplicate,
     IntervalJoin,
+    IntervalJoinKind,
     JoinKind,
     Keep,
     KeyedAggregate,
@@ -79,53 +90,21 @@ NO_EVENT_TIME = "no_event_time"  # Rows that have none, where a stage goes by it
 LATE = "late"  # Rows behind the watermark.
 LATE_RIGHT = "late_right"  # The same of a join's second input.
 
-_MS = timedelta(milliseconds=1)
-T = TypeVar("T")
+Parallelism: TypeAlias = Annotated[int, Limits(1, UPPER_BOUND_MAX_PARALLELISM)]
+Number: TypeAlias = Annotated[int, Limits(1)]  # Of rows that a stage keeps.
 
 
-def _uid_first(declaring: type[T]) -> type[T]:
-    """Have every method whose first parameter is ``uid`` refuse a call that forgets it.
-
-    Python's own message would name the argument that is then missing, or it would take a function
-    for the uid.
-    """
-    for name, method in inspect.getmembers(declaring, inspect.isfunction):
-        parameters = [*inspect.signature(method).parameters.values()]
-        takes_uid = len(parameters) > 1 and parameters[1].name == "uid"
-        if takes_uid and (name == "__init__" or not name.startswith("_")):
-            setattr(declaring, name, _refusing(declaring, method, parameters[2:]))
-    return declaring
-
-
-def _refusing(
-    declaring: type, method: Callable[..., Any], others: list[inspect.Parameter]
-) -> Callable[..., Any]:
-    is_init = method.__name__ == "__init__"
-    name = declaring.__name__ if is_init else method.__name__
-    needed = [p.name for p in others if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-    rest = [] if len(needed) == len(others) else ["..."]
-    arguments = ", ".join([f'"my_{name.lower()}"', *needed, *rest])
-    fix = f"{name} needs a uid first: {'' if is_init else '.'}{name}({arguments})"
-
-    @wraps(method)
-    def refusing(self: object, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's
-        uid = args[0] if args else kwargs.get("uid")
-        if not isinstance(uid, str):
-            raise ConfigurationError(f"{fix}; state is recovered by it")
-        return method(self, *args, **kwargs)
-
-    return refusing
-
-
-@_uid_first
+@checked_methods("source", "hook")
 @dataclass(slots=True)
 class Pipeline:
     """A job: sources, stages and sinks by uid, in the order of their declaration."""
 
     uid: str
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
-    parallelism: int = DEFAULT_PARALLELISM
-    max_parallelism: int | None = None  # None: as Flink derives it from the first parallelism.
+    parallelism: Parallelism = DEFAULT_PARALLELISM
+    max_parallelism: Parallelism | None = (
+        None  # None: as Flink derives it from the first parallelism.
+    )
     state_backend: StateBackend = field(default_factory=StateBackend)
     orchestration: Orchestration = field(default_factory=Orchestration)
     description: str = ""
@@ -145,8 +124,8 @@ class Pipeline:
         spec: SourceSpec,
         *,
         event_time: str | None = None,
-        out_of_orderness: timedelta = timedelta(0),
-        idle_after: timedelta | None = None,
+        out_of_orderness: Duration = timedelta(0),
+        idle_after: PositiveDuration | None = None,
         table: bool = False,
         induced: bool = False,
     ) -> Stream:
@@ -158,19 +137,15 @@ class Pipeline:
         checkpoint gives the barriers of an *induced* source, for example an upstream commit.
         """
         self._check_uid(uid)
-        if idle_after is not None and idle_after < _MS:
-            raise ConfigurationError(
-                f"source {uid!r} has idle_after {idle_after}; use 1 ms or more"
-            )
         refuse_operator_lists(uid, spec, "what a source has read is its position in the plan")
         self.sources[uid] = SourceNode(
             uid=uid,
             spec=spec,
             event_time=event_time,
-            out_of_orderness_ms=out_of_orderness // _MS,
+            out_of_orderness_ms=milliseconds(out_of_orderness),
             is_table=table,
             is_induced=induced,
-            idle_after_ms=None if idle_after is None else idle_after // _MS,
+            idle_after_ms=None if idle_after is None else milliseconds(idle_after),
         )
         return Stream(self, uid, event_time)
 
@@ -184,7 +159,7 @@ class Pipeline:
         notify_checkpoint_complete: NotificationHook | None = None,
         notify_checkpoint_aborted: NotificationHook | None = None,
         notify_checkpoint_subsumed: NotificationHook | None = None,
-        timeout: timedelta = HOOK_TIMEOUT,
+        timeout: PositiveDuration = HOOK_TIMEOUT,
     ) -> None:
         """Have *trigger* called with every checkpoint, and *restore* with every restore.
 
@@ -193,8 +168,6 @@ class Pipeline:
         Each call may take *timeout*.
         """
         self._check_uid(uid)
-        if timeout <= timedelta(0):
-            raise ConfigurationError(f"hook {uid!r} has timeout {timeout}; give it some time")
         self.hooks[uid] = MasterHook(
             uid,
             trigger,
@@ -337,7 +310,7 @@ class Pipeline:
                 )
 
 
-@_uid_first
+@checked_methods()
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The rows of a source or stage behind ``steps``: a value, which its methods do not change."""
@@ -358,7 +331,7 @@ class Stream:
         uid: str,
         function: Callable[..., DataFrame],
         *,
-        parallelism: int | None = None,
+        parallelism: Parallelism | None = None,
         **arguments: str | int | Param,
     ) -> Stream:
         """Apply *function(rows, **arguments)*, which must not shuffle: it sees a row at a time.
@@ -377,7 +350,7 @@ class Stream:
         on: str | Mapping[str, str],
         keep: Keep = "matched",
         add: Mapping[str, str] | tuple[str, ...] = (),
-        parallelism: int | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """Look each row up in *table*; go on with the ``"matched"``, ``"unmatched"`` or all rows.
 
@@ -411,7 +384,7 @@ class Stream:
         remembering = KeyedLookup(lookup=operation)
         return self._stage(uid, remembering, (self.as_input(kind.key),), parallelism)
 
-    def union(self, uid: str, *others: Stream, parallelism: int | None = None) -> Stream:
+    def union(self, uid: str, *others: Stream, parallelism: Parallelism | None = None) -> Stream:
         """All rows of this stream and of *others*, which have the same columns."""
         streams = (self, *others)
         for other in others:
@@ -434,11 +407,11 @@ class Stream:
         self,
         uid: str,
         window: Window,
-        n: int,
+        n: Number,
         *,
         by: str,
         ties: bool = False,
-        parallelism: int | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """The *n* rows with the largest ``by`` of each window, over all keys, with their ``rank``.
 
@@ -469,7 +442,7 @@ class Stream:
             raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
         return self._step(Projection(columns), *columns)
 
-    def event_time(self, column: str, *, out_of_orderness: timedelta = timedelta(0)) -> Stream:
+    def event_time(self, column: str, *, out_of_orderness: Duration = timedelta(0)) -> Stream:
         """The same rows, whose event time is *column*: another stream, which may be windowed.
 
         Behind a stage that does not keep it (a join, an aggregate, a function).  Event time goes by
@@ -483,11 +456,6 @@ class Stream:
                 f"{self.producer!r} is a source, which measures its event time; name it there: "
                 f"source(..., event_time={column!r})"
             )
-        if out_of_orderness < timedelta(0):
-            raise ConfigurationError(
-                f"event_time({column!r}) of {self.producer!r} has out_of_orderness "
-                f"{out_of_orderness}; use 0 or more"
-            )
         timeless = self.pipeline.timeless_source(self.producer)
         if timeless is not None:
             raise ConfigurationError(
@@ -495,8 +463,7 @@ class Stream:
                 f"ends, so it would hold back {column!r} for ever; give it one: "
                 f"source({timeless!r}, ..., event_time='column', idle_after=...)"
             )
-        bound_ms = out_of_orderness // _MS
-        return replace(self, time_column=column, out_of_orderness_ms=bound_ms)
+        return replace(self, time_column=column, out_of_orderness_ms=milliseconds(out_of_orderness))
 
     def disable_chaining(self) -> Stream:
         """Never run this stage in one Spark job with the one before or behind it, as in Flink.
@@ -552,7 +519,7 @@ class Stream:
         return replace(self, steps=(*self.steps, step), time_column=time_column)
 
 
-@_uid_first
+@checked_methods()
 @dataclass(frozen=True, slots=True)
 class KeyedStream:
     """A stream whose rows of equal key meet in one subtask: what keyed state can compute.
@@ -570,8 +537,8 @@ class KeyedStream:
         self,
         uid: str,
         *,
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """Running result per key; the output holds the current row of every key that changed."""
@@ -583,8 +550,8 @@ class KeyedStream:
         uid: str,
         window: Window,
         *,
-        allowed_lateness: timedelta = timedelta(0),
-        parallelism: int | None = None,
+        allowed_lateness: Duration = timedelta(0),
+        parallelism: Parallelism | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
         """Result per key and event-time window, once the watermark passed the window's end.
@@ -595,7 +562,7 @@ class KeyedStream:
         operation = WindowAggregate(
             window=window,
             aggregates=self._checked(uid, aggregates),
-            allowed_lateness_ms=allowed_lateness // _MS,
+            allowed_lateness_ms=milliseconds(allowed_lateness),
         )
         return self.stage(uid, operation, parallelism=parallelism)
 
@@ -603,11 +570,11 @@ class KeyedStream:
         self,
         uid: str,
         window: Window,
-        n: int,
+        n: Number,
         *,
         by: str,
         ties: bool = False,
-        parallelism: int | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """The *n* rows with the largest ``by`` per key and window, with their ``rank``."""
         operation = WindowTopN(window=window, n=n, by=by, has_ties=ties)
@@ -616,21 +583,19 @@ class KeyedStream:
     def top_n(
         self,
         uid: str,
-        n: int,
+        n: Number,
         *,
         by: str,
         ties_by: str | tuple[str, ...] = (),
         unique: str | tuple[str, ...] = (),
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """The *n* best rows per key, with their ``rank``; the output has the ranks that changed.
 
         Best is the largest ``by``, of equal ones the smallest ``ties_by``.  Where rows are updated,
         ``unique`` says which columns identify one.
         """
-        if n < 1:
-            raise ConfigurationError(f"top_n {uid!r} has n = {n}; use 1 or more")
         operation = TopN(n=n, by=by, ties_by=_names(ties_by), unique=_names(unique))
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
@@ -639,8 +604,8 @@ class KeyedStream:
         uid: str,
         *,
         by: str | tuple[str, ...],
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """The row of each key with the largest ``by``."""
         operation = Latest(by=_names(by))
@@ -651,8 +616,8 @@ class KeyedStream:
         uid: str,
         *,
         by: str | None = None,
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """The first row of each key.
 
@@ -674,8 +639,8 @@ class KeyedStream:
         other: KeyedStream,
         *,
         how: RegularJoinKind = "inner",
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """Every row with every row of *other* that has its key, whenever they come.
 
@@ -697,10 +662,10 @@ class KeyedStream:
         uid: str,
         other: KeyedStream,
         *,
-        lower: timedelta = timedelta(0),
-        upper: timedelta | str,
-        how: Literal["inner", "left"] = "inner",
-        parallelism: int | None = None,
+        lower: SignedDuration = timedelta(0),
+        upper: SignedDuration | str,
+        how: IntervalJoinKind = "inner",
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """Each row with the rows of *other* from ``lower`` to ``upper`` after its event time.
 
@@ -708,14 +673,15 @@ class KeyedStream:
         *upper* may name a column of this stream that holds the instant.
         """
         operation = IntervalJoin(
-            lower_ms=lower // _MS,
-            upper_ms=0 if isinstance(upper, str) else upper // _MS,
+            lower_ms=milliseconds(lower),
+            upper_ms=0 if isinstance(upper, str) else milliseconds(upper),
             upper_column=upper if isinstance(upper, str) else None,
             how=how,
         )
-        if operation.upper_column is None and operation.upper_ms < operation.lower_ms:
+        if not isinstance(upper, str) and upper < lower:
             raise ConfigurationError(
-                f"interval join {uid!r} goes from {lower} to {upper}; the upper bound comes first"
+                f"interval join {uid!r} goes from {in_words(lower)} to {in_words(upper)}; the "
+                "upper bound comes first"
             )
         return self.stage(uid, operation, others=(other,), parallelism=parallelism)
 
@@ -726,7 +692,7 @@ class KeyedStream:
         window: Window,
         *,
         how: JoinKind = "inner",
-        parallelism: int | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """Each row with the rows of *other* of its key and window, once the window has ended."""
         operation = WindowJoin(window=window, how=how)
@@ -739,8 +705,8 @@ class KeyedStream:
         *,
         state: Mapping[str, object],
         result: Mapping[str, object],
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """Apply *function(rows, state)* to the epoch's rows and the state of the keys they touch.
 
@@ -756,8 +722,8 @@ class KeyedStream:
         *,
         result: Mapping[str, object],
         broadcast: Stream | None = None,
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*."""
         operation = ProcessKeyed(function=function, result=result)
@@ -771,8 +737,8 @@ class KeyedStream:
         *,
         others: tuple[KeyedStream, ...] = (),
         broadcast: Stream | None = None,
-        ttl: timedelta | None = None,
-        parallelism: int | None = None,
+        ttl: PositiveDuration | None = None,
+        parallelism: Parallelism | None = None,
     ) -> Stream:
         """Declare the stage that computes *operation*; the methods above are its short forms."""
         inputs = [self._input(), *(self._right_input(other) for other in others)]
@@ -783,13 +749,11 @@ class KeyedStream:
             operation=operation,
             inputs=tuple(inputs),
             parallelism=parallelism,
-            ttl_ms=None if ttl is None else ttl // _MS,
+            ttl_ms=None if ttl is None else milliseconds(ttl),
         )
         _ = node.kind  # Refuse updates by name, before they are refused for lack of event time.
         for side in (self, *others):
             _check_side(node, self, side)
-        if ttl is not None and ttl < _MS:
-            raise ConfigurationError(f"stage {uid!r} has a TTL of {ttl}; use 1 ms or more")
         return self.stream.pipeline.add_stage(
             node, event_time=self.stream.time_column if node.keeps_event_time else None
         )

@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
+from sluice.declaration.arguments import Limits, checked_initializer
+from sluice.declaration.durations import PositiveDuration, in_words
 from sluice.errors import ConfigurationError
 
 LEAST_TASK_TIMEOUT = timedelta(minutes=1)  # A task process alone takes seconds to start.
@@ -18,11 +20,13 @@ MAX_PRIORITY_WEIGHT = 1_000_000  # Airflow stores the sum of it and those of dow
 _CLASS_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Continuous:
     """The next checkpoint as soon as the one before has ended and there are new records."""
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Cron:
     """By the clock: ``Cron("*/5 * * * *")``, in *timezone*."""
@@ -35,6 +39,7 @@ class Cron:
             raise ConfigurationError("Cron has an empty expression; write e.g. '*/5 * * * *'")
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watcher:
     """A ``BaseEventTrigger``, by its class path, that turns outside events into asset events."""
@@ -52,6 +57,7 @@ class Watcher:
             )
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnAsset:
     """At each event of an Airflow asset, which another DAG or a *watcher* creates.
@@ -72,6 +78,7 @@ class OnAsset:
 Schedule: TypeAlias = Continuous | Cron | OnAsset
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
     """Each stage of each epoch is a Spark application of its own (``spark-submit``), instead of a
@@ -84,11 +91,12 @@ class Submit:
     connection: str = "spark_default"
     driver_memory: str = "1g"
     executor_memory: str | None = None
-    executor_cores: int | None = None
-    num_executors: int | None = None
+    executor_cores: Annotated[int, Limits(1)] | None = None
+    num_executors: Annotated[int, Limits(1)] | None = None
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orchestration:
     """Which slots the tasks of a pipeline take: Airflow's pool, priority weight and queue.
@@ -101,22 +109,17 @@ class Orchestration:
     """
 
     pool: str = "default_pool"
-    priority_weight: int = 1
+    priority_weight: Annotated[int, Limits(1, MAX_PRIORITY_WEIGHT)] = 1
     queue: str | None = None
     submit: Submit | None = None
     tags: tuple[str, ...] = ()
-    task_timeout: timedelta = timedelta(hours=1)
+    task_timeout: PositiveDuration = timedelta(hours=1)
 
     def __post_init__(self) -> None:
         if not self.pool:
             raise ConfigurationError("orchestration pool is empty; name a pool of your Airflow")
         if self.task_timeout < LEAST_TASK_TIMEOUT:
             raise ConfigurationError(
-                f"orchestration task_timeout is {self.task_timeout}; use {LEAST_TASK_TIMEOUT} or "
-                "more, as a task that is killed begins again"
-            )
-        if not 1 <= self.priority_weight <= MAX_PRIORITY_WEIGHT:
-            raise ConfigurationError(
-                f"orchestration priority_weight is {self.priority_weight}; use 1 to "
-                f"{MAX_PRIORITY_WEIGHT}"
+                f"orchestration task_timeout is {in_words(self.task_timeout)}; use "
+                f"{in_words(LEAST_TASK_TIMEOUT)} or more, as a task that is killed begins again"
             )

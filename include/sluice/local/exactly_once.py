@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import polars as pl
 
 from sluice.core.key_groups import default_max_parallelism
+from sluice.declaration.arguments import Limits, checked_arguments
 from sluice.declaration.changelog import ROW_KIND, RowKind
 from sluice.declaration.pipeline import Pipeline
 from sluice.local.given import Rows, SourceRows, cut_at, local_params
@@ -61,12 +62,13 @@ class Play:
         )
 
 
+@checked_arguments
 def assert_exactly_once(
     pipeline: Pipeline,
     rows: Mapping[str, Rows],
     *,
     seed: int | None = None,
-    plays: int = 1,
+    plays: Annotated[int, Limits(1)] = 1,
     params: Mapping[str, object] | None = None,
     bounded: bool | Collection[str] = True,
     spark: SparkSession | None = None,

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -32,9 +32,11 @@ from sluice.core.configuration import CheckpointType
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, RestoreOptions
+from sluice.declaration.arguments import Limits, checked_arguments, checked_initializer
 from sluice.declaration.changelog import ROW_KIND
+from sluice.declaration.durations import PositiveDuration
 from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
-from sluice.declaration.pipeline import Pipeline, side_outputs
+from sluice.declaration.pipeline import Parallelism, Pipeline, side_outputs
 from sluice.declaration.places import DELETED
 from sluice.errors import CheckpointFailure, ConfigurationError, StageFailed
 from sluice.exchange.faults import Fault
@@ -73,6 +75,7 @@ DRIVER_MEMORY = "1g"  # A test has few rows.
 _T = TypeVar("_T")
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
     """A kill of the first attempt of *stage* in *epoch*, which counts from 1.
@@ -82,9 +85,10 @@ class Kill:
     """
 
     stage: str
-    epoch: int
+    epoch: Annotated[int, Limits(1)]
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
     """A restore of the checkpoint of *to_epoch*, once *after_epoch* is published.
@@ -95,7 +99,7 @@ class Restore:
 
     to_epoch: int
     after_epoch: int
-    parallelism: int | None = None
+    parallelism: Parallelism | None = None
 
 
 Happening: TypeAlias = Kill | Restore
@@ -196,18 +200,19 @@ def _named(known: Mapping[str, _T], name: str, what: str) -> _T:
     return known[name]
 
 
+@checked_arguments
 def run_local(
     pipeline: Pipeline,
     rows: Mapping[str, Rows],
     *,
-    epochs: int | None = None,
-    rows_per_epoch: int | None = None,
+    epochs: Annotated[int, Limits(1)] | None = None,
+    rows_per_epoch: Annotated[int, Limits(1)] | None = None,
     script: Sequence[Happening] = (),
     params: Mapping[str, object] | None = None,
-    parallelism: int = PARALLELISM,
+    parallelism: Parallelism = PARALLELISM,
     bounded: bool | Collection[str] = True,
     start: datetime = START,
-    interval: timedelta | None = None,
+    interval: PositiveDuration | None = None,
     spark: SparkSession | None = None,
 ) -> LocalRun:
     """Run *pipeline* over *rows*, by source, and return when the last epoch is published.

@@ -34,6 +34,7 @@ from sluice.core.key_groups import (
     hash_range,
     key_group_range,
 )
+from sluice.declaration.arguments import checked_arguments
 from sluice.declaration.changelog import Append
 from sluice.declaration.expressions import across_rows
 from sluice.declaration.params import resolve_params
@@ -358,6 +359,7 @@ class _Writer:
         self._written[self._index].append(handle)
 
 
+@checked_arguments
 def state_tables(
     job: Job,
     stages: Iterable[str],

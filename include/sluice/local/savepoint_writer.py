@@ -28,6 +28,7 @@ from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION, SavepointId
 from sluice.core.plan import SourceCut
+from sluice.declaration.arguments import checked_arguments, checked_methods
 from sluice.declaration.checkpointing import fixed_configuration
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_pipeline
@@ -93,6 +94,7 @@ class WrittenSavepoint(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[str, ...] = ()
 
 
+@checked_arguments
 def open_job(pipeline: Pipeline | str, root: str, *, endpoint_url: str | None = None) -> Job:
     """The job of a pipeline, or of one that the project declares under this uid; nothing is read.
 
@@ -105,6 +107,7 @@ def open_job(pipeline: Pipeline | str, root: str, *, endpoint_url: str | None = 
     return jobs.open_job(declared, StoreLocation(root=root, endpoint_url=endpoint_url))
 
 
+@checked_methods()
 class SavepointWriter:
     """Collects changes; ``write`` makes them, and reads and writes nothing before.
 

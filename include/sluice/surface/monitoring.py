@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sluice.core.events import CheckpointCommitted
 from sluice.core.ids import CheckpointId
 from sluice.core.state import CoordinatorState
-from sluice.declaration.checkpointing import milliseconds
+from sluice.declaration.durations import milliseconds
 from sluice.errors import SluiceError
 from sluice.extras import require_installed
 from sluice.figures.metrics import (

@@ -23,6 +23,7 @@ import msgspec
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId
+from sluice.declaration.arguments import checked_arguments
 from sluice.declaration.declared_states import migrates, ttl_of_table
 from sluice.declaration.nodes import StageNode
 from sluice.errors import ConfigurationError
@@ -147,6 +148,7 @@ class StatePage(msgspec.Struct, frozen=True, kw_only=True):
     stored_rows: int
 
 
+@checked_arguments
 def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) -> StateTable:
     """The table *table* of *stage* in a checkpoint: its id, ``latest``, or a savepoint's name.
 

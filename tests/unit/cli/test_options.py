@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.options import location, parameters, period_ms, with_flags
+from sluice.cli.options import location, parameters, with_flags
 from sluice.errors import ConfigurationError
 from sluice.store.open import StoreLocation
 
@@ -43,14 +43,6 @@ def test_another_form_is_refused_with_the_right_one(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parameters(pairs, extra)
-
-
-@pytest.mark.parametrize(
-    ("text", "milliseconds"),
-    [("0s", 0), ("90s", 90_000), ("30m", 1_800_000), ("1h", 3_600_000), ("2d", 172_800_000)],
-)
-def test_a_period_is_a_number_and_a_unit(text: str, milliseconds: int) -> None:
-    assert period_ms("--grace", text) == milliseconds
 
 
 def test_the_root_that_was_named_wins_over_the_environment_and_that_over_a_folder_here(

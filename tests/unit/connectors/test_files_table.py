@@ -286,7 +286,7 @@ def test_types_that_json_would_change_are_refused(column: pa.Array) -> None:
     ("options", "message"),
     [
         ({"format": "csv"}, "'csv'.* is not known; write parquet or json"),
-        ({"partition_by": "day"}, r"is a text; write \('day',\)"),
+        ({"partition_by": "day"}, r"partition_by is 'day' \(str\); write \('day',\)"),
         ({"partition_by": ("a", "a")}, "names a column twice"),
         ({"compact_when_files": 1}, "write 2 or more files, or 0 for never"),
     ],

@@ -75,7 +75,7 @@ def test_json_is_decoded_by_spark_beside_what_kafka_says() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"start": "first"}, "start='first' of Kafka; use 'earliest'"),
+        ({"start": "first"}, "start is 'first'; use 'earliest'"),
         ({"start": {"u/0": 1}}, "start= names partition 'u/0'; partitions of t are called \"t/0\""),
         ({"on_expired": "ignore"}, "use 'fail' or 'skip'"),
         ({"key": "json"}, "use 'binary' or 'string'"),

@@ -265,7 +265,7 @@ def test_what_cannot_be_asked_for_is_refused_before_it_is_queued() -> None:
         UserRequest(by="ada", name="mine")
     with pytest.raises(ConfigurationError, match="only a savepoint is canonical"):
         UserRequest(by="ada", is_canonical=True)
-    with pytest.raises(ConfigurationError, match="let it wait 1 s or more"):
+    with pytest.raises(ConfigurationError, match="waits is 0; use 1 s or more"):
         UserRequest(by="ada", waits=timedelta(0))
     assert job.state() == before
     stop(job, JobStatus.SUSPENDED)
@@ -404,11 +404,11 @@ def test_a_job_that_has_ended_takes_no_change_and_a_suspended_one_does() -> None
 
 
 def test_a_change_has_the_limits_of_a_declaration() -> None:
-    with pytest.raises(ConfigurationError, match="checkpointing timeout"):
+    with pytest.raises(ConfigurationError, match="timeout is 0; use 10 ms or more"):
         NewTimes(timeout=timedelta(0))
-    with pytest.raises(ConfigurationError, match="checkpointing interval"):
+    with pytest.raises(ConfigurationError, match="interval is 0; use 10 ms or more"):
         NewTimes(interval=timedelta(0))
-    with pytest.raises(ConfigurationError, match="checkpointing min_pause"):
+    with pytest.raises(ConfigurationError, match="min_pause is -1 s; use 0 or more"):
         NewTimes(min_pause=-SECOND)
     with pytest.raises(ConfigurationError, match="tolerable_failed_checkpoints"):
         NewTimes(tolerable_failed_checkpoints=-1)

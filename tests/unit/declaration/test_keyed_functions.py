@@ -46,9 +46,12 @@ def test_what_is_no_instance_of_a_keyed_function_is_refused(function: Any, sente
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (Visits(), r"a KeyedProcessFunction, Visits, .*process_keyed\(..., Visits\(\), ...\)"),
+        (Visits(), r"function is .*; write process_keyed\(..., Visits\(\), ...\): it sees a row"),
         (Visits, r"a KeyedProcessFunction, Visits, .*process_keyed\(..., Visits\(\), ...\)"),
-        ("rows_and_state", r"'rows_and_state', which cannot be called; .*two Polars frames"),
+        (
+            "rows_and_state",
+            r"process\('visits'\): function is 'rows_and_state' \(str\); use a function",
+        ),
     ],
 )
 def test_what_is_no_function_of_frames_is_refused(function: Any, sentence: str) -> None:

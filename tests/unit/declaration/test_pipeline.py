@@ -139,10 +139,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "hops that do not fit": (
         lambda: Hopping(timedelta(seconds=10), timedelta(seconds=3)),
-        "a hopping window of 0:00:10 cannot slide by 0:00:03; make the size a multiple",
+        "a hopping window of 10 s cannot slide by 3 s; make the size a multiple",
     ),
     "half a millisecond": (
-        lambda: Session(timedelta(microseconds=1_500)), "is not whole milliseconds; round it"
+        lambda: Session(timedelta(microseconds=1_500)),
+        "gap is 1.5 ms; use whole milliseconds, such as 1 ms or 2 ms",
     ),
     "sessions of everybody": (
         lambda: a_stage().window_top_n("best", Session(timedelta(seconds=1)), 1, by="n"),
@@ -166,7 +167,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: (one := a_stage()).key_by("a").interval_join(
             "both", one.key_by("a"), lower=timedelta(1), upper=timedelta(0)
         ),
-        "goes from 1 day, 0:00:00 to 0:00:00; the upper bound comes first",
+        "goes from 1 d to 0; the upper bound comes first",
     ),
     "an interval of no event time": (
         lambda: (one := a_stream(None)).key_by("a").interval_join(
@@ -176,7 +177,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no TTL": (
         lambda: a_stage().key_by("a").aggregate("n", ttl=timedelta(0), n=agg.count()),
-        "stage 'n' has a TTL of 0:00:00; use 1 ms or more",
+        r"aggregate\('n'\): ttl is 0; use 1 ms or more",
     ),
     "a lookup that adds what it has not": (
         lambda: looked_up(keep="unmatched", add=("b",)),
@@ -188,7 +189,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "idle at once": (
         lambda: Pipeline("a").source("s", Nexmark(), idle_after=timedelta(0)),
-        "source 's' has idle_after 0:00:00; use 1 ms or more",
+        r"source\('s'\): idle_after is 0; use 1 ms or more",
     ),
     "a deduplication whose order was left out": (
         lambda: a_stream().select("a", "b").key_by("a").deduplicate("first"),
@@ -220,7 +221,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "short window": (
         lambda: Tumbling(timedelta(microseconds=1)),
-        "a tumbling window of 0:00:00.000001 is too short; use 1 ms or more",
+        r"Tumbling\(\): size is 0.001 ms; use 1 ms or more",
     ),
     "table streamed": (
         a_table_is_streamed,
@@ -237,7 +238,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "empty key": (lambda: a_stage().key_by(), r"key_by\(\) needs at least one column"),
     "top 0": (
         lambda: a_stage().key_by("a").top_n("best", 0, by="n", unique="a"),
-        "top_n 'best' has n = 0; use 1 or more",
+        r"top_n\('best'\): n is 0; use 1 or more",
     ),
     "no aggregate": (
         lambda: a_stage().key_by("a").aggregate("sums"),
@@ -251,7 +252,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "sink 'out' reads the source 'events' itself; put a stage between them",
     ),
     "parallelism": (
-        lambda: Pipeline("auctions", parallelism=0), "stage 'auctions' has parallelism 0"
+        lambda: Pipeline("auctions", parallelism=0),
+        r"Pipeline\('auctions'\): parallelism is 0; use 1 to 32768"
     ),
 }  # fmt: skip
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.connectors.columns import check_names
+from sluice.declaration.arguments import Limits, checked_initializer
 from sluice.declaration.expressions import row_schema
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import TextDecoding, params_of
@@ -27,6 +28,7 @@ FIXED_OPTIONS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "h
 GIVE_UP_AFTER_S = 3600
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Files:
     """The files at *location*: a file, a folder, or a ``file://`` or ``s3://`` URI.
@@ -60,7 +62,7 @@ class Files:
     schema: str = ""
     bounded: bool = True
     ordered: bool = False
-    give_up_after_s: int = GIVE_UP_AFTER_S
+    give_up_after_s: Annotated[int, Limits(0)] = GIVE_UP_AFTER_S
     on_lost: Literal["fail", "skip"] = "fail"
     header: bool = False
     delimiter: str = ","
@@ -76,15 +78,6 @@ class Files:
             raise ConfigurationError(
                 f"Files({self.location!r}) is ordered and bounded; order says what may be "
                 "forgotten of files that go on appearing: add bounded=False, or drop ordered=True"
-            )
-        if self.give_up_after_s < 0:
-            raise ConfigurationError(
-                f"give_up_after_s of Files({self.location!r}) is {self.give_up_after_s}; give a "
-                "number of seconds, 0 or more"
-            )
-        if self.on_lost not in ("fail", "skip"):
-            raise ConfigurationError(
-                f"on_lost of Files({self.location!r}) is {self.on_lost!r}; use 'fail' or 'skip'"
             )
         for name, text in (("quote", self.quote), ("escape", self.escape)):
             if len(text) != 1:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.params import Param, value_of
 from sluice.declaration.places import check_changelog
 from sluice.errors import ConfigurationError
@@ -23,6 +24,7 @@ FORMATS = ("parquet", "json")
 COMPACT_WHEN_FILES = 1_000  # A reader opens these in seconds; one page of a listing has them.
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class FilesTable:
     """A table of files; readers see only those that a commit manifest names.
@@ -54,11 +56,6 @@ class FilesTable:
         if self.format not in FORMATS:
             raise ConfigurationError(
                 f"FilesTable(format={self.format!r}) is not known; write {' or '.join(FORMATS)}"
-            )
-        if isinstance(self.partition_by, str):
-            raise ConfigurationError(
-                f"FilesTable(partition_by={self.partition_by!r}) is a text; write "
-                f"({self.partition_by!r},)"
             )
         if len(set(self.partition_by)) != len(self.partition_by):
             raise ConfigurationError(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
@@ -20,6 +21,7 @@ _OF_A_PIPELINE = re.compile(r"([^/]+)/tables/[^/]+$")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
     """The Iceberg table ``namespace.table`` of a catalog that pyiceberg's properties describe.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import params_of
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from sluice.declaration.places import Source
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
     """The Iceberg table ``namespace.table`` of a catalog that pyiceberg's properties describe.

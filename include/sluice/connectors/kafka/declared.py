@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
+from sluice.declaration.arguments import Limits, checked_initializer
 from sluice.declaration.expressions import row_schema
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import check_changelog, params_of
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 Text: TypeAlias = str | Param | Env
+Seconds: TypeAlias = Annotated[float, Limits(0.001, 86_400)]
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class SchemaRegistry:
     """A Confluent Schema Registry, or one with its REST interface.
@@ -39,6 +42,7 @@ class SchemaRegistry:
     password: Text = field(default="", repr=False)
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Raw:
     """The column ``value``: bytes, or with ``as_text`` a string."""
@@ -46,6 +50,7 @@ class Raw:
     as_text: bool = False
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Json:
     """A JSON object, with the columns of *schema*, written as Spark writes it: ``"id bigint"``."""
@@ -53,6 +58,7 @@ class Json:
     schema: str
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Avro:
     """An Avro record; the fields of *schema*, as JSON, are the columns.
@@ -65,6 +71,7 @@ class Avro:
     registry: SchemaRegistry | None = None
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Protobuf:
     """A Protobuf message.
@@ -79,6 +86,7 @@ class Protobuf:
     framed: bool = False
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class Kafka:
     """The records of *topics*, in Kafka's order by partition.
@@ -106,7 +114,7 @@ class Kafka:
     key: Literal["binary", "string"] = "binary"
     columns: tuple[str, ...] = ("topic", "partition", "offset", "timestamp", "key")
     config: Mapping[str, Text] = field(default_factory=dict[str, Text], repr=False)
-    timeout_s: float = 30.0  # The time that a cluster has to answer.
+    timeout_s: Seconds = 30.0  # The time that a cluster has to answer.
 
     def __post_init__(self) -> None:
         if isinstance(self.start, str) and self.start not in {"earliest", "latest"}:
@@ -114,10 +122,6 @@ class Kafka:
                 f"start={self.start!r} of Kafka; use 'earliest', 'latest', milliseconds since 1970 "
                 'or offsets by partition, {"topic/0": 17}'
             )
-        if self.on_expired not in {"fail", "skip"}:
-            raise ConfigurationError(f"on_expired={self.on_expired!r}; use 'fail' or 'skip'")
-        if self.key not in {"binary", "string"}:
-            raise ConfigurationError(f"key={self.key!r}; use 'binary' or 'string'")
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -161,6 +165,7 @@ class Kafka:
         return self.start
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class AvroValue:
     """An Avro record of *schema*, as JSON, whose fields are the columns of their names.
@@ -172,6 +177,7 @@ class AvroValue:
     schema_id: int | None = None
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class KafkaTopic:
     """Rows as messages of *topic*, which exists.
@@ -203,7 +209,7 @@ class KafkaTopic:
     transactional_id: str | Param = ""
     config: Mapping[str, Text] = field(default_factory=dict[str, Text], repr=False)
     changelog: bool = False
-    timeout_s: float = 30.0  # The time that a cluster has to answer.
+    timeout_s: Seconds = 30.0  # The time that a cluster has to answer.
 
     def __post_init__(self) -> None:
         check_changelog(f"KafkaTopic {self.topic!r}", self)

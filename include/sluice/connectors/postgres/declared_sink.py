@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class PostgresTable:
     """Rows of ``table`` (``schema.name``); a checkpoint's appear in one transaction.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
+from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.durations import PositiveMicroseconds
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import params_of
 from sluice.errors import ConfigurationError
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from sluice.connectors.postgres.source import PostgresTableSource
 
 
+@checked_initializer
 @dataclass(frozen=True, slots=True)
 class PostgresTable:
     """Rows of ``table`` (``schema.name``) in the order of ``offset_column``, a growing bigint.
@@ -38,7 +41,7 @@ class PostgresTable:
     table: str | Param
     offset_column: str
     columns: tuple[str, ...] = ()
-    late_commits: Literal["wait"] | timedelta = "wait"
+    late_commits: Literal["wait"] | PositiveMicroseconds = "wait"
     lag_column: str = ""
     bounded: bool = False
     where: str = ""
@@ -49,11 +52,6 @@ class PostgresTable:
             raise ConfigurationError(
                 f"source {self.table!r}: late_commits=timedelta(...) and lag_column, a column of "
                 "timestamps, go together; give both, or neither to wait for transactions"
-            )
-        if isinstance(self.late_commits, timedelta) and self.late_commits <= timedelta():
-            raise ConfigurationError(
-                f"source {self.table!r}: late_commits is {self.late_commits}; give the longest "
-                "time that a transaction which writes the table may last"
             )
 
     @property

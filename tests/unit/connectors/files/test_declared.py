@@ -38,10 +38,10 @@ def test_one_declaration_reads_json_or_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"format": "xml"}, r"the format of Files\('/x'\) is 'xml'; use text, json, csv, parq"),
+        ({"format": "xml"}, r"Files\('/x'\): format is 'xml'; use 'text', 'json', 'csv', 'parq"),
         ({"format": "csv"}, r"is 'csv', and nothing says what the rows hold"),
         ({"ordered": True}, "is ordered and bounded; .* add bounded=False"),
-        ({"give_up_after_s": -1}, "give_up_after_s .* is -1; give a number of seconds"),
+        ({"give_up_after_s": -1}, "give_up_after_s is -1; use 0 or more"),
         ({"quote": ""}, "quote of .* is ''; give one character"),
         ({"delimiter": "\n"}, "delimiter of .* no line break"),
         ({"options": {"mode": "FAILFAST"}}, "sets the option 'mode', which sluice decides"),
