@@ -27,6 +27,39 @@ HOST = devstack_processes.LOOPBACK
 GUEST_PASSWORD = "guest's secret"
 MORE_SETTINGS = "max_prepared_transactions = 4\nautovacuum = off\n"
 
+# What ICU and an extension would bring, which this build lacks and only a superuser may make: a
+# collation that says of itself that different texts may be equal, and citext.
+_SIGNS = {"<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">": "gt"}
+_FUNCTION = "IMMUTABLE STRICT AS"
+_COMPARED = f"(citext, citext) RETURNS {{}} LANGUAGE sql {_FUNCTION} '{{}}'"
+FOLDING = [
+    'CREATE COLLATION public.folded FROM "C"',
+    "UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'folded'",
+    "SET search_path = public",
+    "CREATE TYPE citext",
+    f"CREATE FUNCTION citextin(cstring) RETURNS citext LANGUAGE internal {_FUNCTION} 'textin'",
+    f"CREATE FUNCTION citextout(citext) RETURNS cstring LANGUAGE internal {_FUNCTION} 'textout'",
+    (
+        "CREATE TYPE citext (INPUT = citextin, OUTPUT = citextout, LIKE = text, CATEGORY = 'S',"
+        " COLLATABLE = true)"
+    ),
+    "CREATE CAST (citext AS text) WITHOUT FUNCTION AS IMPLICIT",
+    "CREATE FUNCTION citext_cmp"
+    + _COMPARED.format("int", "SELECT bttextcmp(lower($1::text), lower($2::text))"),
+    *(
+        f"CREATE FUNCTION citext_{name}"
+        + _COMPARED.format("boolean", f"SELECT lower($1::text) {sign} lower($2::text)")
+        for sign, name in _SIGNS.items()
+    ),
+    *(
+        f"CREATE OPERATOR {sign} (LEFTARG = citext, RIGHTARG = citext, FUNCTION = citext_{name})"
+        for sign, name in _SIGNS.items()
+    ),
+    "CREATE OPERATOR CLASS citext_ops DEFAULT FOR TYPE citext USING btree AS "
+    + ", ".join(f"OPERATOR {n} {sign}" for n, sign in enumerate(_SIGNS, start=1))
+    + ", FUNCTION 1 citext_cmp(citext, citext)",
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Database:
@@ -80,17 +113,18 @@ def running_postgres(folder: Path) -> Iterator[Database]:
 def prepare_postgres(folder: Path) -> None:
     servers.prepare_data_folder(folder)
     data = servers.data_folder(folder)
-    as_superuser(folder, f"CREATE ROLE guest LOGIN PASSWORD '{_quoted_guest(sql=True)}'")
+    role = f"CREATE ROLE guest LOGIN PASSWORD '{_quoted_guest(sql=True)}'"
+    as_superuser(folder, "\n".join([role, *FOLDING]))
     with (data / "pg_hba.conf").open("a") as access:
         access.write(f"host airflow guest {HOST}/32 scram-sha-256\n")
     with (data / "postgresql.conf").open("a") as settings:
         settings.write(MORE_SETTINGS)
 
 
-def as_superuser(folder: Path, statement: str) -> None:
-    """Run a statement in the tests' database while its server is stopped."""
+def as_superuser(folder: Path, statements: str) -> None:
+    """Run statements, one a line, in the tests' database while its server is stopped."""
     data = str(servers.data_folder(folder))
-    servers.run_program("postgres", "--single", "-D", data, "airflow", text=statement)
+    servers.run_program("postgres", "--single", "-D", data, "airflow", text=statements)
 
 
 @contextmanager

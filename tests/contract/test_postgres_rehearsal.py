@@ -208,6 +208,215 @@ def test_rows_that_the_table_would_refuse_are_refused_before_and_leave_it_as_it_
     assert sink.is_published(3)
 
 
+WHAT_IS_LESS = {
+    "a varchar": (
+        "name varchar(3)",
+        {"name": ["abc", "abc  "]},
+        (
+            r"rows \(1\) have a value in column 'name' \(character varying\(3\)\) of which it "
+            r"would cut blanks; rtrim\(name\) in the stage, or make the column text"
+        ),
+    ),
+    "a char": ("name char(3)", {"name": ["abc ", "ab "]}, "'name'.*cut blanks"),
+    "a domain": ("name {0}.short", {"name": ["abc ", "ab "]}, "'name'.*cut blanks"),
+    "a name": ("name name", {"name": ["n" * 63, "n" * 64]}, "'name'.* more than 63 bytes"),
+    "an instant": (
+        "at timestamptz(0)",
+        {"at": pa.array([1_500_001, 2_000_000], pa.timestamp("us", "UTC"))},
+        (
+            r"'at' \(timestamp\(0\) with time zone\) that it would round; truncate it in the "
+            r"stage, or ALTER TABLE \w+\.orders ALTER COLUMN at TYPE timestamptz$"
+        ),
+    ),
+    "a local time": (
+        "at timestamp(3)",
+        {"at": pa.array([1_500_001, 2_001_000], pa.timestamp("us"))},
+        "'at'.* would round",
+    ),
+    "milliseconds": (
+        "at timestamptz(2)",
+        {"at": pa.array([1_501, 2_010], pa.timestamp("ms", "UTC"))},
+        "'at'.* would round",
+    ),
+}
+
+
+@pytest.mark.parametrize("has_trigger", [False, True], ids=["plain", "with a trigger"])
+@pytest.mark.parametrize("case", WHAT_IS_LESS.values(), ids=[*WHAT_IS_LESS])
+def test_rows_of_which_the_table_would_keep_less_are_refused_before(
+    case: tuple[str, Mapping[str, Any], str],
+    has_trigger: bool,
+    database: Database,
+    table: str,
+    root: StoreLocation,
+) -> None:
+    column, values, says = case
+    schema = table.split(".", maxsplit=1)[0]
+    database.run(f"CREATE DOMAIN {schema}.short AS varchar(3)")
+    database.run(f"CREATE TABLE {table} (id bigint NOT NULL, {column.format(schema)})")
+    if has_trigger:
+        database.run(
+            f"CREATE FUNCTION {schema}.mend() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN NEW.id := 1; RETURN NEW; END'"
+        )
+        database.run(
+            f"CREATE TRIGGER mends BEFORE INSERT ON {table} FOR EACH ROW"
+            f" EXECUTE FUNCTION {schema}.mend()"
+        )
+    sink = sink_of(database, table, root)
+    rows = pa.table({"id": pa.array([None if has_trigger else 1] * 2, pa.int64()), **values})
+    staged = [stage_table(sink, rows, 2)]
+
+    with pytest.raises(ConfigurationError, match=says) as raised:
+        sink.check(None, rows.schema, staged)
+
+    assert str(raised.value).startswith(
+        f"table {table} would not keep the rows of checkpoint 2 as they are: rows (1) have "
+    )
+
+
+WHAT_IS_ONE_KEY = {
+    "a uuid in capitals": (
+        "uuid",
+        ["A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"],
+        (
+            r"rows \(1\) have a key in column 'k' \(uuid\) that is not in lower case with hyphens, "
+            "and to the table is another row's key; write it so before the stage that is keyed"
+        ),
+    ),
+    "a uuid without hyphens": ("uuid", ["0" * 32, f"{'0' * 8}{'-0000' * 4}{'0' * 8}"], "hyphens"),
+    "a char": ("char(4)", ["ab", "ab "], r"'k' \(character\(4\)\) that ends with blanks"),
+    "a char of any length": ("bpchar", ["ab", "ab "], "ends with blanks"),
+    "a varchar": ("varchar(3)", ["abc", "abc "], "cut blanks"),
+    "a name": ("name", ["n" * 63, "n" * 64], "63 bytes"),
+    "capitals": ("citext", ["ab", "aB"], r"that has capitals, .*; lower\(k\) before the stage"),
+    "a domain of them": ("{0}.folded", ["a", "A"], "has capitals"),
+    "an instant": (
+        "timestamptz(0)",
+        pa.array([1_500_001, 2_000_000], pa.timestamp("us", "UTC")),
+        "would round",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WHAT_IS_ONE_KEY.values(), ids=[*WHAT_IS_ONE_KEY])
+@pytest.mark.parametrize("together", [True, False], ids=["in one checkpoint", "in two"])
+def test_keys_that_are_one_to_the_table_alone_are_refused_before(
+    case: tuple[str, Any, str],
+    together: bool,
+    database: Database,
+    table: str,
+    root: StoreLocation,
+) -> None:
+    type_, keys, says = case
+    schema = table.split(".", maxsplit=1)[0]
+    database.run(f"CREATE DOMAIN {schema}.folded AS citext")
+    database.run(f"CREATE TABLE {table} (k {type_.format(schema)} PRIMARY KEY, n bigint)")
+    sink = sink_of(database, table, root, upsert_key=("k",))
+    rows = pa.table({"k": keys, "n": pa.array([1, 2], pa.int64())})
+    parts = [rows] if together else [rows.slice(0, 1), rows.slice(1)]
+
+    def epochs() -> None:
+        for number, part in enumerate(parts, start=1):
+            staged = [stage_table(sink, part, number)]
+            sink.check(number - 1 or None, rows.schema, staged)
+            sink.commit(JOB, number, number - 1 or None, staged)
+
+    with pytest.raises(ConfigurationError, match=says):
+        epochs()
+
+    assert len(database.rows(f"SELECT * FROM {table}")) <= len(parts) - 1
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (
+            [
+                "CREATE TABLE {0}.orders (k text COLLATE folded PRIMARY KEY, n bigint)",
+            ],
+            r"has the collation 'folded', to which different texts are one key; ",
+        ),
+        (
+            [
+                "CREATE TABLE {0}.orders (k text NOT NULL, n bigint)",
+                "CREATE UNIQUE INDEX by_c ON {0}.orders (k)",
+                "CREATE UNIQUE INDEX by_k ON {0}.orders (k COLLATE folded)",
+            ],
+            r"unique index 'by_k' of table \w+\.orders, .* collation 'folded', .*COLLATE \"C\"",
+        ),
+        (
+            ["CREATE TABLE {0}.orders (k jsonb PRIMARY KEY, n bigint)"],
+            "'k' of table .* is part of the upsert key and is jsonb, to which different values",
+        ),
+    ],
+    ids=["a collation", "a collation of the index", "jsonb"],
+)
+def test_types_that_do_not_tell_keys_apart_are_refused_whatever_the_keys_are(
+    statements: Sequence[str], says: str, database: Database, table: str, root: StoreLocation
+) -> None:
+    schema = table.split(".", maxsplit=1)[0]
+    for statement in statements:
+        database.run(statement.format(schema))
+    sink = sink_of(database, table, root, upsert_key=("k",))
+    rows = pa.table({"k": ["1"], "n": pa.array([1], pa.int64())})
+    staged = [stage_table(sink, rows)]
+
+    with pytest.raises(ConfigurationError, match=says):
+        sink.check(None, rows.schema, staged)
+    with pytest.raises(ConfigurationError, match=says):
+        sink.commit(JOB, 1, None, staged)
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "'k' of table .* is jsonb"),
+        (pa.array([[[("a", 1)]]], pa.list_(pa.map_(pa.string(), pa.int64()))), "is jsonb"),
+        (
+            pa.array([1], pa.time64("us")),
+            "column 'k' of table .* is text, and the rows have time64",
+        ),
+        (pa.array([{"a": 1}], pa.struct([("a", pa.int64())])), None),
+        (pa.array([1], pa.uint64()), None),
+        (pa.array(["1.50"]).cast(pa.decimal128(9, 2)), None),
+    ],
+    ids=["a map", "maps in a list", "a time", "a struct", "an unsigned number", "a decimal"],
+)
+def test_a_table_that_is_still_to_be_made_is_judged_as_it_will_be(
+    key: pa.Array, says: str | None, database: Database, table: str, root: StoreLocation
+) -> None:
+    sink = sink_of(database, table, root, upsert_key=("k",), create=True)
+    rows = pa.table({"k": key})
+    staged = [stage_table(sink, rows)]
+    if says is not None:
+        with pytest.raises(ConfigurationError, match=says):
+            sink.check(None, rows.schema, staged)
+        return
+
+    sink.check(None, rows.schema, staged)
+    sink.commit(JOB, 1, None, staged)
+
+    assert database.run(f"SELECT count(*) FROM {table}") == [(1,)]
+
+
+@pytest.mark.parametrize("is_made", [True, False], ids=["made by us", "made by hand"])
+def test_a_null_in_a_key_is_refused_before_it_is_staged(
+    is_made: bool, database: Database, table: str, root: StoreLocation
+) -> None:
+    if not is_made:
+        database.run(f"CREATE TABLE {table} (id bigint, name text, ref bigint, PRIMARY KEY (id))")
+    sink = sink_of(database, table, root, upsert_key=("id",), create=is_made)
+
+    with pytest.raises(ConfigurationError) as raised:
+        stage_table(sink, given((1, "a", 1), (None, "b", 1)))
+
+    assert str(raised.value) == (
+        f"column 'id' is part of the key of table {table}, which takes no null, and is null in "
+        "rows (1); fill it in the stage, or leave such rows out"
+    )
+
+
 def traces(database: Database, schema: str) -> list[tuple[Any, ...]]:
     """What a rehearsal in the table itself would leave behind: dead rows, and numbers taken."""
     sizes = (

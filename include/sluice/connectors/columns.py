@@ -180,6 +180,16 @@ def check_no_nul(column: pa.ChunkedArray, name: str, place: str) -> None:
         raise nul_error(name, place)
 
 
+def check_no_null_keys(rows: pa.Table, key: Sequence[str], place: str, fix: str) -> None:
+    """Raises ConfigurationError for a row that is null in a column of *key*, unlike in *place*."""
+    for name in key:
+        if name in rows.column_names and (count := rows.column(name).null_count):
+            raise ConfigurationError(
+                f"column {name!r} is part of the key of {place}, which takes no null, and is null "
+                f"in rows ({count}); {fix}"
+            )
+
+
 def nul_error(name: str, place: str) -> ConfigurationError:
     return ConfigurationError(
         f"column {name!r} has a text with the character U+0000, which {place} cannot hold; replace "

@@ -102,6 +102,11 @@ def numeric_digits(typmod: int) -> tuple[int, int]:
     return ((typmod - 4) >> 16) & 0xFFFF, (((typmod - 4) & 0x7FF) ^ 1024) - 1024
 
 
+def numeric_typmod(precision: int, scale: int) -> int:
+    """The modifier of numeric(precision, scale): make_numeric_typmod in numeric.c."""
+    return ((precision << 16) | (scale & 0x7FF)) + 4
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The columns of a table's rows, and the offset of each as ``_record``."""

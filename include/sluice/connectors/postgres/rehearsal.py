@@ -6,6 +6,11 @@ the checkpoint could not be aborted any more.  What holds between rows (unique i
 and partitions) is compared by queries of the temporary table and the real ones.  The real table is
 only read.
 
+A column may also take a value and keep less of it: ``varchar(n)`` cuts blanks, ``timestamptz(0)``
+rounds.  And a key may be equal, to the table, to another one that is a key of its own to the rows:
+a ``uuid`` in capitals.  ``Kept`` is what the table makes of such values, and rows of which it makes
+something else are refused.
+
 Not tried: what triggers do, exclusion constraints, foreign keys of other tables to this one, and
 the unique indexes of a table that is upserted into.
 """
@@ -33,29 +38,53 @@ _OF_VALUES = ("22", "23")  # SQLSTATE's data exceptions, and integrity constrain
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What a table makes of the values of *column*, where it may be something else.
+
+    ``given`` is a type that has every value as it is; ``sql`` makes of ``{}``, such a value, what
+    the table has of it.  A value that differs is *what*; *fix* prevents it.
+    """
+
+    column: str
+    given: str
+    sql: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """The rows of *checkpoint_id*, which have *columns*, tried for *table*, which has *rules*."""
+    """The rows of *checkpoint_id*, which have *columns*, tried for *table*, which has *rules*.
+
+    Values of *kept* are compared with what the table would make of them.
+    """
 
     table: TableName
     rules: TableRules
     checkpoint_id: int
     columns: tuple[str, ...]
+    kept: tuple[Kept, ...] = ()
 
     def play(self, connection: Connection, tables: Iterable[pa.Table]) -> None:
         """Try the rows of *tables*, in a transaction that the caller rolls back.
 
         Raises:
-            ConfigurationError: the table would refuse one; it names the column or the constraint.
+            ConfigurationError: the table would refuse one, or change it; it names the column or
+                the constraint.
         """
         import psycopg
 
         self._make(connection)
         try:
-            copy_in(connection, self._temporary, tables)
+            copy_in(connection, self._temporary, map(self._sent, tables))
+            for kept in enumerate(self.kept):
+                self._try_kept(connection, *kept)
         except psycopg.Error as error:
             if not (error.sqlstate or "").startswith(_OF_VALUES):
                 raise
             raise self._refused(*self._reason_and_fix(error.diag)) from None
+        if not self.rules.rules:
+            return
         connection.execute(_sql("ANALYZE {}").format(self._temporary))
         self._try_partitions(connection)
         for rule in self.rules.of("unique"):
@@ -69,10 +98,25 @@ class Rehearsal:
 
         return Identifier("pg_temp", TEMPORARY)
 
+    def _sent(self, rows: pa.Table) -> pa.Table:
+        """The columns that the temporary table has; those of ``kept`` a second time, as given."""
+        sent = rows if self.rules.rules else rows.select([])
+        for number, kept in enumerate(self.kept):
+            sent = sent.append_column(_given(number), rows.column(kept.column))
+        return sent
+
     def _make(self, connection: Connection) -> None:
         """Make the temporary table; its rows take no number of a sequence of the real one."""
         from psycopg.sql import Identifier
 
+        given = [
+            _sql("{} {}").format(Identifier(_given(number)), _sql(kept.given))
+            for number, kept in enumerate(self.kept)
+        ]
+        if not self.rules.rules:
+            create = _sql("CREATE TEMP TABLE {} ({}) ON COMMIT DROP")
+            connection.execute(create.format(self._temporary, _sql(", ").join(given)))
+            return
         connection.execute(
             _sql(
                 "CREATE TEMP TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING"
@@ -82,6 +126,22 @@ class Rehearsal:
         for name in {*self.rules.names("numbered")} - {*self.columns}:
             free = _sql("ALTER TABLE {0} ALTER {1} DROP DEFAULT, ALTER {1} DROP NOT NULL")
             connection.execute(free.format(self._temporary, Identifier(name)))
+        for column in given:
+            add = _sql("ALTER TABLE {} ADD COLUMN {}")
+            connection.execute(add.format(self._temporary, column))
+
+    def _try_kept(self, connection: Connection, number: int, kept: Kept) -> None:
+        from psycopg.sql import Identifier
+
+        given = Identifier(_given(number))
+        changed = _sql("SELECT FROM {} WHERE {} IS DISTINCT FROM {}").format(
+            self._temporary, given, _sql(kept.sql).format(given)
+        )
+        if count := _count(connection, changed):
+            raise ConfigurationError(
+                f"table {self.table} would not keep the rows of checkpoint {self.checkpoint_id} as "
+                f"they are: rows ({count}) have {kept.what}; {kept.fix}"
+            )
 
     def _try_partitions(self, connection: Connection) -> None:
         partitions = self.rules.of("partition")
@@ -173,6 +233,11 @@ class Rehearsal:
             f"table {self.table} would refuse the rows of checkpoint {self.checkpoint_id}: {what}; "
             f"{fix}"
         )
+
+
+def _given(number: int) -> str:
+    """The name of a column of the temporary table that has values as they are given."""
+    return f"sluice_given_{number}"
 
 
 def _count(connection: Connection, query: Composed) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from sluice.connectors.columns import check_no_null_keys
 from sluice.connectors.postgres.copy import (
     TEXT_TYPES,
     check_nested_types,
@@ -23,9 +24,10 @@ from sluice.connectors.postgres.copy import (
     copy_in,
     is_binary,
     numeric_digits,
+    numeric_typmod,
 )
 from sluice.connectors.postgres.ledger import LEDGER, Ledger, TableRow, one_at_a_time
-from sluice.connectors.postgres.rehearsal import Rehearsal, rules_of
+from sluice.connectors.postgres.rehearsal import Kept, Rehearsal, rules_of
 from sluice.connectors.postgres.server import (
     Connection,
     Server,
@@ -35,7 +37,7 @@ from sluice.connectors.postgres.server import (
 )
 from sluice.connectors.staged_sink import errors_of_place
 from sluice.core.timeline import Recovery, Timeline, Writer
-from sluice.declaration.places import RollBack
+from sluice.declaration.places import DELETED, RollBack
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -66,28 +68,38 @@ class PostgresTarget:
         return RollBack.ON_REQUEST if by_column else RollBack.NEVER
 
     def check(self, schema: pa.Schema, rows: EpochRows) -> None:
-        """Values are tried only where the table has rules of its own for them."""
+        """Values are tried only where the table has rules of its own for them, or may change them.
+
+        A table that is still to be made is judged as it will be.
+        """
         with self.server.session(read_only=True) as connection:
             check_encoding(connection, self.server.who)
             if self.creates and self.ledger.exists(connection):
                 self._check_not_gone(connection, self.ledger.row(connection))
             stamped = self._stamped_schema(schema)
-            if columns := self._columns(connection):
-                check_column_types(self.table, columns, stamped)
+            columns = self._columns(connection) or columns_to_be(stamped)
+            check_column_types(self.table, columns, stamped)
+            check_keys_are_told_apart(self.table, columns, self._key_of(schema))
+            kept = [*kept_of(self.table, columns, stamped, self.upsert_key)]
             rules = rules_of(connection, self.table)
         rules = rules.applicable(upserts=bool(self.upsert_key), columns=stamped.names)
         required = [name for name in rules.names("required") if name in schema.names]
-        if not (any(rule.can_refuse(stamped) for rule in rules.rules) or rows.has_nulls(required)):
+        can_refuse = any(rule.can_refuse(stamped) for rule in rules.rules)
+        if not (kept or can_refuse or rows.has_nulls(required)):
             return
         checkpoint_id = rows.checkpoint_id or 0
-        rehearsal = Rehearsal(self.table, rules, checkpoint_id, tuple(stamped.names))
+        rehearsal = Rehearsal(self.table, rules, checkpoint_id, tuple(stamped.names), tuple(kept))
         with self.server.session() as connection:
             self._prepare(connection)
             rehearsal.play(connection, self._stamped(rows.upserts(), checkpoint_id))
             connection.rollback()
 
     def check_rows(self, rows: pa.Table) -> None:
+        """A key's columns are NOT NULL, also those of a table that is still to be made."""
         check_values(rows)
+        if DELETED not in rows.column_names:
+            fix = "fill it in the stage, or leave such rows out"
+            check_no_null_keys(rows, self.upsert_key, f"table {self.table}", fix)
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
@@ -244,10 +256,17 @@ class PostgresTarget:
                 f"table {self.table} has no column {missing[0]!r}, by which the sink upserts; it "
                 f"has {', '.join(columns)}; give it its name back, or declare another upsert_key"
             )
-        if not has_unique_index(connection, self.table, self.upsert_key):
+        index = unique_index(connection, self.table, self.upsert_key)
+        if index is None:
             raise ConfigurationError(
                 f"table {self.table} has no unique index on exactly ({key}), by which the sink "
                 f"upserts; CREATE UNIQUE INDEX ON {self.table} ({key}), without a condition"
+            )
+        if index.collation:
+            raise ConfigurationError(
+                f"unique index {index.name!r} of table {self.table}, by which the sink upserts, "
+                f"has the collation {index.collation!r}, to which different texts are one key; "
+                f'make it anew with COLLATE "C"'
             )
         if nullable := [name for name in self.upsert_key if columns[name].is_nullable]:
             raise ConfigurationError(
@@ -255,6 +274,9 @@ class PostgresTarget:
                 f"be null, and nulls are never equal; ALTER TABLE {self.table} ALTER COLUMN "
                 f"{nullable[0]} SET NOT NULL"
             )
+
+    def _key_of(self, schema: pa.Schema) -> tuple[pa.Field, ...]:
+        return tuple(schema.field(name) for name in self.upsert_key if name in schema.names)
 
     def _stamped_schema(self, schema: pa.Schema) -> pa.Schema:
         """*schema* with the checkpoint column, if one is declared.
@@ -356,6 +378,7 @@ class PostgresTarget:
                     check_column_types(self.table, key, schema)
                 else:
                     check_column_types(self.table, columns, self._stamped_schema(schema))
+                check_keys_are_told_apart(self.table, columns, self._key_of(schema))
                 compared.append(schema)
             yield table
 
@@ -367,9 +390,10 @@ class Column:
     shown: str
     kind: str
     typmod: int
-    is_required: bool  # NOT NULL without a default.
-    is_nullable: bool
-    is_generated: bool
+    is_required: bool = False  # NOT NULL without a default.
+    is_nullable: bool = False
+    is_generated: bool = False
+    collation: str = ""  # Of those to which different texts may be equal.
 
 
 def columns_of_table(connection: Connection, table: TableName) -> dict[str, Column]:
@@ -380,7 +404,9 @@ def columns_of_table(connection: Connection, table: TableName) -> dict[str, Colu
             coalesce(b.typtype, t.typtype)::text,
             CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END,
             a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', NOT a.attnotnull,
-            a.attgenerated <> '' OR a.attidentity = 'a'
+            a.attgenerated <> '' OR a.attidentity = 'a',
+            coalesce((SELECT o.collname::text FROM pg_collation o
+                WHERE o.oid = a.attcollation AND NOT o.collisdeterministic), '')
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
             JOIN pg_namespace n ON n.oid = c.relnamespace
             JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = t.typbasetype
@@ -393,23 +419,62 @@ def columns_of_table(connection: Connection, table: TableName) -> dict[str, Colu
     return {row[0]: Column(*row) for row in found}
 
 
-def has_unique_index(connection: Connection, table: TableName, key: Sequence[str]) -> bool:
-    """Whether ON CONFLICT can name *key*: a unique index on these columns, on every row."""
-    return (
-        connection.execute(
-            """
-            SELECT 1 FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
-                JOIN pg_namespace n ON n.oid = c.relnamespace
-            WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid
-                AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
-                AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C")
-                    FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k JOIN pg_attribute a
-                    ON a.attrelid = c.oid AND a.attnum = k) = %s::text[]
-            """,
-            [table.schema, table.name, sorted(key)],
-        ).fetchone()
-        is not None
-    )
+def columns_to_be(rows: pa.Schema) -> dict[str, Column]:
+    """The columns of a table that is made for *rows*."""
+    columns = {}
+    for field in rows:
+        shown = postgres_type(field.type)
+        type_, _, modifier = shown.partition("(")
+        typmod = -1
+        if modifier:
+            precision, scale = map(int, modifier.rstrip(")").split(","))
+            typmod = numeric_typmod(precision, scale)
+        name = _CATALOG_NAMES.get(type_, type_)
+        columns[field.name] = Column(field.name, name, shown, "b", typmod)
+    return columns
+
+
+# The names in the catalog of types that SQL calls otherwise.
+_CATALOG_NAMES = {
+    "boolean": "bool",
+    "smallint": "int2",
+    "integer": "int4",
+    "bigint": "int8",
+    "real": "float4",
+    "double precision": "float8",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueIndex:
+    name: str
+    collation: str  # Of those to which different texts may be equal, or empty.
+
+
+def unique_index(
+    connection: Connection, table: TableName, key: Sequence[str]
+) -> UniqueIndex | None:
+    """What ON CONFLICT means by *key*: a unique index on these columns, on every row.
+
+    Of several, as each of them may find two rows equal, the first with such a collation.
+    """
+    found = connection.execute(
+        """
+        SELECT x.relname::text, coalesce((SELECT min(o.collname::text) FROM pg_collation o
+            WHERE o.oid = ANY (i.indcollation::oid[]) AND NOT o.collisdeterministic), '')
+        FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+            JOIN pg_class x ON x.oid = i.indexrelid
+            JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid
+            AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+            AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text COLLATE "C")
+                FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS k JOIN pg_attribute a
+                ON a.attrelid = c.oid AND a.attnum = k) = %s::text[]
+        ORDER BY 2 DESC, 1 LIMIT 1
+        """,
+        [table.schema, table.name, sorted(key)],
+    ).fetchone()
+    return None if found is None else UniqueIndex(*found)
 
 
 def check_column_types(table: TableName, columns: Mapping[str, Column], rows: pa.Schema) -> None:
@@ -511,3 +576,97 @@ def _digits_fit(before: int, after: int, column: Column) -> bool:
         return True
     precision, scale = numeric_digits(column.typmod)
     return scale >= after and precision - scale >= before
+
+
+def check_keys_are_told_apart(
+    table: TableName, columns: Mapping[str, Column], key: Sequence[pa.Field]
+) -> None:
+    """Check that keys which the rows tell apart can be told apart by the table.
+
+    Types of which some values can be told apart are in ``kept_of``.
+
+    Raises:
+        ConfigurationError: they cannot, whatever their values; it names the column and the fix.
+    """
+    for field in key:
+        column = columns[field.name]
+        what = f"column {field.name!r} of table {table} is part of the upsert key"
+        if column.collation:
+            raise ConfigurationError(
+                f"{what} and has the collation {column.collation!r}, to which different texts are "
+                f'one key; ALTER TABLE {table} ALTER COLUMN {field.name} TYPE text COLLATE "C"'
+            )
+        if column.type == "jsonb" and not _is_one_json(field.type):
+            raise ConfigurationError(
+                f"{what} and is jsonb, to which different values of the rows are one key (spaces, "
+                "the order of fields, 1 and 1.0); make it text, or upsert by other columns"
+            )
+
+
+def _is_one_json(type_: pa.DataType) -> bool:
+    """Whether different values of a type are different to jsonb: maps have an order, it has not."""
+    import pyarrow as pa
+
+    if not pa.types.is_nested(type_):
+        return False
+    inner = [type_.field(number).type for number in range(type_.num_fields)]
+    return not pa.types.is_map(type_) and all(
+        _is_one_json(one) for one in inner if pa.types.is_nested(one)
+    )
+
+
+def kept_of(
+    table: TableName, columns: Mapping[str, Column], rows: pa.Schema, key: Sequence[str]
+) -> Iterator[Kept]:
+    """What *table* makes of values of *rows* that its columns may round or cut, and of keys."""
+    import pyarrow as pa
+
+    for field in rows:
+        column, type_ = columns[field.name], field.type
+        type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+        shown = f"in column {field.name!r} ({column.shown})"
+        if field.name in key and column.type in _FORMS_OF_KEYS:
+            sql, other, fix = _FORMS_OF_KEYS[column.type]
+            what = f"a key {shown} that {other}, and to the table is another row's key"
+            yield Kept(field.name, "text", sql, what, fix.format(field.name))
+        elif pa.types.is_timestamp(type_):
+            digits = {"s": 0, "ms": 3, "us": 6, "ns": 6}[type_.unit]
+            if 0 <= column.typmod < digits:
+                sql = f"CAST({{}} AS {column.type}({column.typmod}))"
+                fix = f"ALTER TABLE {table} ALTER COLUMN {field.name} TYPE {column.type}"
+                what = f"a value {shown} that it would round"
+                yield Kept(
+                    field.name, column.type, sql, what, f"truncate it in the stage, or {fix}"
+                )
+        elif column.type in ("varchar", "bpchar") and column.typmod >= 0:
+            sql = f"left({{}}, {column.typmod - _VARIABLE_HEADER})"
+            what = f"a value {shown} of which it would cut blanks"
+            fix = f"rtrim({field.name}) in the stage, or make the column text"
+            yield Kept(field.name, "text", sql, what, fix)
+        elif column.type == "name":
+            sql = "CAST(CAST({} AS name) AS text)"
+            what = f"a value {shown} of more than 63 bytes, which it would cut"
+            yield Kept(field.name, "text", sql, what, "shorten it, or make the column text")
+
+
+_VARIABLE_HEADER = 4  # VARHDRSZ: modifiers of varchar and char count it.
+
+# Types to which different texts are one key: the one of these that is taken, what makes a text
+# another one, and what to do.
+_FORMS_OF_KEYS = {
+    "uuid": (
+        "CAST(CAST({} AS uuid) AS text)",
+        "is not in lower case with hyphens",
+        "write it so before the stage that is keyed by it, or make the column text",
+    ),
+    "citext": (
+        "lower({})",
+        "has capitals",
+        "lower({}) before the stage that is keyed by it, or make the column text",
+    ),
+    "bpchar": (
+        "rtrim({}, ' ')",
+        "ends with blanks",
+        "rtrim({}) before the stage that is keyed by it, or make the column text",
+    ),
+}
