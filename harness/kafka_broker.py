@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED, UNSTABLE = 1, 3, 35, 88
+OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED, INVALID_RECORD, UNSTABLE = 1, 3, 35, 87, 88
 INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
 # Key: first and last version that is spoken; the newest ones before "flexible" encoding, but for
 # OffsetFetch, which can ask for stable offsets since version 7 (KIP-447), and Metadata, which has
@@ -24,6 +24,7 @@ INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
 VERSIONS = {
     0: (3, 3), 1: (4, 4), 2: (5, 5), 3: (12, 12), 8: (2, 2), 9: (7, 7), 10: (1, 1), 18: (0, 0),
     21: (0, 0), 22: (0, 0), 23: (2, 2), 24: (0, 0), 25: (0, 0), 26: (0, 0), 28: (0, 0),
+    32: (1, 1),
 }  # fmt: skip
 NAMES = {0: "Produce", 26: "EndTxn", 22: "InitProducerId", 1: "Fetch", 2: "ListOffsets"}
 
@@ -125,6 +126,7 @@ class Broker:
     functions that are called once, by the next request of a name.  ``offsets_come_late`` is the
     number of stable reads of a transaction's offsets that do not find them yet, as before
     KAFKA-17507.  Without ``has_epochs`` it is one before 2.1, which tells none (KIP-320).
+    ``compacted`` has the topics that take no message without a key (KAFKA-4808).
     """
 
     def __init__(self, partitions: int) -> None:
@@ -136,6 +138,7 @@ class Broker:
         self.offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.offsets_come_late = 0
         self.has_epochs = True
+        self.compacted: set[str] = set()
         self.late_offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.lose_answer_to: list[str] = []
         self.before: dict[str, Callable[[], object]] = {}
@@ -199,6 +202,8 @@ class Broker:
         error = UNKNOWN_TOPIC if log is None else _wrong(owner, epoch) if owner else 0
         if not error and is_transactional and (owner is None or log not in owner.logs):
             error = INVALID_TXN_STATE
+        if not error and topic in self.compacted and _lacks_key(raw):
+            error = INVALID_RECORD
         if error or log is None:
             return _i32(number) + _i16(error) + _i64(-1) + _i64(-1)
         sequence = (pid, epoch, struct.unpack_from(">i", raw, 53)[0])
@@ -397,6 +402,17 @@ class Broker:
         into = {} if one is None or error else one.offsets
         return _i32(0) + self._keep(ask, group, into, error)
 
+    def _on_32(self, ask: Reader) -> bytes:
+        found = []
+        for _ in range(ask.i32()):
+            kind, topic = ask.take(1), ask.text()
+            for _ in range(max(0, ask.i32())):
+                ask.text()
+            policy = "compact" if topic in self.compacted else "delete"
+            entry = _text("cleanup.policy") + _text(policy) + b"\0\1\0" + _array([])
+            found.append(_i16(0) + _i16(-1) + kind + _text(topic) + _array([entry]))
+        return _i32(0) + _array(found)
+
     def _transaction(self, ask: Reader) -> tuple[Transaction | None, int]:
         one = self.transactions.get(ask.text())
         return one, _wrong(one, ask.skipped(8).i16())
@@ -512,6 +528,19 @@ def _time_deltas(raw: bytes) -> Iterator[int]:
         size, body = _varint(raw, at)
         yield _varint(raw, body + 1)[0]
         at = body + size
+
+
+def _lacks_key(raw: bytes) -> bool:
+    """Whether a record of an uncompressed batch has no key."""
+    at = 61
+    for _ in range(struct.unpack_from(">i", raw, 57)[0]):
+        length, at = _varint(raw, at)
+        _, inner = _varint(raw, at + 1)  # Behind its attributes: the time, the offset, the key.
+        _, inner = _varint(raw, inner)
+        if _varint(raw, inner)[0] < 0:
+            return True
+        at += length
+    return False
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:

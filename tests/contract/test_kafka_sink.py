@@ -604,3 +604,67 @@ def test_a_message_that_the_producer_would_refuse_is_refused_before_it_is_staged
 
     assert staged is not None
     sink.commit(JOB, 1, None, [staged])
+
+
+KEYED = pa.table({"id": pa.array([1, None], pa.int64()), "note": ["a", "b"]})
+
+
+@pytest.fixture
+def compacted(tmp_path: Path) -> Iterator[Callable[..., StagedSink]]:
+    """Opens a sink of a topic that is compacted."""
+    with place("broker") as kafka:
+
+        def opened(**options: Any) -> StagedSink:
+            sink = sink_at(kafka, tmp_path, **options)
+            assert isinstance(sink.target, KafkaTarget)
+            kafka.broker.compacted.add(sink.target.topic.name)
+            return sink
+
+        yield opened
+
+
+def staged_table(sink: StagedSink, table: pa.Table) -> Any:
+    return sink.stage(table, checkpoint_id=1, subtask=0, attempt_token="a")  # noqa: S106
+
+
+def test_a_null_key_of_an_upsert_is_refused_before_it_is_staged(
+    compacted: Callable[..., StagedSink],
+) -> None:
+    sink = compacted(key="id", upsert=True)
+
+    with pytest.raises(ConfigurationError, match=r"'id' is part of the key of Kafka topic '.*', "):
+        staged_table(sink, KEYED)
+
+    deleted = KEYED.append_column(DELETED, pa.array([True, True]))
+    assert staged_table(sink, deleted) is not None  # What was never there.
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"key": "id"}, r"is null in rows in its key 'id'; declare a key"), ({}, "has no key=; decl")],
+    ids=["a null", "no key"],
+)
+def test_a_message_without_a_key_for_a_compacted_topic_is_refused_before_the_checkpoint_completes(
+    options: dict[str, Any], says: str, compacted: Callable[..., StagedSink]
+) -> None:
+    sink = compacted(**options)
+    staged = staged_table(sink, KEYED)
+
+    with pytest.raises(ConfigurationError, match=f"is compacted and takes no message .* {says}"):
+        sink.check(None, KEYED.schema, [staged])
+    with pytest.raises(ConfigurationError, match=r"refuses to write .*INVALID_RECORD"):
+        sink.commit(JOB, 1, None, [staged])  # What would be owed for ever.
+
+
+def test_a_message_without_a_key_is_taken_by_other_topics_and_keyed_ones_by_all(
+    kafka: Place, tmp_path: Path, compacted: Callable[..., StagedSink]
+) -> None:
+    for sink, table in [
+        (sink_at(kafka, tmp_path), KEYED),
+        (sink_at(kafka, tmp_path, key="id"), KEYED),
+        (compacted(key="id"), KEYED.slice(0, 1)),
+    ]:
+        staged = staged_table(sink, table)
+        sink.check(None, table.schema, [staged])
+        sink.commit(JOB, 1, None, [staged])
+        assert sink.is_published(1)

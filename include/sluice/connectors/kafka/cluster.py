@@ -290,6 +290,7 @@ def _to_be_fixed() -> frozenset[int]:
             KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
             KafkaError.CLUSTER_AUTHORIZATION_FAILED,
             KafkaError.GROUP_AUTHORIZATION_FAILED,
+            KafkaError.INVALID_RECORD,
             KafkaError.INVALID_TRANSACTION_TIMEOUT,
             KafkaError.MSG_SIZE_TOO_LARGE,
             KafkaError.OFFSET_METADATA_TOO_LARGE,

@@ -250,6 +250,7 @@ class KafkaTopic:
             NotedTopic(cluster, topic, group),
             self._format(),
             self.transactional,
+            self.upsert_key,
         )
         return StagedSink(StagedFiles(uid, open_store(default), self.upsert_key), target)
 

@@ -31,6 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.connectors.columns import check_no_null_keys
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.messages import Header, MessageFormat, Texts, check_sizes
 from sluice.connectors.staged_sink import Note, decoded_note, encoded_note, errors_of_place
@@ -78,17 +79,29 @@ class KafkaTarget:
     topic: NotedTopic
     format: MessageFormat
     transactional: bool = True
+    upsert_key: tuple[str, ...] = ()
 
     @property
     def rolls_back(self) -> RollBack:
         return RollBack.NEVER
 
-    def check(self, schema: pa.Schema, rows: EpochRows) -> None:  # noqa: ARG002 - of ``Target``
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:
         self.topic.check_exists()
         self.format.check(schema)
+        key = self.format.key
+        may_lack_keys = rows.row_count > 0 and (key is None or rows.has_nulls([key]))
+        if may_lack_keys and self.topic.is_compacted():
+            which = "has no key=" if key is None else f"is null in rows in its key {key!r}"
+            raise ConfigurationError(
+                f"{self._name} is compacted and takes no message without a key, and its sink "
+                f"{which}; declare a key that every row has, leave such rows out in the stage, or "
+                "set the topic's cleanup.policy to delete"
+            )
 
     def check_rows(self, rows: pa.Table) -> None:
         if DELETED not in rows.column_names:  # Only the keys of deletes are sent.
+            fix = "fill it in the stage, or leave such rows out"
+            check_no_null_keys(rows, self.upsert_key, self._name, fix)
             self.format.check_years(rows)
             check_sizes(self.format, rows, self.topic.cluster.max_message_bytes, LONGEST_MARK)
 
@@ -285,6 +298,23 @@ class NotedTopic:
         with self._consumer() as consumer:
             self._partitions(consumer)
 
+    def is_compacted(self) -> bool:
+        """Whether the broker refuses messages without a key; False where it does not say."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined] # Not in its __all__.
+
+        resource = ConfigResource("topic", self.name)
+        admin = self.cluster.admin()  # What it is asked ends with it.
+        asked = admin.describe_configs([resource], request_timeout=self.cluster.timeout_s)
+        try:
+            found = asked[resource].result()
+        except KafkaException as error:
+            if error.args[0].code() in _not_told():
+                return False
+            raise self.cluster.explain(error.args[0], f"to describe {self.name!r}") from None
+        policy = found.get("cleanup.policy")
+        return policy is not None and "compact" in (policy.value or "")
+
     def _partitions(self, consumer: Consumer) -> list[int]:
         fix = "create it, with as many partitions as its readers need, or correct topic="
         return self.cluster.partitions(consumer, self.name, fix)
@@ -332,6 +362,19 @@ class NotedTopic:
             if _is_fenced(cause):
                 raise FencedByAnother(str(cause.str())) from None
             raise self.cluster.explain(cause, f"to write {self.name!r}") from None
+
+
+def _not_told() -> frozenset[int]:
+    """The errors of a broker that does not say what it has configured, or not to this user."""
+    from confluent_kafka import KafkaError
+
+    return frozenset(
+        {
+            KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001 - the client's public names begin so
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        }
+    )
 
 
 def _is_fenced(error: KafkaError) -> bool:
