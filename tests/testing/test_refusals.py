@@ -157,3 +157,25 @@ def test_results_that_are_not_there_are_refused_with_those_that_are() -> None:
         with pytest.raises(ConfigurationError) as refused:
             asked()
         assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("name", ["_weight", "_hash", "_Weight", "_record"])
+def test_a_function_that_yields_a_column_of_our_own_is_refused_by_its_name(name: str) -> None:
+    rows = visits("visits")
+    rows.transform("same", lambda rows: rows.selectExpr("*", f"2 AS {name}")).sink(
+        "out", FilesTable()
+    )
+
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
+
+    assert f"the result of stage 'same' has a column '{name}', a name that sluice gives" in said
+
+
+def test_columns_of_a_function_that_differ_only_in_case_are_refused_by_their_names() -> None:
+    rows = visits("visits")
+    rows.transform("same", lambda rows: rows.selectExpr("*", "2 AS ID")).sink("out", FilesTable())
+
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
+
+    assert "has the columns 'id' and 'ID', which differ only in case: to SQL they are one" in said
+    assert len(said) < 400

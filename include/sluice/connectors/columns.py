@@ -6,23 +6,15 @@ a place cannot hold is refused before rows are staged, a whole column at a time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_DECIMAL_DIGITS = 38  # Of Arrow's decimal128, as of Spark's decimals and most databases'.
-
-# Columns that sluice adds to rows within a stage; a file's column of that name would replace one.
-RESERVED = (RECORD, MALFORMED_COLUMN, RAW, "_source", "_weight")
-
-# Polars takes such a name for a pattern of columns.
-PATTERN = re.compile(r"\*|\^.*\$", re.DOTALL)
 
 FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days since 1970-01-01.
 DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
@@ -73,24 +65,6 @@ def narrowed_schema(schema: pa.Schema, paths: Sequence[str]) -> pa.Schema:
             kind = pa.struct([child for child in kind if child.name in inner])
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
-
-
-def check_names(names: Sequence[str], file: str) -> None:
-    """Raises ConfigurationError for a name that occurs twice, is a pattern, or is reserved."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigurationError(
-                f"{file} has two columns {name!r}, which no stage can tell apart; rename one"
-            )
-        if PATTERN.fullmatch(name):
-            raise ConfigurationError(
-                f"{file} has a column {name!r}, which looks like a pattern of names; rename it"
-            )
-        if name.lower() in RESERVED:  # Spark's SQL ignores case.
-            raise ConfigurationError(
-                f"{file} has a column {name!r}, a name that sluice gives to a column of its own; "
-                "rename it"
-            )
 
 
 def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -475,7 +475,8 @@ def _allowed(hint: Any) -> str:  # noqa: ANN401 - any form of a hint
     if origin is tuple:
         return "a tuple of texts, such as ('a', 'b')" if args[:1] == (str,) else "a tuple"
     if origin is not None and issubclass(origin, Mapping):
-        return "a dict of texts" if args[1:] == (str,) else "a dict"
+        of = {"a text": " of texts", "a function": " of functions"}
+        return f"a dict{of.get(allowed(args[1]), '') if args[1:] else ''}"
     if _is_callable(hint):
         return "a function"
     if origin is not None and issubclass(origin, Collection):
@@ -483,7 +484,9 @@ def _allowed(hint: Any) -> str:  # noqa: ANN401 - any form of a hint
     if isinstance(hint, type) and getattr(hint, "_is_protocol", False) and callable(hint):
         return _WRITTEN.get(hint.__name__, "a function")
     name = getattr(hint, "__name__", str(hint))
-    return _WRITTEN.get(name, f"a {name}")
+    if isinstance(hint, type) and issubclass(hint, Enum) and name not in _WRITTEN:
+        return " or ".join(f"{hint.__qualname__}.{member.name}" for member in hint)
+    return _WRITTEN.get(name, _with_article(name))
 
 
 def _is_callable(hint: object) -> bool:
@@ -512,6 +515,7 @@ def _nearest(value: object, hint: Any) -> str | None:  # noqa: ANN401 - of each 
         return f"{name}: it sees a row at a time" if is_keyed else None
     if origin is tuple:
         return _as_tuple(value, args)
+    hint = origin or hint  # Of a generic class, the class.
     if not isinstance(hint, type) or isinstance(hint, _Unresolved):
         return None
     if isinstance(value, type):
@@ -544,7 +548,7 @@ def _as_member(value: object, kind: type[Enum]) -> str | None:
     if not isinstance(value, str):
         return None
     near = _nearest_word(value, [member.name for member in kind])
-    return None if near is None else f"{kind.__name__}.{near}"
+    return None if near is None else f"{kind.__qualname__}.{near}"
 
 
 def _follows_class(value: type, hint: type) -> bool:
@@ -684,7 +688,10 @@ def _described(value: object, hint: object) -> str:
 
 
 def _kind_of(value: object) -> str:
-    name = type(value).__name__
+    return _with_article(type(value).__name__)
+
+
+def _with_article(name: str) -> str:
     return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
 
 

@@ -34,6 +34,7 @@ from sluice.declaration.checkpointing import (
     StateBackend,
     TriggerHook,
 )
+from sluice.declaration.columns import check_columns
 from sluice.declaration.declared_states import declared_broadcasts
 from sluice.declaration.durations import (
     Duration,
@@ -42,7 +43,14 @@ from sluice.declaration.durations import (
     in_words,
     milliseconds,
 )
-from sluice.declaration.expressions import Filter, Projection, Step, check_row_wise, keeps
+from sluice.declaration.expressions import (
+    Filter,
+    Projection,
+    Step,
+    check_row_wise,
+    keeps,
+    result_name,
+)
 from sluice.declaration.keyed_functions import KeyedBroadcastProcessFunction, refuse_operator_lists
 from sluice.declaration.nodes import Input, SinkNode, SourceNode, StageNode
 from sluice.declaration.operations import (
@@ -375,6 +383,7 @@ class Stream:
             )
         columns = {on: on} if isinstance(on, str) else dict(on)
         added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
+        check_columns(added, f"add= of lookup {uid!r}")
         operation = Lookup(
             table=table.producer, on=columns, keep=keep, add=added, steps=table.steps
         )
@@ -401,6 +410,7 @@ class Stream:
         """Key by *columns*, and by new ones computed by SQL: ``key_by(day="date(at)")``."""
         if not columns and not expressions:
             raise ConfigurationError("key_by() needs at least one column")
+        check_columns((*columns, *expressions), f"key_by() of {self.producer!r}")
         return KeyedStream(self, (*columns, *expressions), expressions)
 
     def window_top_n(
@@ -440,6 +450,8 @@ class Stream:
         """
         if not columns:
             raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
+        named = [result_name(text) for text in columns if text.strip() != "*"]
+        check_columns(named, f"select() of {self.producer!r}")
         return self._step(Projection(columns), *columns)
 
     def event_time(self, column: str, *, out_of_orderness: Duration = timedelta(0)) -> Stream:
@@ -712,6 +724,8 @@ class KeyedStream:
 
         ``state`` and ``result`` name columns and types, ``{"visits": int}``; see ``Process``.
         """
+        check_columns((*self.keys, *state), f"the state of stage {uid!r}")
+        check_columns(result, f"the result of stage {uid!r}")
         operation = Process(function=function, state=state, result=result)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
@@ -726,6 +740,7 @@ class KeyedStream:
         parallelism: Parallelism | None = None,
     ) -> Stream:
         """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*."""
+        check_columns(result, f"the result of stage {uid!r}")
         operation = ProcessKeyed(function=function, result=result)
         _check_broadcast(uid, function, self, broadcast)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, broadcast=broadcast)
@@ -772,6 +787,7 @@ class KeyedStream:
     def _checked(self, uid: str, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
         if not aggregates:
             raise ConfigurationError(f"stage {uid!r} computes nothing; pass name=count(), ...")
+        check_columns((*self.keys, *aggregates), f"the result of stage {uid!r}")
         return dict(aggregates)
 
 

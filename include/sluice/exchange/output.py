@@ -11,6 +11,7 @@ from sluice.connectors.files_table.declared import open_side_output, open_sink
 from sluice.core.answers import Committable
 from sluice.core.handles import SegmentHandle
 from sluice.declaration.changelog import Append, Upsert, after, check_row_kind_column
+from sluice.declaration.columns import check_columns
 from sluice.declaration.expressions import Projection
 from sluice.declaration.nodes import SinkNode, StageNode
 from sluice.declaration.pipeline import LATE, LATE_RIGHT, MALFORMED, NO_EVENT_TIME, side_output
@@ -216,7 +217,11 @@ def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
     Raises:
         ConfigurationError: the result lacks columns that its filter or projection names.
     """
-    return behind(stage.steps, frame, stage.uid)
+    result = behind(stage.steps, frame, stage.uid)
+    if stage.steps:
+        ours = (*OURS, HASH, SOURCE, MALFORMED_COLUMN, RAW)
+        check_columns(result.columns, f"the result of stage {stage.uid!r}", may_have=ours)
+    return result
 
 
 def readable_rows(frame: pl.DataFrame) -> pl.DataFrame:

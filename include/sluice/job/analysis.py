@@ -18,6 +18,7 @@ from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import JobStatus
 from sluice.core.handles import StateHandle
 from sluice.declaration.changelog import Append, Kind, check_sink_columns
+from sluice.declaration.columns import check_source_columns
 from sluice.declaration.expressions import (
     ColumnType,
     Filter,
@@ -93,7 +94,7 @@ def analyse(
         source = node.spec.open(params, endpoint_url)
         if node.is_table:
             check_table(uid, source)
-        rows[uid] = _source_columns(source)
+        rows[uid] = _source_columns(uid, source)
     results: dict[str, Result | None] = {}
     for uid, stage in pipeline.stages.items():
         result = results[uid] = _stage_result(pipeline, stage, rows)
@@ -136,10 +137,11 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
         raise ConfigurationError(f"{'; '.join(problems)} (checkpoint {metadata.checkpoint_id})")
 
 
-def _source_columns(source: Source) -> ColumnTypes:
+def _source_columns(uid: str, source: Source) -> ColumnTypes:
     """The columns that stages see, by name; None where only Spark knows the type."""
     schema = pl.DataFrame(source.schema().empty_table()).schema
     types = {name: dtype for name, dtype in schema.items() if name not in _HIDDEN}
+    check_source_columns(types, f"source {uid!r}")
     decoding = source.decoding
     if decoding is None:
         return {name: _unless_spark_changes(dtype) for name, dtype in types.items()}

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from sluice.declaration import operations as ops
+from sluice.declaration.columns import check_columns
 from sluice.declaration.nodes import StageNode
 from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.changes import OURS
 from sluice.operators.joins import ChangelogJoin, KeyedLookupOperator, RegularJoinOperator
 from sluice.operators.keyed_function import ProcessKeyedOperator
-from sluice.operators.operator import WEIGHT, Operator
+from sluice.operators.operator import WEIGHT, Operator, input_schema
 from sluice.operators.process import ProcessOperator
 from sluice.operators.ranking import (
     DeduplicateOperator,
@@ -30,6 +32,16 @@ def build_operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:
     Raises:
         ConfigurationError: a column does not exist, or its type is wrong for its purpose.
     """
+    for schema, given in zip(schemas, stage.shuffled, strict=True):
+        check_columns(
+            input_schema(schema), f"stage {stage.uid!r}, in what it reads of {given.producer!r},"
+        )
+    operator = _operator(stage, schemas)
+    check_columns(operator.output_schema, f"the result of stage {stage.uid!r}", may_have=OURS)
+    return operator
+
+
+def _operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:
     operation = stage.operation
     if isinstance(operation, ops.RegularJoin):
         return regular_join(stage, *schemas)

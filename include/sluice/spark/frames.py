@@ -22,6 +22,7 @@ from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import delimiter_of
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
+from sluice.declaration.columns import check_columns, check_source_columns
 from sluice.declaration.expressions import Filter, Projection, Step, columns_read
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup, Lookup, Transform
@@ -246,6 +247,9 @@ def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:
 def with_origin(schema: pa.Schema) -> pa.Schema:
     """The columns of a source's rows, with ``_source``."""
     names = [name for name in schema.names if name != RECORD]
+    check_source_columns(
+        (name for name in names if name not in (MALFORMED_COLUMN, RAW)), "a source"
+    )
     return pa.schema([schema.field(name) for name in names]).append(ORIGIN)
 
 
@@ -409,12 +413,16 @@ def transformed(
     match node.operation:
         case Transform(function=function, arguments=arguments):
             resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
-            return _checked(node, rows, function(rows, **resolved))
+            result = _checked(node, rows, function(rows, **resolved))
         case Lookup() as lookup:
             assert table is not None
-            return _look_up(lookup, rows, table)
+            result = _look_up(lookup, rows, table)
         case _:
-            return rows
+            result = rows
+    # Where rows are taken back, and nowhere else, they have a weight.
+    ours = [name for name in RESERVED if name != WEIGHT or name in rows.columns]
+    check_columns(result.columns, f"the result of stage {node.uid!r}", may_have=ours)
+    return result
 
 
 def _united(inputs: Sequence[DataFrame]) -> DataFrame:

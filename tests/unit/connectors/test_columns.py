@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.columns import RESERVED, check_announced, check_names, narrowed_schema
+from sluice.connectors.columns import check_announced, narrowed_schema
 from sluice.connectors.kafka.declared import AvroValue
 from sluice.connectors.staged_sink import StagedSink
 from sluice.errors import ConfigurationError
@@ -50,24 +50,6 @@ def test_the_same_columns_are_taken_and_what_is_read_of_them_is_known() -> None:
     bid = pa.struct([("price", pa.int64()), ("name", pa.string())])
     assert some == pa.schema([("a", pa.int32()), ("bid", bid)])
     assert narrowed_schema(ANNOUNCED, ["bid", "bid.price"]) == pa.schema([("bid", BID)])
-
-
-@pytest.mark.parametrize("name", [*RESERVED, "_MALFORMED", "_Source"])
-def test_a_name_of_ours_is_refused_in_upper_and_lower_case(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"a.parquet has a column '{name}', a name that"):
-        check_names(["n", name], "a.parquet")
-
-
-@pytest.mark.parametrize("name", ["*", "^n$", "^.*$", "^\n$"])
-def test_a_name_that_is_a_pattern_is_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match="which looks like a pattern of names; rename it"):
-        check_names(["n", name], "a.parquet")
-
-
-def test_other_names_are_taken_once_each() -> None:
-    check_names(["n", "N", "a.b", "`", "^n", "n$", "**", "", " "], "a.parquet")
-    with pytest.raises(ConfigurationError, match=r"a\.parquet has two columns 'n'"):
-        check_names(["n", "m", "n"], "a.parquet")
 
 
 DAY_10000 = pa.array([2_932_897], pa.int32()).cast(pa.date32())

@@ -392,7 +392,7 @@ def test_chaining_is_disabled_of_a_stage_alone() -> None:
     pipeline = Pipeline("p")
     source = pipeline.source("rows", Files("/rows"))
     ones = source.key_by("k").aggregate("ones", n=agg.count()).where("n = 1").disable_chaining()
-    ones.key_by("n").aggregate("of_ones", n=agg.count())
+    ones.key_by("n").aggregate("of_ones", m=agg.count())
 
     assert [stage.chained for stage in pipeline.stages.values()] == [False, True]
     with pytest.raises(ConfigurationError, match="'rows' is a source, and is never chained"):

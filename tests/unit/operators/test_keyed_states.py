@@ -192,9 +192,11 @@ def test_a_function_that_raises_fails_the_stage_and_names_the_key() -> None:
 
 
 def test_what_cannot_reduce_or_aggregate_is_refused_where_it_is_declared() -> None:
-    with pytest.raises(ConfigurationError, match="given 5, which cannot be called; give it a func"):
+    with pytest.raises(ConfigurationError, match=r"reduce is 5 \(int\); use a function"):
         ReducingState(5, int)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="which is no AggregateFunction; give it an inst"):
+    with pytest.raises(
+        ConfigurationError, match=r"function is Mean .*; write an instance of it, Mean\("
+    ):
         AggregatingState(Mean, tuple[float, int])  # type: ignore[arg-type]
 
 
@@ -414,7 +416,7 @@ def test_what_changed_is_named_with_the_type_to_migrate_from(
         (lambda: ListState(int, migrations={list: len}), "state cannot hold <class 'list'> here"),
         (
             lambda: ReducingState(max, int, migrations={str: 5}),  # type: ignore[dict-item]
-            "ReducingState migrates from str by 5, which cannot be called; give it a function",
+            "migrations is {.*: 5} .dict.; use a dict of functions or None",
         ),
     ],
     ids=["same", "no type", "no function"],
@@ -636,18 +638,18 @@ def test_a_ttl_may_become_another_one_and_be_disabled() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (lambda: StateTtlConfig(timedelta(0)), "TTL of datetime.timedelta.0.; use a timedelta of"),
-        (lambda: StateTtlConfig(5), "given a TTL of 5; use a timedelta of 1 ms or more"),  # type: ignore[arg-type]
+        (lambda: StateTtlConfig(timedelta(0)), "ttl is 0; use 1 ms or more"),
+        (lambda: StateTtlConfig(5), r"ttl is 5 \(int\); write timedelta\(seconds=5\)"),  # type: ignore[arg-type]
         (
             lambda: StateTtlConfig(TTL, "OnReadAndWrite"),  # type: ignore[arg-type]
-            "'OnReadAndWrite' as UpdateType; use one of: StateTtlConfig.UpdateType.Disabled, Stat",
+            "'OnReadAndWrite' .str.; write StateTtlConfig.UpdateType.OnReadAndWrite",
         ),
         (
             lambda: StateTtlConfig(TTL, READ, READ),  # type: ignore[arg-type]
-            "as StateVisibility; use one of: StateTtlConfig.StateVisibility.ReturnExpiredIfNot",
+            "use StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp or StateTtl",
         ),
-        (lambda: ValueState(int, ttl=5), "ValueState is given ttl=5; use a timedelta or a"),  # type: ignore[arg-type]
-        (lambda: MapState(str, int, ttl=timedelta(0)), "use a timedelta of 1 ms or more"),
+        (lambda: ValueState(int, ttl=5), r"ttl is 5 \(int\); write timedelta\(seconds=5\)"),  # type: ignore[arg-type]
+        (lambda: MapState(str, int, ttl=timedelta(0)), "ttl is 0; use 1 ms or more"),
     ],
     ids=["zero", "number", "update", "visibility", "state", "shorthand"],
 )

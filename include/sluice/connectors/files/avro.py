@@ -19,10 +19,11 @@ from functools import lru_cache
 from typing import IO, TYPE_CHECKING, cast
 
 from sluice.connectors.avro import CODECS, AvroColumn, decompressed, map_schema
-from sluice.connectors.columns import check_names, not_of_type, sentence
+from sluice.connectors.columns import not_of_type, sentence
 from sluice.connectors.files.encodings import BLOCK_BYTES
 from sluice.connectors.files.source import NotWholeError
 from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSource
+from sluice.declaration.columns import check_source_columns
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.extras import require_installed
 from sluice.store.object_store import Listed, RangeReader
@@ -247,7 +248,7 @@ def _footer(of: AvroFile) -> Footer:
             rows += block.rows
             ends.append(rows)
     schema = pa.schema(list(header.mapped.column))
-    check_names(schema.names, of.what)
+    check_source_columns(schema.names, of.what)
     return Footer(schema, ends)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from sluice.connectors.columns import check_names
 from sluice.declaration.arguments import Limits, checked_initializer
+from sluice.declaration.columns import check_source_columns
 from sluice.declaration.expressions import row_schema
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import TextDecoding, params_of
@@ -164,4 +164,4 @@ class Files:
             )
         if format_ in DECODED:
             owner = f"the schema of Files({self.location!r})"
-            check_names([*row_schema(f"Files({self.location!r})", self.schema)], owner)
+            check_source_columns([*row_schema(f"Files({self.location!r})", self.schema)], owner)

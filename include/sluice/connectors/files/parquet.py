@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from sluice.connectors.columns import (
     MAX_DECIMAL_DIGITS,
     cast_exactly,
-    check_names,
     check_text,
     is_text,
     not_of_type,
@@ -25,6 +24,7 @@ from sluice.connectors.columns import (
 )
 from sluice.connectors.files.source import NotWholeError
 from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSource
+from sluice.declaration.columns import check_source_columns
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.store.object_store import Listed, RangeReader
 
@@ -184,7 +184,7 @@ def known_schema(schema: pa.Schema, file: str) -> pa.Schema:
     """
     import pyarrow as pa
 
-    check_names(schema.names, file)
+    check_source_columns(schema.names, file)
     fields = []
     for field in schema:
         kind = _known(field.type)

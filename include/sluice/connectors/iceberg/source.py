@@ -32,6 +32,7 @@ from sluice.connectors.files.parquet import batch_rows, cast_to_known_schema, kn
 from sluice.connectors.iceberg.catalog import CatalogTable, Tags
 from sluice.connectors.iceberg.data_files import projected_batch
 from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.declaration.columns import check_source_columns
 from sluice.declaration.places import (
     Barrier,
     SourceDefaults,
@@ -106,7 +107,9 @@ class IcebergSource(SourceDefaults):
             )
 
     def schema(self) -> pa.Schema:
-        return arrow_schema(self._projection(self.place.load()))
+        schema = arrow_schema(self._projection(self.place.load()))
+        check_source_columns(schema.names, f"Iceberg table {self.place.name}")
+        return schema
 
     def plan(
         self,

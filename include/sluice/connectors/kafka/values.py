@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from sluice.connectors.columns import check_names
+from sluice.declaration.columns import check_source_columns
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
 from sluice.errors import ConfigurationError
 
@@ -222,7 +222,7 @@ class MetadataColumns:
                 f"the values have a column {twice[0]!r}, and so has Kafka; rename Kafka's, as in "
                 f'columns=("{twice[0]} as kafka_{twice[0]}",), or leave it out'
             )
-        check_names([*kept, *names], "Kafka's record")
+        check_source_columns([*kept, *names], "Kafka's record")
 
     def batch(self, messages: Sequence[Message], topic: str, values: Values) -> pa.RecordBatch:
         """Messages as rows; metadata that no column can hold makes a row malformed, too."""

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sluice.connectors.columns import check_names, check_no_nul, check_years, nul_error
+from sluice.connectors.columns import check_no_nul, check_years, nul_error
 from sluice.connectors.json_rows import check_json_types, encoded, json_values
 from sluice.connectors.postgres.server import Connection, TableName
+from sluice.declaration.columns import check_source_columns
 from sluice.declaration.places import RECORD
 from sluice.errors import ConfigurationError
 
@@ -201,7 +202,7 @@ def select(
         name = result.fname(number)
         assert name is not None
         selected.append(Selected(name.decode(), type_, shown, kind, result.fmod(number), is_array))
-    check_names([column.name for column in selected], f"table {table}")
+    check_source_columns([column.name for column in selected], f"table {table}")
     return Selection(table, offset_column, tuple(selected), casts)
 
 

@@ -1,0 +1,197 @@
+"""Names of columns: those of our own are refused wherever a user can write one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sluice
+from sluice import KeyedProcessFunction, Pipeline, Tumbling
+from sluice import aggregates as agg
+from sluice.declaration.columns import (
+    OF_OPERATORS,
+    OF_ROWS,
+    check_source_columns,
+    is_reserved,
+)
+from sluice.errors import ConfigurationError
+from sluice.job.analysis import analyse
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+PACKAGE = Path(sluice.__file__).parent
+# Rooms whose frames hold columns beside those of a user.
+ROOMS = ("declaration", "state", "operators", "exchange", "spark", "connectors")
+# Texts that look like names of columns, and are none.
+OTHERS = {"_is_protocol", "_latest", "_manifests", "_metadata", "_ms", "_sluice_states", "_timers"}
+
+
+class Visits(KeyedProcessFunction):
+    def process(self, row: Any, context: Any) -> Iterator[Any]:
+        yield row
+
+
+def same(*_: object) -> Any: ...
+
+
+def rows(schema: str = "k string, n bigint, at timestamp") -> Any:
+    files = Files("/rows", format="json", schema=schema)
+    return Pipeline("p").source("rows", files, event_time="at")
+
+
+def a_table(stream: Any) -> Any:
+    return stream.pipeline.source("t", Files("/t", format="csv", schema="k string"), table=True)
+
+
+# Each place where a user can write the name of a column.
+WRITTEN: dict[str, Callable[[str], object]] = {
+    "a schema of files": lambda name: rows(f"k string, `{name}` bigint"),
+    "a key": lambda name: rows().key_by(name),
+    "a computed key": lambda name: rows().key_by("k", **{name: "n + 1"}),
+    "a column that is selected": lambda name: rows().select("k", f"n AS {name}"),
+    "one that is selected as it is": lambda name: rows().select("k", name),
+    "one that is selected of a struct": lambda name: rows().select("k", f"s.{name}"),
+    "one that is selected behind a stage": lambda name: (
+        rows().key_by("k").aggregate("a", n=agg.count()).select("k", f"n AS {name}")
+    ),
+    "an aggregate": lambda name: rows().key_by("k").aggregate("a", **{name: agg.count()}),
+    "an aggregate of a window": lambda name: (
+        rows().key_by("k").window("w", Tumbling(timedelta(1)), **{name: agg.count()})
+    ),
+    "a column that a lookup adds": lambda name: (stream := rows()).lookup(
+        "l", a_table(stream), on="k", add={name: "k"}
+    ),
+    "a column of that name that a lookup adds": lambda name: (stream := rows()).lookup(
+        "l", a_table(stream), on="k", add=(name,)
+    ),
+    "state of a function": lambda name: (
+        rows().key_by("k").process("f", same, state={name: int}, result={"k": str})
+    ),
+    "a result of a function": lambda name: (
+        rows().key_by("k").process("f", same, state={}, result={name: int})
+    ),
+    "a result of a keyed function": lambda name: (
+        rows().key_by("k").process_keyed("f", Visits(), result={name: datetime})
+    ),
+}
+
+
+@pytest.mark.parametrize("place", WRITTEN)
+@pytest.mark.parametrize("name", ["_weight", "_source", "_Malformed", "_hash", "_where_1"])
+def test_a_name_of_ours_is_refused_where_it_is_written(place: str, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"has a column '{name}', a name that sluice"):
+        WRITTEN[place](name)
+
+
+@pytest.mark.parametrize("place", WRITTEN)
+def test_other_names_that_begin_so_are_taken(place: str) -> None:
+    WRITTEN[place]("_id")
+
+
+CASES = {
+    "a schema": lambda: rows("k string, K bigint"),
+    "a key": lambda: rows().key_by("k", "K"),
+    "a computed key": lambda: rows().key_by("k", K="n + 1"),
+    "a select": lambda: rows().select("k", "n AS K"),
+    "a select behind a stage": lambda: (
+        rows().key_by("k").aggregate("a", n=agg.count()).select("k", "n AS K")
+    ),
+    "an aggregate and a key": lambda: rows().key_by("k").aggregate("a", K=agg.count()),
+    "two aggregates": lambda: rows().key_by("k").aggregate("a", n=agg.count(), N=agg.count()),
+    "two columns of a table": lambda: (
+        (stream := rows()).lookup("l", a_table(stream), on="k", add={"k": "k", "K": "k"})
+    ),
+    "state": lambda: rows().key_by("k").process("f", same, state={"K": int}, result={"k": str}),
+    "a result": lambda: (
+        rows().key_by("k").process_keyed("f", Visits(), result={"k": str, "K": str})
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", CASES)
+def test_columns_that_differ_only_in_case_are_refused(place: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"which differ only in case|'K' twice"):
+        CASES[place]()
+
+
+def test_a_key_twice_and_a_key_without_a_name_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"key_by\(\) of 'rows' has two columns 'k'"):
+        rows().key_by("k", "k")
+    with pytest.raises(ConfigurationError, match=r"key_by\(\) of 'rows' has a column without"):
+        rows().key_by("")
+
+
+def test_a_result_of_a_join_that_differs_only_in_case_is_refused_before_anything_is_read() -> None:
+    one = rows()
+    other = one.pipeline.source("more", Files("/m", format="json", schema="j string, N bigint"))
+    both = one.key_by("k").join("both", other.key_by("j"))
+    both.sink("out", FilesTable())
+
+    with pytest.raises(
+        ConfigurationError, match=r"result of stage 'both' has the columns 'n' and 'N', which diff"
+    ):
+        analyse(one.pipeline, {}, None)
+
+
+@pytest.mark.parametrize("name", sorted(OF_OPERATORS))
+def test_a_source_may_have_a_name_of_an_operator_that_a_select_changes(name: str) -> None:
+    stream = rows(f"k string, `{name}` bigint, at timestamp")
+    stream.select("k", f"{name} AS n").key_by("k").aggregate("a", n=agg.count()).sink(
+        "out", FilesTable(upsert_key=("k",))
+    )
+    assert analyse(stream.pipeline, {}, None)["a"]
+
+    stream.key_by("k").latest("b", by="at").sink("also", FilesTable(upsert_key=("k",)))
+    with pytest.raises(
+        ConfigurationError, match=rf"stage 'b', in what it reads of 'rows', has a column '{name}'"
+    ):
+        analyse(stream.pipeline, {}, None)
+
+
+@pytest.mark.parametrize("name", [*sorted(OF_ROWS), "_MALFORMED", "_Source", "_order_1"])
+def test_a_source_has_no_name_of_rows_in_whatever_case(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"a.parquet has a column '{name}', a name that"):
+        check_source_columns(["n", name], "a.parquet")
+
+
+@pytest.mark.parametrize("name", ["*", "^n$", "^.*$", "^\n$"])
+def test_a_name_that_is_a_pattern_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="which looks like a pattern of names; rename it"):
+        check_source_columns(["n", name], "a.parquet")
+
+
+def test_other_names_of_a_source_are_taken_once_each() -> None:
+    check_source_columns(["n", "a.b", "`", "^n", "n$", "**", "", " "], "a.parquet")
+    with pytest.raises(ConfigurationError, match=r"a\.parquet has two columns 'n'"):
+        check_source_columns(["n", "m", "n"], "a.parquet")
+    with pytest.raises(ConfigurationError, match=r"the columns 'n' and 'N', which differ only in"):
+        check_source_columns(["n", "m", "N"], "a.parquet")
+
+
+def constants() -> Iterator[tuple[str, str]]:
+    """Each text of the product that has the form of one of our names, with its file."""
+    for path in (path for room in ROOMS for path in (PACKAGE / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+                continue
+            if re.fullmatch(r"_[a-z]+[a-z_]*", node.value):
+                yield node.value, str(path.relative_to(PACKAGE))
+
+
+def test_every_column_of_our_own_is_in_the_list() -> None:
+    unknown = {
+        (name, file)
+        for name, file in constants()
+        if not is_reserved(name) and not is_reserved(f"{name}1") and name not in OTHERS
+    }
+
+    assert unknown == set()
+    assert {name for name, file in constants() if not file.endswith("/columns.py")} >= (
+        OF_ROWS | OF_OPERATORS
+    )
