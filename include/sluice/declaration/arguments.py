@@ -64,6 +64,9 @@ class _Unresolved(type):
             raise AttributeError(name)
         return cls
 
+    def __getitem__(cls, of: object) -> _Unresolved:
+        return cls
+
 
 class _Anything(metaclass=_Unresolved):
     """Every value fits it."""
@@ -76,6 +79,8 @@ class _Names(dict[str, Any]):
         super().__init__({**vars(builtins), **known})
 
     def __missing__(self, name: str) -> Any:  # noqa: ANN401 - any class
+        if name.startswith("__"):
+            raise KeyError(name)
         return _Anything
 
 

@@ -724,7 +724,7 @@ class KeyedStream:
 
         ``state`` and ``result`` name columns and types, ``{"visits": int}``; see ``Process``.
         """
-        check_columns((*self.keys, *state), f"the state of stage {uid!r}")
+        check_columns(dict.fromkeys((*self.keys, *state)), f"the state of stage {uid!r}")
         check_columns(result, f"the result of stage {uid!r}")
         operation = Process(function=function, state=state, result=result)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
@@ -787,7 +787,7 @@ class KeyedStream:
     def _checked(self, uid: str, aggregates: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
         if not aggregates:
             raise ConfigurationError(f"stage {uid!r} computes nothing; pass name=count(), ...")
-        check_columns((*self.keys, *aggregates), f"the result of stage {uid!r}")
+        check_columns(dict.fromkeys((*self.keys, *aggregates)), f"the result of stage {uid!r}")
         return dict(aggregates)
 
 

@@ -286,6 +286,16 @@ def test_values_of_every_hint_are_taken() -> None:
     assert Nexmark(sluice.param("events"), columns=("bid",)).params
 
 
+def test_a_name_that_only_type_checkers_know_is_not_checked() -> None:
+    @checked_arguments
+    def given(frame: pl.DataFrame, of: Iterable[pl.Series[int]] | None, n: int) -> object:  # type: ignore[name-defined]  # noqa: F821 - on purpose
+        return frame, of, n
+
+    assert given("a", ["b"], 3) == ("a", ["b"], 3)
+    with pytest.raises(ConfigurationError, match=r"given\('a'\): n is '3' \(str\); write 3"):
+        given("a", None, "3")
+
+
 def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
     """Each public function, initializer, and method that declares something."""
     for module in (sluice, sources, sinks, testing, state_processor, agg):
