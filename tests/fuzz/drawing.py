@@ -53,7 +53,8 @@ class Stream:
     """A stream in a drawing.
 
     ``updates``: the key by which rows replace earlier ones; ``unique``: columns that no two rows
-    share; ``is_retract``: rows are taken back, and no key identifies them.
+    share, which ``declared`` says of a stream whose declaration shows it; ``is_retract``: rows are
+    taken back, and no key identifies them.
     """
 
     uid: str
@@ -62,6 +63,7 @@ class Stream:
     is_source: bool = False
     updates: tuple[str, ...] = ()
     unique: tuple[str, ...] = ()
+    declared: bool = False
     is_retract: bool = False
 
     @property
@@ -168,7 +170,7 @@ def sink_for(random: Random, stream: Stream) -> SinkPlan:
         more = random.sample(others, 1) if others and random.random() < 0.15 else []
         return replace(sink, upsert_key=(*stream.updates, *more))
     is_keyed = stream.unique and set(stream.unique) <= set(stream.columns)
-    if is_keyed and random.random() < 0.3:
+    if is_keyed and random.random() < 0.3 and stream.declared:
         return replace(sink, upsert_key=stream.unique)
     return sink
 
@@ -488,7 +490,7 @@ def deduplicate(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
         return None
     args = {"by": random.choice(orders)} if orders and random.random() < 0.5 else {}
     stage = StagePlan(uid=uid, op="deduplicate", inputs=(given,), args=args)
-    return stage, replace(stream, uid=uid, unique=key)
+    return stage, replace(stream, uid=uid, unique=key, declared=True)
 
 
 def process(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
@@ -534,7 +536,8 @@ def window(drawing: Drawing, uid: str, stream: Stream) -> Drawn:
     if found == ["attached"]:
         unique = (*key, *BOUNDS)  # Windows of other stages' making: several may begin together.
     updates = unique if lateness else ()
-    return stage, Stream(uid=uid, columns=result, updates=updates, unique=unique)
+    declared = not lateness
+    return stage, Stream(uid=uid, columns=result, updates=updates, unique=unique, declared=declared)
 
 
 def window_top_n(drawing: Drawing, uid: str, stream: Stream) -> Drawn:

@@ -119,6 +119,17 @@ def upsert_by_less(drawing: Drawing, random: Random) -> Mistake | None:
     return Mistake(sinks=(SinkPlan(uid=BAD, producer=stream.uid, upsert_key=key),))
 
 
+def upsert_of_appended_rows(drawing: Drawing, random: Random) -> Mistake | None:
+    """Nothing tells which of a key's rows is the newest, unless a declaration shows it is alone."""
+    appended = [one for one in drawing.streams if one.is_append and not one.is_source]
+    streams = [one for one in appended if not one.declared]
+    if not streams:
+        return None
+    stream = random.choice(streams)
+    key = (random.choice([*stream.columns]),)
+    return Mistake(sinks=(SinkPlan(uid=BAD, producer=stream.uid, upsert_key=key),))
+
+
 def append_only_of_updates(drawing: Drawing, random: Random) -> Mistake | None:
     stream = _updating(drawing, random)
     if stream is None:
@@ -256,7 +267,8 @@ def too_parallel(drawing: Drawing, random: Random) -> Mistake:
 MISTAKES: dict[str, Callable[[Drawing, Random], Mistake | None]] = {
     function.__name__: function
     for function in (
-        append_of_updates, upsert_by_less, append_only_of_updates, lookup_of_a_bag, no_such_key,
+        append_of_updates, upsert_by_less, upsert_of_appended_rows, append_only_of_updates,
+        lookup_of_a_bag, no_such_key,
         no_such_column, sum_of_texts, no_aggregate, window_without_time, hop_of_no_multiple,
         none_of_the_best, uid_twice, uid_unusable, keyed_by_nothing, same_columns_twice,
         table_as_a_stream, stream_as_a_table, interval_backwards, many_rows_in_a_row,

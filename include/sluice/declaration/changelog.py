@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NoReturn, TypeAlias, assert_never
 
@@ -37,6 +37,7 @@ from sluice.declaration.operations import (
     TopN,
     Transform,
     Union,
+    Window,
     WindowAggregate,
     WindowJoin,
     WindowTopN,
@@ -54,7 +55,13 @@ _COLUMN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Rows are only added."""
+    """Rows are only added.
+
+    ``key`` are columns in which no two rows are equal, where the declaration alone shows such
+    columns: those of a window, or of a deduplication.
+    """
+
+    key: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         return "append"
@@ -135,7 +142,7 @@ def result_kind(
             for read in reads:
                 if read.kind != Append():
                     _refuse(uid, operation, read)
-            return _of_appended(operation, keys)
+            return _of_appended(operation, keys, reads[0].kind)
         case _:
             assert_never(operation)
 
@@ -146,35 +153,47 @@ def after(steps: Sequence[Step], kind: Kind) -> Kind:
     A renamed key column still identifies a row; once a column of the key is left out, nothing does.
     """
     for step in steps:
-        if not isinstance(kind, Upsert):
+        if isinstance(kind, Retract):
             return kind
         if isinstance(step, Projection) and "*" not in step.columns:
             items = [_COLUMN.fullmatch(column.strip()) for column in step.columns]
             names = {item["column"]: item["name"] or item["column"] for item in items if item}
-            is_whole = all(column in names for column in kind.key)
-            kind = Upsert(tuple(names[column] for column in kind.key)) if is_whole else Retract()
+            if all(column in names for column in kind.key):
+                kind = replace(kind, key=tuple(names[column] for column in kind.key))
+            else:
+                kind = _without_key(kind)
     return kind
 
 
 def analysed(kind: Kind, columns: Collection[str]) -> Kind:
     """*kind* with the *columns* that a stage is found to yield: a function may drop some."""
-    if isinstance(kind, Upsert) and not set(kind.key) <= set(columns):
-        return Retract()
-    return kind
+    if isinstance(kind, Retract) or set(kind.key) <= set(columns):
+        return kind
+    return _without_key(kind)
+
+
+def _without_key(kind: Append | Upsert) -> Kind:
+    return Append() if isinstance(kind, Append) else Retract()
 
 
 def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
     """Check that the table of the sink *uid* can hold the stream that it reads.
 
     Raises:
-        ConfigurationError: the table would have rows that were taken back, or lack some.
+        ConfigurationError: the table would have rows that were taken back, or lack some; or which
+            of them it has would depend on where barriers are.
     """
     if spec.changelog:
         return  # It holds every change.
     what = f"sink {uid!r}"
     match read.kind:
-        case Append():
-            return
+        case Append(key=key):
+            if spec.upsert_key and not (key and set(key) <= set(spec.upsert_key)):
+                raise ConfigurationError(
+                    f"{what} upserts by {_list(spec.upsert_key)}, but {read.producer!r} may append "
+                    "several rows of one such key, and nothing says which of a checkpoint's is the "
+                    f"newest; choose it with {_latest(spec.upsert_key)}, or append every row"
+                )
         case Upsert(key=key):
             if not spec.upsert_key:
                 raise ConfigurationError(
@@ -268,16 +287,28 @@ def _instead(operation: Operation) -> tuple[str, str]:
             )
 
 
-def _of_appended(operation: Operation, keys: tuple[str, ...]) -> Kind:
-    """The kind of the result of an operation that reads append-only streams alone."""
+def _of_appended(operation: Operation, keys: tuple[str, ...], first: Kind) -> Kind:
+    """The kind of the result of an operation that reads append-only streams alone.
+
+    *first* is the kind of the first of them.
+    """
     match operation:
-        case WindowAggregate(window=Attached(), allowed_lateness_ms=late_ms) if late_ms:
-            # Windows that another stage computed: several may begin at the same instant.
-            return Upsert(tuple(dict.fromkeys((*keys, "window_start", "window_end"))))
-        case WindowAggregate(allowed_lateness_ms=late_ms) if late_ms:
-            return Upsert(tuple(dict.fromkeys((*keys, "window_start"))))
+        case WindowAggregate(window=window, allowed_lateness_ms=late_ms):
+            key = tuple(dict.fromkeys((*keys, *_bounds(window))))
+            return Upsert(key) if late_ms else Append(key)
+        case WindowTopN(window=window, has_ties=False):
+            return Append(tuple(dict.fromkeys((*keys, *_bounds(window), "rank"))))
+        case Deduplicate():
+            return Append(keys)
+        case Lookup(add=add) if not add:  # A table may have several matches.
+            return first
         case _:
             return Append()
+
+
+def _bounds(window: Window) -> tuple[str, ...]:
+    """The columns that tell windows apart; of another stage's several may begin at once."""
+    return ("window_start", "window_end") if isinstance(window, Attached) else ("window_start",)
 
 
 def _latest(columns: tuple[str, ...]) -> str:

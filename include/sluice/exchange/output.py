@@ -21,6 +21,7 @@ from sluice.exchange.blocks import ChainedOutput
 from sluice.exchange.reading import SOURCE
 from sluice.exchange.workspace import Workspace
 from sluice.operators.changes import (
+    OURS,
     behind,
     changelog_of,
     changes_of,

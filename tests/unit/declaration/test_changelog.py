@@ -31,7 +31,7 @@ from sluice.sinks import FilesTable, IcebergTable, KafkaTopic, PostgresTable, Si
 from sluice.sources import Nexmark
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pipelines.md"
-READ: dict[str, Kind] = {"append": Append(), "upsert": Upsert(("u",)), "retract": Retract()}
+READ: dict[str, Kind] = {"append": Append(("u",)), "upsert": Upsert(("u",)), "retract": Retract()}
 MINUTE, HOUR = Tumbling(timedelta(minutes=1)), timedelta(hours=1)
 
 
@@ -210,6 +210,46 @@ def test_a_key_is_named_once_however_often_it_is_part_of_a_window() -> None:
     assert kind == Upsert(("k", "window_start", "window_end"))
 
 
+ROWS_ARE_TOLD_APART_BY: Mapping[str, tuple[str, ...]] = {
+    "`transform`": ("u",),
+    "`where`": ("u",),
+    "`select` that keeps the key, or renames it": ("u",),
+    "`lookup`": ("u",),
+    "`window`": ("k", "window_start"),
+    "`window_top_n`": ("k", "window_start", "rank"),
+    "`deduplicate`": ("k",),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_appended_rows_are_told_apart_by_what_their_declaration_shows(name: str) -> None:
+    kind = DECLARED[name](a_stream(Append())).pipeline.stages["it"].kind
+
+    if isinstance(kind, Append):
+        assert kind.key == ROWS_ARE_TOLD_APART_BY.get(name, ())
+
+
+def test_windows_that_may_begin_at_once_are_told_apart_by_their_ends_and_ties_by_nothing() -> None:
+    stream = a_stream(Append()).key_by("k")
+    windows = stream.window("counts", Attached(), n=agg.count())
+    best = stream.window_top_n("best", Attached(), 1, by="a")
+    tied = stream.window_top_n("tied", MINUTE, 1, by="a", ties=True)
+
+    found = [one.pipeline.stages[one.producer].kind for one in (windows, best, tied)]
+    assert [one.key for one in found if isinstance(one, Append)] == [
+        ("k", "window_start", "window_end"),
+        ("k", "window_start", "window_end", "rank"),
+        (),
+    ]
+
+
+def test_what_a_function_drops_does_not_tell_appended_rows_apart() -> None:
+    kind = analysed(Append(("a", "b")), ("a", "c"))
+
+    assert isinstance(kind, Append)
+    assert kind.key == ()
+
+
 def test_kinds_in_words() -> None:
     kinds = (Append(), Upsert(("a", "b")), Retract())
 
@@ -290,6 +330,24 @@ def test_an_operation_that_cannot_take_a_row_back_names_one_that_can(name: str) 
 
 
 SINK_MISTAKES: Mapping[str, tuple[SinkSpec, Kind, str]] = {
+    "upserts what is appended": (
+        FilesTable(upsert_key=("a", "b")),
+        Append(),
+        (
+            "sink 'out' upserts by a, b, but 'best' may append several rows of one such key, and "
+            "nothing says which of a checkpoint's is the newest; choose it with "
+            "key_by('a', 'b').latest(...), or append every row"
+        ),
+    ),
+    "a key that is not all of it": (
+        KafkaTopic("localhost", "t", key="a", upsert=True),
+        Append(("a", "window_start")),
+        (
+            "sink 'out' upserts by a, but 'best' may append several rows of one such key, and "
+            "nothing says which of a checkpoint's is the newest; choose it with "
+            "key_by('a').latest(...), or append every row"
+        ),
+    ),
     "appends updates": (
         FilesTable(),
         Upsert(("a", "b")),
