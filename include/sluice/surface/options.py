@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args, get_type_hints
 
 import msgspec
 
@@ -49,7 +49,11 @@ class Changeable(NamedTuple):
 
 
 _MS = timedelta(milliseconds=1)
-_PERIODS = {field.name for field in fields(Checkpointing) if "timedelta" in str(field.type)}
+_PERIODS = {
+    name
+    for name, hint in get_type_hints(Checkpointing).items()
+    if timedelta in (hint, *get_args(hint))
+}
 
 # The fields of ``Checkpointing`` that a submission or restore fixes, and where it keeps them.
 FIXED = {

@@ -293,7 +293,7 @@ def test_a_name_that_only_type_checkers_know_is_not_checked() -> None:
 
     assert given("a", ["b"], 3) == ("a", ["b"], 3)
     with pytest.raises(ConfigurationError, match=r"given\('a'\): n is '3' \(str\); write 3"):
-        given("a", None, "3")
+        given("a", None, "3")  # type: ignore[arg-type]
 
 
 def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
