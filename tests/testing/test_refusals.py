@@ -128,7 +128,7 @@ class OwnSink:
 
 def test_a_sink_of_one_s_own_is_a_table_with_its_key() -> None:
     rows = visits("own")
-    rows.transform("same", lambda rows: rows).sink("out", OwnSink())
+    rows.key_by("id").latest("newest", by="n").sink("out", OwnSink())
 
     result = run_local(rows.pipeline, {"visits": [[{"id": 1, "n": 1}], [{"id": 1, "n": 2}]]})
 

@@ -223,7 +223,7 @@ ROWS_ARE_TOLD_APART_BY: Mapping[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_appended_rows_are_told_apart_by_what_their_declaration_shows(name: str) -> None:
-    kind = DECLARED[name](a_stream(Append())).pipeline.stages["it"].kind
+    kind = DECLARED[name](a_stream(Append())).kind
 
     if isinstance(kind, Append):
         assert kind.key == ROWS_ARE_TOLD_APART_BY.get(name, ())

@@ -29,7 +29,10 @@ PACKAGE = Path(sluice.__file__).parent
 # Rooms whose frames hold columns beside those of a user.
 ROOMS = ("declaration", "state", "operators", "exchange", "spark", "connectors")
 # Texts that look like names of columns, and are none.
-OTHERS = {"_is_protocol", "_latest", "_manifests", "_metadata", "_ms", "_sluice_states", "_timers"}
+OTHERS = {
+    *("_is_protocol", "_latest", "_manifests", "_metadata", "_ms", "_rows_of_the_epoch"),
+    *("_sluice_states", "_timers"),
+}
 
 
 class Visits(KeyedProcessFunction):

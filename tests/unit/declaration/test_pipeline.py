@@ -131,7 +131,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "event time ahead": (
         lambda: a_stage().event_time("at", out_of_orderness=timedelta(seconds=-1)),
-        r"event_time\('at'\) of 'parse' has out_of_orderness -1 day, 23:59:59; use 0 or more",
+        r"event_time\('at'\): out_of_orderness is -1 s; use 0 or more",
     ),
     "event time beside a source without": (
         lambda: a_join_with(bounded=False).event_time("at"),

@@ -198,26 +198,23 @@ def test_a_table_that_cannot_be_read_whole_is_refused(world: World) -> None:
     [
         (
             lambda w: w.clicks.key_by("user").join("t", w.clicks.key_by("user"), how="outer"),
-            (
-                "join(how='outer') is not known; write 'inner', 'left', 'right', 'full', 'semi', "
-                "'anti'"
-            ),
+            "join('t'): how is 'outer'; use 'inner', 'left', 'right', 'full', 'semi' or 'anti'",
         ),
         (
             lambda w: w.clicks.key_by("user").interval_join(
                 "t", w.clicks.key_by("user"), upper=timedelta(hours=1), how="right"
             ),
-            "interval_join(how='right') is not known; write 'inner', 'left'",
+            "interval_join('t'): how is 'right'; use 'inner' or 'left'",
         ),
         (
             lambda w: w.clicks.key_by("user").window_join(
                 "t", w.clicks.key_by("user"), Tumbling(timedelta(hours=1)), how="full"
             ),
-            "window_join(how='full') is not known; write 'inner', 'left', 'semi', 'anti'",
+            "window_join('t'): how is 'full'; use 'inner', 'left', 'semi' or 'anti'",
         ),
         (
             lambda w: w.clicks.lookup("t", w.cities, on="city", keep="none"),
-            "lookup(keep='none') is not known; write 'matched', 'unmatched', 'all'",
+            "lookup('t'): keep is 'none'; use 'matched', 'unmatched' or 'all'",
         ),
     ],
 )
