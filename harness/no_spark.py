@@ -17,7 +17,7 @@ import pytest
 from harness.key_groups import key_group_of, subtask_of
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.places import Source
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, Source
 from sluice.exchange.reading import SOURCE, StreamRows
 from sluice.operators.build import build_operator
 from sluice.operators.changes import without_pairs
@@ -161,7 +161,9 @@ def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, _: obje
         for index in range(task.parallelism)
     ]
     schema = partitions[0].schema.serialize().to_pybytes()
-    operator = build_operator(node, [placed.drop("owner").schema])
+    operator = build_operator(
+        node, [placed.drop("owner", MALFORMED_COLUMN, RAW, strict=False).schema]
+    )
     placed_rows = Frame(cast("DataFrame", Rows(partitions, rows.around)))
     return KeyedRows(
         rows=placed_rows,

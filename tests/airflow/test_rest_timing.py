@@ -74,7 +74,7 @@ def test_times_are_changed_and_reset(editor: Api, job: Job) -> None:
     [
         ({}, "nothing is to change"),
         ({"timeout": 9}, "use 10 ms or more"),
-        ({"min-pause": 366 * 86_400_000}, "use 365 days or less"),
+        ({"min-pause": 366 * 86_400_000}, "min_pause is 366 d; use 365 d or less"),
         ({"interval": -1}, "body.interval"),
         ({"interval": 10**30}, "body.interval"),
         ({"interval": "1m"}, "body.interval"),

@@ -157,7 +157,7 @@ def test_a_watcher_that_cannot_be_built_is_named(path: str) -> None:
             lambda: Checkpointing(schedule=Continuous(), max_concurrent_checkpoints=2),
             "Airflow runs one continuous run at a time",
         ),
-        (lambda: Checkpointing(schedule="@daily"), "use a Schedule"),  # type: ignore[arg-type]  # on purpose
+        (lambda: Checkpointing(schedule="@daily"), "schedule is '@daily'.*; use Continuous"),  # type: ignore[arg-type]  # on purpose
     ],
 )  # fmt: skip
 def test_a_bad_declaration_is_refused_with_the_fix(

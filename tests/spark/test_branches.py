@@ -252,6 +252,7 @@ def test_a_check_knows_the_columns_of_each_branch(job: FolderJob, spark: SparkSe
 
     assert results["passed"].columns.names() == ["user", "seat", "price"]
     assert results["dear"].columns == pl.Schema({"dear": pl.Boolean()})
-    passed.select("user").sink("lost_out", by("seat"))
-    with pytest.raises(ConfigurationError, match="'lost_out' upserts by 'seat', which 'passed'"):
+    passed.select("user").sink("lost_out", FilesTable(partition_by=("seat",)))
+    refusal = "'lost_out' is partitioned by 'seat', which 'passed' does not yield"
+    with pytest.raises(ConfigurationError, match=refusal):
         check_pipeline(job.pipeline, spark, {}, None)

@@ -117,6 +117,7 @@ _BEHIND = re.compile(
     re.IGNORECASE,
 )
 _TAKES_A_UNIT = re.compile(r"date_?(add|diff)|timediff|timestamp(add|diff)", re.IGNORECASE)
+_QUOTED_AT_THE_END = re.compile(r"`((?:[^`]|``)+)`\s*$")
 # Values, unless there is a column of that name.
 _VALUE = re.compile(
     r"current_(catalog|database|date|schema|time|timestamp|user)|false|localtime(stamp)?|null"
@@ -174,6 +175,9 @@ def across_rows(sql: str) -> str | None:
 
 def result_name(column: str) -> str:
     """The name of a selected column: behind AS, or the last part of a path."""
+    quoted = _QUOTED_AT_THE_END.search(column)
+    if quoted:
+        return quoted[1].replace("``", "`")
     return re.split(r"[\s.]+", column.strip())[-1].strip('`"')
 
 

@@ -12,6 +12,7 @@ from sluice.declaration.expressions import (
     Projection,
     Step,
     columns_read,
+    result_name,
     row_schema,
     unknown_column,
 )
@@ -174,3 +175,19 @@ def test_a_mistake_is_one_sentence_when_the_source_is_declared(text: str, mistak
         f"Files('x.csv') has the schema {text!r}, which {mistake}; write it as 'name string, "
         "n bigint'"
     )
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        ("price", "price"),
+        (" it.price ", "price"),
+        ("price * 2 AS double_price", "double_price"),
+        ("`a b`", "a b"),
+        ("it.`a.b`", "a.b"),
+        ("`a` AS `b c` ", "b c"),
+        ("`back``tick`", "back`tick"),
+    ],
+)
+def test_a_selected_column_is_called_what_stands_last(column: str, name: str) -> None:
+    assert result_name(column) == name
