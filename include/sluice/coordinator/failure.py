@@ -359,7 +359,9 @@ def _commit(job: Job, state: CoordinatorState, owed: CompletedCheckpoint) -> str
     except (RestoreError, ProtocolViolation) as error:
         if not fail_over_if_damaged(job, state):
             raise
-        return f"failed the job over: checkpoint {owed.checkpoint_id} is damaged: {error}"
+        has_ended = job.state().status is JobStatus.FAILED
+        what = "stopped the job for good" if has_ended else "failed the job over"
+        return f"{what}: checkpoint {owed.checkpoint_id} is damaged: {error}"
     return f"committed checkpoint {owed.checkpoint_id}, whose own task did not"
 
 

@@ -263,7 +263,8 @@ def give_up(job: Job, state: CoordinatorState, message: str) -> None:
 
 def fail_over_if_damaged(job: Job, state: CoordinatorState) -> bool:
     """Fail the job over if the checkpoint that it continues cannot be read, or the rows that it
-    owes the tables cannot be published: then no other checkpoint could ever begin.
+    owes the tables cannot be published: then no other checkpoint could ever begin.  A job that has
+    no restart left, and waits for that commit alone, has failed with it.
 
     False if both can, or the job went on meanwhile: then something else was wrong.
     """
@@ -279,11 +280,11 @@ def fail_over_if_damaged(job: Job, state: CoordinatorState) -> bool:
     now = job.state()
     if _continued(now) != _continued(state):
         return False  # The checkpoint was subsumed, or committed, while it was read.
-    failed = JobFailed(
-        generation=state.generation,
-        at_ms=job.now_ms(),
-        message=f"checkpoint {state.base} is damaged: {_shortened(damage)}",
-    )
+    message = f"checkpoint {state.base} is damaged: {_shortened(damage)}"
+    if state.status is JobStatus.FAILING:
+        give_up(job, state, f"{message}; put it back, or restore an older checkpoint")
+        return True
+    failed = JobFailed(generation=state.generation, at_ms=job.now_ms(), message=message)
     transition = record(job, lambda _: failed)
     return transition.verdict is Verdict.APPLIED
 

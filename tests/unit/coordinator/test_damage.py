@@ -23,17 +23,19 @@ from harness.noted_target import NotedTable
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, watch
 from sluice.coordinator.publication import commit
+from sluice.coordinator.record import record
 from sluice.coordinator.restore import RestoredJob, restore, savepoint_target
 from sluice.coordinator.restore_plan import give_up, plan_restore
 from sluice.coordinator.savepoints import copy_savepoint, savepoint_names
 from sluice.coordinator.tables import writer_of
 from sluice.coordinator.trigger import NotRunning, trigger
 from sluice.core.configuration import CheckpointType, DamagedCheckpoint, JobConfiguration, JobStatus
-from sluice.core.events import JobRestored
+from sluice.core.events import JobFailed, JobRestored
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreApproval, RestoreOptions, Stop
+from sluice.declaration.checkpointing import no_restart
 from sluice.declaration.places import RollBack
 from sluice.errors import (
     CorruptSegment,
@@ -417,9 +419,11 @@ def test_rows_that_a_place_outside_shows_already_are_not_missed() -> None:
     assert isinstance(plan_restore(job, Latest()), RestoreApproval)
 
 
-def a_job_that_owes(policy: DamagedCheckpoint, table: NotedTable | None = None) -> Job:
+def a_job_that_owes(
+    policy: DamagedCheckpoint, table: NotedTable | None = None, **given: Any
+) -> Job:
     """Checkpoint 1 is published; 2 is completed, and its staged rows are not."""
-    pipeline = a_pipeline(sink=table or NotedTable(), on_damaged_checkpoint=policy)
+    pipeline = a_pipeline(sink=table or NotedTable(), on_damaged_checkpoint=policy, **given)
     job = a_running_job(pipeline, clock=ManualClock())
     take_checkpoint(job)
     complete_one(job)
@@ -481,6 +485,31 @@ def test_the_trigger_fails_it_over_too_and_it_stops_with_the_file_s_name() -> No
     assert key in state.stopped_because
     assert "checkpoint 1 is whole: 'sluice restore auctions --checkpoint 1" in state.stopped_because
     assert isinstance(trigger(job), NotRunning)
+
+
+def test_a_job_without_a_restart_left_fails_with_the_commit_that_cannot_be_made() -> None:
+    """It waited for this commit alone, and for ever (seed 2438 of the simulation)."""
+    job = a_job_that_owes(DamagedCheckpoint.STOP, restart_strategy=no_restart())
+    table = job.pipeline.sinks["results"].spec
+    assert isinstance(table, NotedTable)
+    key = staged_key(job)
+    whole = job.store.get(key) or b""
+    state = job.state()
+    failed = JobFailed(generation=state.generation, at_ms=job.now_ms(), message="out of memory")
+    record(job, lambda _: failed)
+    assert job.state().status is JobStatus.FAILING
+    flip(job, key)
+
+    said = watched(job, looks=2)
+
+    state = job.state()
+    assert state.status is JobStatus.FAILED
+    assert said[0].startswith("stopped the job for good: checkpoint 2 is damaged: ")
+    assert key.rpartition("/")[2] in state.stopped_because
+    assert state.stopped_because.endswith("; put it back, or restore an older checkpoint")
+    job.store.put(key, whole)
+    restore(job, Latest())
+    assert table.place.records == list(range(20))
 
 
 def test_a_job_that_failed_for_another_reason_publishes_what_it_owes() -> None:
