@@ -21,6 +21,7 @@ import builtins
 import collections.abc
 import difflib
 import inspect
+import operator
 import re
 import reprlib
 import sys
@@ -31,7 +32,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import wraps
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, SupportsIndex, TypeVar, Union, get_args, get_origin
 
 from sluice.declaration.durations import DurationLimits, in_words, what_to_use
 from sluice.errors import ConfigurationError
@@ -151,8 +153,8 @@ def _checking(function: F, owner: type | None) -> F:
         nonlocal called
         called = called or _called(function, owner)
         by = replace(called, name=type(args[0]).__name__) if is_init else called
-        _check(by, args, kwargs)
-        return function(*args, **kwargs)
+        taken = _taken(by, args, kwargs)
+        return function(*taken.args, **taken.kwargs)
 
     return typing.cast("F", checking)
 
@@ -175,7 +177,14 @@ def _called(function: Callable[..., Any], owner: type | None) -> _Called:
     )
 
 
-def _check(called: _Called, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+def _taken(
+    called: _Called, args: Sequence[object], kwargs: Mapping[str, object]
+) -> inspect.BoundArguments:
+    """The arguments as the function takes them.
+
+    Raises:
+        ConfigurationError: one does not fit its hint.
+    """
     given = args[int(called.is_method) :]
     _check_uid_is_there(called, given, kwargs)
     try:
@@ -194,7 +203,30 @@ def _check(called: _Called, args: Sequence[object], kwargs: Mapping[str, object]
             for name, item in value.items():
                 _check_value(called, subject, parameter.replace(name=name), item, hint)
         else:
+            value = _in_its_form(value, hint)
             _check_value(called, subject, parameter, value, hint)
+            bound.arguments[parameter.name] = value
+    return bound
+
+
+def _in_its_form(value: object, hint: object) -> object:
+    """*value* as *hint* has it, where that can mean nothing else: a list as a tuple, a path as a
+    text, an integer of NumPy's as one of Python's.
+    """
+    if fits(value, hint):
+        return value
+    for arm in _arms(hint):
+        kind = get_args(arm)[0] if get_origin(arm) is Annotated else arm
+        form = value
+        if isinstance(value, list) and get_origin(kind) is tuple:
+            form = tuple(value)
+        elif isinstance(value, PurePath) and kind is str:
+            form = str(value)
+        elif kind is int and not isinstance(value, bool) and isinstance(value, SupportsIndex):
+            form = operator.index(value)
+        if fits(form, kind):
+            return form
+    return value
 
 
 def _check_uid_is_there(

@@ -6,8 +6,10 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import sluice
@@ -115,9 +117,9 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: FilesTable(upsert_key="customer"),  # type: ignore[arg-type]
         "FilesTable(): upsert_key is 'customer' (str); write ('customer',)",
     ),
-    "a list for a tuple": (
-        lambda: FilesTable(partition_by=["day", "hour"]),  # type: ignore[arg-type]
-        "FilesTable(): partition_by is ['day', 'hour'] (list); write ('day', 'hour')",
+    "a list of other things": (
+        lambda: FilesTable(partition_by=[1, 2]),  # type: ignore[arg-type]
+        "FilesTable(): partition_by is [1, 2] (list); use a tuple of texts, such as ('a', 'b')",
     ),
     "a dict as a schema": (
         lambda: Files("/x", format="json", schema={"a": "string", "n": "int"}),  # type: ignore[arg-type]
@@ -277,6 +279,14 @@ def test_what_fits_is_passed_on_as_it_is() -> None:
     assert given() == ((), None, 1.0, {})
     assert given.__doc__ == "What it was given."
     assert [*inspect.signature(given).parameters] == ["names", "n", "rate", "more"]
+
+
+def test_what_can_mean_nothing_else_is_taken_in_the_form_of_the_hint() -> None:
+    table = FilesTable(Path("/x"), upsert_key=["a", "b"])  # type: ignore[arg-type]
+    assert table == FilesTable("/x", upsert_key=("a", "b"))
+    assert hash(table) == hash(FilesTable("/x", upsert_key=("a", "b")))
+    assert type(Pipeline("p", parallelism=np.int64(2)).parallelism) is int  # type: ignore[arg-type]
+    assert Kafka("h:1", ["a", "b"]).topics == ("a", "b")  # type: ignore[arg-type]
 
 
 def test_values_of_every_hint_are_taken() -> None:
