@@ -22,7 +22,8 @@ from tests.simulation.snapshots import PATHS
 from tests.simulation.spark_jobs import run_stages
 from tests.simulation.world import World
 
-MAX_ROUNDS = 8
+# Two restarts find any damage, and each may wait for more failed checkpoints than are tolerated.
+MAX_ROUNDS = 16
 LONG_MS = 10_000_000  # Longer than any timeout, pause or skew.
 
 
