@@ -37,13 +37,14 @@ from sluice.connectors.kafka.messages import (
 )
 from sluice.connectors.kafka.sink import LONGEST_MARK, KafkaTarget
 from sluice.connectors.staged_sink import EpochRows, StagedSink
-from sluice.core.timeline import Recovery, Writer
+from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, RollBack
 from sluice.errors import (
     ConfigurationError,
     FencedError,
     ProtocolViolation,
     StoreUnavailable,
+    TableMismatch,
 )
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import environment_with_sluice
@@ -165,8 +166,13 @@ def test_upserted_in_transactions(
 
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
 def test_appended_without_transactions(
-    any_kafka: Place, tmp_path: Path, rule: Callable[[SinkCase], None]
+    any_kafka: Place,
+    tmp_path: Path,
+    rule: Callable[[SinkCase], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not any_kafka.is_real:  # The mock's controller, which knows the ids, is none of its brokers.
+        monkeypatch.setattr(Cluster, "topic_ids", lambda *asked: dict.fromkeys(asked[2], ""))
     if rule is coordinators_that_commit_at_once_publish_once:
         pytest.skip("at least once: coordinators that commit at once may each send the rows")
     rule(transactional(any_kafka, tmp_path, transactional=False))
@@ -550,6 +556,79 @@ def test_a_topic_that_is_gone_is_refused_and_published_to_when_it_is_back(
     case.open().commit(JOB, 2, 1, [staged])
 
     assert seen(case) == rows(1, 2, 3)
+
+
+@pytest.mark.parametrize("transactional_", [True, False], ids=["transactional", "idempotent"])
+def test_a_topic_that_was_made_anew_has_no_checkpoint_whatever_the_broker_kept_of_the_old_one(
+    own_kafka: Place, tmp_path: Path, transactional_: bool
+) -> None:
+    """Brokers delete a topic's offsets with it, if the group's coordinator is not away then."""
+    case = transactional(own_kafka, tmp_path, transactional=transactional_)
+    sink = open_staged(case)
+    assert isinstance(sink.target, KafkaTarget)
+    publish(sink, 1, None, rows(1))
+    publish(sink, 2, 1, rows(2))
+    staged = staged_rows(sink, 3, 3)
+    made_anew(own_kafka, sink.target.topic.name)
+
+    assert case.open().compare(JOB.life, 2) == TimelineComparison(lacks=True)
+    assert not case.open().is_published(1)
+    with pytest.raises(TableMismatch, match="'alerts' does not show checkpoint 2, which the job"):
+        case.open().check(2, SCHEMA, [staged])
+    with pytest.raises(TableMismatch, match="checkpoint 3 continues checkpoint 2, which the table"):
+        case.open().commit(JOB, 3, 2, [staged])
+    assert seen(case) == []
+    case.open().recover(RESTORED, Recovery(version=2, through=3, accepts=True))
+    publish(case.open(), 4, 2, rows(4), RESTORED)
+    assert case.open().compare(JOB.life, 4) == TimelineComparison(newest=4)
+    assert seen(case) == rows(4)
+
+
+def test_a_topic_that_is_made_anew_inside_a_commit_is_not_published_to_twice(
+    own_kafka: Place, tmp_path: Path
+) -> None:
+    """What was sent by then is in the new one, whose note says that it is the old one's."""
+    case = transactional(own_kafka, tmp_path)
+    sink = open_staged(case)
+    assert isinstance(sink.target, KafkaTarget)
+    topic = sink.target.topic.name
+    publish(sink, 1, None, rows(1))
+
+    class ReplacedMeanwhile(EpochRows):
+        def upserts(self) -> Iterator[Any]:
+            made_anew(own_kafka, topic)
+            yield from EpochRows.upserts(self)
+
+    rows_of_two = ReplacedMeanwhile(sink.files, (staged_rows(sink, 2, 2),))
+    sink.target.publish(as_it(sink), 2, 1, rows_of_two)
+
+    with pytest.raises(TableMismatch, match="'alerts' does not show checkpoint 2"):
+        case.open().check(2, SCHEMA, [staged_rows(sink, 3, 3)])
+    assert case.open().compare(JOB.life, 2).lacks
+
+
+def test_a_note_without_an_id_is_believed_until_the_broker_tells_ids(
+    own_kafka: Place, tmp_path: Path
+) -> None:
+    case = transactional(own_kafka, tmp_path)
+    sink = open_staged(case)
+    assert isinstance(sink.target, KafkaTarget)
+    topic, ids = sink.target.topic.name, own_kafka.broker.ids
+    known, ids[topic] = ids[topic], bytes(16)
+    publish(sink, 1, None, rows(1))
+    ids[topic] = known
+
+    publish(case.open(), 2, 1, rows(2))
+
+    assert case.open().compare(JOB.life, None).ahead == (1, 2)
+    made_anew(own_kafka, topic)
+    assert case.open().compare(JOB.life, None).ahead == ()
+
+
+def made_anew(kafka: Place, topic: str) -> None:
+    """Delete the topic and create it again; the broker keeps the groups' offsets."""
+    del kafka.broker.topics[topic]
+    kafka.broker.grow(topic, 4)
 
 
 ORDER = avro_of(

@@ -126,16 +126,11 @@ class Cluster:
         Raises:
             ConfigurationError: there is no such topic; the message ends with *fix*.
         """
-        from confluent_kafka import KafkaError
-
-        doing = f"to describe topic {topic!r}"
-        with self.explained(doing):
+        with self.explained(f"to describe topic {topic!r}"):
             found = consumer.list_topics(topic, timeout=self.timeout_s).topics[topic]
         if found.error is None:
             return sorted(found.partitions)
-        if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise ConfigurationError(f"Kafka at {self.servers} has no topic {topic!r}; {fix}")
-        raise self.explain(found.error, doing)
+        raise self._undescribed(found.error, topic, fix)
 
     def admin(self) -> AdminClient:
         require_installed("confluent_kafka", who="Kafka")
@@ -144,25 +139,27 @@ class Cluster:
         with self.explained():
             return AdminClient(self.properties({}), logger=log)
 
-    def topic_ids(self, admin: AdminClient, topics: Sequence[str]) -> Mapping[str, str]:
+    def topic_ids(self, admin: AdminClient, topics: Sequence[str], fix: str) -> Mapping[str, str]:
         """The id of each topic (KIP-516), which changes when it is deleted and created again.
 
         Empty for brokers before 2.8, which have no ids.
 
         Raises:
-            ConfigurationError: there is no such topic, or the user may not see it.
+            ConfigurationError: there is no such topic, and the message ends with *fix*; or the user
+                may not see it.
         """
-        from confluent_kafka import TopicCollection
+        from confluent_kafka import KafkaException, TopicCollection
 
-        with self.explained(f"to describe {', '.join(topics)}"):
-            answers = admin.describe_topics(
-                TopicCollection([*topics]), request_timeout=self.timeout_s
-            )
-            found = {name: answer.result().topic_id for name, answer in answers.items()}
-        return {
-            name: str(id_) if id_ is not None and id_.get_most_significant_bits() else ""
-            for name, id_ in found.items()
-        }
+        asked = admin.describe_topics(TopicCollection([*topics]), request_timeout=self.timeout_s)
+        found: dict[str, str] = {}
+        for name, answer in asked.items():
+            try:
+                id_ = answer.result().topic_id
+            except KafkaException as error:
+                raise self._undescribed(error.args[0], name, fix) from None
+            is_told = id_ is not None and id_.get_most_significant_bits() != 0
+            found[name] = str(id_) if is_told else ""
+        return found
 
     def log_bounds(
         self, admin: AdminClient, partitions: Sequence[tuple[str, int]]
@@ -230,6 +227,13 @@ class Cluster:
             yield
         except KafkaException as error:
             raise self.explain(error.args[0], doing) from None
+
+    def _undescribed(self, error: KafkaError, topic: str, fix: str) -> SluiceError:
+        from confluent_kafka import KafkaError
+
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return ConfigurationError(f"Kafka at {self.servers} has no topic {topic!r}; {fix}")
+        return self.explain(error, f"to describe topic {topic!r}")
 
     def explain(self, error: KafkaError, doing: str = "") -> SluiceError:
         """The error to raise for *error*: with the fix, or as one that may pass."""

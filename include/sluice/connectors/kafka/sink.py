@@ -2,8 +2,9 @@
 
 The note is kept in the broker, as the offset of a consumer group with the name of the transactional
 id, which is made of the topic's name.  The group commits one offset, for partition 0 of the topic:
-the newest checkpoint; its metadata is the topic's time line (``staged_sink.encoded_note``).  A
-broker deletes the offsets of a topic with it, so one that was made anew has no note.
+the newest checkpoint; its metadata is the topic's time line (``staged_sink.encoded_note``), with
+the topic's id (KIP-516).  A note of another id says nothing of this topic: a broker deletes the
+offsets of a topic with it, but not if the coordinator of the group is away then.
 
 With transactions, the rows and the note of a checkpoint are one transaction, so that readers with
 ``isolation.level=read_committed`` see all of it or nothing, once.  ``init_transactions`` fences
@@ -28,7 +29,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.connectors.columns import check_no_null_keys
@@ -58,6 +59,7 @@ FIX = (
     "give the sink a transactional_id of its own, or delete the group's offset "
     "(kafka-consumer-groups.sh --delete-offsets) and restore the job with --accept-tables"
 )
+NO_TOPIC_FIX = "create it, with as many partitions as its readers need, or correct topic="
 # A fenced producer lets the other one finish.  The pauses double, so that of two that fence each
 # other one has enough time: 5 + 10 + 20 + 40 seconds, and then Airflow retries the task.
 PATIENCE_S = 5.0
@@ -157,10 +159,8 @@ class KafkaTarget:
 
         When this process is fenced, it first waits for the other one.
         """
-        self.topic.check_exists()
         if not self.transactional:
-            if (found := decide(self.topic.note())) is not None:
-                self.topic.at_least_once(*found)
+            self.topic.at_least_once(decide)
             return
         for attempt in range(ATTEMPTS):
             try:
@@ -233,11 +233,12 @@ class NotedTopic:
         """The committed note.  A transaction that is still open is neither counted nor awaited.
 
         Raises:
+            ConfigurationError: there is no such topic.
             ProtocolViolation: the group's offset is not ours.
             StoreUnavailable: try again.
         """
         with self._consumer() as consumer:
-            return self._read(consumer)
+            return self._read(consumer).timeline
 
     def is_empty(self) -> bool:
         """Whether no partition has a record, or anything else at an offset."""
@@ -261,15 +262,17 @@ class NotedTopic:
         with self._consumer(stable=True) as consumer, self._translated():
             producer = self.cluster.producer(transactional_id=self.group)
             producer.init_transactions(self.cluster.timeout_s)
-            found = decide(self._read(consumer))
+            before = self._read(consumer)
+            found = decide(before.timeline)
             if found is None:
                 return
-            note, send = found
+            timeline, send = found
+            note = self._offset(replace(before, timeline=timeline))
             producer.begin_transaction()
             try:
                 send(producer)
                 producer.send_offsets_to_transaction(
-                    [self._offset(note)], consumer.consumer_group_metadata(), self.cluster.timeout_s
+                    [note], consumer.consumer_group_metadata(), self.cluster.timeout_s
                 )
                 producer.commit_transaction()
             except BaseException:
@@ -279,19 +282,28 @@ class NotedTopic:
                     producer.abort_transaction(self.cluster.timeout_s)
                 raise
 
-    def at_least_once(self, note: Timeline, send: Send) -> None:
-        """Send rows, and then commit the note; after a crash in between they are sent again."""
+    def at_least_once(self, decide: Callable[[Timeline], Write]) -> None:
+        """Send the rows that *decide* returns for the note, and then commit the new one.
+
+        After a crash in between they are sent again.
+        """
         from confluent_kafka import KafkaError
 
         failed: list[KafkaError] = []
         with self._consumer() as consumer, self.cluster.explained(f"to write {self.name!r}"):
+            before = self._read(consumer)
+            found = decide(before.timeline)
+            if found is None:
+                return
+            timeline, send = found
+            note = self._offset(replace(before, timeline=timeline))
             producer = self.cluster.producer(lambda error, _: failed.append(error))
             send(producer)
             left = producer.flush(FLUSH_TIMEOUT_S)
             if failed or left:
                 error = failed[0] if failed else KafkaError(KafkaError._TIMED_OUT)  # noqa: SLF001
                 raise self.cluster.explain(error, "the rows")
-            consumer.commit(offsets=[self._offset(note)], asynchronous=False)
+            consumer.commit(offsets=[note], asynchronous=False)
 
     def check_exists(self) -> None:
         """Raises ConfigurationError when there is no such topic, so that a typo creates none."""
@@ -316,10 +328,10 @@ class NotedTopic:
         return policy is not None and "compact" in (policy.value or "")
 
     def _partitions(self, consumer: Consumer) -> list[int]:
-        fix = "create it, with as many partitions as its readers need, or correct topic="
-        return self.cluster.partitions(consumer, self.name, fix)
+        return self.cluster.partitions(consumer, self.name, NO_TOPIC_FIX)
 
-    def _read(self, consumer: Consumer) -> Timeline:
+    def _read(self, consumer: Consumer) -> Note:
+        """The note of the topic as it is now, and its id; the default of a topic without any."""
         from confluent_kafka import TopicPartition
 
         doing = f"to read the note of group {self.group!r}"
@@ -329,15 +341,21 @@ class NotedTopic:
             )
         if found.error is not None:
             raise self.cluster.explain(found.error, doing)
+        # After the note, which may be of a topic that somebody deletes meanwhile.
+        ids = self.cluster.topic_ids(self.cluster.admin(), [self.name], NO_TOPIC_FIX)
+        now = Note(timeline=Timeline(), table=ids[self.name])
         if found.offset < 0:
-            return Timeline()
+            return now
         place = f"the offset of group {self.group!r} for topic {self.name!r}"
-        return decoded_offset(found.offset, found.metadata, place).timeline
+        note = decoded_offset(found.offset, found.metadata, place)
+        # A broker before 2.8 has no ids, and tells them once it is a newer one.
+        is_of_another = "" not in (note.table, now.table) and note.table != now.table
+        return now if is_of_another else replace(note, table=now.table)
 
-    def _offset(self, timeline: Timeline) -> TopicPartition:
+    def _offset(self, note: Note) -> TopicPartition:
         from confluent_kafka import TopicPartition
 
-        offset, metadata = encoded_offset(Note(timeline=timeline))
+        offset, metadata = encoded_offset(note)
         return TopicPartition(self.name, 0, offset, metadata)
 
     @contextmanager

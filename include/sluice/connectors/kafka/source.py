@@ -41,6 +41,7 @@ Start: TypeAlias = Literal["earliest", "latest"] | int | tuple[tuple[str, int], 
 # The client's text (rdkafka.c): its event has the code of the reset that follows, as for records
 # that have expired.
 LOG_TRUNCATION = "log truncation detected"
+FIX = "create it, or correct topics="
 NOTIFY_TIMEOUT_S = 5.0  # Short, as it is for monitoring only.
 BATCH_MESSAGES = 10_000  # Makes the cost per batch negligible; 10 MB with messages of 1 KB.
 # The client gives a batch that is not full after this time, and a slice with gaps never fills its
@@ -96,7 +97,7 @@ class KafkaSource(OffsetSource):
             names = [name for topic in self.topics for name in self._partitions(consumer, topic)]
         admin = self.cluster.admin()
         # Before the offsets: those of a topic must not get the id of one created after it.
-        ids = self.cluster.topic_ids(admin, self.topics)
+        ids = self.cluster.topic_ids(admin, self.topics, FIX)
         found = self.cluster.log_bounds(admin, [parsed_partition(name) for name in names])
         bounds = {name: found[parsed_partition(name)] for name in names}
         return {
@@ -222,7 +223,7 @@ class KafkaSource(OffsetSource):
                 yield self.columns.batch(messages, topic, self.values)
         # Checked after the rows, which count only when the slice has ended; no id is used twice,
         # and a leader epoch neither.
-        if planned.topic and self.cluster.topic_ids(admin, [topic])[topic] != planned.topic:
+        if planned.topic and self.cluster.topic_ids(admin, [topic], FIX)[topic] != planned.topic:
             raise ConfigurationError(
                 f"topic {topic!r} of {self.name} was made anew after this epoch was planned, so "
                 "its offsets mean other records; begin anew, too"
@@ -256,7 +257,7 @@ class KafkaSource(OffsetSource):
             log.warning("offsets are not shown group=%s reason=%s", group, reason)
 
     def _partitions(self, consumer: Consumer, topic: str) -> list[str]:
-        numbers = self.cluster.partitions(consumer, topic, "create it, or correct topics=")
+        numbers = self.cluster.partitions(consumer, topic, FIX)
         if not numbers:
             raise StoreUnavailable(f"topic {topic!r} has no partitions yet")
         return [f"{topic}/{number}" for number in numbers]
