@@ -211,3 +211,19 @@ def test_a_stage_and_a_source_whose_rows_may_be_malformed_are_united(
         ("1.json", 2, "no json")
     ]
     assert set(check_pipeline(job.pipeline, spark, {}, None)) == {"first", "all_rows"}
+
+
+@pytest.mark.parametrize("is_plain", [True, False])  # Without Spark's JVM, and through it.
+def test_a_column_of_no_known_type_may_be_left_out(job: FolderJob, *, is_plain: bool) -> None:
+    for number, kind in enumerate((pa.null(), pa.int64(), pa.time64("us"))):
+        table = pa.table({"x": pa.array([None], kind), "id": [number], "mix": [10]})
+        job.write(f"{number}.parquet", table)
+    rows = job.rows().where("id >= 0").select("id", "mix" if is_plain else "mix + 0 AS mix")
+    rows.key_by("id").aggregate("a", s=agg.sum("mix")).sink("out", FilesTable(upsert_key=("id",)))
+    if not is_plain:
+        rows.transform("same", lambda rows: rows).sink("all_rows", FilesTable())
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows()) == [(0, 10), (1, 10), (2, 10)]
+    assert is_plain or sorted(job.table("all_rows").rows()) == [(0, 10), (1, 10), (2, 10)]

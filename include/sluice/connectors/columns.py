@@ -20,6 +20,25 @@ FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days 
 DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
+_UNREADABLE = b"sluice.unreadable"
+
+
+def unreadable_column(name: str, why: str) -> pa.Field:
+    """A column whose values no stage can use; *why* is the sentence that refuses it."""
+    import pyarrow as pa
+
+    return pa.field(name, pa.null(), metadata={_UNREADABLE: why.encode()})
+
+
+def unreadable_columns(schema: pa.Schema) -> dict[str, str]:
+    """The columns of *schema* that no stage can use, each with the sentence that refuses it."""
+    return {
+        field.name: field.metadata[_UNREADABLE].decode()
+        for field in schema
+        if field.metadata is not None and _UNREADABLE in field.metadata
+    }
+
+
 def check_announced(found: pa.Schema, announced: pa.Schema, partition: str) -> None:
     """Raises ConfigurationError unless rows of *partition* have the columns *announced*.
 

@@ -211,6 +211,20 @@ def columns_read(
     return [name for name in names if name.lower() in text or not name.isascii() or "`" in name]
 
 
+def words_read(steps: Sequence[Step]) -> set[str] | None:
+    """The words of *steps* up to what they select, in small letters; None if they select all."""
+    texts: list[str] = []
+    for step in steps:
+        if isinstance(step, Filter):
+            texts.append(step.condition)
+            continue
+        if any(map(_has_star, step.columns)):
+            return None
+        words = (token for text in (*texts, *step.columns) for token in tokens(text))
+        return {word.text.strip('`"').lower() for word in words if word.kind in {"word", "quoted"}}
+    return None
+
+
 def _has_star(column: str) -> bool:
     """Whether *column* has a star that means every column, not one between two operands."""
     return any(

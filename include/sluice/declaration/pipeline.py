@@ -36,6 +36,14 @@ from sluice.declaration.checkpointing import (
 )
 from sluice.declaration.columns import check_columns
 from sluice.declaration.declared_states import declared_broadcasts
+from sluice.declaration.determinism import (
+    Reader,
+    check_keys,
+    check_readers,
+    check_stage,
+    check_step,
+    named_by,
+)
 from sluice.declaration.durations import (
     Duration,
     PositiveDuration,
@@ -50,6 +58,7 @@ from sluice.declaration.expressions import (
     check_row_wise,
     keeps,
     result_name,
+    written,
 )
 from sluice.declaration.keyed_functions import KeyedBroadcastProcessFunction, refuse_operator_lists
 from sluice.declaration.nodes import Input, SinkNode, SourceNode, StageNode
@@ -261,6 +270,7 @@ class Pipeline:
             why = "its rows are computed without a subtask of its own"
             refuse_operator_lists(stage.uid, stage.operation.function, why)
         _ = stage.kind  # Raises unless the operation can read its inputs.
+        check_stage(stage, {uid: source.event_time for uid, source in self.sources.items()})
         inputs = list(stage.inputs)
         for producer in self.stages.keys() & {*stage.producers}:
             places = [place for place, uid in enumerate(stage.producers) if uid == producer]
@@ -268,6 +278,7 @@ class Pipeline:
             for place, steps in zip(places, left, strict=True):
                 inputs[place] = replace(inputs[place], steps=steps)
         self.stages[stage.uid] = replace(stage, inputs=tuple(inputs))
+        self._check_readers(*stage.producers)
         return Stream(self, stage.uid, event_time)
 
     def disable_chaining(self, stage: str) -> None:
@@ -281,6 +292,40 @@ class Pipeline:
         check_sink(sink.uid, sink.spec, StreamRead(sink.input, kind))
         (steps,) = self._left_to(sink.input, [sink.steps])
         self.sinks[sink.uid] = replace(sink, steps=steps)
+        self._check_readers(sink.input)
+
+    def check_answers(self, producer: str, columns: Collection[str]) -> None:
+        """Check what the readers of *producer* compute, whose *columns* are known now.
+
+        Raises:
+            ConfigurationError: they need an answer twice that is not the same the second time.
+        """
+        readers = self._readers_of(producer)
+        stage = self.stages.get(producer)
+        own = () if stage is None else stage.steps
+        known = {*columns, *named_by(step for reader in readers for step in reader.steps)}
+        check_readers(producer, readers, known)
+        if stage is not None and self.kind_of(producer, ()) != Append():
+            for step in (*own, *(step for reader in readers for step in reader.steps)):
+                owner = written([step]).partition("(")[0]
+                check_step(
+                    f"{owner}() of {producer!r}", producer, step, is_append=False, columns=known
+                )
+
+    def _check_readers(self, *producers: str) -> None:
+        for producer in dict.fromkeys(producers):
+            check_readers(producer, self._readers_of(producer))
+
+    def _readers_of(self, producer: str) -> list[Reader]:
+        readers = [
+            Reader(f"stage {stage.uid!r}", given.steps)
+            for stage in self.consumers_of(producer)
+            for given in stage.inputs
+            if given.producer == producer
+        ]
+        return readers + [
+            Reader(f"sink {sink.uid!r}", sink.steps) for sink in self.sinks_of(producer)
+        ]
 
     def _left_to(self, producer: str, added: Sequence[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
         """What is left of the steps of *added* readers of a stage's stream.
@@ -411,6 +456,7 @@ class Stream:
         if not columns and not expressions:
             raise ConfigurationError("key_by() needs at least one column")
         check_columns((*columns, *expressions), f"key_by() of {self.producer!r}")
+        check_keys(f"key_by() of {self.producer!r}", expressions)
         return KeyedStream(self, (*columns, *expressions), expressions)
 
     def window_top_n(
@@ -523,6 +569,8 @@ class Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
         for text in texts:
             check_row_wise(f"{method} of {self.producer!r}", text)
+        is_append = self.kind == Append()
+        check_step(f"{method} of {self.producer!r}", self.producer, step, is_append=is_append)
         source = self.pipeline.sources.get(self.producer)
         time_column = self.time_column
         if source is not None and isinstance(step, Projection):

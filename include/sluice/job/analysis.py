@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import polars as pl
 
+from sluice.connectors.columns import unreadable_columns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import JobStatus
 from sluice.core.handles import StateHandle
@@ -25,6 +26,7 @@ from sluice.declaration.expressions import (
     result_name,
     row_schema,
     unknown_column,
+    words_read,
 )
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import Lookup, Transform, Union
@@ -94,6 +96,7 @@ def analyse(
         source = node.spec.open(params, endpoint_url)
         if node.is_table:
             check_table(uid, source)
+        check_readable(pipeline, uid, source)
         rows[uid] = _source_columns(uid, source)
     results: dict[str, Result | None] = {}
     for uid, stage in pipeline.stages.items():
@@ -103,6 +106,24 @@ def analyse(
             for sink in pipeline.sinks_of(uid):
                 check_sink_schema(sink, uid, behind(sink.steps, result.columns.to_frame(), uid))
     return results
+
+
+def check_readable(pipeline: Pipeline, uid: str, source: Source) -> None:
+    """Check that no stage reads a column of *source* that no stage can use.
+
+    Raises:
+        ConfigurationError: a stage names one, or selects none of the source's columns.
+    """
+    refused = unreadable_columns(source.schema())
+    if pipeline.sources[uid].is_table:  # All of it is pinned at every barrier.
+        for why in refused.values():
+            raise ConfigurationError(f"table source {uid!r}: {why}")
+    for stage in pipeline.consumers_of(uid):
+        for given in stage.inputs:
+            names = words_read(given.steps) if given.producer == uid else set()
+            for name, why in refused.items():
+                if names is None or name.lower() in names:
+                    raise ConfigurationError(f"stage {stage.uid!r}: {why}")
 
 
 def check_sink_schema(sink: SinkNode, producer: str, rows: pl.DataFrame) -> None:
@@ -196,11 +217,11 @@ def _stage_result(
             if table is not None:
                 read = Input(producer=lookup.table, steps=lookup.steps)
                 table = _after_steps(stage.uid, read, table)
-            return _stateless(stage, _looked_up(stage.uid, lookup, inputs[0], table))
+            return _stateless(pipeline, stage, _looked_up(stage.uid, lookup, inputs[0], table))
         case Union():
-            return _stateless(stage, _united(stage.uid, inputs))
+            return _stateless(pipeline, stage, _united(stage.uid, inputs))
         case _:
-            return _of_operator(stage, inputs)
+            return _of_operator(pipeline, stage, inputs)
 
 
 def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes | None:
@@ -314,20 +335,22 @@ def _united(uid: str, inputs: list[ColumnTypes]) -> ColumnTypes:
     }
 
 
-def _stateless(stage: StageNode, columns: ColumnTypes | None) -> Result | None:
+def _stateless(pipeline: Pipeline, stage: StageNode, columns: ColumnTypes | None) -> Result | None:
     """The result of a stage without state, after its filters and projections."""
     schema = None if columns is None else _known(columns)
     if schema is None or len(schema) < len(columns or ()) or stage.kind != Append():
         return None
+    pipeline.check_answers(stage.uid, schema.names())
     return Result(projected_result(stage, schema.to_frame()).schema, stage.kind)
 
 
-def _of_operator(stage: StageNode, inputs: list[ColumnTypes]) -> Result | None:
+def _of_operator(pipeline: Pipeline, stage: StageNode, inputs: list[ColumnTypes]) -> Result | None:
     schemas = [_known(columns) for columns in inputs]
     all_known = all(len(schema) == len(of) for schema, of in zip(schemas, inputs, strict=True))
     if not all_known or stage.reads_updates or not _can_hash_keys(stage, schemas):
         return None
     operator = build_operator(stage, schemas)
+    pipeline.check_answers(stage.uid, operator.output_schema.names())
     columns = projected_result(stage, operator.output_schema.to_frame()).schema
     return Result(columns, stage.kind, operator.tables)
 

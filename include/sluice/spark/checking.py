@@ -22,11 +22,12 @@ from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.exchange.output import projected_result
 from sluice.exchange.reading import SOURCE
-from sluice.job.analysis import Result, check_sink_schema
+from sluice.job.analysis import Result, check_readable, check_sink_schema
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT
 from sluice.spark.deployment import polars_schema, with_computed_columns
+from sluice.spark.determinism import check_arguments, check_function, check_shared_steps
 from sluice.spark.frames import (
     decoded_text,
     keyed_inputs,
@@ -59,8 +60,10 @@ def check_pipeline(
     rows: dict[str, DataFrame] = {}
     for uid, node in pipeline.sources.items():
         source = node.spec.open(params, endpoint_url)
+        check_readable(pipeline, uid, source)
         empty = _empty(spark, with_origin(source.schema()).empty_table())
         rows[uid] = empty if source.decoding is None else decoded_text(empty, source.decoding)
+        check_shared_steps(pipeline, uid, rows[uid])
     yields: dict[str, Result] = {}
     for uid, declared in pipeline.stages.items():
         stage = _reading(declared, yields)
@@ -109,14 +112,18 @@ def _result(
             for side, given in zip(keyed_inputs(stage, inputs, table), stage.inputs, strict=True)
             if not given.is_broadcast
         ]
+        check_arguments(stage, inputs, sides)
         operator = build_operator(stage, [polars_schema(side) for side in sides])
+        pipeline.check_answers(stage.uid, operator.output_schema.names())
         return projected_result(stage, operator.output_schema.to_frame()), operator.tables
     if isinstance(stage.operation, Transform):
         result = transformed(stage, [marked(given) for given in inputs], table, params)
         check_row_wise_plan(stage.uid, result)
+        check_function(stage, result)
     else:
         result = transformed(stage, inputs, table, params)
     frame = polars_schema(result).to_frame()
+    pipeline.check_answers(stage.uid, frame.columns)
     return projected_result(
         stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
     ), {}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from sluice.connectors.columns import check_announced
+from sluice.connectors.columns import check_announced, unreadable_columns
 from sluice.connectors.files.json import END
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import delimiter_of
@@ -138,7 +138,9 @@ def read_source(
     """
     source = open_source(run.job, uid, run.configuration.params)
     if isinstance(source, ParquetSource):
-        names = source.schema().names
+        schema = source.schema()
+        refused = unreadable_columns(schema)
+        names = [name for name in schema.names if name not in refused]
         columns = columns_read(steps, names, wanted)
         # Spark would take a dot in a name for the path to a field.
         if columns is not None and not any("." in name for name in names):
@@ -163,7 +165,9 @@ def read_columns(
 ) -> DataFrame:
     """The records of *slices* with *columns* only; the others are not decoded."""
     whole = source.schema()
-    kept = [name for name in whole.names if name in columns] or whole.names[:1]
+    refused = unreadable_columns(whole)
+    kept = [name for name in whole.names if name in columns]
+    kept = kept or [name for name in whole.names if name not in refused][:1]
     schema = pa.schema([whole.field(name) for name in kept])
 
     def read(piece: Slice) -> Iterator[pa.RecordBatch]:

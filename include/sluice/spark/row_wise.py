@@ -78,7 +78,7 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
     Raises:
         ConfigurationError: the function has such an operator; the message says what to use instead.
     """
-    found = _of_many(_analysed_plan(rows))
+    found = _of_many(analysed_plan(rows))
     if found is not None:
         what, instead = found
         raise ConfigurationError(
@@ -170,7 +170,7 @@ def _tree(plan: str) -> _Node | None:
     return root
 
 
-def _analysed_plan(rows: DataFrame) -> str:
+def analysed_plan(rows: DataFrame) -> str:
     """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):  # Spark Connect has no other way.

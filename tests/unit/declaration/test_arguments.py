@@ -331,9 +331,9 @@ BUILT_BY_THE_RUNTIME = {
     *(
         f"Pipeline.{name}"
         for name in (
-            "add_sink", "add_stage", "consumers_of", "disable_chaining", "is_consumed", "kind_of",
-            "loses_event_time", "parallelism_of", "sinks_of", "sources_of", "timeless_source",
-            "upstream_of",
+            "add_sink", "add_stage", "check_answers", "consumers_of", "disable_chaining",
+            "is_consumed", "kind_of", "loses_event_time", "parallelism_of", "sinks_of",
+            "sources_of", "timeless_source", "upstream_of",
         )
     ),
 }  # fmt: skip

@@ -225,3 +225,86 @@ def test_a_kind_of_join_that_is_none_is_refused_when_it_is_declared(
         declare(world)
 
     assert str(error.value) == expected
+
+
+def of_odd_columns(folder: Path) -> Stream:
+    columns = {"id": [1], "x": pa.nulls(1), "mix": [2]}
+    pq.write_table(pa.table(columns), folder / "odd.parquet")
+    odd = Files(str(folder / "odd.parquet"), format="parquet")
+    return Pipeline("odd").source("odd", odd)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda odd: odd,
+        lambda odd: odd.where("x IS NULL").select("id"),
+        lambda odd: odd.select("id", "coalesce(`X`, 1) AS y"),
+        lambda odd: odd.select("*"),
+    ],
+    ids=["all", "in a filter", "in another case", "with a star"],
+)
+def test_a_column_of_a_type_that_no_stage_knows_is_refused_where_it_is_read(
+    tmp_path: Path, read: Callable[[Stream], Stream]
+) -> None:
+    odd = of_odd_columns(tmp_path)
+    read(odd).key_by("id").aggregate("a", n=agg.count()).sink("out", FilesTable(upsert_key=("id",)))
+
+    with pytest.raises(ConfigurationError, match=r"stage 'a': column 'x' of odd.* leave it out"):
+        analyse(odd.pipeline, {}, None)
+
+
+def test_a_column_of_a_type_that_no_stage_knows_may_be_left_out(tmp_path: Path) -> None:
+    odd = of_odd_columns(tmp_path)
+    odd.where("id > 0").select("id", "mix").key_by("id").aggregate("a", s=agg.sum("mix")).sink(
+        "out", FilesTable(upsert_key=("id",))
+    )
+
+    result = analyse(odd.pipeline, {}, None)["a"]
+
+    assert result is not None
+    assert dict(result.columns) == {"id": pl.Int64(), "s": pl.Int64()}
+
+
+def newest(world: World) -> Stream:
+    return world.clicks.key_by("user").latest("newest", by="n")
+
+
+CLOCKED: list[tuple[Callable[[World], object], str]] = [
+    (
+        lambda world: (
+            newest(world)
+            .where("at > current_timestamp")
+            .sink("out", FilesTable(upsert_key=("user",)))
+        ),
+        "where() of 'newest' has current_timestamp in 'at > current_timestamp', which answers",
+    ),
+    (
+        lambda world: (
+            newest(world)
+            .select("user", "current_date AS day")
+            .sink("out", FilesTable(upsert_key=("user",)))
+        ),
+        "select() of 'newest' has current_date in",
+    ),
+]
+
+
+@pytest.mark.parametrize("place", range(len(CLOCKED)))
+def test_a_clock_over_updates_is_refused_once_columns_are_known(world: World, place: int) -> None:
+    declare, sentence = CLOCKED[place]
+    declare(world)
+
+    with pytest.raises(ConfigurationError) as refused:
+        world.results()
+
+    assert sentence in str(refused.value)
+
+
+def test_a_column_with_a_clocks_name_is_a_column(world: World) -> None:
+    named = world.clicks.select("user", "n", "at AS current_timestamp")
+    named.key_by("user").latest("newest", by="n").where("current_timestamp IS NOT NULL").sink(
+        "out", FilesTable(upsert_key=("user",))
+    )
+
+    assert world.results()["newest"] is not None

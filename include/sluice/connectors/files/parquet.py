@@ -3,7 +3,7 @@
 A file is read from a disk, or with ranged reads from a bucket.  Columns are converted to types that
 Spark and every sink know: timestamps, with or without a time zone (then UTC), to microseconds in
 UTC, truncating finer ones; dictionaries to their values; text and lists to 32-bit offsets; unsigned
-integers to wider signed ones.  A column that has no such type is refused by name.
+integers to wider signed ones.  A column that has no such type is refused by name where it is read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from sluice.connectors.columns import (
     is_text,
     not_of_type,
     sentence,
+    unreadable_column,
+    unreadable_columns,
 )
 from sluice.connectors.files.source import NotWholeError
 from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSource
@@ -76,8 +78,8 @@ class ParquetFile(WholeFile):
                 wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
                 if wanted.num_rows > 0:
                     schema = footer.schema
-                    if columns is not None:
-                        schema = known_schema(wanted.schema, self.name)
+                    if columns is not None or unreadable_columns(schema):
+                        schema = known_schema(wanted.schema, self.what)
                     yield cast_to_known_schema(wanted, schema, self.what)
                 if at >= end:
                     return  # Do not decode the rest of the row group.
@@ -148,7 +150,7 @@ def _footer(of: ParquetFile) -> Footer:
             raise ConfigurationError(
                 f"{of.what} is damaged: its columns cannot be told ({sentence(error)}); restore it"
             ) from error
-        return Footer(known_schema(schema, of.what), tuple(ends))
+        return Footer(_announced(schema, of.what), tuple(ends))
 
 
 def batch_rows(groups: Sequence[Any]) -> int:
@@ -182,18 +184,27 @@ def known_schema(schema: pa.Schema, file: str) -> pa.Schema:
     Raises:
         ConfigurationError: a column has a type that stages cannot use.
     """
+    announced = _announced(schema, file)
+    for why in unreadable_columns(announced).values():
+        raise ConfigurationError(why)
+    return announced
+
+
+def _announced(schema: pa.Schema, file: str) -> pa.Schema:
+    """``known_schema``, in which a column that stages cannot use is unreadable."""
     import pyarrow as pa
 
     check_source_columns(schema.names, file)
     fields = []
     for field in schema:
         kind = _known(field.type)
-        if kind is None:
-            raise ConfigurationError(
-                f"column {field.name!r} of {file} is of type {field.type}, which no stage knows; "
-                "write it as text, a number, a decimal of at most 38 digits or a timestamp"
-            )
-        fields.append(pa.field(field.name, kind))
+        why = (
+            f"column {field.name!r} of {file} is of type {field.type}, which no stage knows; "
+            "write it as text, a number, a decimal of at most 38 digits or a timestamp, or leave "
+            "it out: source(...).select(...)"
+        )
+        known = unreadable_column(field.name, why) if kind is None else pa.field(field.name, kind)
+        fields.append(known)
     return pa.schema(fields)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
+from sluice.connectors.columns import unreadable_columns
 from sluice.connectors.files.file_set import FileSet
 from sluice.connectors.files.source import (
     HEAD_RECORDS,
@@ -237,12 +238,15 @@ class WholeFileSource(FileSource[RowCut]):
     def _check_columns(self, name: str, schema: pa.Schema, first: str, expected: pa.Schema) -> None:
         if schema == expected:
             return
+        # Refused where it is read; a column of nulls has no type in one file, and one in the next.
+        is_refused = unreadable_columns(schema) | unreadable_columns(expected)
         for column in dict.fromkeys([*expected.names, *schema.names]):
             found, wanted = (
                 each.field(column).type if column in each.names else "no such column"
                 for each in (schema, expected)
             )
-            if found != wanted:
+            is_there = column in schema.names and column in expected.names
+            if found != wanted and not (column in is_refused and is_there):
                 raise ConfigurationError(
                     f"column {column!r} of {name} is {found}, and of {first} {wanted}; all files "
                     f"of {self.location} need the same columns: rewrite one of them"

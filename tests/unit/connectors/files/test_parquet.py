@@ -299,11 +299,27 @@ def test_a_type_that_no_stage_knows_is_refused_with_its_column(
     tmp_path: Path, kind: pa.DataType, value: int | None
 ) -> None:
     pq.write_table(pa.table({"n": [1], "v": pa.array([value], kind)}), tmp_path / "a")
+    source, piece = planned(tmp_path)
 
     with pytest.raises(
         ConfigurationError, match=f"'v' of a of .* is of type {re.escape(str(kind))}"
     ):
-        ParquetSource(str(tmp_path)).schema()
+        list(source.read(piece))
+    with pytest.raises(ConfigurationError, match=r"'v' of a of .* leave it out"):
+        list(source.read(piece, ["v"]))
+
+
+def test_a_column_that_no_stage_knows_stops_none_that_does_not_read_it(tmp_path: Path) -> None:
+    kinds = [pa.null(), pa.int64(), pa.time64("us")]
+    for name, kind in zip("abc", kinds, strict=True):
+        table = pa.table({"v": pa.array([None], kind), "n": [ord(name)]})
+        pq.write_table(table, tmp_path / name)
+    source = ParquetSource(str(tmp_path))
+    slices = plan_all(source, parallelism=1).slices
+
+    found = [batch["n"].to_pylist() for piece in slices for batch in source.read(piece, ["n"])]
+
+    assert found == [[97], [98], [99]]
 
 
 def test_wide_rows_are_decoded_a_few_at_a_time(

@@ -1,0 +1,280 @@
+"""What answers otherwise when it is asked again, and where it is refused.
+
+An expression such as ``rand()`` or ``current_timestamp()`` is fine where each row is asked once,
+and the answer kept: in what one stage reads of a source, in a transform, in aggregates over
+appended rows.  It is refused where an answer is needed twice: in a key, by which state is found
+again; over rows that are taken back, which have to be what was sent; in a table that is looked up;
+in a stream that two readers compute, each for itself.  What tells how Spark cut an epoch is refused
+everywhere.
+
+Found by name in SQL.  Of functions in Python, registered or not, Catalyst knows whether they were
+declared with ``asNondeterministic()``: ``spark/determinism.py`` asks it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise, takewhile
+from typing import NoReturn
+
+from sluice.declaration.changelog import Append
+from sluice.declaration.expressions import (
+    NO_TOKEN,
+    Filter,
+    Projection,
+    Step,
+    Token,
+    computing,
+    result_name,
+    tokens,
+    written,
+)
+from sluice.declaration.nodes import Input, StageNode
+from sluice.declaration.operations import KeyedAggregate, KeyedLookup, Lookup, WindowAggregate
+from sluice.errors import ConfigurationError
+
+# Spark's, Polars' and DuckDB's functions that draw, or read the clock, with any arguments.
+DRAWS = frozenset(
+    {"aes_encrypt", "gen_random_uuid", "java_method", "rand", "randn", "random", "randstr"}
+    | {"reflect", "shuffle", "try_reflect", "uniform", "uuid", "uuid4", "uuidv4", "uuidv7"}
+)
+CLOCKS = frozenset(
+    {"curdate", "current_date", "current_time", "current_timestamp", "localtime", "now"}
+    | {"localtimestamp"}
+)
+_CLOCKS_OF_NOTHING = frozenset({"unix_timestamp"})  # They read the clock if nothing is passed.
+# Of a partition of Spark's, or of a file as Spark reads it.
+PLACES = frozenset(
+    {"input_file_block_length", "input_file_block_start", "input_file_name"}
+    | {"monotonically_increasing_id", "spark_partition_id"}
+)
+_BARE = re.compile(r"current_(date|time|timestamp)|localtime(stamp)?", re.IGNORECASE)
+_OF_THE_CLOCK = re.compile(r"'\s*(now|today|tomorrow|yesterday)\b.*'", re.IGNORECASE)
+_BEFORE_AN_INSTANT = re.compile(r"date|timestamp(_ltz|_ntz)?", re.IGNORECASE)
+
+WHY_TAKEN_BACK = "answers otherwise when a row is taken back, and that would not be the row it sent"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A stage or sink, and the steps that it applies to a stream itself."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+def nondeterministic(sql: str, columns: Collection[str] | None = None) -> str | None:
+    """The part of *sql* that draws or reads the clock, as it is written; None if there is none.
+
+    ``current_date`` and the like without parentheses mean the column, where there is one: they are
+    found only if the *columns* are known.
+    """
+    return _found(sql, DRAWS) or _clock(sql, columns)
+
+
+def of_spark(sql: str) -> str | None:
+    """The part of *sql* that tells how Spark cut the rows; None if there is none."""
+    return _found(sql, PLACES)
+
+
+def check_places(owner: str, sql: str) -> None:
+    """Raises ConfigurationError if *sql* tells how Spark cut the rows."""
+    found = of_spark(sql)
+    if found is not None:
+        raise ConfigurationError(f"{owner} has {found} in {sql!r}, {why_of_spark(found)}")
+
+
+def why_of_spark(found: str) -> str:
+    """Why *found* is refused, and what to use."""
+    if found.startswith("input_file"):
+        return (
+            "which is empty, as Spark does not read the files; in a transform() the column "
+            "_source.partition says what a row was read from"
+        )
+    return (
+        "which tells how Spark cut an epoch, and begins anew with the next; number rows by a "
+        "column of theirs, or name each with uuid()"
+    )
+
+
+def check_keys(owner: str, expressions: Mapping[str, str]) -> None:
+    """Raises ConfigurationError if one of the *expressions* of keys answers otherwise next time."""
+    for name, sql in expressions.items():
+        check_places(owner, sql)
+        found = nondeterministic(sql)
+        if found is not None:
+            refuse_key(owner, name, sql, found)
+
+
+def refuse_key(owner: str, name: str, sql: str, found: str) -> NoReturn:
+    raise ConfigurationError(
+        f"{owner} computes the key {name!r} with {found} in {sql!r}, which answers otherwise each "
+        "time, so no row would find the state of its key; key by what the rows have, such as "
+        f"{name}='hash(id) % 8'"
+    )
+
+
+def check_step(
+    owner: str,
+    producer: str,
+    step: Step,
+    *,
+    is_append: bool,
+    columns: Collection[str] | None = None,
+) -> None:
+    """Raises ConfigurationError if *step* behind *producer* cannot be answered for."""
+    for sql in _texts(step):
+        check_places(owner, sql)
+        found = nondeterministic(sql, columns)
+        if found is not None and not is_append:
+            refuse_over_updates(owner, producer, f"{found} in {sql!r}")
+
+
+def refuse_over_updates(owner: str, producer: str, found: str) -> NoReturn:
+    raise ConfigurationError(
+        f"{owner} has {found}, which {WHY_TAKEN_BACK}: {producer!r} takes rows back; "
+        "compute it before, of appended rows, such as in a select() of the source"
+    )
+
+
+def check_stage(stage: StageNode, event_times: Mapping[str, str | None]) -> None:
+    """Check what *stage* computes of its inputs; *event_times* are those of the sources it reads.
+
+    Raises:
+        ConfigurationError: an answer is needed twice.
+    """
+    updating = next((given for given in stage.inputs if given.kind != Append()), None)
+    for name, sql in arguments_of(stage):
+        check_places(f"{name!r} of stage {stage.uid!r}", sql)
+        found = nondeterministic(sql)
+        if found is not None and updating is not None:
+            owner = f"{name!r} of stage {stage.uid!r}"
+            refuse_over_updates(owner, updating.producer, f"{found} in {sql!r}")
+    for given in stage.inputs:
+        time = event_times.get(given.producer)
+        if time is not None:
+            _check_event_time(stage.uid, given, time)
+    match stage.operation:
+        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+            _check_lookup(stage.uid, lookup)
+        case _:
+            pass
+
+
+def check_readers(
+    producer: str, readers: Sequence[Reader], columns: Collection[str] | None = None
+) -> None:
+    """Raises ConfigurationError if two *readers* of *producer* compute one stream, each for itself,
+    and would get different rows.
+    """
+    for one, other in combinations(readers, 2):
+        shared = shared_steps(one.steps, other.steps)
+        for number, step in enumerate(shared, start=1):
+            asked = (nondeterministic(sql, columns) for sql in _texts(step))
+            found = next(filter(None, asked), None)
+            if found is not None:
+                refuse_two_readers(producer, (one, other), shared[:number], found)
+
+
+def named_by(steps: Iterable[Step]) -> set[str]:
+    """The names that the projections among *steps* give."""
+    chosen = (step.columns for step in steps if isinstance(step, Projection))
+    return {result_name(text) for texts in chosen for text in texts}
+
+
+def shared_steps(one: Sequence[Step], other: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps with which both begin."""
+    both = zip(one, other, strict=False)
+    return tuple(step for step, _ in takewhile(lambda pair: pair[0] == pair[1], both))
+
+
+def refuse_two_readers(
+    producer: str, readers: tuple[Reader, Reader], steps: Sequence[Step], found: str
+) -> NoReturn:
+    one, other = (reader.name for reader in readers)
+    who = f"{one} reads it twice" if one == other else f"{one} and {other} both read it"
+    raise ConfigurationError(
+        f"{producer!r} behind {written(steps)} has {found}, which answers otherwise for each "
+        f"reader, and {who}; have a stage answer once for both: "
+        ".transform('drawn', lambda rows: rows)"
+    )
+
+
+def arguments_of(stage: StageNode) -> list[tuple[str, str]]:
+    """The SQL of a stage's aggregates, each with the aggregate's name."""
+    match stage.operation:
+        case KeyedAggregate(aggregates=aggregates) | WindowAggregate(aggregates=aggregates):
+            return [
+                (name, sql)
+                for name, one in aggregates.items()
+                for sql in (one.column, one.where, one.by)
+                if sql is not None
+            ]
+        case _:
+            return []
+
+
+def _check_lookup(uid: str, lookup: Lookup) -> None:
+    """Raises ConfigurationError if the table would answer otherwise when it is asked again."""
+    for sql in (*lookup.on.values(), *(sql for step in lookup.steps for sql in _texts(step))):
+        check_places(f"lookup {uid!r}", sql)
+        found = nondeterministic(sql)
+        if found is not None:
+            raise ConfigurationError(
+                f"lookup {uid!r} finds rows of {lookup.table!r} by {found} in {sql!r}, which "
+                "answers otherwise each time; look rows up by what the table has, and compute the "
+                "rest in the rows, such as in a select() of the source"
+            )
+    for sql in lookup.add.values():
+        check_places(f"lookup {uid!r}", sql)
+
+
+def _check_event_time(uid: str, given: Input, column: str) -> None:
+    """A watermark is measured apart from the rows; it may trail a clock, but no draw."""
+    for sql in (sql for step in computing(given.steps, column) for sql in _texts(step)):
+        found = _found(sql, DRAWS)
+        if found is not None:
+            raise ConfigurationError(
+                f"stage {uid!r} goes by the event time {column!r} of {given.producer!r}, which is "
+                f"drawn with {found} in {sql!r}; the watermark is measured apart from the rows, "
+                "and would see other times: name a column of the rows"
+            )
+
+
+def _texts(step: Step) -> Iterable[str]:
+    return (step.condition,) if isinstance(step, Filter) else step.columns
+
+
+def _found(sql: str, names: frozenset[str]) -> str | None:
+    """The first call of one of *names*."""
+    for token, following in pairwise((*tokens(sql), NO_TOKEN)):
+        if _name(token) in names and following.text == "(":
+            return f"{token.text}()"
+    return None
+
+
+def _clock(sql: str, columns: Collection[str] | None) -> str | None:
+    known = None if columns is None else {column.lower() for column in columns}
+    words = [NO_TOKEN, *tokens(sql), NO_TOKEN, NO_TOKEN]
+    for before, token, following, second in zip(
+        words, words[1:], words[2:], words[3:], strict=False
+    ):
+        name = _name(token)
+        is_of_nothing = name in _CLOCKS_OF_NOTHING and second.text == ")"
+        if following.text == "(" and (name in CLOCKS or is_of_nothing):
+            return f"{token.text}()"
+        is_name = before.text == "." or before.text.lower() == "as"
+        may_be_bare = token.kind == "word" and known is not None and name not in known
+        if may_be_bare and not is_name and _BARE.fullmatch(token.text):
+            return token.text
+        is_instant = _BEFORE_AN_INSTANT.fullmatch(before.text) is not None
+        if token.kind == "text" and is_instant and _OF_THE_CLOCK.fullmatch(token.text):
+            return f"{before.text} {token.text}"
+    return None
+
+
+def _name(token: Token) -> str:
+    """A function's name, in backticks or not."""
+    return token.text.strip("`").lower() if token.kind in {"word", "quoted"} else ""

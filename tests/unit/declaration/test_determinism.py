@@ -1,0 +1,220 @@
+"""What answers otherwise when it is asked again is refused where its answer is needed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sluice.declaration import aggregates as agg
+from sluice.declaration.determinism import nondeterministic, of_spark
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+MINUTE = Tumbling(timedelta(minutes=1))
+
+
+def rows_of(event_time: str | None = None) -> Stream:
+    return Pipeline("orders").source("rows", Files("/rows"), event_time=event_time)
+
+
+def newest(stream: Stream) -> Stream:
+    return stream.key_by("u").latest("newest", by="n")
+
+
+def same(rows: Any) -> Any:
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("rand() < 0.5", "rand()"),
+        ("RAND(7) < 0.5", "RAND()"),
+        ("cast(1 + rand (7) * 1000 as int)", "rand()"),
+        ("concat(a, `uuid`())", "`uuid`()"),
+        ("system.builtin.uuid()", "uuid()"),
+        ("shuffle(tags)[0]", "shuffle()"),
+        ("uniform(1, 6)", "uniform()"),
+        ("reflect('java.util.UUID', 'randomUUID')", "reflect()"),
+        ("at > current_timestamp() - interval 1 hour", "current_timestamp()"),
+        ("at > current_timestamp", None),
+        ("n < now()", "now()"),
+        ("unix_timestamp() - n", "unix_timestamp()"),
+        ("at < timestamp 'now'", "timestamp 'now'"),
+        ("day = date'today'", "date 'today'"),
+        ("n + 1", None),
+        ("rand > 0", None),
+        ("row.current_date", None),
+        ("at AS current_timestamp", None),
+        ("`current_date`", None),
+        ("'rand()'", None),
+        ("n -- rand()", None),
+        ("unix_timestamp(at)", None),
+        ("to_timestamp('2026-01-01')", None),
+        ("timestamp '2026-01-01'", None),
+        ("name = 'now'", None),
+    ],
+)
+def test_what_draws_or_reads_the_clock_is_found_in_sql(sql: str, found: str | None) -> None:
+    assert nondeterministic(sql) == found
+
+
+def test_a_clock_without_parentheses_is_a_column_if_there_is_one() -> None:
+    assert nondeterministic("day = CURRENT_DATE", ["day"]) == "CURRENT_DATE"
+    assert nondeterministic("day = CURRENT_DATE", ["day", "current_date"]) is None
+    assert nondeterministic("row.current_date = day AND at = `localtime`", ["day"]) is None
+
+
+def test_what_tells_how_spark_cut_the_rows_is_found_in_sql() -> None:
+    assert of_spark("monotonically_increasing_id() AS id") == "monotonically_increasing_id()"
+    assert of_spark("input_file_name") is None
+
+
+def a_sum(of: str, **how: Any) -> Callable[[], object]:
+    return lambda: newest(rows_of()).key_by("g").aggregate("sums", s=agg.sum(of, **how))
+
+
+def two_of_a_source() -> None:
+    half = rows_of().where("n > 0").where("rand() < 0.5")
+    half.key_by("k").aggregate("few", n=agg.count())
+    half.select("k").transform("all_of_it", same)
+
+
+def a_stage_that_reads_it_twice() -> None:
+    drawn = rows_of().select("k", "uuid() AS id")
+    drawn.key_by("k").join("both", drawn.select("k AS j", "id AS other").key_by("j"))
+
+
+def two_sinks_with_another_reader() -> None:
+    stage = rows_of().transform("parse", same)
+    fresh = stage.where("at > now()")
+    fresh.sink("one", FilesTable())
+    fresh.sink("other", FilesTable())
+    stage.sink("whole", FilesTable())
+
+
+def a_table_that_is_drawn() -> None:
+    rows = rows_of()
+    table = rows.pipeline.source("towns", Files("/towns"), table=True).where("rand() < 0.5")
+    rows.lookup("found", table, on="k")
+
+
+def found_by_a_draw() -> None:
+    rows = rows_of()
+    table = rows.pipeline.source("towns", Files("/towns"), table=True)
+    rows.lookup("found", table, on={"k": "int(rand() * 3)"})
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "an argument over updates": (
+        a_sum("cast(1 + rand(7) * 1000 as int)"),
+        (
+            "'s' of stage 'sums' has rand() in 'cast(1 + rand(7) * 1000 as int)', which answers "
+            "otherwise when a row is taken back, and that would not be the row it sent: 'newest' "
+            "takes rows back; compute it before, of appended rows, such as in a select() of the "
+            "source"
+        ),
+    ),
+    "a filter of an aggregate over updates": (a_sum("v", where="at > now()"), "has now() in"),
+    "a filter over updates": (
+        lambda: newest(rows_of()).where("rand() < 0.5"),
+        "where() of 'newest' has rand() in 'rand() < 0.5', which answers otherwise when a row is",
+    ),
+    "a projection over updates": (
+        lambda: newest(rows_of()).select("u", "current_timestamp() AS seen"),
+        "select() of 'newest' has current_timestamp() in 'current_timestamp() AS seen'",
+    ),
+    "a key": (
+        lambda: rows_of().key_by(r="rand()"),
+        (
+            "key_by() of 'rows' computes the key 'r' with rand() in 'rand()', which answers "
+            "otherwise each time, so no row would find the state of its key; key by what the "
+            "rows have, such as r='hash(id) % 8'"
+        ),
+    ),
+    "two readers of a source": (
+        two_of_a_source,
+        (
+            "'rows' behind where('n > 0').where('rand() < 0.5') has rand(), which answers "
+            "otherwise for each reader, and stage 'few' and stage 'all_of_it' both read it; have "
+            "a stage answer once for both: .transform('drawn', lambda rows: rows)"
+        ),
+    ),
+    "a stage that reads it twice": (a_stage_that_reads_it_twice, "stage 'both' reads it twice"),
+    "two readers of a stage": (
+        two_sinks_with_another_reader,
+        (
+            "'parse' behind where('at > now()') has now(), which answers otherwise for each "
+            "reader, and sink 'one' and sink 'other' both read it"
+        ),
+    ),
+    "a table": (a_table_that_is_drawn, "lookup 'found' finds rows of 'towns' by rand() in"),
+    "a table's column": (found_by_a_draw, "by rand() in 'int(rand() * 3)'"),
+    "an event time": (
+        lambda: (
+            rows_of("at")
+            .select("k", "at + make_interval(0, 0, 0, 0, 0, 0, rand()) AS at")
+            .key_by("k")
+            .window("w", MINUTE, n=agg.count())
+        ),
+        "stage 'w' goes by the event time 'at' of 'rows', which is drawn with rand()",
+    ),
+    "a number of Spark's": (
+        lambda: rows_of().select("monotonically_increasing_id() AS id"),
+        (
+            "select() of 'rows' has monotonically_increasing_id() in "
+            "'monotonically_increasing_id() AS id', which tells how Spark cut an epoch, and "
+            "begins anew with the next; number rows by a column of theirs, or name each with "
+            "uuid()"
+        ),
+    ),
+    "a partition of Spark's in a key": (
+        lambda: rows_of().key_by(p="spark_partition_id()"),
+        "key_by() of 'rows' has spark_partition_id() in",
+    ),
+    "a partition of Spark's in an aggregate": (
+        lambda: rows_of().key_by("k").aggregate("n", n=agg.max("spark_partition_id()")),
+        "'n' of stage 'n' has spark_partition_id() in",
+    ),
+    "a file as Spark reads it": (
+        lambda: rows_of().where("input_file_name() LIKE '%a%'"),
+        "which is empty, as Spark does not read the files; in a transform() the column",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_answer_that_is_needed_twice_is_refused(name: str) -> None:
+    declare, sentence = REFUSED[name]
+
+    with pytest.raises(ConfigurationError) as refused:
+        declare()
+
+    assert sentence in str(refused.value)
+
+
+def test_an_answer_that_is_kept_is_taken() -> None:
+    rows = rows_of()
+    drawn = rows.select("*", "uuid() AS id", "current_timestamp() AS seen").where("rand() < 0.5")
+    once = drawn.transform("once", same)
+
+    once.key_by("k").aggregate("sums", n=agg.count(), s=agg.sum("rand()", where="at < now()"))
+    once.sink("every_row", FilesTable())
+    rows.select("uuid() AS other").transform("others", same)
+
+    assert [*rows.pipeline.stages] == ["once", "sums", "others"]
+
+
+def test_readers_of_a_stage_share_what_the_stage_computes_once() -> None:
+    fresh = rows_of().transform("parse", same).where("at > now()")
+
+    fresh.sink("one", FilesTable())
+    fresh.where("k = 1").sink("other", FilesTable())
+
+    assert [sink.steps != () for sink in fresh.pipeline.sinks.values()] == [False, True]
