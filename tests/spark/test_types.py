@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from sluice.declaration import aggregates as agg
-from sluice.declaration.expressions import LITERAL
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.sql_tree import LITERAL
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable

@@ -15,7 +15,6 @@ an operation reads, and the kind of its result; ``check_sink`` has the kinds tha
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -43,14 +42,10 @@ from sluice.declaration.operations import (
     WindowTopN,
 )
 from sluice.declaration.places import SinkSpec
+from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
 
 ROW_KIND = "kind"  # The column of a changelog that a sink writes.
-
-# A column as it is, or under another name.
-_COLUMN = re.compile(
-    r"""(["`]?)(?P<column>\w+)\1(?:\s+AS\s+(["`]?)(?P<name>\w+)\3)?""", re.IGNORECASE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +150,12 @@ def after(steps: Sequence[Step], kind: Kind) -> Kind:
     for step in steps:
         if isinstance(kind, Retract):
             return kind
-        if isinstance(step, Projection) and "*" not in step.columns:
-            items = [_COLUMN.fullmatch(column.strip()) for column in step.columns]
-            names = {item["column"]: item["name"] or item["column"] for item in items if item}
-            if all(column in names for column in kind.key):
-                kind = replace(kind, key=tuple(names[column] for column in kind.key))
-            else:
-                kind = _without_key(kind)
+        items = list(map(parsed, step.columns)) if isinstance(step, Projection) else []
+        if items and not any(item.is_star for item in items):
+            named = {item.paths[0].parts[0].lower(): item.name for item in items if item.is_column}
+            key = [named.get(column.lower()) for column in kind.key]
+            known = tuple(name for name in key if name is not None)
+            kind = replace(kind, key=known) if len(known) == len(key) else _without_key(kind)
     return kind
 
 

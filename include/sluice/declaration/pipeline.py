@@ -496,7 +496,7 @@ class Stream:
         """
         if not columns:
             raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
-        named = [result_name(text) for text in columns if text.strip() != "*"]
+        named = [name for name in map(result_name, columns) if name is not None]
         check_columns(named, f"select() of {self.producer!r}")
         return self._step(Projection(columns), *columns)
 

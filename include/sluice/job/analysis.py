@@ -19,15 +19,9 @@ from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import JobStatus
 from sluice.core.handles import StateHandle
 from sluice.declaration.changelog import Append, Kind, check_sink_columns
+from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.expressions import (
-    ColumnType,
-    Filter,
-    result_name,
-    row_schema,
-    unknown_column,
-    words_read,
-)
+from sluice.declaration.expressions import Filter, result_name, unknown_column, words_read
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import Lookup, Transform, Union
 from sluice.declaration.pipeline import Pipeline
@@ -238,20 +232,12 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
                 selected |= columns
                 continue
             _require(uid, text, columns, where)
-            if not _has_name(text, columns):
+            name = result_name(text)
+            if name is None:  # Spark makes one up.
                 return None
-            selected[result_name(text)] = _type_of(text, known)
+            selected[name] = _type_of(text, known)
         columns = selected
     return columns
-
-
-def _has_name(text: str, columns: ColumnTypes) -> bool:
-    """Whether Spark's name for the selected column is known."""
-    return (
-        " as " in f" {text.lower()} ".replace("\n", " ")
-        or text.strip() in columns
-        or (text.strip().replace(".", "").replace("_", "").isalnum())
-    )
 
 
 def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> ColumnTypes:

@@ -26,16 +26,9 @@ from typing import TypeAlias
 import polars as pl
 from polars.datatypes import DataTypeClass
 
-from sluice.declaration.expressions import (
-    LITERAL,
-    NO_TOKEN,
-    Filter,
-    Projection,
-    Step,
-    columns_in,
-    tokens,
-)
+from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.operations import KeyedAggregate, Operation, WindowAggregate
+from sluice.declaration.sql_tree import LITERAL, NO_TOKEN, columns_in, tokens
 from sluice.errors import ConfigurationError
 from sluice.operators.operator import ARGUMENT, FILTER, ORDER
 

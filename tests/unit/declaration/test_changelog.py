@@ -162,7 +162,8 @@ def test_other_readers_of_a_stream_do_not_change_its_kind() -> None:
         (("*",), Upsert(("a", "b"))),
         (("c", "b", "a"), Upsert(("a", "b"))),
         (("b AS c", "`a` as `d`"), Upsert(("d", "c"))),
-        (('"b"', 'a AS "d"'), Upsert(("d", "b"))),
+        (("`b`", "A `d`"), Upsert(("d", "b"))),
+        (('"b"', "a"), Retract()),  # To Spark a text.
         (("a", "c"), Retract()),
         (("a", "lower(b) AS b"), Retract()),
         (("b AS a", "a AS b"), Upsert(("b", "a"))),

@@ -1,4 +1,4 @@
-"""The texts of SQL in a declaration: their columns, the columns that steps read, and schemas."""
+"""The texts of SQL in a declaration: their columns, and the columns that steps read."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import polars as pl
 import pytest
 
 from sluice.declaration.expressions import (
-    LITERAL,
-    ColumnType,
     Filter,
     Projection,
     Step,
     columns_read,
     result_name,
-    row_schema,
     unknown_column,
 )
-from sluice.errors import ConfigurationError
+from sluice.declaration.sql_tree import LITERAL
 from sluice.operators.expressions import applied
-from sluice.sources import Files
 from tests.sql_keywords import KEYWORDS
 
 NAMES = ["a", "at", "b", "price"]
@@ -75,7 +71,6 @@ def test_a_literal_stays_one_unless_it_is_quoted(word: str) -> None:
         "struct(a AS x, b AS y)",
         "NOT (a NOT IN (1, 2))",
         "-- nothing\n a = /* nothing */ 'text'",
-        "`strange` = 1",
     ],
 )
 def test_what_may_be_right_is_no_mistake(sql: str) -> None:
@@ -90,6 +85,7 @@ def test_what_may_be_right_is_no_mistake(sql: str) -> None:
         ("a LIKE 'x' OR bbb = 1", "bbb"),
         ("a BETWEEN 1 AND pric", "pric"),
         ("-aa", "aa"),
+        ("`strange` = 1", "strange"),
         ("date_trunc('hour', att)", "att"),
         ("bidd.price > 3", "bidd"),
         ("CASE WHEN a THEN bb END", "bb"),
@@ -128,53 +124,6 @@ def test_what_is_looked_at_behind_the_steps_is_read_with_what_they_name() -> Non
     steps = [Filter("id > 1")]
 
     assert columns_read(steps, COLUMNS, ["price"]) == ["id", "price", *ALWAYS]
-
-
-def test_every_form_of_a_type_is_read() -> None:
-    text = (
-        "a string COLLATE UTF8_LCASE, b array<struct<x: int, y decimal(10, 2)>> COMMENT 'it, s', "
-        "`c d` map<string, long> NOT NULL, e interval day to second, f dec, g timestamp_ltz, "
-        "h struct<>"
-    )
-
-    columns = row_schema("Files('x')", text)
-
-    inner = (("x", ColumnType("int")), ("y", ColumnType("decimal", (10, 2))))
-    assert columns == {
-        "a": ColumnType("string"),
-        "b": ColumnType("array", (), (("", ColumnType("struct", (), inner)),)),
-        "c d": ColumnType("map", (), (("", ColumnType("string")), ("", ColumnType("bigint")))),
-        "e": ColumnType("interval"),
-        "f": ColumnType("decimal"),
-        "g": ColumnType("timestamp"),
-        "h": ColumnType("struct"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "mistake"),
-    [
-        (
-            "type strng",
-            "gives 'type' the type 'strng', which Spark does not have (did you mean 'string'?)",
-        ),
-        ("a string b int", "lacks a comma before 'b'"),
-        ("a", "lacks a type of 'a' at its end"),
-        ("a int,", "lacks a column's name at its end"),
-        ("a int, A int", "names the column 'A' twice"),
-        ("a decimal(x)", "has 'x' where a number belongs"),
-        ("a array<int", "lacks '>' at its end"),
-        ("a int, = b", "lacks a column's name before '='"),
-    ],
-)
-def test_a_mistake_is_one_sentence_when_the_source_is_declared(text: str, mistake: str) -> None:
-    with pytest.raises(ConfigurationError) as error:
-        Files("x.csv", format="csv", schema=text)
-
-    assert str(error.value) == (
-        f"Files('x.csv') has the schema {text!r}, which {mistake}; write it as 'name string, "
-        "n bigint'"
-    )
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.declaration.arguments import Limits, checked_initializer
+from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.expressions import row_schema
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import TextDecoding, params_of
 from sluice.errors import ConfigurationError

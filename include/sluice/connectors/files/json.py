@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sluice.connectors.files.encodings import BYTE_ORDER_MARK
-from sluice.declaration.expressions import ColumnType, row_schema
+from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.places import TextDecoding
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ from sluice.connectors.files.source import (
     leave_for_later,
 )
 from sluice.core.plan import PartitionOffset, Slice
-from sluice.declaration.expressions import row_schema
+from sluice.declaration.column_types import row_schema
 from sluice.declaration.places import TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.store.object_store import Listed

@@ -1,0 +1,213 @@
+"""SQL of one row as a tree: what is read, what is not, and what is the same."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from sluice.declaration.column_types import ColumnType
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_tree import LITERAL, Call, Column, Literal
+from tests.sql_keywords import KEYWORDS
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "of"),
+    [
+        ("1", 1, "int"),
+        ("- 2147483648", -(2**31), "int"),
+        ("2147483648", 2**31, "bigint"),
+        ("-9223372036854775808", -(2**63), "bigint"),
+        ("9223372036854775808", Decimal(2**63), "decimal(19,0)"),
+        ("1l", 1, "bigint"),
+        ("1S", 1, "smallint"),
+        ("-1y", -1, "tinyint"),
+        ("1.50", Decimal("1.50"), "decimal(3,2)"),
+        (".5", Decimal("0.5"), "decimal(1,1)"),
+        ("5.", Decimal(5), "decimal(1,0)"),
+        ("1BD", Decimal(1), "decimal(1,0)"),
+        ("1E2bd", Decimal(100), "decimal(3,0)"),
+        ("1e0", 1.0, "double"),
+        ("-1.5D", -1.5, "double"),
+        ("1F", 1.0, "float"),
+        ("true", True, "boolean"),
+        ("NULL", None, "void"),
+        ("'it''s'", "it's", "string"),
+        ("'a' /* and */ \"b\"", "ab", "string"),
+        (r"'a\'\n\q\u0041\101\0'", "a'\nqAA\0", "string"),
+        (r"'\%\_'", r"\%\_", "string"),
+        (r"r'\n'", r"\n", "string"),
+        ("INTERVAL '2' DAYS", 2, "interval day"),
+    ],
+)
+def test_a_literal_has_the_value_and_the_type_that_spark_gives_it(
+    text: str, value: object, of: str
+) -> None:
+    tree = parsed(text).tree
+
+    assert isinstance(tree, Literal)
+    assert (tree.value, type(tree.value), str(tree.type)) == (value, type(value), of)
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("a OR b AND NOT c = d", "(or (and (not (= c d)) b) a)"),
+        ("a = b IS NOT NULL", "(not (is_null (= a b)))"),
+        ("-a * b + c", "(+ (* (negate a) b) c)"),
+        ("-(1)", "(negate 1:int)"),
+        ("a - b - c", "(- (- a b) c)"),
+        ("a || b || c", "(concat (concat a b) c)"),
+        ("a NOT IN (2, 1, 2)", "(not (in a 1:int 2:int))"),
+        ("a NOT LIKE 'x%' ESCAPE '/'", "(not (like a 'x%':string '/':string))"),
+        ("a BETWEEN 1 AND b", "(between a 1:int b)"),
+        ("a IS DISTINCT FROM b", "(not (<=> a b))"),
+        ("a IS NOT TRUE", "(not (<=> True:boolean a))"),
+        ("CASE a WHEN 1 THEN b END", "(case (= 1:int a) b None:void)"),
+        ("IF(a, b, c)", "(case a b c)"),
+        ("CAST(a AS DECIMAL(10, 2))", "(cast a decimal(10,2))"),
+        ("TRY_CAST(a AS INTEGER)", "(try_cast a int)"),
+        ("a::long + 1", "(+ (cast a bigint) 1:int)"),
+        ("DATE '2026-01-01'", "(cast '2026-01-01':string date)"),
+        ("extract(year FROM at)", "(extract 'year':string at)"),
+        ("timestampdiff(HOUR, a, b)", "(timestampdiff 'hour':string a b)"),
+        ("`a b`.`c``d`.e", "`a b`.`c``d`.e"),
+        ("a -- b\n", "a"),
+        ("upper(all)", "(upper all)"),
+        ("NOT -a > 1", "(not (< 1:int (negate a)))"),
+    ],
+)
+def test_operators_bind_as_in_spark(text: str, tree: str) -> None:
+    assert parsed(text).canonical() == tree
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a > 1 AND b < 2", "B < 2 and (1 < A)"),
+        ("a AND (b AND c)", "(c AND a) AND b"),
+        ("nvl(a, 'x')", "COALESCE(a,  'x')"),
+        ("substr(a, 1)", "substring(a, 1)"),
+        ("a <> 1", "NOT (1 = a)"),
+        ("'a\\'b'", '"a\'b"'),
+        ("f(x ->  X + 1)", "F(x -> x + 1)"),  # Only Spark reads it.
+    ],
+)
+def test_two_spellings_of_one_meaning_are_equal(one: str, other: str) -> None:
+    assert parsed(one).canonical() == parsed(other).canonical()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a + 1", "a + 1L"),
+        ("a - b", "b - a"),
+        ("a = 'X'", "a = 'x'"),
+        ("a = '1'", "a = 1"),
+        ("a < b", "a <= b"),
+        ("a.b", "`a.b`"),
+        ("a AND b OR c", "a AND (b OR c)"),
+        ("CAST(a AS int)", "TRY_CAST(a AS int)"),
+        ("f(x -> 'A')", "f(x -> 'a')"),
+    ],
+)
+def test_two_meanings_are_different(one: str, other: str) -> None:
+    assert parsed(one).canonical() != parsed(other).canonical()
+
+
+@pytest.mark.parametrize(
+    ("text", "piece"),
+    [
+        ("a || b + c", "b + c"),  # Spark's || binds as + does, sqlglot's less.
+        ("a = b < c", "b < c"),
+        ("1 + f(x -> x + 1)", "x -> x + 1"),
+        ("sum(a) OVER (PARTITION BY b) AS s", "sum(a) OVER (PARTITION BY b)"),
+        ("a IN (SELECT b FROM c)", "a IN (SELECT b FROM c)"),
+        ("a[0]", "a[0]"),
+        ("struct(a AS x)", "a AS x"),
+        ("f(a => 1)", "a => 1"),
+        ("count(DISTINCT a)", "DISTINCT a"),
+        ("CAST(a AS text)", "text"),
+        ("position('a' IN b)", "'a' IN b"),
+        ("300Y", "300Y"),
+        ("a & b", "a & b"),
+        ("a; b", "a; b"),
+        ("a, b", "a, b"),
+        ("a b c", "a b c"),
+        ("", ""),
+    ],
+)
+def test_what_the_tree_has_no_node_for_is_unread(text: str, piece: str) -> None:
+    sql = parsed(text)
+
+    assert (sql.tree, sql.unread, sql.columns) == (None, piece, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("a", "a"),
+        ("A.b", "b"),
+        ("a + 1 AS `b c`", "b c"),
+        ("a b", "b"),
+        ("f(x -> x) AS y", "y"),
+        ("a + 1", None),
+        ("*", None),
+        ("f(x -> x)", None),
+    ],
+)
+def test_a_selected_column_has_the_name_that_is_written(text: str, name: str | None) -> None:
+    assert parsed(text).name == name
+
+
+def test_every_word_may_be_a_name() -> None:
+    for word in KEYWORDS:
+        if LITERAL.fullmatch(word):
+            continue
+        texts = {
+            word: word,
+            f"{word} IS NOT NULL": f"(not (is_null {word}))",
+            f"b > 0 AND {word} = 'x'": f"(and (< 0:int b) (= 'x':string {word}))",
+            f"upper({word}) AS loud": f"(upper {word})",
+            f"CASE WHEN {word} IS NULL THEN b END AS gone": f"(case (is_null {word}) b None:void)",
+            f"s.{word}": f"s.{word}",
+        }
+        assert {text: parsed(text).canonical() for text in texts} == texts
+        assert parsed(f"b AS {word}").name == word
+
+
+def test_a_tree_knows_what_it_reads() -> None:
+    sql = parsed("A.b + c > CASE WHEN a.B IS NULL THEN coalesce(d, 1) ELSE CAST(c AS int) END")
+
+    assert sql.columns == frozenset({"a", "c", "d"})
+    assert [".".join(path.parts) for path in sql.paths] == ["A.b", "c", "a.B", "d"]
+    assert parsed("count(*)").columns is None
+
+
+@pytest.mark.parametrize(
+    ("text", "function"),
+    [
+        ("a + rand()", "rand()"),
+        ("Current_Timestamp", "Current_Timestamp"),
+        ("now() > at", "now()"),
+        ("unix_timestamp()", "unix_timestamp()"),
+        ("f(x -> uuid())", "uuid"),
+        ("unix_timestamp(at)", None),
+        ("a + 1", None),
+    ],
+)
+def test_what_may_answer_otherwise_is_named(text: str, function: str | None) -> None:
+    sql = parsed(text)
+
+    assert (sql.unrepeatable(), sql.is_deterministic) == (function, function is None)
+
+
+def test_a_column_called_like_such_a_function_is_the_column() -> None:
+    assert parsed("user = 'ann'").unrepeatable(["User"]) is None
+    assert parsed("user = 'ann'").unrepeatable(["a"]) == "user"
+
+
+def test_a_tree_is_a_value() -> None:
+    assert parsed("a +  1").tree == Call("+", (Column(("a",)), Literal(1, ColumnType("int"))))
+    assert hash(parsed("a +  1").tree) == hash(parsed("a + 1").tree)
