@@ -21,18 +21,16 @@ from typing import NoReturn
 
 from sluice.declaration.changelog import Append
 from sluice.declaration.expressions import (
-    NO_TOKEN,
     Filter,
     Projection,
     Step,
-    Token,
     computing,
     result_name,
-    tokens,
     written,
 )
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedAggregate, KeyedLookup, Lookup, WindowAggregate
+from sluice.declaration.sql_tree import NO_TOKEN, Token, tokens
 from sluice.errors import ConfigurationError
 
 # Spark's, Polars' and DuckDB's functions that draw, or read the clock, with any arguments.
@@ -181,7 +179,8 @@ def check_readers(
 def named_by(steps: Iterable[Step]) -> set[str]:
     """The names that the projections among *steps* give."""
     chosen = (step.columns for step in steps if isinstance(step, Projection))
-    return {result_name(text) for texts in chosen for text in texts}
+    named = (result_name(text) for texts in chosen for text in texts)
+    return {name for name in named if name is not None}
 
 
 def shared_steps(one: Sequence[Step], other: Sequence[Step]) -> tuple[Step, ...]:

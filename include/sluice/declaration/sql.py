@@ -8,23 +8,10 @@ Spark may know it, and whoever needs its meaning refuses it with its text.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sluice.declaration.sql_tree import Call, Column, Expression, Star, canonical, parts_of, tokens
-
-# Functions that answer otherwise when they are asked again.
-_NON_DETERMINISTIC = re.compile(
-    r"""
-    curdate | current_(catalog|database|date|schema|time|timestamp|timezone|user)
-    | input_file_(block_length|block_start|name) | localtime(stamp)? | monotonically_increasing_id
-    | now | rand | randn | random | randstr | reflect | java_method | session_user | shuffle
-    | spark_partition_id | try_reflect | uniform | user | uuid | version
-    """,
-    re.VERBOSE,
-)
+from sluice.declaration.sql_tree import Column, Expression, Star, canonical, parts_of, tokens
 
 PARSED_KEPT = 4096  # Expressions of the pipelines of one process.
 
@@ -68,40 +55,11 @@ class Sql:
     def is_star(self) -> bool:
         return isinstance(self.tree, Star)
 
-    def unrepeatable(self, columns: Collection[str] = ()) -> str | None:
-        """A function in it that may answer otherwise when it is asked again; None if none is.
-
-        A word that is one of *columns* is that column, and not Spark's function.
-        """
-        if self.tree is None:
-            words = (token.text for token in tokens(self.text) if token.kind == "word")
-            return next((word for word in words if _is_unrepeatable(word, columns)), None)
-        for part in parts_of(self.tree):
-            if isinstance(part, Call) and _NON_DETERMINISTIC.fullmatch(part.function):
-                return f"{part.function}()"
-            if isinstance(part, Call) and part == Call("unix_timestamp", ()):
-                return "unix_timestamp()"
-            if isinstance(part, Column) and len(part.parts) == 1:
-                (word,) = part.parts
-                if _is_unrepeatable(word, columns):
-                    return word
-        return None
-
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether it answers the same for the same row, whatever columns the row has."""
-        return self.unrepeatable() is None
-
     def canonical(self) -> str:
         """The meaning as a text: equal for two spellings of one tree; ``name`` is not in it."""
         if self.tree is None:
             return "unread " + " ".join(_plain_word(t.kind, t.text) for t in tokens(self.text))
         return canonical(self.tree)
-
-
-def _is_unrepeatable(word: str, columns: Collection[str]) -> bool:
-    is_one = _NON_DETERMINISTIC.fullmatch(word.lower()) is not None
-    return is_one and word.lower() not in {name.lower() for name in columns}
 
 
 def _plain_word(kind: str, text: str) -> str:

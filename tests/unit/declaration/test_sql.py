@@ -185,29 +185,6 @@ def test_a_tree_knows_what_it_reads() -> None:
     assert parsed("count(*)").columns is None
 
 
-@pytest.mark.parametrize(
-    ("text", "function"),
-    [
-        ("a + rand()", "rand()"),
-        ("Current_Timestamp", "Current_Timestamp"),
-        ("now() > at", "now()"),
-        ("unix_timestamp()", "unix_timestamp()"),
-        ("f(x -> uuid())", "uuid"),
-        ("unix_timestamp(at)", None),
-        ("a + 1", None),
-    ],
-)
-def test_what_may_answer_otherwise_is_named(text: str, function: str | None) -> None:
-    sql = parsed(text)
-
-    assert (sql.unrepeatable(), sql.is_deterministic) == (function, function is None)
-
-
-def test_a_column_called_like_such_a_function_is_the_column() -> None:
-    assert parsed("user = 'ann'").unrepeatable(["User"]) is None
-    assert parsed("user = 'ann'").unrepeatable(["a"]) == "user"
-
-
 def test_a_tree_is_a_value() -> None:
     assert parsed("a +  1").tree == Call("+", (Column(("a",)), Literal(1, ColumnType("int"))))
     assert hash(parsed("a +  1").tree) == hash(parsed("a + 1").tree)
