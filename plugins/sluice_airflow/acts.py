@@ -195,6 +195,7 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
             ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
             roll_back_tables=bool(params.get("roll_back_tables")),
             accept_tables=bool(params.get("accept_tables")),
+            take_over=tuple(re.findall(r"[^\s,]+", params.get("take_over") or "")),
             compare_checksums=bool(params.get("compare_checksums", True)),
         ),
         only_generation=params["only_generation"],

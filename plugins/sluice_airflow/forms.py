@@ -174,6 +174,15 @@ _CONSENT = {
             "show those of another life of a job, behind which this one goes on"
         ),
     ),
+    "take_over": Param(
+        default=None,
+        type=["null", "string"],
+        title="Take tables over",
+        description=(
+            "Sinks, separated by commas, whose tables another job wrote: their rows stay, this "
+            "job goes on behind them, and that one is refused from then on"
+        ),
+    ),
 }
 _MANNER = {
     "compare_checksums": Param(

@@ -41,8 +41,8 @@ ACTS = [
         {
             "target": "checkpoint", "checkpoint_id": 1, "savepoint": None, "parallelism": None,
             "allow_non_restored_state": False, "roll_back_tables": False, "accept_tables": False,
-            "compare_checksums": True, "claim_mode": "NO_CLAIM", "then": "resume",
-            "ignore_in_flight_of": None, "dry_run": True, "only_generation": None,
+            "take_over": None, "compare_checksums": True, "claim_mode": "NO_CLAIM",
+            "then": "resume", "ignore_in_flight_of": None, "dry_run": True, "only_generation": None,
         },
     ),
 ]  # fmt: skip

@@ -88,8 +88,9 @@ def test_a_path_names_the_snapshot_in_the_form(root: str, spark: StandInSpark) -
     assert (state.base, state.origin, state.generation) == (1, None, 2)
 
 
+@pytest.mark.parametrize("consent", [{"accept_tables": True}, {"take_over": "counts"}])
 def test_a_job_whose_table_another_life_wrote_begins_once_a_person_accepts_it(
-    root: str, spark: StandInSpark
+    root: str, spark: StandInSpark, consent: dict[str, object]
 ) -> None:
     """It was never submitted in this root; the trigger is refused until the form was used."""
     table = NotedTable()
@@ -103,7 +104,7 @@ def test_a_job_whose_table_another_life_wrote_begins_once_a_person_accepts_it(
         with pytest.raises(AirflowFailException, match="shows checkpoint 7, which life 'theirs'"):
             execute(operator, pipeline=pipeline, params=form)
     assert a_job(root, pipeline).state().status is JobStatus.CREATED
-    accepting = form | {"accept_tables": True}
+    accepting = form | consent
     execute(VerifyOperator, pipeline=pipeline, params=accepting)
     restored = execute(RestoreOperator, pipeline=pipeline, params=accepting)
 

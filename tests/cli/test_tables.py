@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from harness.jobs import SINK, published_records, results
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.jobs import SINK, a_pipeline, a_running_job, published_records, results
+from harness.noted_target import NotedTable
+from sluice.coordinator.restore import stop
+from sluice.core.configuration import JobStatus
+from sluice.errors import TableMismatch
 from sluice.job.job import Job
+from sluice.sinks import FilesTable
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, take_checkpoint
 
@@ -63,6 +73,66 @@ def test_a_vacuum_deletes_what_nothing_pins(job: Job, sluice: Sluice) -> None:
     assert results(job).versions() == tuple(range(floor, newest + 1))
     assert published_records(job) == list(range(60))
     assert floor > 1
+
+
+def test_a_table_is_taken_over_after_a_preview_which_changes_nothing(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = FilesTable(f"memory://{job.state().life}", changelog=True)
+    declared = a_pipeline(sink=table)
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": declared}.__getitem__)
+    mine, other = replace(job, pipeline=declared), a_running_job(declared)
+    take_checkpoint(other)
+    life = other.state().life
+
+    preview = sluice("tables", "take-over", "auctions", SINK)
+    before = mine.state()
+    done = sluice("tables", "take-over", "auctions", SINK, "--yes", "--json").json
+
+    assert preview.out.splitlines()[0].startswith(f"table {SINK!r} shows checkpoint 1, which life ")
+    assert preview.out.splitlines()[1:] == [
+        f"nothing is changed yet: 'sluice tables take-over auctions {SINK} --yes'"
+    ]
+    assert (before.generation, mine.state().generation) == (1, 2)
+    assert (done["taken_over"], done["status"]) == (True, "RUNNING")
+    told = [one["message"] for one in sluice("journal", "auctions", "--json").json]
+    assert f"table {SINK!r} was that of life {life!r} before" in told
+    take_checkpoint(mine)
+    with pytest.raises(TableMismatch, match="see 'sluice tables take-over'"):
+        take_checkpoint(other)
+
+
+def test_a_suspended_job_takes_a_table_over_and_stays_suspended(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = NotedTable()
+    declared = a_pipeline(sink=table)
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": declared}.__getitem__)
+    take_checkpoint(a_running_job(declared))
+    stop(job, JobStatus.SUSPENDED)
+
+    done = sluice("tables", "take-over", "auctions", SINK, "--yes")
+    own = sluice("tables", "take-over", "auctions", SINK, "--yes").error
+
+    assert done.out.splitlines()[-1] == (
+        "auctions has the table, and is SUSPENDED from the empty state, generation 2"
+    )
+    assert own == (
+        f"error: table {SINK!r} cannot be taken over: table {SINK!r} shows no rows of another "
+        "job, so there is nothing to take over; leave it out"
+    )
+    assert table.place.records == list(range(10))
+
+
+def test_a_job_that_never_began_takes_a_table_over_as_it_begins(
+    job: Job, sluice: Sluice, tmp_path: Path
+) -> None:
+    root = f"file://{tmp_path}"
+
+    assert sluice("tables", "take-over", "auctions", SINK, "--root", root).error == (
+        f"error: job 'auctions' was never submitted in {root}; start it with 'sluice run auctions "
+        f"--take-over {SINK}', which takes the table over, or name another --root"
+    )
 
 
 def test_mistakes_are_named_with_the_fix(job: Job, sluice: Sluice) -> None:

@@ -143,6 +143,14 @@ AcceptTables: TypeAlias = Annotated[
         "life of a job.",
     ),
 ]
+TakeOver: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--take-over",
+        metavar="SINK",
+        help="Take this sink's table over from another job, whose rows stay; once for each sink.",
+    ),
+]
 Parallelism: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
@@ -197,6 +205,17 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
     tables_ahead: tuple[TableAhead, ...] = ()
     warnings: tuple[str, ...] = ()
     changed_options: tuple[OptionChange, ...] = ()
+
+
+class TakeOverResult(msgspec.Struct, frozen=True, kw_only=True):
+    """``warnings`` say what becomes of the table's rows, and of the job that wrote them."""
+
+    pipeline: str
+    sink: str
+    taken_over: bool
+    status: str
+    generation: int
+    warnings: tuple[str, ...]
 
 
 def checkpoint(
@@ -498,6 +517,7 @@ def restore_command(
     ignore_in_flight_of: IgnoreInFlightOf = None,
     roll_back_tables: RollBackTables = False,
     accept_tables: AcceptTables = False,
+    take_over: TakeOver = None,
     no_checksums: NoChecksums = False,
     parallelism: Parallelism = None,
     param: Params = None,
@@ -527,6 +547,7 @@ def restore_command(
             ),
             roll_back_tables=roll_back_tables,
             accept_tables=accept_tables,
+            take_over=tuple(take_over or ()),
             compare_checksums=not no_checksums,
         ),
     )
@@ -629,6 +650,62 @@ def _named(checkpoint_id: int | None, origin: str | None) -> str:
     if origin is not None:
         return origin
     return "the empty state" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+
+
+def take_over_command(
+    pipeline: PipelineName,
+    sink: Annotated[str, typer.Argument(help="The uid of the sink whose table it is.")],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Take it over; without, only say what would become of it.")
+    ] = False,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take the table of SINK over from another job, or from PIPELINE in another root, for good.
+
+    Its rows stay, and PIPELINE goes on behind them.  The other job is refused from its next commit
+    on, until it takes the table back.  PIPELINE is restored from what it continues, as a suspended
+    one stays.
+    """
+    job = declared_job(pipeline, root, endpoint_url)
+    state = job.state()
+    if not state.life:
+        raise ConfigurationError(
+            f"job {pipeline!r} was never submitted in {job.store.root}; start it with 'sluice run "
+            f"{pipeline} --take-over {sink}', which takes the table over, or name another --root"
+        )
+    options = RestoreOptions(take_over=(sink,))
+    resolved = resolve(job, state, RestoreRequest(options=options))
+    decision = plan(job, state, resolved).decision
+    if isinstance(decision, Stop):
+        raise RestoreError(f"table {sink!r} cannot be taken over: {'; '.join(decision.problems)}")
+    if yes:
+        restore_job(job, resolved.target, resolved.options, configuration=resolved.configuration)
+        if state.status is JobStatus.SUSPENDED:
+            stop(job, JobStatus.SUSPENDED)
+    after = job.state()
+    result = TakeOverResult(
+        pipeline=pipeline,
+        sink=sink,
+        taken_over=yes,
+        status=after.status.value,
+        generation=after.generation,
+        warnings=decision.warnings,
+    )
+    if as_json:
+        print_json(result)
+        return
+    for warning in decision.warnings:
+        print_line(warning)
+    if not yes:
+        print_line(f"nothing is changed yet: 'sluice tables take-over {pipeline} {sink} --yes'")
+        return
+    base = "the empty state" if after.base is None else f"checkpoint {after.base}"
+    print_line(
+        f"{pipeline} has the table, and is {result.status} from {base}, "
+        f"generation {result.generation}"
+    )
 
 
 def pause_command(

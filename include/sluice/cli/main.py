@@ -31,7 +31,8 @@ keyed_state = typer.Typer(
 )
 app.add_typer(keyed_state, name="state")
 files_tables = typer.Typer(
-    help="Look at tables of files; merge and vacuum them.", no_args_is_help=True
+    help="Look at tables of files; merge and vacuum them; take a sink's table over.",
+    no_args_is_help=True,
 )
 app.add_typer(files_tables, name="tables")
 journal_commands = typer.Typer(
@@ -95,6 +96,7 @@ keyed_state.command("bootstrap")(state.bootstrap)
 files_tables.command("show")(maintenance.show)
 files_tables.command("compact")(maintenance.compact)
 files_tables.command("vacuum")(maintenance.vacuum)
+files_tables.command("take-over")(acts.take_over_command)
 
 
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:

@@ -31,6 +31,7 @@ DEFAULT_FOLDER = ".sluice/jobs"  # Below the current folder; .gitignore names it
 # The flags for what a person may consent to, by the words of the refusals.
 _CHOICES = {
     r"allow non-restored state": "--allow-non-restored-state",
+    r"take table '([^']+)' over": r"--take-over \1",
     r"accept(?: the)? tables as they are": "--accept-tables",
     r"roll(?: the)? tables back": "--roll-back-tables",
 }
@@ -119,7 +120,7 @@ def parameters(pairs: Sequence[str], extra: Sequence[str]) -> dict[str, str]:
 def with_flags(sentence: str) -> str:
     """*sentence* with the flag behind each choice that it names, as the forms of Airflow do."""
     for choice, flag in _CHOICES.items():
-        if flag not in sentence:
+        if flag.partition(" ")[0] not in sentence:
             sentence = re.sub(choice, rf"\g<0> with {flag}", sentence, count=1)
     return sentence
 

@@ -24,7 +24,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sluice.cli.acts import AcceptTables, RollBackTables
+from sluice.cli.acts import AcceptTables, RollBackTables, TakeOver
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
@@ -131,6 +131,7 @@ def run(
     remote: Remote = None,
     roll_back_tables: RollBackTables = False,
     accept_tables: AcceptTables = False,
+    take_over: TakeOver = None,
     root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
@@ -157,7 +158,9 @@ def run(
         max_records_per_epoch=max_records_per_epoch,
     )
     found = _check_without_spark(job, configuration, (result, output), remote, endpoint_url)
-    consent = TableConsent(roll_back=roll_back_tables, accept=accept_tables)
+    consent = TableConsent(
+        roll_back=roll_back_tables, accept=accept_tables, take_over=tuple(take_over or ())
+    )
     with run_log(pipeline) as log, _session(job, configuration, remote, log) as spark:
         _check_yields(job, _yields(job, spark, configuration, found), (result, output), fresh=fresh)
         first_id = _begin(job, configuration, console, consent, fresh=fresh)
@@ -312,7 +315,11 @@ def _begin(
                 f"job {job.pipeline.uid!r} in {job.store.root} was interrupted with {known}; "
                 "run it with the same parameters to go on, or with --fresh to start over"
             )
-        options = RestoreOptions(roll_back_tables=consent.roll_back, accept_tables=consent.accept)
+        options = RestoreOptions(
+            roll_back_tables=consent.roll_back,
+            accept_tables=consent.accept,
+            take_over=consent.take_over,
+        )
         restored = restore(job, Latest(), options, configuration=configuration)
         console.print(f"going on from checkpoint {restored.checkpoint_id or 'none'}")
         for warning in restored.warnings:

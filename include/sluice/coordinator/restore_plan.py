@@ -129,7 +129,8 @@ def observe(
         return Observed(unreadable=str(error))
     is_decided = state.continues(choice.checkpoint_id, choice.origin)
     tables = None
-    if not is_decided or options.roll_back_tables or options.accept_tables:
+    is_asked = options.roll_back_tables or options.accept_tables or options.take_over
+    if not is_decided or is_asked:
         tables = compare_tables_to_restore(job, state, choice, metadata, configuration)
     if metadata is None:
         return Observed(tables=tables)

@@ -137,11 +137,12 @@ def check_sources(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConsent:
     """What becomes of rows that another life of a job wrote to a table: they are rolled back, or
-    accepted.
+    accepted, or accepted in the tables of the sinks in ``take_over`` alone.
     """
 
     roll_back: bool = False
     accept: bool = False
+    take_over: tuple[str, ...] = ()
 
 
 NO_CONSENT = TableConsent()
@@ -227,9 +228,16 @@ def _decide_tables(
     job: Job, state: CoordinatorState, configuration: JobConfiguration, consent: TableConsent
 ) -> TableDecision:
     tables = compare_tables_to_submit(job, state, configuration)
-    problems = table_problems(tables, roll_back=consent.roll_back, accepts=consent.accept)
+    problems = table_problems(
+        tables, roll_back=consent.roll_back, accepts=consent.accept, take_over=consent.take_over
+    )
     if problems:
         raise ConfigurationError(
             f"job {job.pipeline.uid!r} cannot begin in {job.store.root}: {'; '.join(problems)}"
         )
-    return decide_tables(tables, roll_back=consent.roll_back, accepts=consent.accept)
+    for table in tables:
+        if (taking_over := table.taking_over(roll_back=consent.roll_back)) is not None:
+            log.warning("%s", taking_over)
+    return decide_tables(
+        tables, roll_back=consent.roll_back, accepts=consent.accept, take_over=consent.take_over
+    )

@@ -100,7 +100,8 @@ class RestoreOptions:
     """The choices of the person who restores.
 
     ``roll_back_tables`` puts the sinks' tables back to what the snapshot pinned, too;
-    ``accept_tables`` takes them as they are, where rows are missing or of another life.
+    ``accept_tables`` takes them as they are, where rows are missing or of another life; the tables
+    of the sinks in ``take_over`` are taken over from another job, and nothing else is accepted.
     ``compare_checksums`` reads every file, for its bytes may not be those that were written.
     ``ignore_in_flight_of`` drops the in-flight data of that checkpoint, which loses rows.
     """
@@ -108,6 +109,7 @@ class RestoreOptions:
     allow_non_restored_state: bool = False
     roll_back_tables: bool = False
     accept_tables: bool = False
+    take_over: tuple[str, ...] = ()
     compare_checksums: bool = True
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignore_in_flight_of: CheckpointId | None = None
@@ -202,7 +204,9 @@ def decide_restore(
     rolls_back, accepts = options.roll_back_tables, options.accept_tables
     damage = (*damaged_files(observed.sizes, observed.checksums), *observed.staged_damage)
     problems, dropped = _snapshot_problems(state, choice, observed, stages, options, damage)
-    problems += table_problems(tables, roll_back=rolls_back, accepts=accepts)
+    problems += table_problems(
+        tables, roll_back=rolls_back, accepts=accepts, take_over=options.take_over
+    )
     if problems:
         return Stop(problems=tuple(problems), is_damaged=bool(damage))
     own = None if choice.origin else state.completed_checkpoint(choice.checkpoint_id or 0)
@@ -225,11 +229,17 @@ def decide_restore(
             continues=choice.checkpoint_id if replays_commit else None,
             roll_back=rolls_back,
             accepts=accepts,
+            take_over=options.take_over,
         ),
         tables_ahead=tuple(
-            table.ahead for table in tables if table.ahead is not None and not table.is_side_output
+            table.ahead
+            for table in tables
+            if table.ahead is not None and not (table.is_side_output or table.is_of_others)
         ),
-        warnings=() if metadata is None else late_behind_a_drain(metadata, stages),
+        warnings=(
+            *(() if metadata is None else late_behind_a_drain(metadata, stages)),
+            *filter(None, (table.taking_over(roll_back=rolls_back) for table in tables)),
+        ),
     )
 
 

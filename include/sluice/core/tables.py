@@ -7,7 +7,7 @@ comparisons, and the decision is journaled: no commit guesses again from ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.core.ids import CheckpointId, CheckpointIdCounter
@@ -89,7 +89,7 @@ class TableComparison:
             rolls_back_by_itself=self.rolls_back_by_itself,
         )
 
-    def problem(self, *, roll_back: bool, accepts: bool) -> str | None:
+    def problem(self, *, roll_back: bool, accepts: bool, takes_over: bool = False) -> str | None:
         """Why the job cannot continue with it, and the fix; None if it can."""
         shows = f"shows checkpoint {self.shown}" if self.shown is not None else "shows nothing"
         if roll_back and (self.ahead or self.is_of_others) and not self.can_roll_back:
@@ -105,6 +105,11 @@ class TableComparison:
                 f"{self._other} took it over, which may have used its id; restore an earlier "
                 "checkpoint"
             )
+        if takes_over and not self.is_of_others:
+            return (
+                f"table {self.sink!r} shows no rows of another job, so there is nothing to take "
+                "over; leave it out"
+            )
         if accepts:
             return None
         if self.comparison.lacks:
@@ -113,13 +118,25 @@ class TableComparison:
                 f"continue: it {shows}; restore a checkpoint that it shows, or accept tables as "
                 "they are, which leaves the missing rows out"
             )
-        if self.is_of_others and not roll_back:
+        if self.is_of_others and not roll_back and not takes_over:
             return (
                 f"table {self.sink!r} {shows}, which {self._other} wrote; give each sink a table "
-                "of its own, roll tables back, which takes those rows away, or accept tables as "
-                "they are, which goes on behind them: either takes the table over from that job"
+                f"of its own, take table {self.sink!r} over, which goes on behind those rows, or "
+                "roll tables back, which takes them away: either way that job is refused from then "
+                "on"
             )
         return None
+
+    def taking_over(self, *, roll_back: bool) -> str | None:
+        """What a person consents to, where rows of another job are not given way by themselves."""
+        if not self.is_of_others:
+            return None
+        shows = f"shows checkpoint {self.shown}" if self.shown is not None else "has rows"
+        rows = "its rows go" if roll_back else "its rows stay, and this job goes on behind them"
+        return (
+            f"table {self.sink!r} {shows}, which {self._other} wrote, and is taken over: {rows}, "
+            "and that job is refused from then on"
+        )
 
     @property
     def _other(self) -> str:
@@ -127,7 +144,9 @@ class TableComparison:
 
     def continued(self, *, accepts: bool) -> int | None:
         """The version that the job continues, where there is no ``problem``."""
-        is_behind_others = bool(self.comparison.other_life) and self.version is None
+        # A table that goes back by its next commit would lose the rows behind its own version.
+        goes_back = self.is_of_others and self.rolls_back_by_itself
+        is_behind_others = bool(self.comparison.other_life) and (self.version is None or goes_back)
         if accepts and (self.comparison.lacks or is_behind_others):
             return self.shown
         return self.version
@@ -168,6 +187,7 @@ def decide_tables(
     continues: CheckpointId | None = None,
     roll_back: bool = False,
     accepts: bool = False,
+    take_over: Collection[str] = (),
 ) -> TableDecision:
     """The decision about *tables*, none of which has a problem.
 
@@ -176,7 +196,7 @@ def decide_tables(
     versions = dict(undeclared or {}) | {
         table.sink: version
         for table in tables
-        if (version := table.continued(accepts=accepts)) is not None
+        if (version := table.continued(accepts=accepts or table.sink in take_over)) is not None
     }
     return TableDecision(
         versions=versions,
@@ -207,9 +227,25 @@ def owed_recovery(decision: TableDecision, ids: CheckpointIdCounter) -> TableRec
 
 
 def table_problems(
-    tables: Sequence[TableComparison], *, roll_back: bool = False, accepts: bool = False
+    tables: Sequence[TableComparison],
+    *,
+    roll_back: bool = False,
+    accepts: bool = False,
+    take_over: Collection[str] = (),
 ) -> list[str]:
-    if roll_back and accepts:
+    """Why the job cannot continue with *tables*, of which a person has those of the sinks in
+    *take_over* taken over from another job, and no other one.
+    """
+    if roll_back and (accepts or take_over):
         return ["tables are either rolled back or accepted as they are: choose one"]
-    found = (table.problem(roll_back=roll_back, accepts=accepts) for table in tables)
-    return [problem for problem in found if problem is not None]
+    known = sorted(table.sink for table in tables)
+    unknown = [
+        f"there is no sink {sink!r} whose table could be taken over; there are {', '.join(known)}"
+        for sink in take_over
+        if sink not in known
+    ]
+    found = (
+        table.problem(roll_back=roll_back, accepts=accepts, takes_over=table.sink in take_over)
+        for table in tables
+    )
+    return unknown + [problem for problem in found if problem is not None]

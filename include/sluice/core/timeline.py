@@ -283,8 +283,8 @@ class Timeline:
             return
         raise TableMismatch(
             f"the table belongs to {writer_named(self.life, self.sink)}, not to "
-            f"{writer_named(writer.life, writer.sink)}: give each sink a table of its own, or "
-            "restore this job and accept tables as they are, which takes the table over"
+            f"{writer_named(writer.life, writer.sink)}: give each sink a table of its own, or have "
+            "this job take it over: see 'sluice tables take-over'"
         )
 
     def _require_generation(self, writer: Writer) -> None:
@@ -299,8 +299,8 @@ class Timeline:
         if writer.generation <= left_in:
             raise TableMismatch(
                 f"{writer_named(writer.life, writer.sink)} has left the table to "
-                f"{writer_named(self.life, self.sink)}; to take it back, restore that job and "
-                "accept tables as they are"
+                f"{writer_named(self.life, self.sink)}; to have that job take it back, see 'sluice "
+                "tables take-over'"
             )
 
     def _require_own_id(self, writer: Writer, continues: int | None) -> None:

@@ -29,6 +29,7 @@ from sluice.core.events import (
     JobFailed,
     JobRestored,
     JobStopped,
+    JobSubmitted,
     JournalRepaired,
     RequestWithdrawn,
     RootAdopted,
@@ -39,6 +40,7 @@ from sluice.core.events import (
 )
 from sluice.core.ids import CheckpointId
 from sluice.core.state import CoordinatorState
+from sluice.core.tables import TableDecision
 from sluice.figures.record import CheckpointStatus
 from sluice.job.job import Job
 from sluice.protocol.records import JournalEntry
@@ -265,10 +267,14 @@ def _message_of(event: Event) -> str | None:
         case DeclineReceived():
             return event.decline.message
         case (
-            CheckpointFailed() | TriggerFailed() | JobFailed() | JobRestored() | JobStopped()
-            | JournalRepaired()
+            CheckpointFailed() | TriggerFailed() | JobFailed() | JobStopped() | JournalRepaired()
         ):  # fmt: skip
             return event.message or None
+        case JobRestored():
+            taken = () if event.tables is None else _taken_over(event.tables)
+            return "; ".join(filter(None, (event.message, *taken))) or None
+        case JobSubmitted():
+            return "; ".join(_taken_over(event.tables)) or None
         case AlignmentTimedOut():
             return f"overtaken: {', '.join(event.stages)}"
         case RootAdopted():
@@ -277,6 +283,13 @@ def _message_of(event: Event) -> str | None:
             return f"stage {event.stage} runs again, attempt {event.attempt}"
         case _:
             return None
+
+
+def _taken_over(tables: TableDecision) -> tuple[str, ...]:
+    return tuple(
+        f"table {sink!r} was that of life {', '.join(map(repr, lives))} before"
+        for sink, lives in sorted(tables.replaces.items())
+    )
 
 
 def _waiting(state: CoordinatorState, request_id: str, now_ms: int) -> RequestProgress | None:

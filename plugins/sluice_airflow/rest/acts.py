@@ -135,6 +135,7 @@ class RestoreBody(Body):
     allow_non_restored_state: bool = False
     roll_back_tables: bool = False
     accept_tables: bool = False
+    take_over: Annotated[str, Field(max_length=1_000)] | None = None
     compare_checksums: bool = True
     claim_mode: Literal["NO_CLAIM", "CLAIM"] = ClaimMode.NO_CLAIM.value
     then: Literal["resume", "stay suspended"] = "resume"

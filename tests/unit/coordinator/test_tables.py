@@ -374,9 +374,9 @@ def test_a_job_over_an_emptied_root_is_refused_while_its_table_shows_rows(sink: 
 
     assert str(refused.value) == (
         f"job 'auctions' cannot begin in {job.store.root}: table 'results' shows checkpoint 3, "
-        f"which life '{life}' of a job wrote; give each sink a table of its own, roll tables back, "
-        "which takes those rows away, or accept tables as they are, which goes on behind them: "
-        "either takes the table over from that job"
+        f"which life '{life}' of a job wrote; give each sink a table of its own, take table "
+        "'results' over, which goes on behind those rows, or roll tables back, which takes them "
+        "away: either way that job is refused from then on"
     )
     assert keys_of(job) == []
     if isinstance(sink, NotedTable):
@@ -441,6 +441,46 @@ def test_the_life_whose_table_was_taken_over_is_fenced(sink: SinkSpec) -> None:
     assert seen(first, sink) == list(range(20))
     with pytest.raises(TableMismatch, match=f"belongs to life '{first.state().life}' of a job"):
         take_checkpoint(second)
+
+
+def test_one_table_is_taken_over_back_and_forth_and_no_other_with_it(sink: SinkSpec) -> None:
+    first, beside = a_life(sink, 2), NotedTable()
+    both = a_pipeline(sink=sink, beside={"beside": beside}, num_retained=9)
+    a_life(beside, 1)
+    second = a_job(both)
+
+    with pytest.raises(ConfigurationError, match="table 'beside' shows checkpoint 1, which life"):
+        begin(second, TableConsent(take_over=("results",)))
+    begin(second, TableConsent(take_over=("results", "beside")))
+    take_checkpoint(second)
+    assert seen(second, sink) == sorted([*range(20), *range(10)])
+    with pytest.raises(TableMismatch, match="have this job take it over: see 'sluice tables take-"):
+        take_checkpoint(first)
+    restore(first, FromCheckpoint(CheckpointId(2)), RestoreOptions(take_over=("results",)))
+    assert take_checkpoint(first) > 3
+
+    assert seen(first, sink) == sorted([*range(30), *range(10)])
+    with pytest.raises(TableMismatch, match=f"belongs to life '{first.state().life}' of a job"):
+        take_checkpoint(second)
+    assert seen(first, sink) == sorted([*range(30), *range(10)])
+
+
+def test_a_job_that_goes_on_takes_over_what_is_another_jobs_alone() -> None:
+    table = NotedTable()
+    job = a_life(table, 2)
+
+    for sinks, says in (
+        (("results",), "table 'results' shows no rows of another job, so there is nothing to"),
+        (("result",), "there is no sink 'result' whose table could be taken over; there are coun"),
+    ):
+        with pytest.raises(RestoreError, match=says):
+            restore(job, Latest(), RestoreOptions(take_over=sinks))
+    table.place.timeline = table.place.timeline.showing([1])  # By somebody else.
+    other = a_job(a_pipeline(sink=table))
+    begin(other, TableConsent(take_over=("results",)))
+    with pytest.raises(RestoreError, match="table 'results' lacks checkpoint 2, which the job"):
+        restore(job, Latest(), RestoreOptions(take_over=("results",)))
+    assert job.state().generation == 1
 
 
 def test_a_files_table_of_an_earlier_life_of_the_same_journal_starts_anew() -> None:

@@ -42,8 +42,8 @@ FIX_LACKING = (
     "rows out"
 )
 FIX_OTHER_LIFE = (
-    "give each sink a table of its own, roll tables back, which takes those rows away, or accept "
-    "tables as they are, which goes on behind them: either takes the table over from that job"
+    "give each sink a table of its own, take table 'alerts' over, which goes on behind those rows, "
+    "or roll tables back, which takes them away: either way that job is refused from then on"
 )
 
 
@@ -152,6 +152,74 @@ def test_an_owed_commit_is_refused_where_another_life_may_have_used_its_id() -> 
     assert replace(AHEAD, version=6, owed=CheckpointId(7)).problem(
         roll_back=False, accepts=False
     ) is None  # fmt: skip
+
+
+NOTHING_TO_TAKE = (
+    "table 'alerts' shows no rows of another job, so there is nothing to take over; leave it out"
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "problem", "continued"),
+    [
+        (THEIRS, None, 5),
+        (THEIRS_FOR_EVER, None, 5),
+        (THEIRS_WITH_IT, None, 7),
+        (replace(THEIRS_WITH_IT, rolls_back_by_itself=True), None, 9),
+        (EARLIER, None, 5),
+        (replace(THEIRS_WITH_IT, comparison=replace(THEIRS.comparison, lacks=True)),
+         ("table 'alerts' lacks checkpoint 7, which the job would continue: it shows checkpoint 9; "
+          f"{FIX_LACKING}"), 7),
+        (AGREES, NOTHING_TO_TAKE, 7),
+        (LACKS, NOTHING_TO_TAKE, 7),
+        (THEIRS_EMPTY, NOTHING_TO_TAKE, None),
+        (EARLIER_FILES, NOTHING_TO_TAKE, None),
+    ],
+    ids=["another life's", "for ever", "with the version", "files with the version",
+         "an earlier life's", "lacks it", "its own", "its own, lacking", "empty",
+         "an earlier life's files"],
+)  # fmt: skip
+def test_one_table_is_taken_over_with_its_rows_and_nothing_else_is_accepted(
+    table: TableComparison, problem: str | None, continued: int | None
+) -> None:
+    assert table_problems([table], take_over=["alerts"]) == ([] if problem is None else [problem])
+    other = replace(THEIRS, sink="sums")
+    if problem is None:
+        decided = decide_tables([table], take_over=["alerts"])
+        assert decided.versions == {"alerts": continued}
+        assert decided.replaces == {"alerts": (table.comparison.other_life,)}
+        assert not decided.accepts
+        (of_other,) = table_problems([table, other], take_over=["alerts"])
+        assert of_other.startswith("table 'sums' shows checkpoint 5, which life 'theirs' of a job")
+
+
+def test_what_is_taken_over_has_to_be_there_and_is_not_rolled_back() -> None:
+    assert table_problems([THEIRS, replace(AGREES, sink="sums")], take_over=["alert"]) == [
+        "there is no sink 'alert' whose table could be taken over; there are alerts, sums",
+        f"table 'alerts' shows checkpoint 5, which life 'theirs' of a job wrote; {FIX_OTHER_LIFE}",
+    ]
+    assert table_problems([THEIRS], roll_back=True, take_over=["alerts"]) == [
+        "tables are either rolled back or accepted as they are: choose one"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "roll_back", "told"),
+    [
+        (THEIRS, False, ("shows checkpoint 5, which life 'theirs' of a job wrote, and is taken "
+         "over: its rows stay, and this job goes on behind them, and that job is refused from then "
+         "on")),
+        (replace(THEIRS, shown=None), True, ("has rows, which life 'theirs' of a job wrote, and is "
+         "taken over: its rows go, and that job is refused from then on")),
+        (THEIRS_EMPTY, False, None),
+        (AHEAD, False, None),
+    ],
+)  # fmt: skip
+def test_who_consents_is_told_what_becomes_of_the_rows(
+    table: TableComparison, roll_back: bool, told: str | None
+) -> None:
+    sentence = None if told is None else f"table 'alerts' {told}"
+    assert table.taking_over(roll_back=roll_back) == sentence
 
 
 def test_every_table_is_named_and_the_two_options_exclude_each_other() -> None:

@@ -129,8 +129,8 @@ class TableSchemas:
         if owner is not None and owner.sink != self.at:
             raise TableMismatch(
                 f"the table at {log.store.root} belongs to {writer_named(owner.life, owner.sink)}, "
-                f"not to the sink at {self.at}: give each sink a table of its own, or restore this "
-                "job and accept tables as they are, which takes the table over"
+                f"not to the sink at {self.at}: give each sink a table of its own, or have this "
+                "job take it over: see 'sluice tables take-over'"
             )
 
     def _remember(self, schemas: Sequence[pa.Schema]) -> None:
