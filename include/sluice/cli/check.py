@@ -86,13 +86,14 @@ def check(
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
     from sluice.job.analysis import analyse, check_state
-    from sluice.spark.checking import check_pipeline
 
     found = analyse(job.pipeline, params, job.location.endpoint_url)
     check_state(job, found)
     known = {uid: result for uid, result in found.items() if result is not None}
     if len(known) == len(found):
         return known
+    from sluice.spark.checking import check_pipeline
+
     require_pyspark("sluice check")
     find_java(os.environ)
     with run_log(f"{job.pipeline.uid}-check") as log, local_session(log_file=log) as spark:

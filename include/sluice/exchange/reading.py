@@ -43,7 +43,7 @@ from sluice.operators.expressions import (
 from sluice.operators.operator import EpochTime
 from sluice.state.cache import SegmentCache
 from sluice.state.key_hash import can_hash, with_hash
-from sluice.state.segments import HASH, to_frame, to_table
+from sluice.state.segments import HASH, empty_frame, to_frame, to_table
 from sluice.store.open import StoreLocation
 
 SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
@@ -125,7 +125,7 @@ class StreamRows:
         """The serialized Arrow schema of what is read."""
         if not self.steps:
             return self.written
-        written = to_frame(pa.ipc.read_schema(pa.py_buffer(self.written)).empty_table())
+        written = empty_frame(pa.ipc.read_schema(pa.py_buffer(self.written)))
         body: bytes = to_table(self.behind(written)).schema.serialize().to_pybytes()
         return body
 
@@ -269,7 +269,7 @@ class PlainInput:
 
     @cached_property
     def _raw(self) -> pl.Schema:
-        return to_frame(pa.ipc.read_schema(pa.py_buffer(self.schema)).empty_table()).schema
+        return empty_frame(pa.ipc.read_schema(pa.py_buffer(self.schema))).schema
 
     @cached_property
     def _steps(self) -> PlainSteps:

@@ -38,7 +38,7 @@ from sluice.operators.operator import ROW_COUNT, EpochTime, Operator, Outcome
 from sluice.state.keyed import Changes, KeyedState, delta_table
 from sluice.state.merging import GROWTH, describe_segment, merged_frames, open_runs, stored_run
 from sluice.state.runs import Run
-from sluice.state.segments import HASH, RowFiles, StateSchema, to_frame, to_table
+from sluice.state.segments import HASH, RowFiles, StateSchema, empty_frame, to_frame, to_table
 
 SIDE = "_side"  # The input of a join that a row is from.
 
@@ -56,7 +56,7 @@ class KeyedSnapshot:
         inputs = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
         self._sides = [schema.names for schema in inputs]
         empty = [
-            to_frame(schema.empty_table()).drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False)
+            empty_frame(schema).drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False)
             for schema in inputs
         ]
         self._operator: Operator = build_operator(spec.stage, [frame.schema for frame in empty])

@@ -36,7 +36,7 @@ from sluice.exchange.snapshot import KeyedSnapshot
 from sluice.exchange.workspace import SubtaskSpec, Workspace
 from sluice.protocol.keys import PipelinePaths
 from sluice.state.cache import SegmentCache
-from sluice.state.segments import to_frame
+from sluice.state.segments import empty_frame
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.open import open_store
 from sluice.store.uploads import Uploads
@@ -252,7 +252,7 @@ def _pass_through(work: Workspace, output: StageOutput, batches: Iterable[pa.Rec
     rows_in = 0
     schema = pa.ipc.read_schema(pa.py_buffer(spec.input_schemas[0]))
     # An empty chunk first, so that the output's schema is known even without rows.
-    for chunk in chain([to_frame(schema.empty_table())], chunks(batches)):
+    for chunk in chain([empty_frame(schema)], chunks(batches)):
         rows_in += chunk.height
         rows = output.without_malformed(chunk)
         if measures:

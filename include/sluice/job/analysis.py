@@ -37,7 +37,7 @@ from sluice.operators.operator import column_type
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
 from sluice.state.key_hash import can_hash
-from sluice.state.segments import StateSchema, to_table
+from sluice.state.segments import StateSchema, empty_frame, to_table
 
 # Column -> type; None for a type that only Spark knows, or instead of columns that only it knows.
 ColumnTypes: TypeAlias = Mapping[str, pl.DataType | None]
@@ -154,7 +154,7 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
 
 def _source_columns(uid: str, source: Source) -> ColumnTypes:
     """The columns that stages see, by name; None where only Spark knows the type."""
-    schema = pl.DataFrame(source.schema().empty_table()).schema
+    schema = empty_frame(source.schema()).schema
     types = {name: dtype for name, dtype in schema.items() if name not in _HIDDEN}
     check_source_columns(types, f"source {uid!r}")
     decoding = source.decoding

@@ -21,7 +21,7 @@ from sluice.operators.kernels import grouped, without_negative_zero
 from sluice.operators.operator import WEIGHT
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, newest_per_identity
-from sluice.state.segments import HASH, StateSchema, to_frame, to_table
+from sluice.state.segments import HASH, StateSchema, empty_frame, to_table
 
 # A row taken back and the row that replaces it have one key, even where a projection drops it.
 KEY = "_key"
@@ -112,7 +112,7 @@ def sink_schema(streamed: bytes, sink: SinkNode) -> pa.Schema:
     schema = pa.ipc.read_schema(pa.py_buffer(streamed)).remove_metadata()
     schema = pa.schema([field for field in schema if field.name not in OURS])
     if sink.steps:
-        rows = behind(sink.steps, to_frame(schema.empty_table()), sink.input)
+        rows = behind(sink.steps, empty_frame(schema), sink.input)
         schema = to_table(rows).schema
     kind = pa.field(ROW_KIND, pa.large_string())
     return schema.insert(0, kind) if sink.spec.changelog else schema

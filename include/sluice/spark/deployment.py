@@ -102,7 +102,7 @@ from sluice.spark.tasks import (
     quoted,
 )
 from sluice.state.merging import MERGED_SCHEMA, CompactionSpec, DueMerge, run_merges, runs_to_merge
-from sluice.state.segments import HASH, StateSchema, to_frame, to_table
+from sluice.state.segments import HASH, StateSchema, empty_frame, to_table
 from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def _is_known_to_spark(feed: Feed) -> bool:
         of_spark = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
     except PySparkException:
         return False
-    return to_frame(of_spark.empty_table()).schema == feed.prepared_schema
+    return empty_frame(of_spark).schema == feed.prepared_schema
 
 
 def _file_rows(run: StageRun, given: Input) -> FileRows | None:
@@ -613,7 +613,7 @@ def _schema(rows: DataFrame) -> bytes:
 def polars_schema(rows: DataFrame) -> pl.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    frame = to_frame(to_arrow_schema(rows.schema, timezone="UTC").empty_table())
+    frame = empty_frame(to_arrow_schema(rows.schema, timezone="UTC"))
     return frame.drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False).schema
 
 

@@ -240,6 +240,11 @@ def to_table(frame: pl.DataFrame) -> pa.Table:
     return frame.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
 
 
+def empty_frame(schema: pa.Schema) -> pl.DataFrame:
+    """No rows of *schema*.  (For its own empty table Arrow imports pandas, which takes seconds.)"""
+    return to_frame(pa.Table.from_batches([], schema=schema))
+
+
 def to_frame(table: pa.Table) -> pl.DataFrame:
     """*table* as a Polars frame: numbers without a copy, strings as views, which costs a pass."""
     frame = pl.from_arrow(table)
