@@ -73,8 +73,9 @@ def test_a_mistake_is_one_sentence_and_exit_code_1(
     assert len(error.strip().splitlines()) == 1
 
 
-def test_a_missing_input_is_named(files: list[str], tmp_path: Path) -> None:
-    result = sluice("run", "ssh_threats", f"--input={tmp_path / 'nowhere'}", *files)
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_missing_input_is_named(files: list[str], tmp_path: Path, command: str) -> None:
+    result = sluice(command, "ssh_threats", f"--input={tmp_path / 'nowhere'}", *files)
 
     assert result.returncode == 1
     assert f"there is no file and no folder at file://{tmp_path / 'nowhere'}" in result.stderr

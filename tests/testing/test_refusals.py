@@ -12,7 +12,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import Sink
 from sluice.errors import CheckpointFailure, ConfigurationError, StageFailed
 from sluice.sinks import FilesTable, KafkaTopic
-from sluice.sources import PostgresTable
+from sluice.sources import Files, PostgresTable
 from sluice.testing import Kill, Restore, run_local
 from tests.testing.shop import named, order, totals, visits
 
@@ -179,3 +179,25 @@ def test_columns_of_a_function_that_differ_only_in_case_are_refused_by_their_nam
 
     assert "has the columns 'id' and 'ID', which differ only in case: to SQL they are one" in said
     assert len(said) < 400
+
+
+def test_a_function_that_drops_what_could_not_be_read_is_refused_though_rows_are_given() -> None:
+    files = Files("/visits", format="json", schema="id bigint, user string")
+    rows = Pipeline("visits").source("visits", files)
+    rows.transform("named", lambda rows: rows.select("id", "user")).sink("out", FilesTable())
+
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
+
+    assert "the function of stage 'named' drops the column '_malformed'; keep it" in said
+
+
+def test_a_function_that_draws_is_refused_over_updates() -> None:
+    rows = visits("visits")
+    newest = rows.key_by("user").latest("newest", by="id")
+    newest.transform("drawn", lambda rows: rows.selectExpr("*", "rand() AS r")).sink(
+        "out", FilesTable(upsert_key=("user",))
+    )
+
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
+
+    assert "the function of stage 'drawn' has rand(), which answers otherwise when a row" in said

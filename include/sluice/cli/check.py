@@ -85,8 +85,13 @@ def check(
 
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
+    from sluice.connectors.files.source import FileSource
     from sluice.job.analysis import analyse, check_state
 
+    for node in job.pipeline.sources.values():
+        source = node.spec.open(params, job.location.endpoint_url)
+        if isinstance(source, FileSource):
+            source.check_location()  # Columns may be declared, and nothing be there to read.
     found = analyse(job.pipeline, params, job.location.endpoint_url)
     check_state(job, found)
     known = {uid: result for uid, result in found.items() if result is not None}

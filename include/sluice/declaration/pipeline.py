@@ -322,6 +322,7 @@ class Pipeline:
             for stage in self.consumers_of(producer)
             for given in stage.inputs
             if given.producer == producer
+            for _ in range(2 if given.is_broadcast else 1)  # Each subtask computes all of it.
         ]
         return readers + [
             Reader(f"sink {sink.uid!r}", sink.steps) for sink in self.sinks_of(producer)
@@ -774,6 +775,7 @@ class KeyedStream:
         """
         check_columns(dict.fromkeys((*self.keys, *state)), f"the state of stage {uid!r}")
         check_columns(result, f"the result of stage {uid!r}")
+        _check_types(uid, {**state, **result})
         operation = Process(function=function, state=state, result=result)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
@@ -789,6 +791,7 @@ class KeyedStream:
     ) -> Stream:
         """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*."""
         check_columns(result, f"the result of stage {uid!r}")
+        _check_types(uid, result)
         operation = ProcessKeyed(function=function, result=result)
         _check_broadcast(uid, function, self, broadcast)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, broadcast=broadcast)
@@ -856,6 +859,17 @@ def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
             *([LATE_RIGHT] if stage.is_stateful and len(stage.inputs) > 1 else []),
         )
     )
+
+
+def _check_types(uid: str, columns: Mapping[str, object]) -> None:
+    """What else is no type the operator says, which knows those of Polars."""
+    for name, declared in columns.items():
+        if isinstance(declared, str):
+            raise ConfigurationError(
+                f"stage {uid!r} declares column {name!r} as the text {declared!r}; write a type: "
+                "int, float, str, bool, bytes, date, datetime, or one of Polars, such as "
+                "pl.Int32() or pl.List(pl.String())"
+            )
 
 
 def _are_equal(steps: tuple[Step, ...]) -> bool:

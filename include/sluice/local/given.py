@@ -60,12 +60,14 @@ Rows: TypeAlias = Any
 class SourceRows:
     """The rows of a source by epoch; ``is_cut``: they were given by epoch.
 
-    ``decoding`` is the format of rows that were given as texts.
+    ``decoding`` is the format of rows that were given as texts.  Those of a place that ``decodes``
+    texts have columns for malformed ones, also if none was given as a text.
     """
 
     chunks: tuple[pa.Table, ...]
     is_cut: bool
     decoding: TextDecoding | None = None
+    decodes: bool = False
 
 
 # From the number of the first row in the source, and the number of rows, to a column of them.
@@ -162,7 +164,7 @@ def _epochs(sources: Mapping[str, Given]) -> int:
 
 def _given(node: SourceNode, rows: SourceRows, place: Path, *, is_bounded: bool) -> Given:
     if not node.is_table:
-        return GivenRows(node.uid, place, rows.chunks, is_bounded, rows.decoding)
+        return GivenRows(node.uid, place, rows.chunks, is_bounded, rows.decoding, rows.decodes)
     if rows.decoding is None:
         spec = Files(str(place), format="parquet")
     else:
@@ -184,6 +186,7 @@ class GivenRows:
     chunks: Sequence[pa.Table]
     bounded: bool
     decoding: TextDecoding | None = None
+    decodes: bool = False
     _epoch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -212,6 +215,7 @@ class GivenRows:
             arrived=ends[min(self._epoch, len(self.chunks))],
             ends=self.bounded and self._epoch >= len(self.chunks),
             text_decoding=self.decoding,
+            decodes=self.decodes,
         )
 
 
@@ -225,6 +229,7 @@ class GivenSource(OffsetSource):
     arrived: int
     ends: bool
     text_decoding: TextDecoding | None
+    decodes: bool
 
     @property
     def bounded(self) -> bool:
@@ -239,7 +244,9 @@ class GivenSource(OffsetSource):
         return self.text_decoding
 
     def schema(self) -> pa.Schema:
-        return self.columns
+        """With columns for malformed rows, which functions have to keep, if the place has any."""
+        malformed = [pa.field(name, pa.string()) for name in (MALFORMED_COLUMN, RAW)]
+        return pa.schema([*self.columns, *(malformed if self.decodes else ())])
 
     def readable(self) -> Mapping[str, Readable]:
         return {PARTITION: Readable(0, self.arrived)}
@@ -247,7 +254,11 @@ class GivenSource(OffsetSource):
     def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
         with pa.memory_map(str(self.path)) as file:
             rows = pa.ipc.open_file(file).read_all()
-        yield from rows.slice(piece.start, piece.records).to_batches()
+        rows = rows.slice(piece.start, piece.records)
+        for column in self.schema():
+            if column.name not in rows.column_names:
+                rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+        yield from rows.to_batches()
 
 
 @dataclass(eq=False, slots=True)
@@ -338,7 +349,10 @@ def source_rows(
         where = f"source {uid!r}" + (f" in epoch {number}" if len(parts) > 1 else "")
         chunks.append(_conformed(part, schema, declared, where, first))
         first += chunks[-1].num_rows
-    return SourceRows(tuple(chunks), is_cut, declared.decoding if is_text else None)
+    decoding = declared.decoding
+    if is_text:
+        return SourceRows(tuple(chunks), is_cut, decoding)
+    return SourceRows(tuple(chunks), is_cut, decodes=decoding is not None)
 
 
 def _parts(uid: str, given: Rows) -> tuple[list[Any], bool]:

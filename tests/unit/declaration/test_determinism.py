@@ -10,6 +10,7 @@ import pytest
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration.determinism import nondeterministic, of_spark
+from sluice.declaration.keyed_functions import BroadcastState, KeyedBroadcastProcessFunction
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError
@@ -99,6 +100,23 @@ def two_sinks_with_another_reader() -> None:
     stage.sink("whole", FilesTable())
 
 
+class Follows(KeyedBroadcastProcessFunction):
+    rules = BroadcastState(str, str)
+
+    def process(self, row: Any, context: Any) -> Any: ...
+
+    def process_broadcast(self, row: Any, context: Any) -> Any: ...
+
+
+def a_broadcast_that_each_subtask_computes() -> None:
+    rows = rows_of()
+    rules = rows.pipeline.source("rules", Files("/rules")).transform("parse", same)
+    rules.sink("whole", FilesTable())
+    rows.key_by("k").process_keyed(
+        "follow", Follows(), result={"k": str}, broadcast=rules.where("until > now()")
+    )
+
+
 def a_table_that_is_drawn() -> None:
     rows = rows_of()
     table = rows.pipeline.source("towns", Files("/towns"), table=True).where("rand() < 0.5")
@@ -154,6 +172,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
             "reader, and sink 'one' and sink 'other' both read it"
         ),
     ),
+    "a broadcast stream": (a_broadcast_that_each_subtask_computes, "stage 'follow' reads it twice"),
     "a table": (a_table_that_is_drawn, "lookup 'found' finds rows of 'towns' by rand() in"),
     "a table's column": (found_by_a_draw, "by rand() in 'int(rand() * 3)'"),
     "an event time": (

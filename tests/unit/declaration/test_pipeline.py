@@ -526,3 +526,10 @@ def test_operations_are_declared_by_name() -> None:
 def test_an_aggregate_of_values_needs_their_column() -> None:
     with pytest.raises(ConfigurationError, match=r"sum\(\) needs the name of a column"):
         agg.Aggregate(kind=agg.AggregateKind.SUM)
+
+
+def test_the_name_of_a_type_is_refused_where_it_is_declared() -> None:
+    keyed = a_stage().key_by("a")
+
+    with pytest.raises(ConfigurationError, match="stage 'p' declares column 'n' as the text 'big"):
+        keyed.process("p", same, state={"n": "bigint"}, result={"a": int})

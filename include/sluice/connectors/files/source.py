@@ -121,6 +121,10 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         object.__setattr__(self, "location", files.location)
         assert not (self.ordered and self.bounded)
 
+    def check_location(self) -> None:
+        """Raises ConfigurationError if there is nothing at the location, not even a folder."""
+        next(iter(self._files.listed()), None)
+
     def plan(
         self,
         position: SourcePosition,
