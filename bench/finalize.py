@@ -31,7 +31,6 @@ from sluice.core.answers import Ack
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.plan import CheckpointPlan
 from sluice.job.job import Job, open_job
-from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation
@@ -52,12 +51,7 @@ def a_job(location: StoreLocation, subtasks: int) -> tuple[Job, CountingStore]:
     pipeline.parallelism = subtasks // 2
     job = open_job(pipeline, location, clock=ManualClock())
     store = CountingStore(job.store)
-    return replace(
-        job,
-        store=store,
-        journal=Journal(store, job.paths),
-        answers=AnswerStore(store, job.paths),
-    ), store
+    return replace(job, store=store, journal=Journal(store, job.names)), store
 
 
 def acknowledge(job: Job, plan: CheckpointPlan) -> int:

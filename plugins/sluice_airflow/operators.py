@@ -141,7 +141,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
 
     def needed(self, job: Job) -> tuple[Needed, ...]:
         """The servers without which the task cannot go on; the run's note names a silent one."""
-        key = job.paths.plan(CheckpointId(1))  # Any small object, whether it exists or not.
+        key = job.names.begun()  # Any small object, whether it exists or not.
         ask = partial(job.store.get, key)
         page = page_of(CheckpointFailureReason.IO_EXCEPTION)
         return (Needed(name=f"the store {job.store.root}", ask=ask, page=page),)

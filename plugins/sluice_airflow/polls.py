@@ -32,6 +32,7 @@ from sluice.core.events import AlignmentTimedOut
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.declaration.pipeline import Pipeline
+from sluice.errors import FencedError
 from sluice.job.clock import JobClock
 from sluice.job.job import open_job
 from sluice.protocol.keys import PipelinePaths
@@ -74,10 +75,9 @@ class StageWatch:
     """A watch of one stage, without resources to close; every poll may raise StoreUnavailable."""
 
     def __init__(self, location: StoreLocation, *, pipeline: str, stage: str, cause: str) -> None:
-        store, paths = shared_store(location), PipelinePaths(pipeline)
-        self._answers = AnswerStore(store, paths)
-        self._journal = Journal(store, paths, pause=jittered_pause)
-        self._clock = JobClock(machine_clock_ms, self._journal, store)
+        self._store = shared_store(location)
+        self._journal = Journal(self._store, PipelinePaths(pipeline), pause=jittered_pause)
+        self._clock = JobClock(machine_clock_ms, self._journal, self._store)
         self._stage = stage
         self._cause = cause
         self._pending: PendingCheckpoint | None = None
@@ -85,10 +85,17 @@ class StageWatch:
         self._aligned_timeout_ms = 0
 
     def poll(self) -> StageProgress:
+        try:
+            return self._look()
+        except FencedError as error:  # The root was emptied.
+            return Lost(str(error))
+
+    def _look(self) -> StageProgress:
         pending = self._pending or self._read_journal()
         if not isinstance(pending, PendingCheckpoint):
             return pending
-        answers = self._answers.observe(pending.checkpoint_id, pending.token)
+        answering = AnswerStore(self._store, self._journal.paths)
+        answers = answering.observe(pending.checkpoint_id, pending.token)
         progress = self._judge(pending, answers)
         self._polls += 1
         may_be_wrong = not isinstance(progress, Outstanding)

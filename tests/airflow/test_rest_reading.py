@@ -111,7 +111,7 @@ def test_a_checkpoint_has_its_tasks_and_a_task_its_subtasks(viewer: Api, job: Jo
     task = found(viewer.get("/pipelines/auctions/checkpoints/2/subtasks/count_bids"))
 
     assert [shown["id"], shown["status"], shown["discarded"]] == [2, "COMPLETED", False]
-    assert shown["external_path"].endswith("/auctions/checkpoints/0000000002/")
+    assert shown["external_path"].endswith(f"/{job.paths.checkpoint(2)}")
     assert shown["tasks"]["count_bids"]["num_acknowledged_subtasks"] == 2
     assert [task["id"], task["checkpoint_id"], task["status"]] == ["count_bids", 2, "COMPLETED"]
     assert [one["index"] for one in task["subtasks"]] == [0, 1]

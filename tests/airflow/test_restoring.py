@@ -196,7 +196,7 @@ def test_the_watchdog_looks_at_every_job_before_it_names_the_broken_one(root: st
     execute(TriggerOperator, pipeline=late, dag_id="late")
     decline(a_job(root, late), 1, "bids", 0)
     job = a_job(root, broken)
-    job.store.put(job.paths.journal_entry(1), b"not an entry")
+    job.store.put(job.names.begun(), b"not a pointer")
 
     with pytest.raises(AirflowFailException, match="cannot watch broken: "):
         watch(broken=broken, late=late, new=a_pipeline("new"))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.jobs import a_job
+from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job
 from tests.cli.conftest import Sluice
 from tests.contract.conftest import environment_with_sluice
@@ -63,6 +65,19 @@ def test_a_pipeline_that_is_not_declared_is_a_problem(sluice: Sluice, tmp_path: 
     last = answer.json["findings"][-1]
     assert (answer.code, last["check"], last["status"]) == (1, "job nothing", "problem")
     assert "there is no pipeline 'nothing'" in last["message"]
+
+
+def test_what_earlier_journals_left_is_a_warning(sluice: Sluice, job: Job, tmp_path: Path) -> None:
+    here = a_job(job.pipeline, root=f"file://{tmp_path}/root")
+    submit(here, configure(here.pipeline, {}))
+    here.store.put(here.names.of_journal("j-earlier").journal_entry(58), b"late")
+
+    answer = sluice("doctor", "auctions", "--root", here.store.root, "--json")
+
+    last = answer.json["findings"][-1]
+    assert (answer.code, last["check"], last["status"]) == (0, "job auctions", "warning")
+    assert "1 files of earlier journals (4 B): the root was emptied while" in last["message"]
+    assert "'sluice gc auctions' deletes them" in last["message"]
 
 
 def test_a_secret_in_an_address_is_not_printed(

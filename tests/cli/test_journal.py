@@ -58,7 +58,7 @@ def test_a_damaged_entry_is_found_previewed_and_passed(sluice: Sluice, job: Job)
     assert [(one["event"], one["status"]) for one in listed] == [("JournalRepaired", "RESTARTING")]
     assert f"entry {seq} could not be read" in listed[0]["message"]
     assert sluice("journal", "repair", "auctions").out.startswith(
-        f"auctions/journal/{seq:012d} cannot be read"
+        f"{job.paths.journal_entry(seq)} cannot be read"
     )
 
 

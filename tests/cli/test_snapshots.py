@@ -63,8 +63,8 @@ def test_each_can_be_restored_exactly_if_the_list_says_so(job: Job) -> None:
     take_checkpoint(job)
     a_savepoint(job)
     take_checkpoint(job)
-    for lost in ("shared/", "savepoints/"):
-        key = next(key for key in keys_of(job, f"auctions/{lost}") if "metadata" not in key)
+    for lost in (job.paths.all_shared(), job.names.savepoints()):
+        key = next(key for key in keys_of(job, lost) if "metadata" not in key)
         job.store.delete([key])
 
     found = snapshots(job)

@@ -10,13 +10,14 @@ from sluice.core.ids import CheckpointId, Generation
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableDecision
 from sluice.errors import StoreUnavailable
-from sluice.protocol.keys import PipelinePaths
+from sluice.protocol.keys import JournalPaths, PipelinePaths
 from sluice.store.journal import Journal
 from sluice.store.object_store import CreateResult, Listed, ObjectStore
 
 T = TypeVar("T")
 
-PATHS = PipelinePaths("auctions")
+NAMES = PipelinePaths("auctions")
+PATHS = NAMES.of_journal("j-1")  # Of objects that need no journal around them.
 
 
 def next_number(state: CoordinatorState) -> JobRestored:
@@ -31,7 +32,12 @@ def next_number(state: CoordinatorState) -> JobRestored:
 
 
 def a_journal(store: ObjectStore) -> Journal:
-    return Journal(store, PATHS)
+    return Journal(store, NAMES)
+
+
+def paths_in(store: ObjectStore) -> JournalPaths:
+    """The keys of the journal that has begun there."""
+    return a_journal(store).paths
 
 
 def append(journal: Journal) -> int:
@@ -54,7 +60,8 @@ def numbers_in(store: ObjectStore) -> list[int]:
 
 
 def keys_in(store: ObjectStore) -> list[int]:
-    return [PATHS.journal_seq(listed.key) for listed in store.list(PATHS.journal())]
+    paths = paths_in(store)
+    return [paths.journal_seq(listed.key) for listed in store.list(paths.journal())]
 
 
 class Through:
@@ -196,7 +203,7 @@ class Elsewhere(Through):
 
 def damage_newest(store: ObjectStore, how_many: int = 1) -> None:
     for seq in keys_in(store)[-how_many:]:
-        store.put(PATHS.journal_entry(seq), b"{" * seq)
+        store.put(paths_in(store).journal_entry(seq), b"{" * seq)
 
 
 def repair(store: ObjectStore) -> Transition | None:

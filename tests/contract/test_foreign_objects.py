@@ -13,7 +13,15 @@ from sluice.protocol.records import encode_answer
 from sluice.store.checkpoints import Answers, AnswerStore
 from sluice.store.object_store import ObjectStore
 from tests.builders import an_ack
-from tests.contract.journals import PATHS, a_journal, append, append_many, number_of, numbers_in
+from tests.contract.journals import (
+    PATHS,
+    a_journal,
+    append,
+    append_many,
+    number_of,
+    numbers_in,
+    paths_in,
+)
 
 PLAN = "a1b2"
 COPIED = ("auctions/savepoints/mine/_metadata", "README.txt", "zzz", "0000", "000000000002.bak")
@@ -23,8 +31,9 @@ def test_a_journal_passes_foreign_objects_by_and_names_each(
     store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     append_many(store, 2)
+    folder = paths_in(store).journal()
     for name in COPIED:
-        store.put(PATHS.journal() + name, b"not ours")
+        store.put(folder + name, b"not ours")
 
     with caplog.at_level(logging.WARNING):
         assert number_of(store) == 2
@@ -34,11 +43,11 @@ def test_a_journal_passes_foreign_objects_by_and_names_each(
         assert a_journal(store).truncate(keep=2) == 6
 
     assert number_of(store) == 8
-    left = [listed.key for listed in store.list(PATHS.journal())]
-    assert {PATHS.journal() + name for name in COPIED} <= set(left)
+    left = [listed.key for listed in store.list(folder)]
+    assert {folder + name for name in COPIED} <= set(left)
     named = [r.getMessage() for r in caplog.records if "foreign object" in r.getMessage()]
     assert sorted(named) == sorted({*named}), "each once"
-    assert all(any(f"{PATHS.journal()}{name}:" in line for line in named) for name in COPIED)
+    assert all(any(f"{folder}{name}:" in line for line in named) for name in COPIED)
 
 
 def test_a_foreign_object_is_no_answer(store: ObjectStore) -> None:

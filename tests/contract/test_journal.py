@@ -16,7 +16,7 @@ from harness.counting_store import CountingStore
 from harness.jobs import a_job
 from sluice.core.events import HooksRestored, JobRestored, Verdict
 from sluice.core.ids import Generation
-from sluice.errors import ProtocolViolation, StoreUnavailable
+from sluice.errors import FencedError, ProtocolViolation, StoreUnavailable
 from sluice.protocol.records import FORMAT_VERSION
 from sluice.store.journal import (
     FIRST_S,
@@ -32,7 +32,7 @@ from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import AlreadyExists, Created, CreateResult, ObjectStore
 from sluice.store.open import PatientStore, StoreLocation, open_store
 from tests.contract.journals import (
-    PATHS,
+    NAMES,
     Delayed,
     Elsewhere,
     Interrupted,
@@ -46,6 +46,7 @@ from tests.contract.journals import (
     next_number,
     number_of,
     numbers_in,
+    paths_in,
     repair,
 )
 from tests.contract.racing import printed_by_racers
@@ -176,10 +177,11 @@ def test_an_entry_in_the_way_that_is_truncated_before_it_is_read_was_a_race(
     append_many(store, 2)
     old = a_journal(store).load()
     append_many(store, 6)
-    get, keys = type(store).get, [PATHS.journal_entry(number) for number in range(1, 7)]
+    get, paths = type(store).get, paths_in(store)
+    keys = [*map(paths.journal_entry, range(1, 7))]
 
     def truncated_before(self: ObjectStore, key: str) -> bytes | None:
-        if key == PATHS.journal_entry(old.seq + 1):
+        if key == paths.journal_entry(old.seq + 1):
             self.delete(keys)
         return get(self, key)
 
@@ -277,7 +279,7 @@ def test_an_entry_that_cannot_be_understood_stops_everybody(
     store = open_store(StoreLocation(root="memory://not-understood"))
     store.delete([listed.key for listed in store.list("")])
     append_many(store, 2)
-    key = PATHS.journal_entry(2)
+    key = paths_in(store).journal_entry(2)
     store.put(key, resealed((store.get(key) or b"").replace(found, replaced)))
 
     with pytest.raises(ProtocolViolation, match=message):
@@ -287,7 +289,7 @@ def test_an_entry_that_cannot_be_understood_stops_everybody(
 @pytest.mark.parametrize("missing", [1, 3, 5])
 def test_the_history_stops_at_a_gap(store: ObjectStore, missing: int) -> None:
     append_many(store, 6)
-    store.delete([PATHS.journal_entry(missing)])
+    store.delete([paths_in(store).journal_entry(missing)])
 
     assert numbers_in(store) == list(range(missing + 1, 7))
     assert number_of(store) == 6
@@ -296,10 +298,11 @@ def test_the_history_stops_at_a_gap(store: ObjectStore, missing: int) -> None:
 def test_a_given_head_spares_the_load() -> None:
     store = CountingStore(open_store(StoreLocation(root="memory://given-head")))
     append_many(store, 2)
-    head: Head = a_journal(store).load()
+    journal = a_journal(store)
+    head: Head = journal.load()
 
     with store.counted() as asked:
-        a_journal(store).append(next_number, head=head)
+        journal.append(next_number, head=head)
 
     assert dict(asked) == {"create": 1, "list": 1}
 
@@ -550,13 +553,13 @@ class Busy(Through):
     def create(self, key: str, body: bytes) -> CreateResult:
         if self.races:
             self.races -= 1
-            append(Journal(self.store, PATHS))
+            append(Journal(self.store, NAMES))
         return super().create(key, body)
 
 
 def test_a_pause_comes_after_each_race_that_was_lost() -> None:
     paused: list[int] = []
-    journal = Journal(Busy(5), PATHS, pause=paused.append)
+    journal = Journal(Busy(5), NAMES, pause=paused.append)
 
     taken = journal.append(next_number).state.generation
 
@@ -565,7 +568,7 @@ def test_a_pause_comes_after_each_race_that_was_lost() -> None:
 
 def test_who_loses_all_of_them_says_who_is_to_blame() -> None:
     paused: list[int] = []
-    journal = Journal(Busy(MAX_RACES), PATHS, pause=paused.append)
+    journal = Journal(Busy(MAX_RACES), NAMES, pause=paused.append)
 
     with pytest.raises(StoreUnavailable, match="won by others 100 times in a row; too many coord"):
         journal.append(next_number)
@@ -591,3 +594,109 @@ def test_pauses_differ_and_are_bounded_by_twice_the_last(monkeypatch: pytest.Mon
 
 def test_a_job_pauses_so_by_itself() -> None:
     assert a_job().journal.pause is jittered_pause
+
+
+def emptied(store: ObjectStore) -> None:
+    store.delete([listed.key for listed in store.list("")])
+
+
+@pytest.mark.parametrize("begun", [0, 1, 5], ids=["nothing", "shorter", "longer"])
+@pytest.mark.parametrize("before", range(4), ids=["list", "get", "create", "check"])
+def test_who_overslept_an_emptied_root_appends_nothing_to_the_next_journal(
+    store: ObjectStore, before: int, begun: int
+) -> None:
+    """At whichever of its requests it sleeps; its number may be free there, or taken."""
+
+    def next_journal() -> None:
+        emptied(store)
+        append_many(store, begun)
+
+    append_many(store, 3)
+    old = a_journal(Elsewhere(store, 3 + before, next_journal))
+    assert old.load().seq == 3
+
+    with pytest.raises(FencedError, match=r"was emptied while this process had journal j-\w+ open"):
+        append(old)
+
+    assert numbers_in(store) == list(range(1, begun + 1))
+    assert append(a_journal(store)) == begun + 1
+
+
+def test_a_handle_never_goes_over_to_another_journal(store: ObjectStore) -> None:
+    append_many(store, 2)
+    old, told = a_journal(store), a_journal(store)
+    assert (old.load().seq, told.load().seq) == (2, 2)
+    emptied(store)
+    with pytest.raises(FencedError, match="with none begun since: what it did meanwhile is lost"):
+        told.load()
+    append_many(store, 4)
+
+    for act in (old.load, lambda: append(old), old.require_current):
+        with pytest.raises(FencedError, match=f"with {paths_in(store).token} begun since"):
+            act()
+
+    assert old.anew().load().seq == 4
+    assert numbers_in(store) == [1, 2, 3, 4]
+
+
+def test_of_two_that_begin_at_once_one_journal_is_the_jobs(store: ObjectStore) -> None:
+    first = a_journal(Interrupted(store, before_create=lambda: append(a_journal(store))))
+
+    assert append(first) == 2
+    assert numbers_in(store) == [1, 2]
+    assert first.paths == paths_in(store)
+
+
+def test_a_journal_whose_beginner_died_before_its_first_entry_is_gone_on_with(
+    store: ObjectStore,
+) -> None:
+    def dies() -> None:
+        raise RuntimeError
+
+    died = a_journal(Elsewhere(store, 3, dies))
+    with pytest.raises(RuntimeError):
+        append(died)
+    begun = paths_in(store)
+
+    assert append_many(store, 2) == [1, 2]
+    assert paths_in(store) == begun == died.paths
+
+
+def test_which_journal_it_is_is_asked_once_a_handle() -> None:
+    store = CountingStore(open_store(StoreLocation(root="memory://asked-once")))
+    append_many(store, 3)
+    journal = a_journal(store)
+
+    with store.counted() as first:
+        journal.load()
+    with store.counted() as second:
+        journal.load()
+        journal.append(next_number)
+
+    assert (first["get"], first["list"]) == (2, 1)
+    assert dict(second) == {"list": 3, "get": 2, "create": 1}
+
+
+def test_a_journal_of_a_format_without_a_token_is_refused(store: ObjectStore) -> None:
+    store.put("auctions/journal/000000000001", b"an entry of format version 7")
+
+    for act in (a_journal(store).load, lambda: append(a_journal(store))):
+        with pytest.raises(ProtocolViolation, match="journal/ is of a format version before 8, "):
+            act()
+
+
+def test_a_damaged_pointer_stops_everybody_and_is_put_back(store: ObjectStore) -> None:
+    append_many(store, 2)
+    key = NAMES.begun()
+    raw = store.get(key)
+    assert raw is not None
+    store.put(key, raw[:-9])
+
+    for act in (a_journal(store).load, lambda: append(a_journal(store))):
+        with pytest.raises(
+            ProtocolViolation, match=r"auctions/begun .*: put it back from a copy of"
+        ):
+            act()
+    store.put(key, raw)
+
+    assert append(a_journal(store)) == 3

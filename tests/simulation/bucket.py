@@ -113,12 +113,12 @@ class Bucket:
             del self._keys[bisect_left(self._keys, key)]
             del self._listed[key]
 
-    def is_emptied(self) -> None:
-        """Empty the bucket, as a person does after stopping everything."""
+    def is_emptied(self, late: Callable[[str], bool]) -> None:
+        """Empty the bucket; of the requests under way arrive those whose label *late* takes."""
         self.objects.clear()
         self._keys.clear()
         self._listed.clear()
-        self.under_way.clear()
+        self.under_way = [one for one in self.under_way if late(one.label)]
         self.damaged.clear()
 
     def keys(self, prefix: str, start_after: str = "") -> list[str]:

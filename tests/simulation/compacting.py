@@ -21,7 +21,7 @@ def _not_merged(world: World, pending: PendingCheckpoint) -> list[str]:
         task.uid
         for task in pending.tasks
         if world.has_acks_of(pending, task.uid)
-        and world.paths.compaction(task.uid, checkpoint_id) not in world.witness.compactions
+        and world.witness.paths.compaction(task.uid, checkpoint_id) not in world.witness.compactions
     ]
 
 
@@ -42,7 +42,7 @@ def compacts(world: World) -> str:
             for r in live_rows(depth, run, body_of_segment(world.job, run.segment))
         ]
         body = body_of(sorted(rows))
-        key = world.paths.compacted_segment(stage, checkpoint_id, checksum(body))
+        key = world.job.paths.compacted_segment(stage, checkpoint_id, checksum(body))
         world.job.store.put(key, body)
         whole = replace(
             runs[-1],

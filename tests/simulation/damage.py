@@ -18,7 +18,7 @@ from sluice.errors import FencedError, SluiceError, TableMismatch
 from tests.simulation.acts import act
 from tests.simulation.broken import Broken
 from tests.simulation.noted import NOTED
-from tests.simulation.snapshots import PATHS
+from tests.simulation.snapshots import NAMES
 from tests.simulation.spark_jobs import run_stages
 from tests.simulation.world import World
 
@@ -34,7 +34,7 @@ def damages(world: World) -> str:
         return "nothing more"
     retained = world.pick([one.checkpoint_id for one in world.head.completed])
     metadata = world.witness.metadata[retained]
-    keys = [one for one in _keys(metadata) if one in world.bucket.objects]
+    keys = [one for one in _keys(world, metadata) if one in world.bucket.objects]
     if not keys:
         return "nothing"
     key = world.pick(keys)
@@ -85,7 +85,7 @@ def check_passed_over(world: World, passed_over: tuple[int, ...]) -> None:
     """Only what was damaged is passed over by a restart of its own."""
     for one in passed_over:
         metadata = world.witness.metadata[one]
-        if not {*_keys(metadata), *_staged(metadata)} & world.bucket.ever_damaged:
+        if not {*_keys(world, metadata), *_staged(metadata)} & world.bucket.ever_damaged:
             raise Broken(3, "a whole checkpoint was passed over", f"{one}")
 
 
@@ -95,7 +95,7 @@ def _is_met(world: World) -> bool:
     if base is None or state.origin is not None:
         return False
     metadata = world.witness.metadata[base]
-    return bool({*_keys(metadata), *_owed(world, metadata)} & world.bucket.damaged.keys())
+    return bool({*_keys(world, metadata), *_owed(world, metadata)} & world.bucket.damaged.keys())
 
 
 def _tries(world: World) -> None:
@@ -124,12 +124,12 @@ def _owed(world: World, metadata: CheckpointMetadata) -> list[str]:
 
 def _staged(metadata: CheckpointMetadata) -> list[str]:
     """For the place outside: a table in the bucket shows the files themselves."""
-    folder = PATHS.table(NOTED)
+    folder = NAMES.table(NOTED)
     return [f"{folder}/{one.file}" for one in metadata.committables if one.sink == NOTED]
 
 
-def _keys(metadata: CheckpointMetadata) -> list[str]:
+def _keys(world: World, metadata: CheckpointMetadata) -> list[str]:
     """What a restart from the checkpoint reads, of the job's own."""
-    savepoints = PATHS.savepoints()
+    savepoints = NAMES.savepoints()
     files = [one.key for one in metadata.files if not one.key.startswith(savepoints)]
-    return [PATHS.metadata(metadata.checkpoint_id), *files]
+    return [world.witness.paths.metadata(metadata.checkpoint_id), *files]

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 from sluice.core.compaction import Merges
 from tests.simulation.broken import Broken
-from tests.simulation.snapshots import PATHS, is_complete, meant_by, staged_files
+from tests.simulation.snapshots import NAMES, is_complete, meant_by, staged_files
 
 if TYPE_CHECKING:
     from tests.simulation.invariants import Invariants
 
-JOURNAL, SAVEPOINTS = PATHS.journal(), PATHS.savepoints()
+SAVEPOINTS = NAMES.savepoints()
 
 
 def check_deleted(seen: Invariants, key: str) -> None:
-    if key.startswith(JOURNAL) and key == max(seen.entries):
+    if key in seen.entries and key == max(seen.entries):
         raise Broken(1, "the newest journal entry is deleted", key)
     if key.startswith(SAVEPOINTS):
         _deletes_of_savepoint(seen, key)
-    if key.startswith(PATHS.all_compactions()) and seen.compactions.pop(key, None) is None:
+    if key.startswith(seen.paths.all_compactions()) and seen.compactions.pop(key, None) is None:
         _deletes_of_compaction(seen, key)
     if seen.needed is None:
         seen.needed = _what_is_needed(seen)
@@ -27,7 +27,7 @@ def check_deleted(seen: Invariants, key: str) -> None:
         number, why = seen.needed[key]
         raise Broken(number, f"a file is deleted that {why}", key)
     for pending in seen.head.pending:
-        mine = [PATHS.plan(pending.checkpoint_id)]
+        mine = [seen.paths.plan(pending.checkpoint_id)]
         for task in pending.tasks:
             attempt = pending.attempt_of(task.uid)
             mine += seen.ack_files.get((pending.checkpoint_id, task.uid, attempt), ())
@@ -37,7 +37,7 @@ def check_deleted(seen: Invariants, key: str) -> None:
 
 def _deletes_of_savepoint(seen: Invariants, key: str) -> None:
     """Only what no name means goes, and of pointers never the newest: else it would come back."""
-    pointer, savepoint = PATHS.savepoint_pointer_of(key), PATHS.savepoint_of(key)
+    pointer, savepoint = NAMES.savepoint_pointer_of(key), NAMES.savepoint_of(key)
     if pointer is not None and pointer[1] == seen.pointers[pointer[0]][0]:
         raise Broken(9, "the newest pointer of a savepoint's name is deleted", key)
     if savepoint is None:
@@ -71,6 +71,6 @@ def _what_is_needed(seen: Invariants) -> dict[str, tuple[int, str]]:
     for retained in seen.head.completed:
         metadata = seen.metadata[retained.checkpoint_id]
         names = {handle.key for handle in metadata.files} | staged_files(metadata)
-        names.add(PATHS.metadata(retained.checkpoint_id))
+        names.add(seen.paths.metadata(retained.checkpoint_id))
         needed |= dict.fromkeys(names, (4, "a retained checkpoint names"))
     return needed

@@ -47,6 +47,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from harness.jobs import SINK
+from sluice.coordinator.garbage import of_earlier_journals
 from sluice.core import coordinator
 from sluice.core.answers import StageAnswer
 from sluice.core.compaction import Compaction
@@ -69,6 +70,7 @@ from sluice.core.state import CoordinatorState
 from sluice.protocol.records import (
     JournalEntry,
     decode_answer,
+    decode_begun,
     decode_compaction,
     decode_entry,
     decode_metadata,
@@ -83,7 +85,7 @@ from tests.simulation.deletions import check_deleted
 from tests.simulation.machines import Tried
 from tests.simulation.noted import NOTED
 from tests.simulation.snapshots import (
-    PATHS,
+    NAMES,
     absorbed_by_the_last,
     check_chained,
     check_completed,
@@ -102,8 +104,9 @@ if TYPE_CHECKING:
     from sluice.coordinator.restore import RestoredJob
     from tests.simulation.world import World
 
-JOURNAL, SAVEPOINTS = PATHS.journal(), PATHS.savepoints()
-MANIFESTS = f"{PATHS.table(SINK)}/_manifests/"
+SAVEPOINTS = NAMES.savepoints()
+MANIFESTS = f"{NAMES.table(SINK)}/_manifests/"
+NONE_BEGUN = "j-0"
 
 
 class Invariants:
@@ -116,6 +119,7 @@ class Invariants:
 
     def begin_anew(self) -> None:
         """The bucket is empty."""
+        self.paths = NAMES.of_journal(NONE_BEGUN)
         self.lives: set[str] = set()  # Of the job in this bucket.
         self.was_just_restored = False
         self.accepts = False  # A person once took a table as it was.
@@ -147,29 +151,34 @@ class Invariants:
 
     def wrote(self, key: str, body: bytes, before: bytes | None) -> None:
         if before is not None and before != body:
-            raise Broken(_number_of(key), "an object was rewritten with other bytes", key)
-        if key.startswith(JOURNAL):
+            raise Broken(self._number_of(key), "an object was rewritten with other bytes", key)
+        if key == NAMES.begun():
+            self.paths = NAMES.of_journal(decode_begun(body, key).token)
+        elif key.startswith(self.paths.journal()):
             if before is not None:
                 raise Broken(1, "a journal entry was written twice", key)
             if key not in self.entries:  # Otherwise it is a stray, which must not count.
                 self.entries[key] = body
-                self._appended(decode_entry(body, key), int(key.removeprefix(JOURNAL)))
-        elif PATHS.is_answer(key):
+                self._appended(decode_entry(body, key), self.paths.journal_seq(key))
+        elif self.paths.is_answer(key):
             self._answered(decode_answer(body, key), key)
-        elif PATHS.is_compaction(key):
+        elif self.paths.is_compaction(key):
             self.compactions[key] = decode_compaction(body, key)
         elif key.startswith(SAVEPOINTS):
-            pointer = PATHS.savepoint_pointer_of(key)
-            if pointer is not None:
-                check_pointer(self, *pointer, decode_pointer(body, key))
-                self.needed = None
-            elif (savepoint := meant_by(self, key)) is not None:  # Else it is late, and garbage.
-                self.savepoint_bytes[key] = body
-                if key.endswith("/_metadata"):
-                    metadata = decode_metadata(body, key)
-                    self.savepoints[savepoint] = check_savepoint(self, savepoint, metadata)
+            self._wrote_savepoint(key, body)
         elif key.startswith(MANIFESTS) and before is None and "_" not in key[len(MANIFESTS) :]:
             self._published(json.loads(body))
+
+    def _wrote_savepoint(self, key: str, body: bytes) -> None:
+        pointer = NAMES.savepoint_pointer_of(key)
+        if pointer is not None:
+            check_pointer(self, *pointer, decode_pointer(body, key))
+            self.needed = None
+        elif (savepoint := meant_by(self, key)) is not None:  # Else it is late, and garbage.
+            self.savepoint_bytes[key] = body
+            if key.endswith("/_metadata"):
+                metadata = decode_metadata(body, key)
+                self.savepoints[savepoint] = check_savepoint(self, savepoint, metadata)
 
     def _answered(self, answer: StageAnswer, key: str) -> None:
         plan = self.plans.get(answer.checkpoint_id)
@@ -197,10 +206,14 @@ class Invariants:
             raise Broken(1, "an append's answer is not true", f"wrote {wrote}, told {told}")
 
     def was_told_triggered(self, plan: CheckpointPlan) -> None:
+        if self.world.is_orphaned:
+            return
         if self.plans.get(plan.checkpoint_id) != plan:
             raise Broken(1, "triggered, but not journaled", f"{plan.checkpoint_id}")
 
     def was_told_completed(self, checkpoint_id: int) -> None:
+        if self.world.is_orphaned:
+            return
         if self.ended.get(checkpoint_id) != "completed":
             raise Broken(1, "finalized, but not completed", f"{checkpoint_id}")
 
@@ -231,7 +244,13 @@ class Invariants:
             raise Broken(3, "another root begins from what is not completed", str(origin))
 
     def at_the_end(self) -> None:
-        """Check that checkpoints can be restored, commits are published, savepoints are whole."""
+        """Check that checkpoints can be restored, commits are published, savepoints are whole, and
+        that what earlier journals left is found.
+        """
+        every = self.world.bucket.keys(NAMES.journals())
+        left = [key for key in every if not key.startswith(self.paths.folder)]
+        if [found.key for found in of_earlier_journals(self.world.job)] != left:
+            raise Broken(7, "what an earlier journal left is not found", f"{len(left)} files")
         for retained in self.head.completed:
             check_cut(self, self.metadata[retained.checkpoint_id])
             if retained.is_committed and retained.checkpoint_id not in self.manifests:
@@ -295,7 +314,7 @@ class Invariants:
         checkpoint_id = plan.checkpoint_id
         if self.plans and checkpoint_id <= max(self.plans):
             raise Broken(6, "an id does not grow", f"{checkpoint_id}")
-        key = PATHS.plan(checkpoint_id)
+        key = self.paths.plan(checkpoint_id)
         raw = self.read(key)
         if raw is None:
             raise Broken(2, "a checkpoint is pending without its plan", f"{checkpoint_id}")
@@ -347,6 +366,16 @@ class Invariants:
         self.manifests[made.checkpoint_id] = made
         self.needed = None
 
+    def _number_of(self, key: str) -> int:
+        """The number of the invariant about objects like *key*."""
+        if key.startswith(SAVEPOINTS):
+            return 9
+        if key.startswith((NAMES.begun(), self.paths.journal())):
+            return 1
+        if key.startswith(MANIFESTS):
+            return 5
+        return 6 if key.endswith("/plan") else 7
+
 
 def _kept_to_resume(before: CoordinatorState, event: Event, after: CoordinatorState) -> None:
     """A checkpoint leaves the store when it is subsumed, or with an end that is final."""
@@ -358,15 +387,4 @@ def _kept_to_resume(before: CoordinatorState, event: Event, after: CoordinatorSt
 
 
 def _names(manifest: dict[str, Any]) -> frozenset[str]:
-    return frozenset(f"{PATHS.table(SINK)}/{file['file']}" for file in manifest["files"])
-
-
-def _number_of(key: str) -> int:
-    """The number of the invariant about objects like *key*."""
-    if key.startswith(SAVEPOINTS):
-        return 9
-    if key.startswith(JOURNAL):
-        return 1
-    if key.startswith(MANIFESTS):
-        return 5
-    return 6 if key.endswith("/plan") else 7
+    return frozenset(f"{NAMES.table(SINK)}/{file['file']}" for file in manifest["files"])

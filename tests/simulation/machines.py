@@ -10,7 +10,6 @@ from harness.jobs import ManualClock
 from sluice.core.events import Transition, Verdict
 from sluice.job.job import Job
 from sluice.protocol.keys import PipelinePaths
-from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal
 from tests.simulation.bucket import LossyStore, RepeatingStore
 
@@ -48,11 +47,11 @@ class WatchedJournal(Journal):
     def __init__(
         self,
         store: RepeatingStore,
-        paths: PipelinePaths,
+        names: PipelinePaths,
         tried: Callable[[], Tried],
         check: Callable[[Tried, bool], None],
     ) -> None:
-        super().__init__(store, paths, probes=True)
+        super().__init__(store, names, probes=True)
         self._tried = tried
         self._check = check
 
@@ -75,8 +74,7 @@ def a_coordinator(
     job = replace(
         template,
         store=patient,
-        journal=WatchedJournal(patient, template.paths, tried, check),
-        answers=AnswerStore(patient, template.paths),
+        journal=WatchedJournal(patient, template.names, tried, check),
         clock=clock.steady(),
     )
     return Coordinator(job, clock)

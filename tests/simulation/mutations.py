@@ -28,6 +28,7 @@ from sluice.coordinator import completion as coordinator_completion
 from sluice.coordinator import record as recording
 from sluice.coordinator import requests as timing_calls
 from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.garbage import of_earlier_journals
 from sluice.coordinator.planning import make_plan
 from sluice.coordinator.record import (
     InUse,
@@ -82,7 +83,7 @@ from sluice.job.lineage import assigned_state, stage_state
 from sluice.job.places import open_sinks
 from sluice.job.stage_input import StageInput
 from sluice.protocol import records
-from sluice.protocol.keys import PipelinePaths
+from sluice.protocol.keys import JournalPaths, PipelinePaths
 from sluice.protocol.records import (
     decode_metadata,
     encode_answer,
@@ -90,7 +91,7 @@ from sluice.protocol.records import (
 )
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Head, Journal
-from sluice.store.object_store import AlreadyExists, Created, CreateResult, ObjectStore
+from sluice.store.object_store import AlreadyExists, Created, CreateResult, Listed, ObjectStore
 from sluice.store.open import now_ms as store_now_ms
 from sluice.store.savepoints import SavepointStore
 from tests.simulation.noted import PLAYING, Place, pointed_elsewhere
@@ -236,7 +237,7 @@ def overwrite_the_journal(patch: pytest.MonkeyPatch) -> None:
     """Entries of the journal are put, not created."""
 
     def create(self: Journal, seq: int, raw: bytes) -> bool:
-        self._store.put(self._paths.journal_entry(seq), raw)
+        self._store.put(self.paths.journal_entry(seq), raw)
         return True
 
     patch.setattr(Journal, "_create", create)
@@ -247,7 +248,7 @@ def ignore_the_lost_answer(patch: pytest.MonkeyPatch) -> None:
     """An own entry that is found after a lost answer is taken for another coordinator's."""
 
     def create(self: Journal, seq: int, raw: bytes) -> bool:
-        return isinstance(self._store.create(self._paths.journal_entry(seq), raw), Created)
+        return isinstance(self._store.create(self.paths.journal_entry(seq), raw), Created)
 
     patch.setattr(Journal, "_create", create)
 
@@ -396,7 +397,7 @@ def truncate_the_newest(patch: pytest.MonkeyPatch) -> None:
     """Truncation deletes the newest entries, not the oldest."""
 
     def truncate(self: Journal, *, keep: int = 1) -> int:
-        keys = [listed.key for listed in self._store.list(self._paths.journal())]
+        keys = [listed.key for listed in self._store.list(self.paths.journal())]
         self._store.delete(keys[keep:])
         return 0
 
@@ -478,8 +479,8 @@ def forget_the_digest(patch: pytest.MonkeyPatch) -> None:
 
     def any_content(self: Job, origin: SnapshotOrigin) -> CheckpointMetadata:
         if origin.savepoint is None:
-            now = self.checkpoint_origin(origin.checkpoint_id, origin.root, origin.pipeline)
-            origin = replace(origin, digest=now.digest)
+            there = Journal(self.store_at(origin.root), PipelinePaths(origin.pipeline)).paths
+            origin = self.checkpoint_origin(origin.checkpoint_id, origin.root, there)
         return known(self, origin)
 
     patch.setattr(Job, "origin_metadata", any_content)
@@ -493,7 +494,8 @@ def begin_elsewhere_from_what_is_not_completed(patch: pytest.MonkeyPatch) -> Non
         if given.get("checkpoint_id") is None:
             return foreign_target(job, root, **given)
         uid = given.get("pipeline") or job.pipeline.uid
-        return FromOrigin(job.checkpoint_origin(given["checkpoint_id"], root, uid))
+        there = Journal(job.store_at(root), PipelinePaths(uid)).paths
+        return FromOrigin(job.checkpoint_origin(given["checkpoint_id"], root, there))
 
     replace_everywhere(patch, foreign_target, unread)
 
@@ -749,13 +751,16 @@ def keep_the_acks_behind_an_attempt(patch: pytest.MonkeyPatch) -> None:
 
 @mutation(0, 2, 3, 7)
 def forget_the_plan_in_the_answer(patch: pytest.MonkeyPatch) -> None:
-    """An answer to any plan of that id counts: the driver of a root that was emptied answers."""
-    answer = PipelinePaths.answer
+    """An answer to any plan of that id counts, of whatever journal: the driver of a root that was
+    emptied answers.
+    """
+    answer = JournalPaths.answer
 
-    def anonymous(self: PipelinePaths, checkpoint_id: int, stage: str, attempt: int, _: str) -> str:
+    def anonymous(self: JournalPaths, checkpoint_id: int, stage: str, attempt: int, _: str) -> str:
         return answer(self, checkpoint_id, stage, attempt, "")
 
-    patch.setattr(PipelinePaths, "answer", anonymous)
+    patch.setattr(JournalPaths, "answer", anonymous)
+    leave_the_journal_out_of_the_keys_of_checkpoints(patch)
 
 
 @mutation(3)
@@ -1171,3 +1176,53 @@ def restore_no_processing_time(patch: pytest.MonkeyPatch) -> None:
 def skip_the_probe(patch: pytest.MonkeyPatch) -> None:
     """A journal begins in whatever store it is given."""
     patch.setattr(Journal, "verify_store", lambda _: None)
+
+
+@mutation(1, 2, 4, 6, 7, 10)
+def leave_the_journal_out_of_the_keys(patch: pytest.MonkeyPatch) -> None:
+    """Over an emptied root a coordinator that overslept it, and what it had sent, find the keys of
+    the next journal.
+    """
+    patch.setattr(
+        PipelinePaths, "of_journal", lambda self, _: JournalPaths(self.pipeline, "j-always")
+    )
+
+
+@mutation(2, 4, 6, 7)
+def leave_the_journal_out_of_the_keys_of_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    """What cleans up behind an aborted checkpoint deletes, late, those of the next journal."""
+    patch.setattr(
+        JournalPaths, "checkpoints", lambda self: f"{self.pipeline}/j-always/checkpoints/"
+    )
+
+
+@mutation(1)
+def never_compare_the_journal(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that overslept an emptied root is told that its append counts."""
+    patch.setattr(Journal, "require_current", lambda _: None)
+
+
+@mutation(1)
+def overwrite_which_journal_began(patch: pytest.MonkeyPatch) -> None:
+    """Of two that begin a journal at once, the second replaces the pointer of the first."""
+    begin = Journal._begin
+
+    def begun(self: Journal) -> bool:
+        store, self._store = self._store, OverwritingStore(self._store)
+        try:
+            return begin(self)
+        finally:
+            self._store = store
+
+    patch.setattr(Journal, "_begin", begun)
+
+
+@mutation(1, 2, 4)
+def collect_the_next_journal(patch: pytest.MonkeyPatch) -> None:
+    """A collector that overslept an emptied root takes the next journal for an earlier one."""
+
+    def others(job: Job) -> list[Listed]:
+        own = job.paths.folder
+        return [one for one in job.store.list(job.names.journals()) if not one.key.startswith(own)]
+
+    replace_everywhere(patch, of_earlier_journals, others)

@@ -19,7 +19,8 @@ import sluice.store.open
 from sluice.connectors.files_table.columns import TableSchemas
 from sluice.job.job import Job, new_life, new_token
 from sluice.protocol import records
-from sluice.protocol.keys import check_key
+from sluice.protocol.keys import JOURNAL_PREFIX, check_key
+from sluice.store.journal import new_journal
 from sluice.store.object_store import ObjectStore, verify_conditional_writes
 
 # They register their acts.  A seed draws by their order: what is new goes last.
@@ -70,10 +71,10 @@ class Run:
 
 def simulate(seed: int, script: Sequence[Turn] | None = None) -> Run:
     """Play one world from its beginning to its end, within ``simulated``."""
+    _lives[0] = _tokens[0] = _journals[0] = 0
     invariants = Invariants()
     world = World(seed, invariants, script)
     _current[0] = PLAYING[0] = world
-    _lives[0] = _tokens[0] = 0
     failure = None
     try:
         world.play()
@@ -98,6 +99,7 @@ def simulated(plant: Plant | None = None) -> Iterator[None]:
         replace_everywhere(patch, ThreadPoolExecutor, InlinePool)
         replace_everywhere(patch, new_life, a_new_life)
         replace_everywhere(patch, new_token, a_new_token)
+        replace_everywhere(patch, new_journal, a_new_journal)
         replace_everywhere(patch, verify_conditional_writes, _probe)
         for pure in (*(getattr(records, name) for name in DECODERS), check_key):
             replace_everywhere(patch, pure, lru_cache(MEMORY)(pure))
@@ -124,6 +126,14 @@ def replace_everywhere(patch: pytest.MonkeyPatch, real: Any, fake: Any) -> None:
 _current: dict[int, World] = {}  # The one that plays, at 0.
 _lives: dict[int, int] = {0: 0}  # How many have begun, at 0.
 _tokens: dict[int, int] = {0: 0}  # Of savepoints, as many as were drawn.
+
+
+_journals: dict[int, int] = {0: 0}  # How many tokens were drawn, at 0.
+
+
+def a_new_journal() -> str:
+    _journals[0] += 1
+    return f"{JOURNAL_PREFIX}{_journals[0]}"
 
 
 def a_new_life() -> str:

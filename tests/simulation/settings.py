@@ -22,6 +22,7 @@ DAMAGED = 0.15
 CHAINED = 0.4
 DISTURBED = 0.5
 DISPOSING = 0.25
+OVERSLEPT = 0.12
 LONGER = 80  # Turns of a world in which names are taken anew.
 BOUNDED = 45  # Records of a source that ends.
 SAVEPOINTS = (0.25, 0.25, 0.25, 0.8)
@@ -61,6 +62,7 @@ class Settings:
     is_disturbed: bool  # Other people and another job change that table.
     is_damaged: bool  # Files of completed checkpoints are.
     is_chained: bool  # Attempts may run several stages as one Spark job.
+    is_overslept: bool  # The root may be emptied while a coordinator sleeps in mid-turn.
     is_disposing: bool  # People dispose of savepoints, take their names anew, and ask twice.
 
     @classmethod
@@ -94,6 +96,7 @@ class Settings:
             is_disturbed=is_noted and Random(f"disturbed {seed}").random() < DISTURBED,
             is_damaged=random.random() < DAMAGED,
             is_chained=Random(f"chained {seed}").random() < CHAINED,
+            is_overslept=Random(f"overslept {seed}").random() < OVERSLEPT,
             is_disposing=is_disposing,
         )
 

@@ -23,14 +23,14 @@ from tests.simulation.dataflow import KEYS, Row, checksum, live_rows, pure, refe
 if TYPE_CHECKING:
     from tests.simulation.invariants import Invariants
 
-PATHS = PipelinePaths("auctions")
+NAMES = PipelinePaths("auctions")
 
 
 def check_completed(
     seen: Invariants, checkpoint_id: int, before: CoordinatorState
 ) -> CheckpointMetadata:
     """Every planned ack, of one planned attempt a stage; every file; one consistent cut."""
-    key = PATHS.metadata(checkpoint_id)
+    key = seen.paths.metadata(checkpoint_id)
     raw = seen.read(key)
     if raw is None:
         raise Broken(2, "completed without metadata", key)
@@ -52,7 +52,7 @@ def check_completed(
     check_cut(seen, metadata)
     check_consumed(seen, metadata, pending)
     check_continued(seen, metadata)
-    claimed = tuple(map(PATHS.incarnation, before.claimed_savepoints))
+    claimed = tuple(map(NAMES.incarnation, before.claimed_savepoints))
     for name in _in_savepoints(metadata):
         if not name.startswith(claimed):
             raise Broken(9, "the job still needs a savepoint", name)
@@ -151,7 +151,7 @@ def check_continued(seen: Invariants, metadata: CheckpointMetadata) -> None:
 
 def meant_by(seen: Invariants, key: str) -> SavepointId | None:
     """The incarnation that *key* is a file of, if its name means it, complete or not."""
-    savepoint = PATHS.savepoint_of(key)
+    savepoint = NAMES.savepoint_of(key)
     if savepoint is None:
         return None
     _, pointer = seen.pointers.get(savepoint.name, (0, None))
@@ -178,7 +178,7 @@ def check_pointer(seen: Invariants, name: str, number: int, pointer: SavepointPo
         raise Broken(9, "a savepoint that was gone came back", f"{name}/{pointer.token}")
     if pointer.is_complete:
         metadata = seen.savepoints.get(savepoint)
-        raw = seen.read(PATHS.savepoint_metadata(savepoint))
+        raw = seen.read(NAMES.savepoint_metadata(savepoint))
         if metadata is None or raw is None or pointer.digest != checksum(raw):
             raise Broken(9, "a savepoint is complete without its metadata", name)
         _check_files(seen, metadata.files, 9)
@@ -200,7 +200,7 @@ def check_savepoint(
     if source is None:
         raise Broken(9, "a savepoint of what is not completed", savepoint.name)
     for handle in metadata.files:
-        if not handle.key.startswith(PATHS.incarnation(savepoint)):
+        if not handle.key.startswith(NAMES.incarnation(savepoint)):
             raise Broken(9, "a savepoint names a file of the job", handle.key)
     _check_files(seen, metadata.files, 9)
     check_cut(seen, metadata)
@@ -273,15 +273,15 @@ def _files(metadata: CheckpointMetadata) -> list[SegmentHandle]:
 
 
 def _in_savepoints(metadata: CheckpointMetadata) -> list[str]:
-    return [f.key for f in metadata.files if f.key.startswith(PATHS.savepoints())]
+    return [f.key for f in metadata.files if f.key.startswith(NAMES.savepoints())]
 
 
 def _acks(seen: Invariants, checkpoint_id: int) -> list[Ack]:
-    objects, keys = seen.world.bucket.objects, seen.world.bucket.keys(PATHS.answers(checkpoint_id))
-    answers = (decode_answer(objects[key], key) for key in keys)
+    bucket, folder = seen.world.bucket, seen.paths.answers(checkpoint_id)
+    answers = (decode_answer(bucket.objects[key], key) for key in bucket.keys(folder))
     plan = seen.plans[checkpoint_id].token
     return [ack for answer in answers if answer.plan == plan for ack in answer.acks]
 
 
 def _staged(file: str) -> str:
-    return f"{PATHS.table(SINK)}/{file}"
+    return f"{NAMES.table(SINK)}/{file}"

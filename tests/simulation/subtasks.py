@@ -207,7 +207,7 @@ def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
     body = body_of(said_by(one.driver, one.said))
     sinks = [node.uid for node in one.job.pipeline.sinks_of(one.subtask.stage)]
     for sink in sinks:
-        world.open_store(StoreLocation(root=f"{ROOT}/{one.job.paths.table(sink)}")).put(file, body)
+        world.open_store(StoreLocation(root=f"{ROOT}/{one.job.names.table(sink)}")).put(file, body)
     return tuple(
         Committable(
             sink=sink, file=file, rows=len(one.said), size_bytes=len(body), checksum=checksum(body)

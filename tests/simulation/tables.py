@@ -85,7 +85,7 @@ def published_rows(world: World) -> list[Row]:
     chain = table.chain()
     if not chain:
         return []
-    prefix = world.paths.table(SINK)
+    prefix = world.job.names.table(SINK)
     rows = _rows(world, (f"{prefix}/{file.file}" for one in chain for file in one.files))
     newest = chain[-1].checkpoint_id
     if seen.accepts:

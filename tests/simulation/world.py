@@ -33,6 +33,7 @@ from sluice.errors import (
     TableMismatch,
 )
 from sluice.job.job import Job
+from sluice.protocol.keys import PipelinePaths
 from sluice.store.open import StoreLocation
 from tests.simulation.acts import ACTS
 from tests.simulation.bucket import Bucket, Crash, LossyStore, UnderWay
@@ -52,6 +53,7 @@ EXPECTED = (
     *(StoreUnavailable, FencedError, StageFailed, NotYetAcknowledged),
     *(RestoreError, ConfigurationError, TableMismatch),
 )
+JOURNALS = PipelinePaths("auctions").journals()
 BEGINNING_MS = 1_700_000_000_000
 
 
@@ -63,6 +65,7 @@ class Frame:
     random: Random
     began_ms: int
     calls: int = 0
+    emptied: int = 0  # How often the root had been, when it began.
     tried: Tried = field(default_factory=list)
 
 
@@ -104,6 +107,7 @@ class World:
         self.has_faults = True
         self.frame: Frame | None = None
         self.depth = 0
+        self.emptied = 0  # How often the root was.
         self.failure: Exception | None = None
         self.history: list[Line] = []
         self.running: list[SparkJob] = []
@@ -114,7 +118,6 @@ class World:
         self.asked: list[Asked] = []  # Restores, whose tasks may be tried again.
         self.visitors: list[tuple[SnapshotOrigin, CheckpointMetadata]] = []  # In another root.
         self.queued: list[dict[str, Any]] = []  # Requests whose owners come back.
-        self.paths = settings.job().paths
         self.place = Place()
         self.at_the_place: list[UnderWay] = []  # Transactions whose sender gave up.
         self.sleeps_in_recover = False  # The next coordinator that recovers the place.
@@ -143,7 +146,12 @@ class World:
         self.history.append(Line(turn.number, self.depth, turn.actor, turn.name, "does not return"))
         frame, self.frame = (
             self.frame,
-            Frame(turn, Random((self.seed << 20) + turn.number), self.time.now_ms),
+            Frame(
+                turn,
+                Random((self.seed << 20) + turn.number),
+                self.time.now_ms,
+                emptied=self.emptied,
+            ),
         )
         self.depth += 1
         outcome = ""
@@ -156,7 +164,7 @@ class World:
             outcome = f"{type(error).__name__}: {error}"
         except ProtocolViolation as error:
             outcome = f"{type(error).__name__}: {error}"
-            if not self.bucket.ever_damaged:
+            if not (self.bucket.ever_damaged or self.is_orphaned):
                 self.failure = self.failure or error
                 raise
         except Exception as error:
@@ -193,12 +201,18 @@ class World:
     def in_peace(self, actor: int) -> Iterator[None]:
         """A block in which no request fails, and no other actor has a turn."""
         frame, had_faults = self.frame, self.has_faults
-        self.frame = Frame(Turn(0, "settles", actor), Random(self.seed), self.time.now_ms)
+        settles = Turn(0, "settles", actor)
+        self.frame = Frame(settles, Random(self.seed), self.time.now_ms, emptied=self.emptied)
         self.has_faults = False
         try:
             yield
         finally:
             self.frame, self.has_faults = frame, had_faults
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the root was emptied since the turn under way began."""
+        return self.frame is not None and self.frame.emptied != self.emptied
 
     @property
     def actor(self) -> int:
@@ -261,9 +275,12 @@ class World:
 
     def is_emptied(self) -> None:
         """A person stops coordinators and empties the root; the places outside remain, and so do
-        drivers, of which nobody knows any more: they have read their plan, and will answer.
+        drivers, of which nobody knows any more: they have read their plan, and will answer.  A
+        coordinator in whose turn this is goes on with what it knows, and what coordinators had sent
+        below their journal may arrive.  That it began is long ago: a signature is good for minutes.
         """
-        self.bucket.is_emptied()
+        self.emptied += 1
+        self.bucket.is_emptied(lambda label: JOURNALS in label)
         self.witness.begin_anew()
         self.readers.own.clear()
         self.backups.clear()

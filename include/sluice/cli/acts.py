@@ -372,7 +372,7 @@ def _why(job: Job, progress: RequestProgress) -> str:
 def _completion_message(job: Job, request: UserRequest, progress: RequestProgress) -> str:
     if request.name is None:
         return f"checkpoint {progress.checkpoint} completed"
-    place = f"{job.store.root}/{job.paths.savepoint(request.name)}"
+    place = f"{job.store.root}/{job.names.savepoint(request.name)}"
     taken = f"savepoint {request.name!r} is checkpoint {progress.checkpoint}, in {place}"
     if not request.type.stops_the_job:
         return taken

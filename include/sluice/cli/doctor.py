@@ -29,6 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.cli.options import AsJson, EndpointUrl, Root, declared_uids, location, print_json
+from sluice.coordinator.garbage import of_earlier_journals
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import STORES
 from sluice.core.ids import NO_GENERATION
@@ -453,6 +454,7 @@ def job_finding(uid: str, location: StoreLocation) -> Finding:
         job = open_job(load_pipeline(uid), replace(location, patience_s=0))
         state = job.state()
         worn = history_lines(job.journal.inspect())
+        left = [] if state.generation == NO_GENERATION else of_earlier_journals(job)
         job.now_ms()
     except SluiceError as error:
         return problem(check, error)
@@ -472,6 +474,13 @@ def job_finding(uid: str, location: StoreLocation) -> Finding:
             "timeouts, restarts and state TTL do not depend on it; synchronize it with NTP"
         )
         worn = [*worn, off]
+    if left:
+        line = (
+            f"{len(left):,} files of earlier journals ({size(sum(f.size_bytes for f in left))}): "
+            "the root was emptied while something of the job still ran; they harm nothing, and "
+            f"'sluice gc {uid}' deletes them"
+        )
+        worn = [*worn, line]
     if worn:
         return warning(check, "; ".join((summary, *worn)))
     return good(check, summary)

@@ -11,6 +11,10 @@ again, and a later one inherits only from what was retained or pending at that l
 stays garbage, whatever happens between the load and the delete, and however long that takes.  The
 grace period only keeps us out of the way of writers that do not know yet that they were fenced.
 
+Of other journals than the job's everything is garbage: whoever slept while the root was emptied
+wrote it below its old token.  The pointer is read after they were listed, and a token is noted in
+it before the first key that has it; so what is listed and not named is never going to be.
+
 Of a savepoint's name the files of every incarnation are garbage that the name's pointer, read after
 they were listed, does not mean: a token is reserved before its first file, and never twice.  One
 that the job itself began is, too, if the journal, loaded after the pointer was listed, does not
@@ -27,7 +31,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain
+from itertools import chain, takewhile
 from typing import assert_never
 
 from sluice.coordinator.notifications import release_orphans
@@ -69,6 +73,7 @@ class Reason(Enum):
     SAVEPOINT = "files of savepoints that were disposed of, or never completed"
     PROBE = "probes that a start left behind"
     JOURNAL = "journal entries that the newest one does not continue"
+    EARLIER = "files of journals that this root had before it was emptied"
     TEMPORARY = "files that processes which were killed had begun to write"
 
 
@@ -147,7 +152,7 @@ def collect_garbage(
         orphan
         for orphan in orphans.files
         if orphan.key not in named
-        and not (orphan.sink is None and job.paths.savepoint_of(orphan.key) in whole)
+        and not (orphan.sink is None and job.names.savepoint_of(orphan.key) in whole)
     )
     temporary = [orphan.key for orphan in files if orphan.reason is Reason.TEMPORARY]
     discard_temporaries(job.location, temporary)
@@ -198,7 +203,7 @@ class _Savepoints:
 
 
 def _savepoints(job: Job) -> _Savepoints:
-    files = tuple(job.store.list(job.paths.savepoints()))
+    files = tuple(job.store.list(job.names.savepoints()))
     return _Savepoints(files, job.savepoints.all(found.key for found in files))
 
 
@@ -220,7 +225,7 @@ def _dead(job: Job, used: InUse, savepoints: _Savepoints) -> list[Listed]:
     given_up = {savepoint for savepoint, _ in _given_up(used, savepoints)}
 
     def is_dead(found: Listed) -> bool:
-        savepoint = job.paths.savepoint_of(found.key)
+        savepoint = job.names.savepoint_of(found.key)
         if savepoint is None or savepoint in used.head.state.releasing_savepoints:
             return False  # A pointer; or its release deletes it.
         pointer = savepoints.pointers.get(savepoint.name)
@@ -245,12 +250,13 @@ def _find(
         Reason.COMPACTION: paths.all_compactions(),
         Reason.STREAM: paths.all_streams(),
         Reason.CHECKPOINT: paths.checkpoints(),
-        Reason.PROBE: paths.probes(),
+        Reason.PROBE: job.names.probes(),
         Reason.JOURNAL: paths.journal(),
     }
     listed = {reason: [*job.store.list(folder)] for reason, folder in folders.items()}
-    listed[Reason.TEMPORARY] = [*temporaries(job.location, paths.pipeline)]
+    listed[Reason.TEMPORARY] = [*temporaries(job.location, job.names.pipeline)]
     listed[Reason.SAVEPOINT] = _dead(job, used, savepoints)
+    listed[Reason.EARLIER] = of_earlier_journals(job) if used.head.seq else []
     objects = chain(used.savepoint_files, *listed.values())
     now_ms = max((found.modified_ms for found in objects), default=0)
     aged = [
@@ -277,11 +283,25 @@ def _find(
     )
 
 
+def of_earlier_journals(job: Job) -> list[Listed]:
+    """What is below the token of another journal than the job's, which has begun; two LISTs.
+
+    Raises:
+        FencedError: it is the job's that is an earlier one: the root was emptied.
+    """
+    before, own = job.names.journals(), job.paths
+    found = [*takewhile(lambda one: one.key < own.folder, job.store.list(before))]
+    found += job.store.list(before, start_after=own.behind())
+    if found:
+        job.journal.require_current()
+    return found
+
+
 def _garbage(job: Job, used: InUse, reason: Reason, listed: Sequence[Listed]) -> Sequence[Listed]:
     match reason:
         case Reason.STATE | Reason.COMPACTION | Reason.STREAM | Reason.CHECKPOINT:
             return [found for found in listed if not _is_needed(job, used, reason, found.key)]
-        case Reason.PROBE | Reason.TEMPORARY | Reason.SAVEPOINT:
+        case Reason.PROBE | Reason.TEMPORARY | Reason.SAVEPOINT | Reason.EARLIER:
             return listed
         case Reason.JOURNAL:
             return _strays(job, used, listed)
@@ -342,7 +362,7 @@ def _incomplete_savepoints(
         if not pointer.is_gone
     }
     for listed in savepoints.files:
-        savepoint = job.paths.savepoint_of(listed.key)
+        savepoint = job.names.savepoint_of(listed.key)
         if savepoint is not None and savepoint.name not in savepoints.pointers:
             found.setdefault(savepoint, [])
         if savepoint in found:
@@ -352,7 +372,7 @@ def _incomplete_savepoints(
         for savepoint, files in found.items()
         if (pointer := savepoints.pointers.get(savepoint.name)) is not None
         and pointer.is_complete
-        and any(file.key == job.paths.savepoint_metadata(savepoint) for file in files)
+        and any(file.key == job.names.savepoint_metadata(savepoint) for file in files)
     }
     return tuple(
         IncompleteSavepoint(

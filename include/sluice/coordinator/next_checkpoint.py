@@ -21,6 +21,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.requests import Admission, adopted, examine, rest_of_interval_ms
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Barrier, Source, SourcePosition
+from sluice.errors import FencedError
 from sluice.job.job import Job
 from sluice.job.lineage import lineage_of_tip, load_position
 from sluice.job.places import open_source
@@ -85,7 +86,11 @@ class NextCheckpoint:
 
     def poll(self) -> DueOrWaiting:
         """Raises any SluiceError that ``trigger`` would raise: the store, a source, a parent."""
-        head = self._newest()
+        try:
+            head = self._newest()
+        except FencedError:  # The root was emptied, and another journal may have begun there.
+            self._job, self._head, self._work = self._job.anew(), None, None
+            head = self._newest()
         state, now_ms = head.state, self._job.now_ms()
         if state.status is JobStatus.CREATED:
             return Due(message="the job was never submitted", next_id=state.next_checkpoint_id)

@@ -201,7 +201,7 @@ def delete_savepoint(job: Job, savepoint: SavepointId) -> None:
     The name first: a crash leaves files that no name means, never a savepoint that lacks some.
     """
     job.savepoints.remove(savepoint)
-    folder = job.paths.incarnation(savepoint)
+    folder = job.names.incarnation(savepoint)
     job.store.delete([listed.key for listed in job.store.list(folder)])
 
 
@@ -302,7 +302,7 @@ def savepoints_in_use(
     A savepoint shares no file, so it stays whole for as long as one of its files is used.
     """
     files = (handle for metadata in retained for handle in metadata.files)
-    owners = {job.paths.savepoint_of(handle.key) for handle in files}
+    owners = {job.names.savepoint_of(handle.key) for handle in files}
     return frozenset(savepoint for savepoint in claimed if savepoint in owners)
 
 
@@ -335,5 +335,5 @@ def _in_use(job: Job, head: Head) -> InUse:
 
 def _is_savepoint_metadata(job: Job, key: str) -> bool:
     """Of any incarnation: until its files are deleted, it may be restored from elsewhere."""
-    savepoint = job.paths.savepoint_of(key)
-    return savepoint is not None and key == job.paths.savepoint_metadata(savepoint)
+    savepoint = job.names.savepoint_of(key)
+    return savepoint is not None and key == job.names.savepoint_metadata(savepoint)

@@ -389,6 +389,7 @@ def _target(job: Job, request: RestoreRequest) -> RestoreTarget:
             )
     if request.savepoint is not None:
         return savepoint_target(job, request.savepoint, token=request.token)
+    require_journal(job.journal, request.token, job.store.root)
     return Latest() if request.checkpoint is None else FromCheckpoint(request.checkpoint)
 
 
@@ -418,7 +419,9 @@ def foreign_target(
     if savepoint is not None:
         origin = job.savepoint_origin(savepoint, root=root, pipeline=uid, token=token)
         return FromOrigin(origin)
-    there = Journal(job.store_at(root), PipelinePaths(uid)).load().state
+    journal = Journal(job.store_at(root), PipelinePaths(uid))
+    there = journal.load().state
+    require_journal(journal, token, root)
     if checkpoint_id is None:
         latest = there.latest_completed
         if latest is None:
@@ -430,7 +433,18 @@ def foreign_target(
             f"job {uid!r} in {root} has not completed checkpoint {checkpoint_id}, or does not "
             f"retain it any more; retained there are: {retained}"
         )
-    return FromOrigin(job.checkpoint_origin(checkpoint_id, root, uid))
+    return FromOrigin(job.checkpoint_origin(checkpoint_id, root, journal.paths))
+
+
+def require_journal(journal: Journal, token: str | None, root: str) -> None:
+    """Raises RestoreError where the checkpoints of journal *token* are asked for, and the job's in
+    *root* is another one.
+    """
+    if token not in (None, journal.paths.token):
+        raise RestoreError(
+            f"journal {token} is not that of job {journal.paths.pipeline!r} in {root}, which is "
+            f"{journal.paths.token}: the root was emptied since; restore a checkpoint of this one"
+        )
 
 
 def _configuration(

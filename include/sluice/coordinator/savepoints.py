@@ -90,7 +90,7 @@ def copy_files(
         RestoreError: a file is gone.
         CorruptSegment: a file is not what its ack described.
     """
-    folder, store = job.paths.incarnation(savepoint), target or job.store
+    folder, store = job.names.incarnation(savepoint), target or job.store
     there = {listed.key: listed.size_bytes for listed in store.list(folder)}
 
     def copy(handle: SegmentHandle) -> None:
@@ -138,11 +138,11 @@ def publish(
         ProtocolViolation: its ``_metadata`` was written with other content.
     """
     store, raw = target or job.store, encode_metadata(metadata)
-    key = job.paths.savepoint_metadata(savepoint)
+    key = job.names.savepoint_metadata(savepoint)
     result = store.create(key, raw)
     if isinstance(result, AlreadyExists) and result.body != raw:
         raise ProtocolViolation(f"{key} has other content; a savepoint's token is used once")
-    SavepointStore(store, job.paths).publish(savepoint, checksum(raw))
+    SavepointStore(store, job.names).publish(savepoint, checksum(raw))
 
 
 def copied_metadata(
@@ -164,7 +164,7 @@ def copy_savepoint(job: Job, name: str, root: str) -> str:
     target = require_outside(job, root)
     origin = job.savepoint_origin(name)
     metadata = job.origin_metadata(origin)
-    names, place = SavepointStore(target, job.paths), f"{target.root}/{job.paths.savepoint(name)}"
+    names, place = SavepointStore(target, job.names), f"{target.root}/{job.names.savepoint(name)}"
     pointer = names.reserve(
         SavepointId(name, new_token()), origin.checkpoint_id, copy_of=origin.token
     )
@@ -192,7 +192,7 @@ def _copy(
 
 
 def _copy_of(job: Job, savepoint: SavepointId, handle: SegmentHandle) -> SegmentHandle:
-    key = job.paths.savepoint_file(savepoint, handle.checksum, copy_of=handle.key)
+    key = job.names.savepoint_file(savepoint, handle.checksum, copy_of=handle.key)
     return replace(handle, key=key, root="")
 
 
@@ -225,11 +225,11 @@ def _prefixes(place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _holds_a_job(prefix: tuple[str, ...], location: StoreLocation) -> bool:
-    """Whether a journal was begun at *prefix*; no, if the store may not be listed there."""
-    paths = PipelinePaths(prefix[-1])
+    """Whether a journal was begun at *prefix*; no, if the store may not be read there."""
+    pointer = PipelinePaths(prefix[-1]).begun()
     store = open_store(location.elsewhere(_uri(prefix[:-1])))
     try:
-        return any(paths.is_journal_entry(entry.key) for entry in store.list(paths.journal()))
+        return store.get(pointer) is not None
     except ConfigurationError as error:
         log.warning("cannot tell whether a job lives there place=%s: %s", _uri(prefix), error)
         return False
@@ -248,7 +248,7 @@ def savepoint_names(job: Job) -> list[str]:
 
 def complete_savepoints(job: Job) -> list[SavepointId]:
     """The incarnations that names mean, in the order of their names."""
-    pointers = job.savepoints.all(one.key for one in job.store.list(job.paths.savepoints()))
+    pointers = job.savepoints.all(one.key for one in job.store.list(job.names.savepoints()))
     return [
         SavepointId(name, pointer.token)
         for name, pointer in sorted(pointers.items())
@@ -312,6 +312,6 @@ def _use_of(job: Job, state: CoordinatorState, savepoint: SavepointId) -> str:
         return "it is being taken; wait for its end"
     for done in state.completed:
         files = job.metadata(done.checkpoint_id).files
-        if any(job.paths.savepoint_of(file.key) == savepoint for file in files if not file.root):
+        if any(job.names.savepoint_of(file.key) == savepoint for file in files if not file.root):
             return f"checkpoint {done.checkpoint_id} reads its files, and is retained"
     return ""

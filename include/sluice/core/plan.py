@@ -147,8 +147,9 @@ class SnapshotOrigin:
     """What a job was restored from, if not from its own checkpoint: a savepoint, or another root.
 
     ``root`` and ``pipeline`` are empty for a savepoint of the job itself.  A name and a number say
-    where it is; what it is say the ``token`` of the savepoint's incarnation, and the ``digest`` of
-    the bytes of its ``_metadata``, which are compared whenever it is opened.
+    where it is; what it is say the ``token``, of the savepoint's incarnation or of that root's
+    journal, and the ``digest`` of the bytes of its ``_metadata``, which are compared whenever it is
+    opened.
     """
 
     checkpoint_id: CheckpointId

@@ -34,7 +34,6 @@ from sluice.exchange.output import StageOutput
 from sluice.exchange.reading import SOURCE, EventTimes, chunks
 from sluice.exchange.snapshot import KeyedSnapshot
 from sluice.exchange.workspace import SubtaskSpec, Workspace
-from sluice.protocol.keys import PipelinePaths
 from sluice.state.cache import SegmentCache
 from sluice.state.segments import empty_frame
 from sluice.store.checkpoints import AnswerStore
@@ -99,7 +98,6 @@ def _workspace(spec: SubtaskSpec, subtask: SubtaskId) -> Workspace:
         location=location,
         uploads=uploads,
         store=store,
-        paths=PipelinePaths(spec.pipeline),
         cache=SegmentCache(spec.location, store),
         token=f"{spec.attempt}-{uuid.uuid4().hex[:8]}",
     )

@@ -14,7 +14,7 @@ from sluice.exchange.blocks import ChainedClock, ChainLink
 from sluice.exchange.faults import Fault
 from sluice.exchange.reading import CarriedClock
 from sluice.operators.operator import EpochTime
-from sluice.protocol.keys import PipelinePaths
+from sluice.protocol.keys import JournalPaths
 from sluice.state.cache import SegmentCache
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation
@@ -36,7 +36,7 @@ class SubtaskSpec:
     """
 
     location: StoreLocation
-    pipeline: str
+    paths: JournalPaths
     stage: StageNode
     task: TaskPlan
     sinks: tuple[SinkNode, ...]
@@ -77,11 +77,15 @@ class Workspace:
     location: StoreLocation
     uploads: Uploads
     store: ObjectStore
-    paths: PipelinePaths
     cache: SegmentCache
     token: str  # Of this execution: Spark may run the same subtask and attempt several times.
     uploaded_bytes: int = 0
     uploaded_state: list[SegmentHandle] = field(default_factory=list[SegmentHandle])
+
+    @property
+    def paths(self) -> JournalPaths:
+        """Where the files of this checkpoint, and of its job's journal, lie."""
+        return self.spec.paths
 
     @property
     def hash_range(self) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """One pipeline's job in one root: the handle that every act of the coordinator takes.
 
-Opening it reads nothing and writes nothing.  Two handles on one job, in whatever processes, are
-equals: the journal decides between them.
+Opening it reads nothing and writes nothing.  Its first look asks which journal is the job's, and
+that is remembered: a handle never goes over to another one.  Two handles on one job, in whatever
+processes, are equals: the journal decides between them.
 
 A ``_metadata`` may have been copied here, or written, by another program.  A restore reads the
 files that it names, and they are deleted when it is subsumed, so one that names a file of another
@@ -13,7 +14,7 @@ from __future__ import annotations
 import gc
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -26,7 +27,7 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError
 from sluice.job.clock import JobClock, check_machine_clock
-from sluice.protocol.keys import PipelinePaths, is_key
+from sluice.protocol.keys import JournalPaths, PipelinePaths, is_key
 from sluice.protocol.records import checksum, decode_metadata, decode_plan
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal, jittered_pause
@@ -53,14 +54,30 @@ class Job:
     pipeline: Pipeline
     location: StoreLocation
     store: ObjectStore
-    paths: PipelinePaths
     journal: Journal
-    answers: AnswerStore
     clock: Callable[[], int] = field(default=machine_clock_ms)  # This machine's, ms since 1970.
     time: JobClock = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time", JobClock(self.clock, self.journal, self.store))
+
+    @property
+    def names(self) -> PipelinePaths:
+        """The keys that are addressed by name; no request."""
+        return self.journal.names
+
+    @property
+    def paths(self) -> JournalPaths:
+        """All keys, with those of the job's journal; see ``Journal.paths``."""
+        return self.journal.paths
+
+    @property
+    def answers(self) -> AnswerStore:
+        return AnswerStore(self.store, self.paths)
+
+    def anew(self) -> Job:
+        """Another handle on the job, for whoever outlives a root that was emptied."""
+        return replace(self, journal=self.journal.anew())
 
     def now_ms(self) -> int:
         """The time by which coordinators stamp and decide, ms since 1970; see ``job/clock.py``."""
@@ -84,11 +101,11 @@ class Job:
                 f"{self.store.root}/{key} does not exist; list what can be restored with "
                 f"'sluice checkpoints list {self.pipeline.uid}'"
             )
-        return self._decoded(raw, key, self.paths)
+        return self._decoded(raw, key, self.names, self.paths)
 
     @property
     def savepoints(self) -> SavepointStore:
-        return SavepointStore(self.store, self.paths)
+        return SavepointStore(self.store, self.names)
 
     def savepoint_metadata(self, name: str) -> CheckpointMetadata:
         """That of the savepoint which the name means now.  Raises as ``savepoint_origin``."""
@@ -157,11 +174,12 @@ class Job:
         Raises:
             RestoreError: it is gone, or another one is there.
         """
-        paths, savepoint = PipelinePaths(origin.pipeline or self.pipeline.uid), origin.incarnation
+        names = PipelinePaths(origin.pipeline or self.pipeline.uid)
+        owner = origin.incarnation or names.of_journal(origin.token)
         key = (
-            paths.savepoint_metadata(savepoint)
-            if savepoint is not None
-            else paths.metadata(origin.checkpoint_id)
+            owner.metadata(origin.checkpoint_id)
+            if isinstance(owner, JournalPaths)
+            else names.savepoint_metadata(owner)
         )
         store = self.store_at(origin.root)
         raw = store.get(key)
@@ -170,7 +188,7 @@ class Job:
                 f"{store.root}/{key} does not exist: {origin}, as it was chosen, was disposed of, "
                 f"or deleted; restore another one of 'sluice snapshots {self.pipeline.uid}'"
             )
-        found = self._decoded(raw, key, paths, savepoint)
+        found = self._decoded(raw, key, names, owner)
         if checksum(raw) != origin.digest:
             raise RestoreError(
                 f"{store.root}/{key} is not the one of {origin} that was chosen, but another one "
@@ -179,19 +197,23 @@ class Job:
         return moved_to_root(found, origin.root) if origin.root else found
 
     def checkpoint_origin(
-        self, checkpoint_id: CheckpointId, root: str, pipeline: str
+        self, checkpoint_id: CheckpointId, root: str, there: JournalPaths
     ) -> SnapshotOrigin:
-        """A completed checkpoint of another root.
+        """A completed checkpoint of another root, whose journal is the one of *there*.
 
         Raises:
             RestoreError: its ``_metadata`` is gone.
         """
-        store, key = self.store_at(root), PipelinePaths(pipeline).metadata(checkpoint_id)
+        store, key = self.store_at(root), there.metadata(checkpoint_id)
         raw = store.get(key)
         if raw is None:
             raise RestoreError(f"{store.root}/{key} does not exist; restore another checkpoint")
         return SnapshotOrigin(
-            checkpoint_id=checkpoint_id, digest=checksum(raw), root=root, pipeline=pipeline
+            checkpoint_id=checkpoint_id,
+            token=there.token,
+            digest=checksum(raw),
+            root=root,
+            pipeline=there.pipeline,
         )
 
     def parallelism_of(self, stage: str, configuration: JobConfiguration) -> int:
@@ -204,12 +226,12 @@ class Job:
         return open_store(self.location.elsewhere(root)) if root else self.store
 
     def _decoded(
-        self, raw: bytes, key: str, paths: PipelinePaths, savepoint: SavepointId | None = None
+        self, raw: bytes, key: str, names: PipelinePaths, owner: SavepointId | JournalPaths
     ) -> CheckpointMetadata:
         metadata = decode_metadata(raw, key)
-        if metadata.pipeline != paths.pipeline:
+        if metadata.pipeline != names.pipeline:
             raise ProtocolViolation(f"{key} belongs to pipeline {metadata.pipeline!r}")
-        check_files(metadata, key, paths, savepoint)
+        check_files(metadata, key, names, owner)
         return metadata
 
 
@@ -225,14 +247,12 @@ def open_job(
     journal.
     """
     store = store or open_store(location)
-    paths = PipelinePaths(pipeline.uid)
+    names = PipelinePaths(pipeline.uid)
     return Job(
         pipeline=pipeline,
         location=location,
         store=store,
-        paths=paths,
-        journal=Journal(store, paths, pause=pause, probes=True),
-        answers=AnswerStore(store, paths),
+        journal=Journal(store, names, pause=pause, probes=True),
         clock=clock,
     )
 
@@ -248,7 +268,7 @@ def verify_root(job: Job) -> None:
         ConfigurationError: it does, or it is.
         StoreUnavailable: there is none.
     """
-    behind_layers(job.store).get(job.paths.journal_entry(1))
+    behind_layers(job.store).get(job.names.begun())
     job.journal.verify_store()
     if job.journal.load().clock_offset_ms is None:
         check_machine_clock(job.store)
@@ -299,31 +319,36 @@ def uncollected(work: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_files(
-    metadata: CheckpointMetadata, key: str, paths: PipelinePaths, savepoint: SavepointId | None
+    metadata: CheckpointMetadata,
+    key: str,
+    names: PipelinePaths,
+    owner: SavepointId | JournalPaths,
 ) -> None:
     """Check the files that *metadata* names.
 
-    A checkpoint names files of its job, and files of other roots, which are never deleted; a
-    *savepoint* names files of its own folder only.
+    A checkpoint names files of its journal, of savepoints of its job, and of other roots, which are
+    never deleted; a savepoint names files of its own folder only.
 
     Raises:
         ProtocolViolation: the ``_metadata`` at *key* names another one.
     """
     for handle in files_named(metadata):
-        if savepoint is not None:
-            is_own = not handle.root and paths.savepoint_of(handle.key) == savepoint
+        savepoint = names.savepoint_of(handle.key)
+        if isinstance(owner, SavepointId):
+            is_own = not handle.root and savepoint == owner
         elif handle.root:
             is_own = True
         else:
-            owners = (paths.checkpoint_of(handle.key), paths.savepoint_of(handle.key))
-            is_own = owners != (None, None)
+            is_own = savepoint is not None or owner.checkpoint_of(handle.key) is not None
         if not (is_own and is_key(handle.key)):
             place = f"{handle.root}/{handle.key}" if handle.root else handle.key
-            owner = (
-                f"job {paths.pipeline!r}" if savepoint is None else f"savepoint {savepoint.name!r}"
+            whose = (
+                f"savepoint {owner.name!r}"
+                if isinstance(owner, SavepointId)
+                else f"job {names.pipeline!r}"
             )
             raise ProtocolViolation(
-                f"{key} names {place!r}, which is no file of {owner}; it was not written by "
+                f"{key} names {place!r}, which is no file of {whose}; it was not written by "
                 "sluice: restore another one"
             )
 

@@ -49,7 +49,7 @@ class Sources:
 def open_sinks(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
     """Every declared sink, and a table for each side output that a stage may have."""
     declared = {
-        uid: open_sink(node, params, job.location, job.paths)
+        uid: open_sink(node, params, job.location, job.names)
         for uid, node in job.pipeline.sinks.items()
     }
     return declared | {uid: open_side_table(job, uid) for uid in side_outputs(job.pipeline)}
@@ -64,7 +64,7 @@ def verify_tables(job: Job, params: Mapping[str, str]) -> None:
     from sluice.connectors.files_table.table import ManifestTable
 
     for uid, node in job.pipeline.sinks.items():
-        sink = open_sink(node, params, job.location, job.paths)
+        sink = open_sink(node, params, job.location, job.names)
         if isinstance(sink, ManifestTable) and not is_below(sink.store, job.store):
             try:
                 verify_store(sink.store, f"_probes/{uuid.uuid4().hex}")
@@ -74,7 +74,7 @@ def verify_tables(job: Job, params: Mapping[str, str]) -> None:
 
 def open_side_table(job: Job, uid: str) -> ManifestTable:
     """The rows of a side output, published like a table of its own, exactly once."""
-    return open_side_output(uid, job.location, job.paths)
+    return open_side_output(uid, job.location, job.names)
 
 
 def has_result_table(job: Job, params: Mapping[str, str], uid: str) -> bool:
@@ -100,7 +100,7 @@ def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = Non
 def _result_table(job: Job, params: Mapping[str, str], uid: str) -> ManifestTable | None:
     from sluice.connectors.files_table.table import ManifestTable
 
-    sink = open_sink(job.pipeline.sinks[uid], params, job.location, job.paths)
+    sink = open_sink(job.pipeline.sinks[uid], params, job.location, job.names)
     return sink if isinstance(sink, ManifestTable) else None
 
 

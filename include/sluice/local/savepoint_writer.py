@@ -281,13 +281,13 @@ class SavepointWriter:
         state = job.state()
         require_free_name(job, name, state, request_id="")
         target = job.store if root is None else require_outside(job, root)
-        names, savepoint = SavepointStore(target, job.paths), SavepointId(name, new_token())
+        names, savepoint = SavepointStore(target, job.names), SavepointId(name, new_token())
         newest = names.newest(name)
         if newest is not None and not newest.is_gone:
             raise names.taken(name, newest)
         is_submitted = state.generation != NO_GENERATION
         if root is not None or not is_submitted:
-            verify_store(target, job.paths.probe(uuid.uuid4().hex))
+            verify_store(target, job.names.probe(uuid.uuid4().hex))
         configuration = (
             state.configuration if is_submitted else fixed_configuration(job.pipeline.checkpointing)
         )
@@ -314,7 +314,7 @@ class SavepointWriter:
         log.info("savepoint written name=%s root=%s tables=%d", name, target.root, len(made))
         return WrittenSavepoint(
             name=name,
-            uri=f"{target.root}/{job.paths.savepoint(name)}",
+            uri=f"{target.root}/{job.names.savepoint(name)}",
             checkpoint=metadata.checkpoint_id,
             files=len({handle.key for handle in metadata.files}),
             size_bytes=sum(handle.size_bytes for handle in metadata.files),
@@ -432,7 +432,7 @@ def _kept_in(
     def keep(segment: SegmentHandle, body: bytes) -> SegmentHandle:
         if len(body) < threshold_bytes:
             return segment
-        key = job.paths.savepoint_file(savepoint, segment.checksum)
+        key = job.names.savepoint_file(savepoint, segment.checksum)
         target.put(key, body)
         return replace(segment, key=key, inline=None)
 

@@ -29,7 +29,7 @@ from sluice.figures.record import CheckpointStatistics
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 COMPRESSED_ABOVE = 16_384  # Bytes; people can read a smaller record as it is.
 ZLIB_LEVEL = 1
 CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
@@ -83,6 +83,21 @@ class JournalEntry:
     state: CoordinatorState
     place: str = ""
     clock_offset_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunJournal:
+    """Which journal is the job's in a root: the one with this ``token``."""
+
+    token: str
+
+
+def encode_begun(begun: BegunJournal) -> bytes:
+    return _seal("begun journal", begun)
+
+
+def decode_begun(raw: bytes, key: str) -> BegunJournal:
+    return _open("begun journal", BegunJournal, raw, key)
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
@@ -380,6 +395,7 @@ _DECODERS: dict[type, msgspec.json.Decoder[object]] = {
     cls: msgspec.json.Decoder(cls)
     for cls in (
         _Envelope,
+        BegunJournal,
         _EntryBody,
         CoordinatorState,
         _Plan,

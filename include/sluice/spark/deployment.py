@@ -256,7 +256,7 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
     stream = run.given.streams[node.broadcast.producer] if node.broadcast is not None else None
     return SubtaskSpec(
         location=job.location,
-        pipeline=job.pipeline.uid,
+        paths=job.paths,
         stage=_portable(node),
         task=run.task,
         sinks=job.pipeline.sinks_of(node.uid),
@@ -823,9 +823,9 @@ def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, State
     )
     if not merges:
         return 0
-    spec = CompactionSpec(
+    spec = CompactionSpec(  #
         location=run.job.location,
-        pipeline=run.job.pipeline.uid,
+        paths=run.job.paths,
         stage=run.node.uid,
         checkpoint_id=run.plan.checkpoint_id,
         now_ms=run.plan.processing_time_ms,

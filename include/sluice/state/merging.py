@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from sluice.core.compaction import MergedRuns, SortedRun, replaced_segment
 from sluice.core.handles import MAX_HASH, SegmentHandle, StateHandle
-from sluice.protocol.keys import PipelinePaths
+from sluice.protocol.keys import JournalPaths
 from sluice.protocol.records import checksum, encode_merged_runs
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolutions, identity_metadata
@@ -243,7 +243,7 @@ class CompactionSpec:
     """The merges of a compaction; ``now_ms``, a checkpoint's processing time, expires rows."""
 
     location: StoreLocation
-    pipeline: str
+    paths: JournalPaths
     stage: str
     checkpoint_id: int
     now_ms: int
@@ -315,13 +315,12 @@ def _last_cut(hashes: pl.Series, max_rows: int) -> int:
 def _merge(
     spec: CompactionSpec, due: DueMerge, store: ObjectStore, cache: SegmentCache
 ) -> MergedRuns:
-    paths = PipelinePaths(spec.pipeline)
     written: list[StateHandle] = []
 
     def write(table: pa.Table) -> None:
         handle, body = describe_segment(due.schema, table)
         name = f"{due.subtask:05d}-{handle.segment.checksum}"
-        key = paths.compacted_segment(spec.stage, spec.checkpoint_id, name)
+        key = spec.paths.compacted_segment(spec.stage, spec.checkpoint_id, name)
         store.put(key, body)
         segment = replace(handle.segment, key=key, inline=None)
         cache.add(segment, body)

@@ -16,7 +16,7 @@ from sluice.core.answers import Decline, StageAnswer, TaskFailure
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.errors import ProtocolViolation, SluiceError
 from sluice.figures.record import CheckpointStatistics
-from sluice.protocol.keys import PipelinePaths, stage_of_answer, subtask_of_decline
+from sluice.protocol.keys import JournalPaths, stage_of_answer, subtask_of_decline
 from sluice.protocol.records import (
     decode_answer,
     decode_decline,
@@ -45,7 +45,7 @@ class Answers:
 
 
 class AnswerStore:
-    def __init__(self, store: ObjectStore, paths: PipelinePaths) -> None:
+    def __init__(self, store: ObjectStore, paths: JournalPaths) -> None:
         self._store = store
         self._paths = paths
 
@@ -166,7 +166,7 @@ class AnswerStore:
 
 
 class StatisticsStore:
-    def __init__(self, store: ObjectStore, paths: PipelinePaths) -> None:
+    def __init__(self, store: ObjectStore, paths: JournalPaths) -> None:
         self._store = store
         self._paths = paths
 

@@ -11,6 +11,12 @@ while they were whole, loses the race for the next one, reloads, and is fenced.
 An entry names the store that was probed for conditional writes.  Whoever appends to a journal that
 is new, or was copied from another store, probes first; to one that it was probed for, nobody does.
 
+A journal has a token, drawn when it begins, in all of its keys; the create-only pointer ``begun``
+says which one is the job's.  It is read once by each handle and never changes, unless somebody
+empties the root and another journal begins.  Whoever slept through that goes on below the old
+token, and is fenced as soon as it looks: an append counts only if its LIST shows the entry that it
+continues, or the pointer still names the journal.
+
 Old entries are deleted.  A coordinator that slept for that long could create a deleted number anew;
 so an append counts only once a LIST shows that nothing newer was there, or that what is newer
 continues it.  Such a stray entry lies below the newest one, and is never read.
@@ -44,12 +50,21 @@ from sluice.core.state import CoordinatorState
 from sluice.errors import (
     ConfigurationError,
     DamagedRecord,
+    FencedError,
     ObjectVanished,
     ProtocolViolation,
     StoreUnavailable,
 )
-from sluice.protocol.keys import PipelinePaths
-from sluice.protocol.records import JournalEntry, checksum, decode_entry, encode_entry
+from sluice.protocol.keys import JOURNAL_PREFIX, JournalPaths, PipelinePaths
+from sluice.protocol.records import (
+    BegunJournal,
+    JournalEntry,
+    checksum,
+    decode_begun,
+    decode_entry,
+    encode_begun,
+    encode_entry,
+)
 from sluice.store.object_store import AlreadyExists, ObjectStore, in_parallel, without_foreign
 from sluice.store.open import place_of, verify_store
 from sluice.store.redaction import redacted
@@ -117,6 +132,11 @@ class JournalInspection:
 NOTHING = Head(seq=0, author="", state=CoordinatorState())
 
 
+def new_journal() -> str:
+    """A token for a journal, which no other one ever has."""
+    return f"{JOURNAL_PREFIX}{uuid.uuid4().hex[:16]}"
+
+
 def no_pause(races: int) -> None:
     """No pause: for tests, and for callers without competitors."""
 
@@ -136,23 +156,57 @@ class Journal:
     One that *probes* begins in no store that breaks its promise; the others are for who reads, or
     comes later.  Where the newest entry has no ``clock_offset_ms``, ``drawn_offset_ms`` is that of
     the next.
+
+    Any call may raise FencedError: the root was emptied, and what this handle knows of is gone.
     """
 
     def __init__(
         self,
         store: ObjectStore,
-        paths: PipelinePaths,
+        names: PipelinePaths,
         *,
         pause: Callable[[int], None] = no_pause,
         probes: bool = False,
     ) -> None:
         self._store = store
-        self._paths = paths
+        self.names = names
+        self._own: JournalPaths | None = None  # If it is this handle that begins one.
+        self._begun: JournalPaths | None = None
         self._probes = probes
         self._is_probed = False
         self.pause = pause
         self._newest: Head | None = None  # That was read or written here.
         self.drawn_offset_ms: int | None = None
+
+    def anew(self) -> Journal:
+        """Another handle, as another process has it: it knows nothing yet."""
+        return Journal(self._store, self.names, pause=self.pause, probes=self._probes)
+
+    @property
+    def paths(self) -> JournalPaths:
+        """The keys of the job's journal; of one that nobody has begun, as long as there is none.
+
+        Raises:
+            ProtocolViolation: it is of an older format.
+            StoreUnavailable: the first call asks the store.
+        """
+        return self._opened() or self._drawn()
+
+    def require_current(self) -> None:
+        """Ask the pointer again, once the journal has begun.
+
+        Raises:
+            FencedError: it names another journal than this handle's, or none: somebody emptied the
+                root.
+        """
+        named = self._pointed_at()
+        if self._begun is None or named != self._begun:
+            mine, uid = self.paths.token, self.names.pipeline
+            now = "none begun since" if named is None else f"{named.token} begun since"
+            raise FencedError(
+                f"{self._store.root}/{uid} was emptied while this process had journal {mine} open, "
+                f"with {now}: what it did meanwhile is lost to the job, so start it anew"
+            )
 
     def load(self, *, after: int = 0) -> Head:
         """The newest state; that of an empty journal before the first entry.
@@ -161,7 +215,10 @@ class Journal:
         read one by one, without a LIST.  The result may then be out of date, or a stray, so act on
         it by an append, which makes certain, or load again without *after*.
         """
-        head = (self._walk(after) if after else None) or self._find()
+        if self._opened() is None:
+            head = NOTHING
+        else:
+            head = (self._walk(after) if after else None) or self._find()
         self._newest = head
         return head
 
@@ -177,12 +234,12 @@ class Journal:
             ConfigurationError: it does.
         """
         if not self._is_probed:
-            verify_store(self._store, self._paths.probe(uuid.uuid4().hex))
+            verify_store(self._store, self.names.probe(uuid.uuid4().hex))
             self._is_probed = True
 
     def is_newest(self, seq: int) -> bool:
         """Whether no entry follows the one numbered *seq*, by one small request."""
-        return self._store.get(self._paths.journal_entry(seq + 1)) is None
+        return self._store.get(self.paths.journal_entry(seq + 1)) is None
 
     def append(
         self, decide: Callable[[CoordinatorState], Event], *, head: Head | None = None
@@ -195,6 +252,7 @@ class Journal:
 
         Raises:
             ConfigurationError: the journal begins in this store, which ignores conditions.
+            FencedError: the root was emptied, so the event is lost.
         """
         is_certain = head is None
         for races in range(1, MAX_RACES + 1):
@@ -217,12 +275,14 @@ class Journal:
                 place=place,
                 clock_offset_ms=self._offset_after(head, event),
             )
-            if self._create(head.seq + 1, encode_entry(entry)) and self._is_chained(
-                head.seq + 1, entry.author
+            if (
+                (head.seq or self._begin())
+                and self._create(head.seq + 1, encode_entry(entry))
+                and self._is_chained(head.seq + 1, entry.author)
             ):
                 log.info(
                     "journal appended pipeline=%s seq=%d event=%s",
-                    self._paths.pipeline, head.seq + 1, type(event).__name__,
+                    self.names.pipeline, head.seq + 1, type(event).__name__,
                 )  # fmt: skip
                 self._newest = _head(head.seq + 1, entry)
                 return transition
@@ -230,7 +290,7 @@ class Journal:
             if races < MAX_RACES:
                 self.pause(races)
         raise StoreUnavailable(
-            f"journal {self._paths.journal()} was won by others {MAX_RACES} times in a row; "
+            f"journal {self.paths.journal()} was won by others {MAX_RACES} times in a row; "
             "too many coordinators append to it"
         )
 
@@ -255,7 +315,7 @@ class Journal:
         newer = None if before is None else self._entry(before)
         expected = None if newer is None else newer.previous
         for key in reversed([*self._keys()]):
-            if before is not None and self._paths.journal_seq(key) >= before:
+            if before is not None and self.paths.journal_seq(key) >= before:
                 continue
             entry = self._examined(key) if len(found) < last else None
             if isinstance(entry, DamagedEntry):
@@ -266,7 +326,7 @@ class Journal:
                 continue
             if entry is None or expected not in (None, entry.author):
                 break
-            found.append((self._paths.journal_seq(key), entry))
+            found.append((self.paths.journal_seq(key), entry))
             newer, expected = entry, entry.previous
         return found[::-1]
 
@@ -278,7 +338,7 @@ class Journal:
         """
         damaged: list[DamagedEntry] = []
         for key in reversed([*self._keys()]):
-            seq = self._paths.journal_seq(key)
+            seq = self.paths.journal_seq(key)
             if damaged and seq != damaged[0].seq - 1:
                 break
             found = self._examined(key)
@@ -291,9 +351,9 @@ class Journal:
                 return JournalDamage(entries=tuple(damaged), before=before, event=found.event)
         if not damaged:
             return None
-        uid, root = self._paths.pipeline, self._store.root
+        uid, root = self.names.pipeline, self._store.root
         raise ProtocolViolation(
-            f"{self._paths.journal_entry(damaged[-1].seq)} is damaged, and no entry before it can "
+            f"{self.paths.journal_entry(damaged[-1].seq)} is damaged, and no entry before it can "
             f"be read; restore a savepoint or a checkpoint of this root into another one: 'sluice "
             f"restore {uid} --root NEW --from-root {root} --savepoint NAME'"
         )
@@ -326,7 +386,7 @@ class Journal:
             return None
         log.warning(
             "journal repaired pipeline=%s seq=%d continues=%d",
-            self._paths.pipeline, seq, damage.before.seq,
+            self.names.pipeline, seq, damage.before.seq,
         )  # fmt: skip
         return transition
 
@@ -334,7 +394,7 @@ class Journal:
         """Read every entry that is kept."""
         keys = [*self._keys()]
         found = in_parallel(self._examined, keys, PARALLEL_READS)
-        there = [self._paths.journal_seq(key) for key in keys]
+        there = [self.paths.journal_seq(key) for key in keys]
         numbers = range(there[0], there[-1] + 1) if there else range(0)
         return JournalInspection(
             entries=len(keys),
@@ -353,30 +413,82 @@ class Journal:
         if len(keys) < 2 * keep:
             return 0
         self._store.delete(keys[:-keep])
-        log.info("journal truncated pipeline=%s entries=%d", self._paths.pipeline, len(keys) - keep)
+        log.info("journal truncated pipeline=%s entries=%d", self.names.pipeline, len(keys) - keep)
         return len(keys) - keep
 
     def _entry(self, seq: int) -> JournalEntry | None:
         """None where it is gone, or damaged."""
-        entry = self._examined(self._paths.journal_entry(seq)) if seq > 0 else None
+        entry = self._examined(self.paths.journal_entry(seq)) if seq > 0 else None
         return entry if isinstance(entry, JournalEntry) else None
+
+    def _opened(self) -> JournalPaths | None:
+        """As ``_pointed_at``, once it was there; then without a request."""
+        self._begun = self._begun or self._pointed_at()
+        return self._begun
+
+    def _pointed_at(self) -> JournalPaths | None:
+        """The journal that the pointer names; None before the first one begins."""
+        key = self.names.begun()
+        raw = self._store.get(key)
+        if raw is not None:
+            return self.names.of_journal(self._decoded_begun(raw, key).token)
+        older = self.names.journal_without_token()
+        if any(True for _ in self._store.list(older)):
+            raise ProtocolViolation(
+                f"{self._store.root}/{older} is of a format version before 8, whose keys name no "
+                "journal; run the version of sluice that wrote it, or begin in another root"
+            )
+        return None
+
+    def _decoded_begun(self, raw: bytes, key: str) -> BegunJournal:
+        try:
+            return decode_begun(raw, key)
+        except DamagedRecord as error:
+            raise ProtocolViolation(
+                f"{error}; it is written once, and says which journal in {self._store.root} is the "
+                "job's: put it back from a copy of the root, or restore a savepoint in another one"
+            ) from error
+
+    def _drawn(self) -> JournalPaths:
+        """Those of the journal that this handle would begin."""
+        self._own = self._own or self.names.of_journal(new_journal())
+        return self._own
+
+    def _begin(self) -> bool:
+        """Make this handle's journal the job's; False where another one is by now, so load it."""
+        if self._begun is not None:
+            return True  # Whoever began it died before the first entry.
+        own = self._drawn()
+        key, raw = self.names.begun(), encode_begun(BegunJournal(token=own.token))
+        try:
+            result = self._store.create(key, raw)
+        except ObjectVanished:  # Another's, and the root has been emptied meanwhile.
+            return False
+        is_own = not isinstance(result, AlreadyExists) or result.body == raw
+        if is_own:
+            self._begun = own
+        return is_own
 
     def _find(self) -> Head:
         while True:
             keys = [*self._keys()]
+            newest = self.paths.journal_seq(keys[-1]) if keys else 0
+            before = self.paths.journal_entry(newest - 1) if newest > 1 else ""
+            if not keys or (before and before not in keys[-2:]):
+                self.require_current()  # It looks like an emptied root.
             if not keys:
                 return NOTHING
             entry = self._examined(keys[-1])
             if isinstance(entry, DamagedEntry):
                 raise ProtocolViolation(self._how_to_repair(entry))
             if entry is not None:  # Else it was deleted while we slept between the two requests.
-                return _head(self._paths.journal_seq(keys[-1]), entry)
+                return _head(self.paths.journal_seq(keys[-1]), entry)
 
     def _walk(self, after: int) -> Head | None:
         """The last entry of the unbroken row behind *after*; None where it is broken or long."""
         head: Head | None = None
         for seq in range(after + 1, after + 1 + MAX_STEPS):
-            entry = self._examined(self._paths.journal_entry(seq))
+            entry = self._examined(self.paths.journal_entry(seq))
             if entry is None:
                 return head
             if isinstance(entry, DamagedEntry):
@@ -388,7 +500,7 @@ class Journal:
 
     def _create(self, seq: int, raw: bytes) -> bool:
         try:
-            result = self._store.create(self._paths.journal_entry(seq), raw)
+            result = self._store.create(self.paths.journal_entry(seq), raw)
         except ObjectVanished:  # Another's entry, which has been truncated meanwhile.
             return False
         return not isinstance(result, AlreadyExists) or result.body == raw
@@ -398,10 +510,18 @@ class Journal:
 
         To check the next entry alone would not do: that one may be a stray, too.  A repair
         continues the entry before the damaged ones that it names; other damaged ones tell nothing.
+
+        Raises:
+            FencedError: the root was emptied, and what the entry continues is gone.
         """
         is_known = True
-        for key in self._keys(start_after=self._paths.journal_entry(seq)):
-            entry, number = self._examined(key), self._paths.journal_seq(key)
+        before, own = map(self.paths.journal_entry, (seq - 1, seq))
+        keys = [*self._keys(start_after=self.paths.journal_entry(max(0, seq - 2)))]
+        newer = [key for key in keys if key > own]
+        if not newer and before not in keys:  # Nothing is before the first, so the pointer says.
+            self.require_current()
+        for key in newer:
+            entry, number = self._examined(key), self.paths.journal_seq(key)
             if isinstance(entry, DamagedEntry):
                 is_known = False
                 continue
@@ -415,8 +535,8 @@ class Journal:
 
     def _keys(self, *, start_after: str = "") -> Iterator[str]:
         """The keys of the entries, in order, without foreign objects."""
-        listed = self._store.list(self._paths.journal(), start_after=start_after)
-        entries = without_foreign(listed, self._paths.is_journal_entry, self._store.root)
+        listed = self._store.list(self.paths.journal(), start_after=start_after)
+        entries = without_foreign(listed, self.paths.is_journal_entry, self._store.root)
         return (entry.key for entry in entries)
 
     def _examined(self, key: str) -> JournalEntry | DamagedEntry | None:
@@ -427,7 +547,7 @@ class Journal:
             return decode_entry(raw, key)
         except DamagedRecord as error:
             return DamagedEntry(
-                seq=self._paths.journal_seq(key),
+                seq=self.paths.journal_seq(key),
                 size_bytes=len(raw),
                 checksum=checksum(raw),
                 why=str(error),
@@ -436,7 +556,7 @@ class Journal:
     def _how_to_repair(self, entry: DamagedEntry) -> str:
         return (
             f"{entry.why}; it is the newest entry, without which nothing is known of the job: "
-            f"'sluice journal repair {self._paths.pipeline}' says what is lost without it, and "
+            f"'sluice journal repair {self.names.pipeline}' says what is lost without it, and "
             "goes on from the entry before"
         )
 

@@ -430,12 +430,13 @@ def _restored(job: Job, state: CoordinatorState) -> Restored | None:
         return None
     origin = restored.origin
     root = (origin.root if origin is not None else "") or job.store.root
-    paths = PipelinePaths((origin.pipeline if origin is not None else "") or job.pipeline.uid)
-    key = (
-        paths.savepoint(origin.savepoint)
-        if origin is not None and origin.savepoint is not None
-        else paths.checkpoint(restored.checkpoint_id)
-    )
+    names = PipelinePaths((origin.pipeline if origin is not None else "") or job.pipeline.uid)
+    if origin is None:
+        key = job.paths.checkpoint(restored.checkpoint_id)
+    elif origin.savepoint is not None:
+        key = names.savepoint(origin.savepoint)
+    else:
+        key = names.of_journal(origin.token).checkpoint(restored.checkpoint_id)
     return Restored(
         id=restored.checkpoint_id,
         restore_timestamp=restored.restored_at_ms,

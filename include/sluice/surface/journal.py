@@ -193,7 +193,7 @@ def savepoint_outcome(job: Job, cause: str) -> SavepointOutcome | None:
         failure = ": ".join(filter(None, (newest.failure_reason, newest.failure_message)))
         return SavepointOutcome(checkpoint_id=newest.id, failure=failure)
     if newest.status is CheckpointStatus.COMPLETED and newest.savepoint is not None:
-        location = f"{job.store.root}/{job.paths.savepoint(newest.savepoint)}"
+        location = f"{job.store.root}/{job.names.savepoint(newest.savepoint)}"
         return SavepointOutcome(checkpoint_id=newest.id, location=location)
     return SavepointOutcome(checkpoint_id=newest.id)
 

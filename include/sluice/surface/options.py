@@ -190,7 +190,7 @@ def checkpoint_config(job: Job) -> CheckpointConfig:
         max_concurrent=fixed.max_concurrent,
         externalization=_externalization(fixed.retention),
         state_backend="Arrow segments, LSM",
-        checkpoint_storage=redacted(f"{job.store.root}/{job.paths.pipeline}"),
+        checkpoint_storage=redacted(f"{job.store.root}/{job.pipeline.uid}"),
         unaligned_checkpoints=fixed.unaligned,
         tolerable_failed_checkpoints=fixed.tolerable_failed_checkpoints,
         aligned_checkpoint_timeout=fixed.aligned_timeout_ms,

@@ -32,7 +32,6 @@ from sluice.job.places import open_sinks
 from sluice.job.snapshots import why_not_retained
 from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import FORMAT_VERSION, format_version
-from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Journal
 from sluice.store.open import ReadMemory, RememberingStore
 from sluice.surface.state import table_names
@@ -163,7 +162,7 @@ def snapshots(
     found = _of_root(job, state, "")
     for root in dict.fromkeys(roots):
         place = elsewhere(job, root, pipeline or job.pipeline.uid)
-        if (place.store.root, place.paths) != (job.store.root, job.paths):
+        if (place.store.root, place.names) != (job.store.root, job.names):
             found += _of_root(place, state, root)
     if not checks:
         return found
@@ -187,14 +186,8 @@ def restore_request(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -
 
 def elsewhere(job: Job, root: str, uid: str) -> Job:
     """The job *uid* of another root, as *job* is declared."""
-    store, paths = job.store_at(root), PipelinePaths(uid)
-    return replace(
-        job,
-        store=store,
-        paths=paths,
-        journal=Journal(store, paths),
-        answers=AnswerStore(store, paths),
-    )
+    store = job.store_at(root)
+    return replace(job, store=store, journal=Journal(store, PipelinePaths(uid)))
 
 
 def facts_of_checkpoint(metadata: CheckpointMetadata) -> Facts:
@@ -307,13 +300,7 @@ def _reading_once(job: Job) -> Job:
     """*job*, which reads each table and record once for the checks of all snapshots."""
     location = replace(job.location, layer=ReadMemory())
     store = RememberingStore(job.store)
-    return replace(
-        job,
-        location=location,
-        store=store,
-        journal=Journal(store, job.paths),
-        answers=AnswerStore(store, job.paths),
-    )
+    return replace(job, location=location, store=store, journal=Journal(store, job.names))
 
 
 def _of_root(place: Job, state: CoordinatorState, root: str) -> list[Snapshot]:
@@ -325,7 +312,7 @@ def _of_root(place: Job, state: CoordinatorState, root: str) -> list[Snapshot]:
         msgspec.structs.replace(
             snapshot,
             root=root,
-            pipeline=place.paths.pipeline,
+            pipeline=place.names.pipeline,
             is_of_this_life=bool(state.life) and snapshot.life == state.life,
         )
         for snapshot in sorted(found, key=lambda snapshot: snapshot.id or 0, reverse=True)
@@ -345,19 +332,19 @@ def _checkpoint(place: Job, done: CompletedCheckpoint) -> Snapshot:
 
 
 def _savepoints(place: Job, known: CoordinatorState) -> Iterator[Snapshot]:
-    files = {file.key: file for file in place.store.list(place.paths.savepoints())}
+    files = {file.key: file for file in place.store.list(place.names.savepoints())}
     for name, pointer in sorted(place.savepoints.all(files).items()):
         if not pointer.is_complete:
             continue
         savepoint = SavepointId(name, pointer.token)
-        file = files.get(place.paths.savepoint_metadata(savepoint))
+        file = files.get(place.names.savepoint_metadata(savepoint))
         listed = Snapshot(
             kind=SnapshotKind.SAVEPOINT,
             id=None,
             savepoint=name,
             completed_at_ms=None if file is None else file.modified_ms,
         )
-        read = _read(place, listed, place.paths.savepoint_metadata(savepoint))
+        read = _read(place, listed, place.names.savepoint_metadata(savepoint))
         is_going = savepoint in known.releasing_savepoints
         yield _unrestorable(read, "it is being deleted") if is_going else read
 

@@ -74,11 +74,11 @@ def begun_anew(job: Job) -> Job:
 
 def test_a_driver_of_an_earlier_life_answers_for_nothing() -> None:
     old = a_running_job(a_pipeline(stages=(FIRST,)))
-    late = deployed(old, trigger_one(old), FIRST)
+    late = tests.subtasks.answer_of(deployed(old, trigger_one(old), FIRST))
     new = begun_anew(old)
     plan = trigger_one(new)
 
-    old.answers.write(tests.subtasks.answer_of(late))
+    old.answers.write(late)
     with pytest.raises(NotYetAcknowledged, match="lacks the acks"):
         finalize(new, plan.checkpoint_id)
     carry_out(new, plan)

@@ -523,7 +523,7 @@ def test_the_files_of_a_finished_stage_outlive_the_checkpoints_it_took_part_in()
         last = take_checkpoint(job)
 
     assert counted(job, last) == [15, 15, 50]
-    assert not keys_of(job, "auctions/streams/")  # No stage reads them any more.
+    assert not keys_of(job, job.paths.all_streams())  # No stage reads them any more.
 
 
 def test_no_stage_finishes_before_the_job_where_checkpoints_may_not_follow_that() -> None:

@@ -99,19 +99,19 @@ def test_its_keys_are_those_of_the_layout() -> None:
     plan = trigger_one(job)
     carry_out(job, plan)
 
-    keys = keys_of(job)
+    keys, folder = keys_of(job), f"auctions/{job.paths.token}"
 
-    own = [key for key in keys if key.startswith("auctions/checkpoints/")]
+    own = [key for key in keys if key.startswith(job.paths.checkpoints())]
     assert own == [
-        "auctions/checkpoints/0000000001/_metadata",
+        f"{folder}/checkpoints/0000000001/_metadata",
         *(job.paths.answer(ONE, stage, 1, plan.token) for stage in STAGES),
-        "auctions/checkpoints/0000000001/plan",
+        f"{folder}/checkpoints/0000000001/plan",
     ]
     assert [key for key in keys if "journal" in key] == [
-        f"auctions/journal/{seq:012d}" for seq in (1, 2, 3, 4)
+        f"{folder}/journal/{seq:012d}" for seq in (1, 2, 3, 4)
     ]
-    assert len([key for key in keys if key.startswith("auctions/shared/")]) == 4
-    assert len([key for key in keys if key.startswith("auctions/streams/count_bids/")]) == 2
+    assert len([key for key in keys if key.startswith(f"{folder}/shared/")]) == 4
+    assert len([key for key in keys if key.startswith(f"{folder}/streams/count_bids/")]) == 2
     assert "auctions/tables/results/_manifests/00000000000000000001.json" in keys
 
 
@@ -244,10 +244,11 @@ def test_small_state_travels_inside_the_ack() -> None:
 
     second = job.metadata(take_checkpoint(job))
 
-    assert (second.files, keys_of(job, "auctions/shared/")) == ((), [])
+    assert (second.files, keys_of(job, job.paths.all_shared())) == ((), [])
     assert state_records(job, second, "rank_bids") == list(range(20))
     a_savepoint(job)
     job.store.delete([key for key in keys_of(job) if "/savepoints/" not in key])
+    job = job.anew()
     restored = restore(
         job, savepoint_target(job, "mine"), configuration=configure(job.pipeline, {})
     )
@@ -270,7 +271,7 @@ def test_a_stray_journal_entry_does_not_deceive_who_finalizes() -> None:
     job = a_running_job()
     late = Delayed(job.store)
     with pytest.raises(StoreUnavailable):
-        stop(replace(job, journal=Journal(late, job.paths)), JobStatus.SUSPENDED)
+        stop(replace(job, journal=Journal(late, job.names)), JobStatus.SUSPENDED)
     plan = trigger_one(job)
     for attempt in range(2, 7):
         assert start_attempt(job, ONE, "rank_bids") == attempt

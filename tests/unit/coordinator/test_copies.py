@@ -127,3 +127,17 @@ def test_a_root_is_the_same_place_however_it_is_spelled(tmp_path: Path) -> None:
     assert len({StoreLocation(root).name for root in roots}) == 1
     assert StoreLocation("s3://bucket/a/").name == StoreLocation("s3://bucket/a").name
     assert StoreLocation("s3://bucket/a").name != StoreLocation("s3://bucket/b").name
+
+
+def test_a_copy_has_the_journal_of_the_original_and_a_restore_from_it_has_its_own(
+    original: Job,
+) -> None:
+    """The keys in every ``_metadata`` have the token, so a copy of them needs it."""
+    copy, mine = copy_of(original), a_job(original.pipeline)
+    target = foreign_target(mine, copy.store.root)
+    restore(mine, target, configuration=configure(mine.pipeline, {}))
+
+    assert copy.paths == original.paths
+    assert mine.paths.token != original.paths.token
+    assert target.origin.token == original.paths.token
+    assert mine.metadata(take_checkpoint(mine)).parent == 2

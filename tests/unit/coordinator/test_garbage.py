@@ -40,6 +40,7 @@ from sluice.coordinator.garbage import (
     Reason,
     collect_garbage,
     find_orphans,
+    of_earlier_journals,
 )
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, stop
@@ -51,7 +52,7 @@ from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.restoring import FromCheckpoint
-from sluice.errors import ProtocolViolation
+from sluice.errors import FencedError, ProtocolViolation
 from sluice.job.job import Job
 from sluice.job.places import open_side_table
 from sluice.protocol.keys import TEMPORARY_PREFIX
@@ -154,8 +155,8 @@ def test_the_plan_and_the_table_of_a_trigger_that_lost_its_id_are_garbage() -> N
     orphans = collect_garbage(job, grace_ms=0)
 
     assert [orphan.key for orphan in orphans.files] == [
-        "auctions/shared/allowlist/0000000001-a-pinned-table.arrow",
-        "auctions/checkpoints/0000000001/plan",
+        f"{job.paths.folder}shared/allowlist/0000000001-a-pinned-table.arrow",
+        f"{job.paths.folder}checkpoints/0000000001/plan",
     ]
 
 
@@ -538,9 +539,9 @@ def test_names_that_sluice_does_not_write_are_reported_and_stay() -> None:
     job = a_running_job()
     take_checkpoint(job)
     strange = [
-        "auctions/checkpoints/7/plan",
-        "auctions/shared/readme.txt",
-        "auctions/streams/count_bids/0000000001-x",
+        f"{job.paths.folder}checkpoints/7/plan",
+        f"{job.paths.folder}shared/readme.txt",
+        f"{job.paths.folder}streams/count_bids/0000000001-x",
     ]
     for key in strange:
         job.store.put(key, b"mine")
@@ -563,7 +564,60 @@ def test_another_pipeline_in_the_same_root_is_not_looked_at(uid: str) -> None:
     assert job.store.get(foreign) == b"theirs"
 
 
-FOLDERS = ("auctions/journal", "auctions/shared/count_bids", "auctions/tables/results/data")
+@pytest.fixture(name="anew")
+def _anew() -> tuple[Job, Job]:
+    """A job that began over an emptied root, and a handle that outlived the one before it."""
+    old = a_running_job()
+    take_checkpoint(old)
+    old.store.delete(keys_of(old))
+    new = old.anew()
+    submit(new, configure(new.pipeline, {}))
+    take_checkpoint(new)
+    return old, new
+
+
+def test_what_an_earlier_journal_left_is_garbage(anew: tuple[Job, Job]) -> None:
+    old, new = anew
+    before = keys_of(new)
+    left = [old.paths.journal_entry(5), old.paths.shared_segment(STAGES[0], ONE, "late")]
+    left += [old.paths.folder + "notes.txt", old.names.of_journal("j-zzz").plan(1)]
+    for key in left:
+        new.store.put(key, b"late")
+
+    found = find_orphans(new, grace_ms=0)
+
+    assert sorted(one.key for one in found.files) == sorted(left)
+    assert {one.reason for one in found.files} == {Reason.EARLIER}
+    assert collect_garbage(new, grace_ms=0) == found
+    assert keys_of(new) == before
+
+
+def test_who_overslept_an_emptied_root_collects_nothing_of_the_next_journal(
+    anew: tuple[Job, Job],
+) -> None:
+    old, new = anew
+    before = keys_of(new)
+
+    with pytest.raises(FencedError, match="was emptied while this process had journal"):
+        of_earlier_journals(old)
+    with pytest.raises(FencedError):
+        collect_garbage(old, grace_ms=0)
+
+    assert keys_of(new) == before
+
+
+def test_a_job_that_has_not_begun_collects_no_journal() -> None:
+    """Somebody may have lost the pointer, and nothing else."""
+    job = a_running_job()
+    take_checkpoint(job)
+    job.store.delete([job.names.begun()])
+    before = keys_of(job)
+
+    assert collect_garbage(job.anew(), grace_ms=0) == NOTHING
+    assert keys_of(job) == before
+
+
+FOLDERS = ("auctions/{}/journal", "auctions/{}/shared/count_bids", "auctions/tables/results/data")
 
 
 @pytest.fixture
@@ -590,7 +644,7 @@ def leave_behind(root: Path, folder: str, *, age_ms: int) -> str:
 def test_a_file_of_a_killed_writer_is_collected_after_a_day(
     job: Job, tmp_path: Path, folder: str
 ) -> None:
-    root = tmp_path / "root"
+    root, folder = tmp_path / "root", folder.format(job.paths.token)
     old = leave_behind(root, folder, age_ms=TEMPORARY_GRACE_MS)
     young = leave_behind(root, folder, age_ms=TEMPORARY_GRACE_MS - 1)
     before = keys_of(job)

@@ -752,7 +752,7 @@ def test_a_failing_trigger_hook_drops_the_request_and_the_job_goes_on() -> None:
         message="master hook 'silent' failed: the outside does not answer",
     )
     state = job.state()
-    assert keys_of(job, "auctions/checkpoints/") == []
+    assert keys_of(job, job.paths.checkpoints()) == []
     assert (state.status, state.num_unsuccessful_triggers) == (JobStatus.RUNNING, 1)
     assert str(state.unsuccessful_triggers[0]) == (
         "no checkpoint was triggered, TRIGGER_CHECKPOINT_FAILURE: master hook 'silent' failed: "

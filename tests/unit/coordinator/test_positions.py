@@ -29,7 +29,6 @@ from sluice.surface.snapshots import checkpoint_details
 from tests.subtasks import a_savepoint, acknowledge, finish, take_checkpoint
 
 FILES = 20
-FOLDER = "auctions/shared/events/"
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +41,11 @@ def cut_of(job: Job, checkpoint_id: CheckpointId) -> SourceCut:
     cut = job.metadata(checkpoint_id).source("events")
     assert cut is not None
     return cut
+
+
+def layers_in(job: Job) -> str:
+    """The folder of all layers."""
+    return f"{job.paths.all_shared()}events/"
 
 
 def layers_of(job: Job, checkpoint_id: CheckpointId) -> tuple[SegmentHandle, ...]:
@@ -97,7 +101,7 @@ def test_layers_that_no_checkpoint_names_go_and_the_others_stay() -> None:
     for _ in range(12):
         newest = take(job, folder)
 
-    assert keys_of(job, FOLDER) == sorted(layer.key for layer in layers_of(job, newest))
+    assert keys_of(job, layers_in(job)) == sorted(layer.key for layer in layers_of(job, newest))
     assert find_orphans(job, grace_ms=0) == Orphans()
 
 
@@ -106,16 +110,16 @@ def test_an_abort_takes_the_layer_along_that_its_plan_added() -> None:
     job, newest = a_layered_job(folder)
     while len(cut_of(job, newest).position) <= position.MAX_ABOVE:
         newest = take(job, folder)
-    kept = keys_of(job, FOLDER)
+    kept = keys_of(job, layers_in(job))
     folder.add()
     plan = trigger_one(job)
     added = {layer.key for layer in plan.source("events").layers} - {*kept}
     assert len(added) == 1
-    assert {*keys_of(job, FOLDER)} == {*kept} | added
+    assert {*keys_of(job, layers_in(job))} == {*kept} | added
 
     fail_checkpoint(job, plan.checkpoint_id, CheckpointFailureReason.CHECKPOINT_EXPIRED, "late")
 
-    assert keys_of(job, FOLDER) == kept
+    assert keys_of(job, layers_in(job)) == kept
     assert find_orphans(job, grace_ms=0) == Orphans()
 
 

@@ -91,7 +91,7 @@ def test_aborting_deletes_exactly_its_own_files_and_the_plan_last(
     left = [key for key in keys_of(job) if "/journal/" not in key]
     kept = [job.paths.statistics(2)]
     assert left == sorted([*kept, *(key for key in before if "/journal/" not in key)])
-    assert len(keys_of(job, "auctions/journal/")) == len(journal) + 1
+    assert len(keys_of(job, job.paths.journal())) == len(journal) + 1
     assert deleted[-1] == [job.paths.plan(2)]
     assert job.paths.plan(2) not in deleted[0]
     assert (state.status, state.base) == (JobStatus.RUNNING, 1)
@@ -284,7 +284,7 @@ def test_a_job_that_retains_none_leaves_nothing_and_says_so_when_it_is_restored(
     stop(job, JobStatus.CANCELED)
 
     for kind in ("checkpoints", "shared", "streams"):
-        assert keys_of(job, f"auctions/{kind}/") == []
+        assert keys_of(job, f"{job.paths.folder}{kind}/") == []
     assert published_records(job) == list(range(20))
     with pytest.raises(RestoreError, match=r"is CANCELED, and its checkpoints were deleted when"):
         restore(job, Latest())
@@ -444,9 +444,8 @@ def test_merged_state_that_was_swept_before_its_record_came_is_never_handed_out(
     """The compaction slept between the upload and the record."""
     job = a_running_job()
     checkpoint_id = take_checkpoint(job)
-    elsewhere = a_running_job()
-    late = a_compaction_behind(elsewhere, take_checkpoint(elsewhere))
-    job.store.put(late.files[0].key, b"rows")
+    late = a_compaction_behind(job, checkpoint_id)
+    job.store.delete([job.paths.compaction(STAGE, checkpoint_id)])
 
     swept = collect_garbage(job, grace_ms=0)
 

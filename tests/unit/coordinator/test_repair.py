@@ -141,12 +141,12 @@ def test_every_reader_names_the_command_however_the_entry_is_damaged(how: str) -
 def test_an_entry_of_another_version_is_not_damaged() -> None:
     job = a_running_job()
     key = newest_entry(job)
-    body = (job.store.get(key) or b"").replace(b'"version":7', b'"version":8')
+    body = (job.store.get(key) or b"").replace(b'"version":8', b'"version":9')
     job.store.put(key, resealed(body))
 
-    with pytest.raises(ProtocolViolation, match=r"has format version 8; .* run the version"):
+    with pytest.raises(ProtocolViolation, match=r"has format version 9; .* run the version"):
         job.state()
-    with pytest.raises(ProtocolViolation, match="has format version 8"):
+    with pytest.raises(ProtocolViolation, match="has format version 9"):
         plan_repair(job)
 
 
@@ -197,7 +197,7 @@ def a_life_of_a_job(num_retained: int) -> list[dict[str, bytes]]:
     """The bucket after each change of a life in which all there is happens."""
     job = a_job(a_pipeline(num_retained=num_retained), clock=ManualClock())
     recording = Recording(job.store)
-    job = replace(job, store=recording, journal=Journal(recording, job.paths))
+    job = replace(job, store=recording, journal=Journal(recording, job.names))
     submit(job, configure(job.pipeline, {}))
     take_checkpoints(job, 2)
     a_savepoint(job)

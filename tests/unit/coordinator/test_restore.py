@@ -79,7 +79,6 @@ from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
-from sluice.store.checkpoints import AnswerStore
 from sluice.store.journal import Head, Journal
 from sluice.store.memory import InMemoryStore
 from sluice.store.open import StoreLocation
@@ -649,6 +648,25 @@ def test_the_path_of_an_incarnation_is_of_that_one_alone() -> None:
             resolve(job, job.state(), RestoreRequest(pointer=path))
 
 
+def test_the_path_of_a_journals_checkpoint_is_of_that_journal_alone() -> None:
+    job, other = a_running_job(), a_running_job()
+    take_checkpoint(job)
+    path = job.paths.metadata(ONE)
+    there = resolve(other, other.state(), RestoreRequest(pointer=f"{job.store.root}/{path}"))
+    here = resolve(job, job.state(), RestoreRequest(pointer=path))
+    job.store.delete(keys_of(job))
+    anew = job.anew()
+    submit(anew, configure(anew.pipeline, {}))
+    take_checkpoint(anew)
+
+    assert here.target == FromCheckpoint(ONE)
+    assert isinstance(there.target, FromOrigin)
+    assert there.target.origin.token == job.paths.token
+    for asking, where in ((anew, path), (other, f"{job.store.root}/{path}")):
+        with pytest.raises(RestoreError, match=r"journal j-\w+ is not that of job 'auctions' in"):
+            resolve(asking, asking.state(), RestoreRequest(pointer=where))
+
+
 def test_a_path_in_a_bucket_or_at_the_top_of_a_file_system_has_its_root() -> None:
     job = a_job()
     found = {
@@ -705,8 +723,7 @@ def test_a_savepoint_that_a_path_names_can_be_claimed_and_a_checkpoint_cannot() 
 
 def counting(job: Job) -> tuple[Job, CountingStore]:
     store = CountingStore(job.store)
-    journal, answers = Journal(store, job.paths), AnswerStore(store, job.paths)
-    return replace(job, store=store, journal=journal, answers=answers), store
+    return replace(job, store=store, journal=Journal(store, job.names)), store
 
 
 def latest(_: Job) -> RestoreTarget:

@@ -361,13 +361,13 @@ def begin(job: Job, consent: TableConsent | None = None) -> None:
 
 def emptied(job: Job) -> Job:
     job.store.delete(keys_of(job))
-    return job
+    return job.anew()
 
 
 def test_a_job_over_an_emptied_root_is_refused_while_its_table_shows_rows(sink: SinkSpec) -> None:
     job = a_life(sink, 3)
     life, before = job.state().life, seen(job, sink)
-    emptied(job)
+    job = emptied(job)
 
     with pytest.raises(ConfigurationError) as refused:
         begin(job)

@@ -84,7 +84,7 @@ def test_who_lost_the_answer_finds_the_checkpoint_that_his_request_became() -> N
     first = trigger(job, request_id="mine")
 
     assert trigger(job, request_id="mine") == first
-    assert len(keys_of(job, "auctions/checkpoints/")) == 1
+    assert len(keys_of(job, job.paths.checkpoints())) == 1
 
 
 @pytest.mark.parametrize(

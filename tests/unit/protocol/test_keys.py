@@ -21,7 +21,8 @@ from sluice.protocol.keys import (
     subtask_of_decline,
 )
 
-PATHS = PipelinePaths("auctions")
+NAMES = PipelinePaths("auctions")
+PATHS = NAMES.of_journal("j-1f0c")
 MINE = SavepointId("mine", "a1b2")
 SUBTASK = SubtaskId("count_bids", 11)
 
@@ -33,6 +34,7 @@ uids = st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True)
 
 def test_keys_are_those_of_the_layout() -> None:
     built = [
+        PATHS.begun(),
         PATHS.journal(),
         PATHS.journal_entry(7),
         PATHS.checkpoint(3),
@@ -56,19 +58,20 @@ def test_keys_are_those_of_the_layout() -> None:
     ]
 
     assert built == [
-        "auctions/journal/",
-        "auctions/journal/000000000007",
-        "auctions/checkpoints/0000000003/",
-        "auctions/checkpoints/0000000003/plan",
-        "auctions/checkpoints/0000000003/_metadata",
-        "auctions/checkpoints/0000000003/answers/",
-        "auctions/checkpoints/0000000003/answers/count_bids.2-a1b2",
-        "auctions/checkpoints/0000000003/declines/",
-        "auctions/checkpoints/0000000003/declines/count_bids/11.2-a1b2",
-        "auctions/shared/a/0000000003-",
-        "auctions/shared/a/0000000003-c0.arrow",
-        "auctions/streams/a/0000000003/",
-        "auctions/streams/a/0000000003/c0.arrow",
+        "auctions/begun",
+        "auctions/j-1f0c/journal/",
+        "auctions/j-1f0c/journal/000000000007",
+        "auctions/j-1f0c/checkpoints/0000000003/",
+        "auctions/j-1f0c/checkpoints/0000000003/plan",
+        "auctions/j-1f0c/checkpoints/0000000003/_metadata",
+        "auctions/j-1f0c/checkpoints/0000000003/answers/",
+        "auctions/j-1f0c/checkpoints/0000000003/answers/count_bids.2-a1b2",
+        "auctions/j-1f0c/checkpoints/0000000003/declines/",
+        "auctions/j-1f0c/checkpoints/0000000003/declines/count_bids/11.2-a1b2",
+        "auctions/j-1f0c/shared/a/0000000003-",
+        "auctions/j-1f0c/shared/a/0000000003-c0.arrow",
+        "auctions/j-1f0c/streams/a/0000000003/",
+        "auctions/j-1f0c/streams/a/0000000003/c0.arrow",
         "auctions/tables/results",
         "auctions/side/a.late",
         "auctions/savepoints/mine/",
@@ -100,7 +103,7 @@ def test_the_number_of_a_journal_entry_is_read_back(seq: int) -> None:
 def test_who_answers_what_is_read_back(
     pipeline: str, checkpoint_id: int, stage: str, index: int, attempt: int, plan: str
 ) -> None:
-    paths, subtask = PipelinePaths(pipeline), SubtaskId(stage, index)
+    paths, subtask = PipelinePaths(pipeline).of_journal("j-1"), SubtaskId(stage, index)
     answer = paths.answer(checkpoint_id, stage, attempt, plan)
     decline = paths.decline(checkpoint_id, subtask, attempt, plan)
 
@@ -114,7 +117,7 @@ def test_who_answers_what_is_read_back(
 def test_the_checkpoint_that_wrote_a_key_is_read_back(
     pipeline: str, checkpoint_id: int, stage: str, content: str
 ) -> None:
-    paths = PipelinePaths(pipeline)
+    paths = PipelinePaths(pipeline).of_journal("j-1")
     built = [
         paths.plan(checkpoint_id),
         paths.metadata(checkpoint_id),
@@ -125,7 +128,8 @@ def test_the_checkpoint_that_wrote_a_key_is_read_back(
     ]
 
     assert {paths.checkpoint_of(key) for key in built} == {checkpoint_id}
-    assert {PipelinePaths(f"{pipeline}x").checkpoint_of(key) for key in built} == {None}
+    for other in (PipelinePaths(f"{pipeline}x").of_journal("j-1"), paths.of_journal("j-2")):
+        assert {other.checkpoint_of(key) for key in built} == {None}
     assert {paths.savepoint_of(key) for key in built} == {None}
 
 
@@ -135,20 +139,23 @@ def test_the_checkpoint_that_wrote_a_key_is_read_back(
         "",
         "auctions",
         "auctions/",
-        "auctions/journal/000000000007",
-        "auctions/checkpoints/0000000003",
-        "auctions/checkpoints/0000000003/",
-        "auctions/checkpoints/3/plan",
-        "auctions/checkpoints/00000000031/plan",
-        "auctions/checkpoints/a/0000000003/plan",
-        "auctions/shared/0000000003-c0.arrow",
-        "auctions/shared/a/0000000003/c0.arrow",
-        "auctions/shared/a/0000000003-",
-        "auctions/shared/a/b/0000000003-c0.arrow",
-        "auctions/streams/a/0000000003-c0.arrow",
-        "auctions/streams/a/\u0661000000003/c0.arrow",
+        "auctions/begun",
+        "auctions/j-1f0c/journal/000000000007",
+        "auctions/j-1f0c/checkpoints/0000000003",
+        "auctions/j-1f0c/checkpoints/0000000003/",
+        "auctions/j-1f0c/checkpoints/3/plan",
+        "auctions/j-1f0c/checkpoints/00000000031/plan",
+        "auctions/j-1f0c/checkpoints/a/0000000003/plan",
+        "auctions/j-1f0c/shared/0000000003-c0.arrow",
+        "auctions/j-1f0c/shared/a/0000000003/c0.arrow",
+        "auctions/j-1f0c/shared/a/0000000003-",
+        "auctions/j-1f0c/shared/a/b/0000000003-c0.arrow",
+        "auctions/j-1f0c/streams/a/0000000003-c0.arrow",
+        "auctions/j-1f0c/streams/a/\u0661000000003/c0.arrow",
         "auctions/savepoints/mine/a1b2/_metadata",
-        "other/auctions/checkpoints/0000000003/plan",
+        "other/auctions/j-1f0c/checkpoints/0000000003/plan",
+        "auctions/checkpoints/0000000003/plan",
+        "auctions/j-1f0/checkpoints/0000000003/plan",
     ],
 )
 def test_no_other_name_is_taken_for_a_checkpoints(key: str) -> None:
@@ -166,6 +173,24 @@ def test_the_savepoint_of_a_key_is_read_back() -> None:
     assert {PATHS.savepoint_of(key) for key in (*others, pointer)} == {None}
     assert PATHS.savepoint_pointer_of(pointer) == ("mine", 7)
     assert {PATHS.savepoint_pointer_of(key) for key in (*others, *built)} == {None}
+
+
+def test_a_journals_keys_are_apart_from_every_other_ones() -> None:
+    """A listing of one, or from behind one on, has nothing of another, nor of what has a name."""
+    one, longer, named = NAMES.of_journal("j-1"), NAMES.of_journal("j-12"), NAMES.savepoints()
+    keys = [journal.plan(3) for journal in (one, longer)]
+
+    assert [key.startswith(one.folder) for key in keys] == [True, False]
+    assert [key > one.behind() for key in keys] == [False, True]
+    assert {key.startswith(NAMES.journals()) for key in keys} == {True}
+    for key in (NAMES.begun(), NAMES.journal_without_token(), named, NAMES.table("j")):
+        assert not key.startswith(NAMES.journals())
+
+
+@pytest.mark.parametrize("token", ["", "j-", "a1b2", "j-A", "j-1/2", "tables", "j-" + "a" * 33])
+def test_what_is_no_journals_token_is_part_of_no_key(token: str) -> None:
+    with pytest.raises(ProtocolViolation, match="is no token of a journal"):
+        NAMES.of_journal(token)
 
 
 @pytest.mark.parametrize("token", ["", "pointers", "A", "a/b", "..", "a" * 33])

@@ -281,4 +281,4 @@ def test_a_journal_names_the_server_too() -> None:
 
     assert place_of(one) == "http://127.0.0.1:1 s3://bucket/jobs"
     assert place_of(one) != place_of(other)
-    assert isinstance(Journal(one, a_job().paths), Journal)
+    assert isinstance(Journal(one, a_job().names), Journal)
