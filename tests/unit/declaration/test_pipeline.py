@@ -532,4 +532,6 @@ def test_the_name_of_a_type_is_refused_where_it_is_declared() -> None:
     keyed = a_stage().key_by("a")
 
     with pytest.raises(ConfigurationError, match="stage 'p' declares column 'n' as the text 'big"):
-        keyed.process("p", same, state={"n": "bigint"}, result={"a": int})
+        keyed.process(
+            "p", lambda rows, state: (rows, state), state={"n": "bigint"}, result={"a": int}
+        )
