@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from harness.jobs import ManualClock, a_job, trigger_one
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job
 from sluice.store.object_store import machine_clock_ms
 from tests.cli.conftest import Sluice
+from tests.planted import Caught, assert_is_caught
 from tests.subtasks import complete_one, take_checkpoints
 
 
@@ -120,3 +123,17 @@ def test_the_doctor_reads_every_entry(sluice: Sluice, tmp_path: Path) -> None:
     assert "'sluice journal repair auctions'" in message
     assert sluice("journal", "repair", "auctions", "--root", root, "--yes").code == 0
     assert found()[0] == "warning"
+
+
+FAULTS = [
+    Caught(
+        "the doctor passes over damaged entries", "store.journal:Journal.inspect",
+        "damaged=tuple(one for one in found if isinstance(one, DamagedEntry)),", "damaged=(),",
+        test_the_doctor_reads_every_entry,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

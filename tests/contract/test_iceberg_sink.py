@@ -79,6 +79,7 @@ from tests.iceberg_catalog import (
     properties,
     read_by_polars,
 )
+from tests.planted import Caught, assert_is_caught
 
 ATTEMPT = "1-a"
 KEYS = pytest.mark.parametrize("key", [(), ("id",)], ids=["appended", "upserted"])
@@ -668,6 +669,21 @@ def test_a_sink_that_is_declared_for_another_branch_is_not_published_over_a_hole
         publish(sink, 3, 2, rows(3))
 
 
+def test_a_note_that_was_copied_with_its_table_is_another_tables(
+    case: SinkCase, tmp_path: Path
+) -> None:
+    """A table of the same name, with the properties and other rows."""
+    publish_in_turn(case, 1, 2)
+    copied = dict(loaded(tmp_path).properties)
+    a_catalog(tmp_path).drop_table(TABLE)
+    a_table(tmp_path, SCHEMA, properties=copied)
+    append_by_hand(tmp_path, 101)
+
+    assert case.open().compare(JOB.life, 2) == TimelineComparison(lacks=True)
+    with pytest.raises(TableMismatch, match="continues checkpoint 2, which the table does not"):
+        publish(case.open(), 3, 2, rows(3))
+
+
 def test_the_note_of_an_older_sluice_is_refused_by_name(case: SinkCase, tmp_path: Path) -> None:
     publish(case.open(), 1, None, rows(1))
     table = loaded(tmp_path)
@@ -967,3 +983,24 @@ def test_who_passes_over_overwrites_sees_no_row_twice_after_the_partitions_chang
     barrier = source.plan((), max_records=None, parallelism=1)
     assert [(row["id"], row["v"]) for row in rows_of(source, barrier)] == [*BEFORE]
     assert found(tmp_path) == of(*all_of(("id",)))
+
+
+LINEAGE = "connectors.iceberg.sink:BranchLineage"
+FAULTS = [
+    Caught(
+        "the note need not be in the branch's history", f"{LINEAGE}.timeline",
+        "return note.timeline if shown is None else", "return note.timeline if True else",
+        test_a_branch_that_somebody_put_back_is_told_before_a_commit_and_refused,
+        {"change": rolled_back, "left": (1,)},
+    ),
+    Caught(
+        "the note of a table of that name is believed", f"{LINEAGE}.note",
+        "if note.table == str(self.table.metadata.table_uuid) else None", "",
+        test_a_note_that_was_copied_with_its_table_is_another_tables,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

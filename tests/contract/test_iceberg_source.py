@@ -32,6 +32,7 @@ from tests.iceberg_catalog import (
     loaded,
     properties,
 )
+from tests.planted import Caught, assert_is_caught
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("tags", pa.list_(pa.string()))])
 
@@ -474,3 +475,44 @@ def test_a_hold_survives_commits_of_others_in_between(
     assert conflicts.count == 3
     assert source.held("sluice-a-b-") == ("sluice-a-b-1",)
     assert read_after(source, cut.position) == [10, 11, 12]
+
+
+APPENDS = "connectors.iceberg.source:Appends"
+FAULTS = [
+    Caught(
+        "a table is known by its name and the number of its snapshot", f"{APPENDS}.after",
+        "if str(snapshot.snapshot_id) != snapshot_id:", "if False:",
+        test_a_table_that_was_made_anew_is_refused_however_many_snapshots_it_has,
+    ),
+    Caught(
+        "what was read need be no ancestor of the head", f"{APPENDS}.after",
+        "self._check_begin(steps[-1].snapshot, sequence, snapshot_id)", "pass",
+        test_a_table_that_was_replaced_is_refused_by_what_was_read_of_it,
+        {"snapshots_after": 3, "expires": False},
+    ),
+    Caught(
+        "a table without a snapshot has nothing new", f"{APPENDS}.after",
+        "elif sequence:", "elif False:",
+        test_a_table_that_was_replaced_is_refused_by_what_was_read_of_it,
+        {"snapshots_after": 0, "expires": False},
+    ),
+    Caught(
+        "what follows what has expired is its child", f"{APPENDS}._check_begin",
+        "elif not _inherits(oldest):", "elif False:",
+        test_a_table_that_was_replaced_is_refused_by_what_was_read_of_it,
+        {"snapshots_after": 3, "expires": True},
+    ),
+    Caught(
+        "a snapshot that is read whole may have left the history",
+        "connectors.iceberg.source:IcebergSource._steps",
+        "raise appends.is_no_ancestor(base_id, cursor.sequence + 1)", "return []",
+        test_a_table_that_was_replaced_is_refused_by_what_was_read_of_it,
+        {"snapshots_after": 3, "expires": False},
+        raises=(IndexError,),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

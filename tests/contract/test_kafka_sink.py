@@ -68,6 +68,7 @@ from tests.contract.sink_rules import (
     UPSERT_RULES,
     coordinators_that_commit_at_once_publish_once,
 )
+from tests.planted import Caught, assert_is_caught
 
 
 @pytest.fixture(scope="module", params=["broker", IF_REAL])
@@ -747,3 +748,23 @@ def test_a_message_without_a_key_is_taken_by_other_topics_and_keyed_ones_by_all(
         sink.check(None, table.schema, [staged])
         sink.commit(JOB, 1, None, [staged])
         assert sink.is_published(1)
+
+
+FAULTS = [
+    Caught(
+        "the note of a topic of that name is believed", "connectors.kafka.sink:NotedTopic._read",
+        "note.table != now.table", "False",
+        test_a_topic_that_was_made_anew_has_no_checkpoint_whatever_the_broker_kept_of_the_old_one,
+        {"transactional_": True},
+    ),
+    Caught(
+        "the note names whatever topic was there first", "connectors.kafka.sink:NotedTopic._read",
+        "replace(note, table=now.table)", "note",
+        test_a_note_without_an_id_is_believed_until_the_broker_tells_ids,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

@@ -22,6 +22,7 @@ from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 from tests.contract.source_rules import Row, checked
+from tests.planted import Caught, assert_is_caught
 
 
 @pytest.fixture(scope="module", params=["mock", "broker", IF_REAL])
@@ -503,3 +504,28 @@ def test_the_groups_offsets_are_there_for_those_who_watch(kafka: Place) -> None:
     found = watcher.committed([TopicPartition(topic, number) for number in range(4)], 10)
     watcher.close()
     assert [committed.offset for committed in found] == [2, 0, 0, 0]
+
+
+SOURCE = "connectors.kafka.source:KafkaSource"
+FAULTS = [
+    Caught(
+        "a topic is known by its name", f"{SOURCE}.check_continued",
+        "then.topic != now.topic", "False",
+        test_a_topic_that_was_made_anew_is_refused_however_many_records_it_has,
+    ),
+    Caught(
+        "an epoch that was planned reads whatever topic has the name", f"{SOURCE}.read",
+        "if planned.topic and", "if False and",
+        test_a_topic_that_was_made_anew_is_refused_however_many_records_it_has,
+    ),
+    Caught(
+        "a log is known by its offsets, whoever leads it", f"{SOURCE}.check_continued",
+        "if then.is_led_otherwise(now):", "if False:",
+        test_a_log_that_lost_what_was_read_is_refused_however_many_records_it_gets,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

@@ -30,6 +30,7 @@ from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 from tests.contract.source_rules import check_replay
+from tests.planted import Caught, assert_is_caught
 
 IDENTITY = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text"
 
@@ -434,6 +435,12 @@ def test_a_server_that_lacks_commits_that_were_read_is_refused_however_many_rows
         with pytest.raises(ConfigurationError, match=r"when table public\.orders was planned"):
             names_of(source, late)
         assert len(names_of(source, plan(source))) == 12
+        if is_promoted:  # Its log may be longer than what was read of the other.
+            database.run("CREATE TABLE filler AS SELECT generate_series(1, 200000) AS n")
+            with pytest.raises(ConfigurationError, match="server that lacks commits, or was put"):
+                plan(source, late.position)
+            with pytest.raises(ConfigurationError, match="server that lacks commits, or was put"):
+                names_of(source, late)
 
 
 def test_another_server_is_refused_unless_it_is_declared_that_it_has_all_rows(
@@ -461,3 +468,52 @@ def test_a_position_of_another_format_is_refused_by_name(database: Database, tab
 
     with pytest.raises(ProtocolViolation, match="is no place in a write-ahead log"):
         plan(source_of(database, table), old)
+
+
+SOURCE, SERVER = "connectors.postgres.source", "connectors.postgres.server"
+FAULTS = [
+    Caught(
+        "a table is known by its name", f"{SERVER}:TableIdentity.is_other_than",
+        "return self.table != before.table or (", "return False and (",
+        test_a_table_that_was_made_anew_is_refused_however_far_its_numbers_are,
+    ),
+    Caught(
+        "a table that was truncated is still itself", f"{SERVER}:TableIdentity.is_other_than",
+        "is_emptied = self.file != before.file", "is_emptied = False",
+        test_a_table_whose_numbers_began_anew_is_refused_and_one_that_was_rewritten_is_not,
+        {"parts": ""},
+    ),
+    Caught(
+        "an epoch that was planned does not ask whose table it reads",
+        f"{SOURCE}:PostgresTableSource.read", "if piece.version:", "if False:",
+        test_a_table_that_was_made_anew_is_refused_however_far_its_numbers_are,
+    ),
+    Caught(
+        "another server has the same table", f"{SOURCE}:PostgresTableSource._check_continued",
+        "if now.table.database != before.table.database:", "if False:",
+        test_another_server_is_refused_unless_it_is_declared_that_it_has_all_rows,
+    ),
+    Caught(
+        "a place in the log says all, whatever the timeline", f"{SERVER}:WalPosition.is_on",
+        "now.lsn if now.timeline == self.timeline else history.get(self.timeline, -1)", "now.lsn",
+        test_a_server_that_lacks_commits_that_were_read_is_refused_however_many_rows_it_gets,
+        {"is_promoted": True},
+    ),
+    Caught(
+        "a failover is followed whatever was lost", f"{SERVER}:WalPosition.is_on",
+        "return self.lsn <= end", "return now.timeline != self.timeline or self.lsn <= end",
+        test_a_server_that_lacks_commits_that_were_read_is_refused_however_many_rows_it_gets,
+        {"is_promoted": True},
+    ),
+    Caught(
+        "a server that was put back is the one that was read", f"{SERVER}:WalPosition.is_on",
+        "return self.lsn <= end", "return now.timeline == self.timeline or self.lsn <= end",
+        test_a_server_that_lacks_commits_that_were_read_is_refused_however_many_rows_it_gets,
+        {"is_promoted": False},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

@@ -49,6 +49,7 @@ from tests.contract.sink_case import (
     staged_rows,
 )
 from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES
+from tests.planted import Caught, assert_is_caught
 
 COLUMNS = "id bigint NOT NULL, name text, price double precision, at timestamptz"
 
@@ -684,3 +685,24 @@ def test_notes_that_another_coordinator_has_just_made_are_not_those_of_an_older_
             ledger.create(other)
 
         assert ledger.exists(connection)
+
+
+LEDGER = "connectors.postgres.ledger:Ledger"
+FAULTS = [
+    Caught(
+        "the note is found by the table's name", f"{LEDGER}.row", '"oid": oid,', '"oid": 0,',
+        test_a_table_that_somebody_emptied_or_replaced_is_told_before_a_commit_and_refused,
+        {"changes": ("DROP TABLE {table}", "CREATE TABLE {table} ({columns})")},
+    ),
+    Caught(
+        "a table that was truncated shows what its note says", f"{LEDGER}.row",
+        "is_emptied = had_rows and", "is_emptied = False and",
+        test_a_table_that_somebody_emptied_or_replaced_is_told_before_a_commit_and_refused,
+        {"changes": ("TRUNCATE {table}",)},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

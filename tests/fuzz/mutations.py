@@ -1,78 +1,32 @@
 """Faults planted in operators, state and output one at a time: proof that the fuzz would see them.
 
-To add one, name a function, a piece of its text, and what stands there instead.  The function runs
-that text and stays the same object, so modules that imported it run the fault, too.  ``PATHS`` has
-the faults in reading, shuffle, state and output, ``OPERATORS`` those in what operators compute.
+``PATHS`` has the faults in reading, shuffle, state and output, ``OPERATORS`` those in what
+operators compute.
 """
 
 from __future__ import annotations
 
-import inspect
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
-from types import FunctionType
 from typing import Any
 
 from tests.fuzz.plans import Checkpoint, Plan, Restore
+from tests.planted import Fault
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation:
-    """``place`` is ``module:function`` below ``sluice``; ``ops``: only plans with one of these can
-    see it, empty for any; and they need all of ``needs``.  See ``features``.
+class Mutation(Fault):
+    """``ops``: only plans with one of these can see it, empty for any; and they need all of
+    ``needs``.  See ``features``.
     """
 
-    wrong: str
-    place: str
-    old: str
-    new: str
     ops: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
     def may_show_in(self, plan: Plan) -> bool:
         found = features(plan)
         return (not self.ops or bool(found & {*self.ops})) and found >= {*self.needs}
-
-    @contextmanager
-    def planted(self) -> Iterator[None]:
-        function = self._function()
-        code = function.__code__
-        function.__code__ = self._faulty(function).__code__
-        try:
-            yield
-        finally:
-            function.__code__ = code
-
-    def check(self) -> None:
-        """Raises AssertionError: the product is not what it was when the fault was thought of."""
-        self._faulty(self._function())
-
-    def _function(self) -> FunctionType:
-        module, _, path = self.place.partition(":")
-        found: Any = import_module(f"sluice.{module}")
-        for name in path.split("."):
-            found = inspect.getattr_static(found, name)
-        if isinstance(found, property):
-            found = found.fget
-        assert isinstance(found, FunctionType), f"{self.place} is no function"
-        return found
-
-    def _faulty(self, function: FunctionType) -> FunctionType:
-        text = textwrap.dedent(inspect.getsource(function))
-        assert self.old in text, f"{self.place} has no {self.old!r} any more: plant another fault"
-        lines = text.replace(self.old, self.new, 1).splitlines()
-        while lines[0].startswith("@"):
-            del lines[0]
-        made: dict[str, Any] = {}
-        source = "from __future__ import annotations\n" + "\n".join(lines)
-        exec(compile(source, f"<{self.place}>", "exec"), function.__globals__, made)  # noqa: S102
-        faulty = made[function.__name__]
-        assert isinstance(faulty, FunctionType)
-        return faulty
 
 
 def features(plan: Plan) -> set[str]:

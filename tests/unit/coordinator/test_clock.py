@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -40,6 +42,7 @@ from sluice.spark.deployment import take_over_compactions
 from sluice.store import memory
 from sluice.store.object_store import machine_clock_ms
 from tests.patching import replace_in
+from tests.planted import Caught, assert_is_caught
 from tests.subtasks import a_savepoint, acknowledge, carry_out, complete_one, take_checkpoint
 
 HOUR_MS = 3_600_000
@@ -266,13 +269,43 @@ def test_a_commit_that_lasts_is_kept_alive_and_left_alone(monkeypatch: pytest.Mo
     monkeypatch.setattr(publication, "BEAT_S", 0.01)
 
     with kept_alive(job, ONE):
-        while not is_kept_alive(job, ONE):
-            pass
+        await_sign_of_life(job)
         assert watch(watchdog).actions == ()
         monkeypatch.setattr(publication, "ALIVE_MS", -1)  # It has not been heard of for long.
         actions = watch(watchdog).actions
 
     assert actions == ("committed checkpoint 1, whose own task did not",)
+    assert not [*job.store.list(job.paths.committing(ONE))]
+
+
+def await_sign_of_life(job: Job) -> None:
+    given_up = time.monotonic() + 3.0
+    while not is_kept_alive(job, ONE):
+        assert time.monotonic() < given_up, "nothing shows that somebody is committing"
+
+
+def test_a_commit_whose_place_takes_long_is_kept_alive_until_it_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = a_shared_job()
+    complete_one(job)
+    watchdog, clock = on_a_machine(job, NOW_MS)
+    watchdog.state()
+    watchdog.now_ms()
+    clock.advance(HOUR_MS)
+    publish, watched = publication._publish, list[tuple[str, ...]]()  # noqa: SLF001
+
+    def takes_long(*given: Any) -> None:
+        await_sign_of_life(job)
+        watched.append(watch(watchdog).actions)
+        publish(*given)
+
+    monkeypatch.setattr(publication, "BEAT_S", 0.01)
+    monkeypatch.setattr(publication, "_publish", takes_long)
+    commit(job, ONE)
+
+    assert watched == [()]
+    assert job.state().completed[-1].is_committed
     assert not [*job.store.list(job.paths.committing(ONE))]
 
 
@@ -339,3 +372,38 @@ def test_what_a_later_processing_time_merged_away_is_not_missed_behind_a_restore
     state = take_over_compactions(job, COUNT, (runs,), now_ms)
 
     assert state == (((merged,) if is_taken_over else runs),)
+
+
+COMMIT = "coordinator.publication"
+FAULTS = [
+    Caught(
+        "a commit that lasts shows no sign of life", f"{COMMIT}:kept_alive",
+        'job.store.put(key, b"")', "pass",
+        test_a_commit_that_lasts_is_kept_alive_and_left_alone,
+    ),
+    Caught(
+        "a commit that lasts is not kept alive", f"{COMMIT}:commit",
+        "with kept_alive(job, checkpoint_id):", "if True:",
+        test_a_commit_whose_place_takes_long_is_kept_alive_until_it_is_done,
+    ),
+    Caught(
+        "the watchdog does not ask whether who commits lives", "coordinator.failure:watch",
+        "and not is_kept_alive(job, latest.checkpoint_id)", "",
+        test_a_commit_that_lasts_is_kept_alive_and_left_alone,
+    ),
+    Caught(
+        "a sign of life counts for ever", f"{COMMIT}:is_kept_alive",
+        "return bool(beats) and now_ms(job.store) - max(beats) < ALIVE_MS", "return bool(beats)",
+        test_a_commit_that_lasts_is_kept_alive_and_left_alone,
+    ),
+    Caught(
+        "who needs a commit that another is at commits beside it", f"{COMMIT}:_await_owner",
+        "while is_kept_alive(job, checkpoint_id):", "while False:",
+        test_who_needs_a_commit_that_another_is_at_waits_for_it,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

@@ -51,6 +51,7 @@ from sluice.errors import ConfigurationError, RestoreError, StoreUnavailable
 from sluice.job.job import Job
 from sluice.state_processor import SavepointWriter
 from sluice.store.memory import InMemoryStore
+from tests.planted import Caught, assert_is_caught
 from tests.subtasks import (
     a_savepoint,
     acknowledge,
@@ -842,3 +843,42 @@ def test_a_hook_without_any_time_is_refused() -> None:
             restore=lambda checkpoint_id, state: None,
             timeout=timedelta(0),
         )
+
+
+TOLD = "coordinator.notifications"
+FAULTS = [
+    Caught(
+        "a hook that refuses leaves no trace", "coordinator.trigger:_ask",
+        "return _refuse(job, head, request, Reason.TRIGGER_CHECKPOINT_FAILURE, message)",
+        "return Refused(reason=Reason.TRIGGER_CHECKPOINT_FAILURE, message=message)",
+        test_a_failing_trigger_hook_drops_the_request_and_the_job_goes_on,
+    ),
+    Caught(
+        "a source that cannot be told of a checkpoint stops it", f"{TOLD}:notify_complete",
+        "except Exception as error:", "except ConnectionError as error:",
+        test_the_source_is_told_of_what_is_published_and_may_raise_anything,
+        {"error": LookupError("too slow")}, (LookupError,),
+    ),
+    Caught(
+        "a source that lets nothing go stops a commit", f"{TOLD}:release",
+        "except Exception as error:", "except ConnectionError as error:",
+        test_a_place_that_lets_nothing_go_stops_neither_a_commit_nor_an_abort,
+        {"error": LookupError("too slow")}, (LookupError,),
+    ),
+    Caught(
+        "a source that cannot be opened stops a commit", f"{TOLD}:_opened",
+        "except Exception as error:", "except ConnectionError as error:",
+        test_a_source_that_cannot_be_opened_when_it_is_published_stops_nothing,
+        raises=(LookupError,),
+    ),
+    Caught(
+        "a listener that raises stops a checkpoint", f"{TOLD}:_call_listener",
+        "except Exception as error:", "except ConnectionError as error:",
+        test_what_a_listener_raises_changes_nothing, raises=(RuntimeError, LookupError),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

@@ -46,6 +46,7 @@ from sluice.store.journal import Journal
 from sluice.store.object_store import CreateResult, ObjectStore
 from tests.begun import at_home
 from tests.contract.journals import Through
+from tests.planted import Caught, assert_is_caught
 from tests.resealed import resealed
 from tests.subtasks import (
     a_savepoint,
@@ -472,3 +473,34 @@ def test_a_truncation_takes_the_damaged_entry_along() -> None:
     assert job.journal.inspect().damaged == ()
     restarts(job)
     assert is_exact(job)
+
+
+JOURNAL = "store.journal:Journal"
+FAULTS = [
+    Caught(
+        "who reads the state goes on from the entry before a damaged one", f"{JOURNAL}._find",
+        "raise ProtocolViolation(self._how_to_repair(entry))",
+        "entry = self._examined(keys[-2])",
+        test_every_reader_names_the_command_however_the_entry_is_damaged, {"how": "one bit"},
+    ),
+    Caught(
+        "the history leaves a damaged newest entry out", f"{JOURNAL}.numbered",
+        "raise ProtocolViolation(self._how_to_repair(entry))", "continue",
+        test_every_reader_names_the_command_however_the_entry_is_damaged, {"how": "cut"},
+    ),
+    Caught(
+        "only bytes that are no record are damage", f"{JOURNAL}._examined",
+        "except DamagedRecord as error:", "except UnicodeDecodeError as error:",
+        test_every_reader_names_the_command_however_the_entry_is_damaged, {"how": "one bit"},
+    ),
+    Caught(
+        "a repair drops whatever is damaged by then", f"{JOURNAL}.repair",
+        "if self.damage() != damage:", "if False:",
+        test_bytes_that_changed_since_the_preview_are_not_dropped,
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

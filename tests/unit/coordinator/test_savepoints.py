@@ -68,6 +68,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 from sluice.store.journal import Journal
 from tests.begun import begun, copied
+from tests.planted import Caught, assert_is_caught
 from tests.subtasks import (
     a_savepoint,
     acknowledge,
@@ -658,6 +659,23 @@ def test_a_disposal_that_arrives_late_touches_no_later_savepoint_of_the_name(
         restore(job, savepoint_target(job, "nightly"))
     take_checkpoint(job)
     assert savepoint_names(job) == ["nightly"]
+
+
+def test_who_has_freed_the_name_and_sleeps_deletes_nothing_of_the_next_savepoint() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    a_savepoint(job, "nightly")
+
+    def before(verb: str, key: str) -> None:
+        if verb == "list" and key.startswith(NIGHTLY) and not savepoint_names(job):
+            dispose(job, "nightly")  # Another one finishes it.
+            a_savepoint(job, "nightly")
+
+    dispose(hooked(job, before), "nightly")
+
+    assert savepoint_names(job) == ["nightly"]
+    restore(job, savepoint_target(job, "nightly"))
+    take_checkpoint(job)
 
 
 def test_what_is_written_late_brings_no_half_of_a_savepoint_back() -> None:
@@ -1359,3 +1377,31 @@ def test_a_stage_goes_between_where_rows_in_flight_may_be_lost() -> None:
         with_a_stage_between("unaligned checkpoint")
     changed = snapshot.changed(COUNT, "between", RANK)
     assert goes_on(changed, snapshot.request(options=DROP), COUNT)
+
+
+FAULTS = [
+    Caught(
+        "savepoints of one name share a folder", "protocol.keys:PipelinePaths.incarnation",
+        "{savepoint.token}/", "0123456789abcdef/",
+        test_a_disposal_that_arrives_late_touches_no_later_savepoint_of_the_name,
+        {"verb": "delete", "matches": is_file, "claims": False}, (RestoreError,),
+    ),
+    Caught(
+        "what lies under a savepoint's name is deleted with it",
+        "coordinator.record:delete_savepoint",
+        "job.paths.incarnation(savepoint)", "job.paths.savepoint(savepoint.name)",
+        test_who_has_freed_the_name_and_sleeps_deletes_nothing_of_the_next_savepoint,
+        raises=(RestoreError,),
+    ),
+    Caught(
+        "whatever is at a snapshot's path is that snapshot", "job.job:Job.origin_metadata",
+        "if checksum(raw) != origin.digest:", "if False:",
+        test_a_job_of_another_root_never_continues_another_snapshot_of_that_name,
+        {"snapshot": "checkpoint"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

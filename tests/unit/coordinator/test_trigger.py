@@ -58,6 +58,7 @@ from sluice.protocol.records import encode_plan
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 from tests.builders import a_request
+from tests.planted import Caught, assert_is_caught
 from tests.subtasks import a_savepoint, acknowledge, carry_out, complete_one, take_checkpoint
 
 SAVEPOINT = CheckpointType.SAVEPOINT
@@ -550,3 +551,36 @@ def test_a_file_is_read_to_the_byte(tmp_path: Path) -> None:
     assert [(piece.partition, piece.end) for piece in first.slices] == [("a.txt", 8)]
     assert (first.records, first.exhausted) == (2, False)
     assert (second.records, second.exhausted) == (2, True)
+
+
+TRIGGER = "coordinator.trigger"
+FAULTS = [
+    Caught(
+        "what an error refuses is not journaled", f"{TRIGGER}:_journal_error",
+        "_refuse(job, head, request, reason, str(cause_of(error)))", "pass",
+        test_whatever_refuses_a_trigger_is_journaled_with_its_cause_and_raised,
+        {"error": LookupError("no such partition"), "message": "LookupError: no such partition"},
+    ),
+    Caught(
+        "what the job owes refuses a trigger in silence", f"{TRIGGER}:_journal_error",
+        "_refuse(job, head, request, reason, str(cause_of(error)))",
+        "is_owed or _refuse(job, head, request, reason, str(cause_of(error)))",
+        test_a_trigger_that_finds_what_the_job_owes_undoable_is_journaled_too,
+    ),
+    Caught(
+        "who is turned away at a full queue leaves no trace", f"{TRIGGER}:_not_now",
+        "if isinstance(outcome, Refused) and not is_journaled:", "if False:",
+        test_a_newcomer_in_a_full_queue_is_refused_and_journaled,
+    ),
+    Caught(
+        "refusals are counted beyond a checkpoint that was taken", "core.requests:on_triggered",
+        "num_unsuccessful_triggers=0", "num_unsuccessful_triggers=state.num_unsuccessful_triggers",
+        test_whatever_refuses_a_trigger_is_journaled_with_its_cause_and_raised,
+        {"error": LookupError("no such partition"), "message": "LookupError: no such partition"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)

@@ -43,6 +43,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.stage import AcknowledgedStage
 from tests.builders import a_plan
+from tests.planted import Caught, assert_is_caught
 from tests.subtasks import acknowledge, decline
 
 ONE = CheckpointId(1)
@@ -429,3 +430,39 @@ def test_the_stages_of_a_chain_are_reported_together() -> None:
     stages = {uid: ran(seconds) for uid, seconds in took.items()}
 
     assert seconds_by_chain(a_plan(tasks=tasks), stages) == {"a > b > c": 3.0, "other": 1.0}
+
+
+DRIVER = "local.driver:EpochDriver"
+ONE_ERROR = {"tolerable": 1, "restarts": 0}
+FAULTS = [
+    Caught(
+        "a refusal is the end of the input", f"{DRIVER}._asked",
+        'return not_triggered(f"{outcome.reason.value}: {outcome.message}")',
+        'return NothingToDo(message="the input has ended")',
+        test_a_refusal_is_not_the_end_of_the_input_and_ends_the_run_with_its_cause,
+        {"retention": Retention.RETAIN_ON_CANCELLATION},
+    ),
+    Caught(
+        "one passing error at a trigger ends the run", f"{DRIVER}._asked",
+        "may_pass = is_transient or not isinstance(error, SluiceError)", "may_pass = False",
+        test_one_passing_error_of_the_store_is_tolerated_as_the_coordinator_says,
+        {"what": "coordinator.trigger.make_plan", **ONE_ERROR}, (StoreUnavailable,),
+    ),
+    Caught(
+        "one passing error of a completion ends the run", f"{DRIVER}._complete",
+        "except Exception as error:", "except ConnectionError as error:",
+        test_one_passing_error_of_the_store_is_tolerated_as_the_coordinator_says,
+        {"what": "local.driver.finalize", **ONE_ERROR}, (StoreUnavailable,),
+    ),
+    Caught(
+        "a commit that the store does not take ends the run", f"{DRIVER}._complete",
+        "except StoreUnavailable as error:", "except ConnectionError as error:",
+        test_a_commit_that_the_store_did_not_take_is_made_up_for_also_behind_the_last_epoch,
+        raises=(StoreUnavailable,),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)
