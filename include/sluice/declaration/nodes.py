@@ -90,7 +90,10 @@ class StageNode:
     def kind_behind(self, steps: Sequence[Step]) -> Kind:
         """What the rows of the operation's result mean behind *steps*; raises as ``kind`` does."""
         reads = [StreamRead(stream.producer, stream.kind) for stream in self.inputs]
-        return after(steps, result_kind(self.uid, self.operation, self.keys, reads))
+        kind = result_kind(self.uid, self.operation, self.keys, reads)
+        if self.ttl_ms is not None and kind == Append():
+            kind = Append()  # A key that was forgotten comes again.
+        return after(steps, kind)
 
     @property
     def reads_updates(self) -> bool:

@@ -461,3 +461,12 @@ def test_a_stage_knows_whether_rows_are_taken_back_from_it() -> None:
 
     assert not a_stage(Append(), Append()).reads_updates
     assert a_stage(Append(), Retract()).reads_updates
+
+
+def test_keys_that_are_forgotten_come_again_so_no_sink_upserts_them() -> None:
+    stream = Pipeline("p").source("events", Nexmark(10), event_time="at").key_by("u")
+
+    stream.deduplicate("for_ever").sink("kept", FilesTable(upsert_key=("u",)))
+
+    with pytest.raises(ConfigurationError, match="'forgets' may append several rows of one such"):
+        stream.deduplicate("forgets", ttl=HOUR).sink("out", FilesTable(upsert_key=("u",)))
