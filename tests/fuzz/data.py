@@ -9,9 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 
 from tests.fuzz.plans import Plan, SourcePlan
@@ -38,6 +40,12 @@ TEXTS = ("a", "b", "", "ä", "Ω", "日本", "é", "e\u0301", "a b", "Z", "🦀"
 DOUBLES = (
     0.0, -0.0, math.nan, math.inf, -math.inf, 1.5, -2.25, 1e308, -1e308, 5e-324, 0.1, 3.0, 1.0
 )  # fmt: skip
+# Added up in any order they are the same, and what is left when one goes shows whether it was lost.
+WILD = (math.nan, math.inf, -math.inf, 1e300, 1.0, 2.5, -3.25, 0.5, 4.0, -1.0, 7.0, 0.25)
+HOSTILE = (
+    "a", "A", "a ", " a", "", " ", "\t", "b", "B", '"', "\\", "`", "%", "/", "null", "NULL", "0",
+    "a=b", "..", "x" * 200, "x" * 200 + " ", "ﬁ", "fi", "ß", "SS",
+)  # fmt: skip
 LONGS = (0, 1, -1, 2**63 - 1, -(2**63), 2**31, 42)
 DECIMALS = ("0.00", "1.10", "-1.10", "9999999999.99", "-9999999999.99", "0.01")
 
@@ -48,7 +56,7 @@ def batch_of(plan: Plan, source: SourcePlan, batch: int, rows: Sequence[int]) ->
     columns = []
     for name, kind in source.columns:
         random = Random(f"{plan.seed}/{source.uid}/{batch}/{name}")
-        draw = _column(name, kind, batch)
+        draw = _column(name, kind, batch, () if source.is_table else plan.values)
         values = [draw(random, number) for number in range(count)]
         columns.append(pa.array([values[row] for row in rows], TYPES[kind]))
     table = pa.Table.from_arrays(columns, names=[name for name, _ in source.columns])
@@ -79,13 +87,19 @@ def schema_of(source: SourcePlan) -> pa.Schema:
     return pa.schema([(name, TYPES[kind]) for name, kind in source.columns])
 
 
-def _column(name: str, kind: str, batch: int) -> Callable[[Random, int], Any]:
+def _column(
+    name: str, kind: str, batch: int, values: Sequence[str]
+) -> Callable[[Random, int], Any]:
     """The function that draws a column's values; ``id`` is unique, a small domain repeats keys."""
     match name:
         case "id":
             return lambda _, number: batch * 1_000 + number
         case "ts":
             return lambda random, _: _event_time(random, batch)
+        case "y" if "wild" in values:
+            return _or_null(lambda random: random.choice(WILD))
+        case _ if kind == "text" and "hostile" in values:
+            return _or_null(lambda random: random.choice(HOSTILE))
         case "y":
             return _or_null(lambda random: random.randrange(-400, 400) / 10)
         case _:
@@ -127,4 +141,35 @@ _DRAWN: dict[str, Callable[[Random], Any]] = {
         "b": random.choice((None, *TEXTS[:4])),
     },
     "list": lambda random: [random.choice((None, 1, 2)) for _ in range(random.randrange(3))],
+}
+
+
+def write_avro(rows: pa.Table, path: Path) -> None:
+    """Blocks of some rows, compressed."""
+    fields = [{"name": f.name, "type": ["null", _avro(f.name, f.type)]} for f in rows.schema]
+    schema = fastavro.parse_schema({"type": "record", "name": "rows", "fields": fields})
+    with path.open("wb") as file:
+        fastavro.writer(file, schema, rows.to_pylist(), codec="deflate", sync_interval=500)
+
+
+def _avro(name: str, kind: pa.DataType) -> Any:
+    if pa.types.is_struct(kind):
+        inner = [{"name": f.name, "type": ["null", _avro(f.name, f.type)]} for f in kind]
+        return {"type": "record", "name": f"of_{name}", "fields": inner}
+    if pa.types.is_list(kind):
+        return {"type": "array", "items": ["null", _avro(name, kind.value_type)]}
+    if pa.types.is_decimal(kind):
+        logical = {"logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+        return {"type": "bytes", **logical}
+    return _AVRO[kind]
+
+
+_AVRO: dict[pa.DataType, Any] = {
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.bool_(): "boolean",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+    INSTANT: {"type": "long", "logicalType": "timestamp-micros"},
 }

@@ -16,10 +16,12 @@ from sluice.sinks import FilesTable
 from sluice.sources import SourceSpec
 from tests.fuzz import functions
 from tests.fuzz.plans import InputPlan, Plan, SinkPlan, StagePlan
+from tests.fuzz.tuning import COMPACTS
 
 # The declared type of a key column in the result of process().
 DECLARED: dict[str, Any] = {"int": pl.Int32(), "long": int, "text": str, "bool": bool}
 PERCENTILE = 0.3
+DATA_INLINE_THRESHOLD = Checkpointing().data_inline_threshold
 
 
 def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
@@ -35,6 +37,7 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
             num_retained=3,
             tolerable_failed_checkpoints=99,
             max_records_per_epoch=plan.max_records,
+            data_inline_threshold=0 if COMPACTS in plan.tuning else DATA_INLINE_THRESHOLD,
             unaligned=bool(plan.unaligned),
             aligned_checkpoint_timeout=(
                 timedelta(hours=1) if plan.unaligned == "timeout" else timedelta()
@@ -59,12 +62,21 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
         if not plan.is_chained:
             streams[stage.uid].disable_chaining()
     for sink in plan.sinks:
-        streams[sink.producer].sink(sink.uid, spec_of(sink))
+        stream = streams[sink.producer]
+        for condition in sink.where:
+            stream = stream.where(condition)
+        stream.sink(sink.uid, spec_of(sink))
     return pipeline
 
 
 def spec_of(sink: SinkPlan) -> FilesTable:
-    return FilesTable(upsert_key=sink.upsert_key, format=sink.format, changelog=sink.changelog)
+    return FilesTable(
+        upsert_key=sink.upsert_key,
+        format=sink.format,
+        changelog=sink.changelog,
+        partition_by=sink.partition_by,
+        compact_when_files=sink.compact_when_files,
+    )
 
 
 def window_of(given: tuple[Any, ...] | list[Any]) -> Window:

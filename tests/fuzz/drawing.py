@@ -7,7 +7,7 @@ be given to it, or None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -26,7 +26,7 @@ from tests.fuzz.plans import (
     only_used,
 )
 from tests.fuzz.queries import BOUNDS
-from tests.fuzz.tuning import DRAWN_APART, TUNINGS
+from tests.fuzz.tuning import COMPACTS, DRAWN_APART, TUNINGS
 
 OPTIONAL = {
     "v": "long", "w": "huge", "x": "double", "y": "double", "b": "bool", "d": "date",
@@ -101,8 +101,73 @@ def draw(seed: int) -> Plan:
     apart = (name for name in DRAWN_APART if Random(f"{seed} {name}").random() < 0.5)
     plan = replace(plan, tuning=(*plan.tuning, *apart))  # The rest of a plan stays as it was.
     plan = only_used(plan)
+    plan = _apart(drawing, plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     return unaligned(Random(f"{seed} unaligned"), plan)
+
+
+def _apart(drawing: Drawing, plan: Plan) -> Plan:
+    """*plan* with what is drawn apart, so that the rest of a seed's plan stays as it was."""
+    random = Random(f"{plan.seed} apart")
+    streams = {stream.uid: stream for stream in drawing.streams}
+    sinks = [_with_options(random, sink, streams[sink.producer]) for sink in plan.sinks]
+    for stage in plan.stages:
+        text = result_condition(random, streams[stage.uid])
+        if text and random.random() < 0.2:  # Another reader of the stream, with its own filter.
+            sink = replace(sink_for(random, streams[stage.uid]), uid=f"{stage.uid}_some")
+            sinks.append(_with_options(random, replace(sink, where=(text,)), streams[stage.uid]))
+    sources = [
+        replace(source, format="avro")
+        if random.random() < 0.15 and not (source.is_table or source.grows)
+        else source
+        for source in plan.sources
+    ]
+    kinds = {one[0] for stage in plan.stages for one in stage.args.get("aggregates", {}).values()}
+    values = ("hostile",) if random.random() < 0.3 else ()
+    if random.random() < 0.4 and not kinds & {"stddev", "variance", "percentile"}:
+        values = (*values, "wild")
+        plan = _adding_floats(random, plan, streams)
+    is_compacted = random.random() < 0.3
+    return replace(
+        plan,
+        sinks=(*sinks, *(sink for sink in plan.sinks if sink.uid == "added_out")),
+        sources=tuple(sources),
+        values=values,
+        tuning=(*plan.tuning, COMPACTS) if is_compacted else plan.tuning,
+        max_runs=16 if is_compacted else plan.max_runs,
+    )
+
+
+def _adding_floats(random: Random, plan: Plan, streams: Mapping[str, Stream]) -> Plan:
+    """*plan* with sums of floats over rows that are taken back, if there are floats to add."""
+    used = {source.uid for source in plan.sources} | {stage.uid for stage in plan.stages}
+    wanted = {"id": "long", "k": "int", "g": "text", "y": "double"}
+    found = [one for one in streams.values() if one.uid in used]
+    found = [one for one in found if wanted.items() <= one.columns.items()]
+    if not found:
+        return plan
+    given = InputPlan(producer=random.choice(found).uid, keys=("k",))
+    newest = StagePlan(uid="newest", op="latest", inputs=(given,), args={"by": ("id",)})
+    aggregates = {
+        "fsum_added": ["sum", "y", None, None],
+        "fsum_mean": ["avg", "y", None, None],
+        "n": ["count", None, None, None],
+    }
+    read = InputPlan(producer="newest", keys=("g",))
+    added = StagePlan(uid="added", op="aggregate", inputs=(read,), args={"aggregates": aggregates})
+    sink = SinkPlan(uid="added_out", producer="added", upsert_key=("g",))
+    return replace(plan, stages=(*plan.stages, newest, added), sinks=(*plan.sinks, sink))
+
+
+def _with_options(random: Random, sink: SinkPlan, stream: Stream) -> SinkPlan:
+    if random.random() < 0.25:
+        sink = replace(sink, compact_when_files=2)
+    if random.random() < 0.15:
+        sink = replace(sink, format="json")
+    names = [n for n in stream.of(("int", "text", "bool", "date")) if "fsum" not in n]
+    if names and random.random() < 0.2:
+        sink = replace(sink, partition_by=(random.choice(names),))
+    return sink
 
 
 def drawn(seed: int) -> Drawing:
@@ -180,7 +245,13 @@ def _ttls(drawing: Drawing, random: Random) -> None:
     read = {given.producer for stage in drawing.stages for given in stage.inputs}
     streams = {stream.uid: stream for stream in drawing.streams}
     keyed = {sink.producer for sink in drawing.sinks if sink.upsert_key == _keys(drawing, sink)}
+    upserted = {sink.producer for sink in drawing.sinks if sink.upsert_key}
     for place, stage in enumerate(drawing.stages):
+        if stage.op == "deduplicate" and stage.uid not in read | upserted:
+            streams[stage.uid].declared = False  # A key that is forgotten comes again.
+            more = {"ttl": random.choice((2_000, 8_000, 30_000))} if random.random() < 0.6 else {}
+            drawing.stages[place] = replace(stage, args={**stage.args, **more})
+            continue
         given = streams[stage.inputs[0].producer]
         is_last = stage.uid in keyed and stage.uid not in read and not stage.where
         kinds = {kind for kind, *_ in stage.args.get("aggregates", {}).values()}

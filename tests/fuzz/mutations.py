@@ -11,7 +11,7 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import Any
 
-from tests.fuzz.plans import Checkpoint, Plan, Restore
+from tests.fuzz.plans import Checkpoint, Plan, Restore, SinkPlan
 from tests.planted import Fault
 
 
@@ -29,6 +29,9 @@ class Mutation(Fault):
         return (not self.ops or bool(found & {*self.ops})) and found >= {*self.needs}
 
 
+_FLOATS = (["sum", "y"], ["avg", "y"])
+
+
 def features(plan: Plan) -> set[str]:
     """What a fault may hide in: operations, aggregates, windows, joins, sinks, acts."""
     found = {stage.op for stage in plan.stages}
@@ -39,9 +42,19 @@ def features(plan: Plan) -> set[str]:
         found |= {name for name in ("ties", "lateness") if stage.args.get(name)}
         found |= {"filtered"} if stage.where else set()
         found |= {"behind"} if any(plan.source(i.producer) is None for i in stage.inputs) else set()
+    floats = [
+        one
+        for stage in plan.stages
+        for one in stage.args.get("aggregates", {}).values()
+        if stage.op == "aggregate" and plan.source(stage.inputs[0].producer) is None
+    ]
+    found |= {"float_updates"} if any(one[:2] in _FLOATS for one in floats) else set()
     found |= {"chained"} if "behind" in found and plan.is_chained and plan.way == "plain" else set()
     found |= {stage.args["lists"] for stage in plan.stages if "lists" in stage.args}
+    found |= {*plan.values, *(source.format for source in plan.sources)}
+    found |= {name for sink in plan.sinks for name in _options(sink)}
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
+    found |= {"forgets"} if any("ttl" in stage.args for stage in plan.stages) else set()
     found |= {"capped"} if plan.max_records else set()
     found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
     found |= _unaligned(plan) if plan.unaligned else set()
@@ -51,6 +64,13 @@ def features(plan: Plan) -> set[str]:
     checkpoints = sum(isinstance(act, Checkpoint) for act in plan.acts)
     found |= {"epochs"} if checkpoints > 1 else set()
     return found
+
+
+def _options(sink: SinkPlan) -> set[str]:
+    found = {"json_table"} if sink.format == "json" else set()
+    found |= {"filtered_reader"} if sink.where else set()
+    found |= {"compacted"} if sink.compact_when_files else set()
+    return found | ({"partitioned"} if sink.partition_by else set())
 
 
 def _unaligned(plan: Plan) -> set[str]:
@@ -105,6 +125,20 @@ PATHS: dict[str, Mutation] = {
         "exchange.reading:StreamRows.behind",
         "behind(self.steps, rows, self.stage)",
         "rows",
+    ),
+    "a_reader_filters_for_all": Mutation(
+        "a filter of one reader of a stream is that of all",
+        "declaration.pipeline:Pipeline._left_to",
+        "if self.is_consumed(producer) else added",
+        "if stage.steps else added",
+        needs=("filtered_reader",),
+    ),
+    "a_sink_filters_not": Mutation(
+        "a sink gets the rows that its own filter drops",
+        "exchange.output:_SinkFiles.behind_steps",
+        "changes = behind(steps, changes, self._node.input)",
+        "pass",
+        needs=("filtered_reader",),
     ),
     "any_condition": Mutation(
         "of conditions in plain SQL one is enough",
@@ -186,6 +220,57 @@ PATHS: dict[str, Mutation] = {
         "for index in range(owner, end):",
         "for index in range(owner, end if end - owner == 1 else owner):",
         needs=("rescale", "epochs"),
+    ),
+    "compaction_loses_the_oldest": Mutation(
+        "a compaction leaves out the oldest of its runs",
+        "state.merging:_merge",
+        "open_runs(cache, handles)",
+        "open_runs(cache, handles)[1:]",
+        needs=("compacts", "behind", "epochs"),
+    ),
+    "special_values_stay": Mutation(
+        "NaN and infinities stay in a sum when their row goes",
+        "operators.kernels:_counted_apart",
+        "+= copies",
+        "+= abs(copies)",
+        needs=("float_updates", "wild", "epochs"),
+    ),
+    "blanks_do_not_count": Mutation(
+        "keys that differ in blanks at their end are one",
+        "operators.kernels:grouped",
+        "return _collected(rows, by, expressions, in_order=in_order)",
+        "return _collected(rows.with_columns(pl.col(pl.String).str.strip_chars_end(' ')), by, "
+        "expressions, in_order=in_order)",
+        needs=("hostile",),
+    ),
+    "a_block_of_avro_is_lost": Mutation(
+        "of Avro's blocks the one in which a slice begins is passed over",
+        "connectors.files.avro:AvroFile.rows",
+        "if at <= start or",
+        "if begin < start or",
+        needs=("avro", "capped", "epochs"),
+    ),
+    "a_folder_begins_early": Mutation(
+        "a folder begins with the last row of the one before",
+        "connectors.row_files:split_by_partition",
+        "ordered.slice(start, end - start)",
+        "ordered.slice(max(start - 1, 0), end - start)",
+        needs=("partitioned",),
+    ),
+    "a_merged_file_is_short": Mutation(
+        "of a table's files that are merged the last is left out",
+        "connectors.files_table.maintenance:Compactor._appended",
+        "rows = read_chain(self.files, run, None)",
+        "rows = read_chain(self.files, run[:-1], None)",
+        needs=("compacted", "epochs"),
+    ),
+    "rests_too_long": Mutation(
+        "a key is remembered half a minute too long",
+        "state.keyed:delta_table",
+        "(WRITTEN, now_ms)",
+        "(WRITTEN, now_ms + 30_000)",
+        ("deduplicate",),
+        needs=("forgets", "epochs"),
     ),
     "oldest_wins": Mutation(
         "of two versions of a row in the state the older one counts",

@@ -214,6 +214,8 @@ class Oracle:
 
     def _sink(self, sink: SinkPlan) -> pa.Table:
         text = f"SELECT * EXCLUDE ({EPOCH}) FROM {q(sink.producer)}"
+        for condition in sink.where:
+            text = f"SELECT * FROM ({text}) WHERE {condition}"
         return self.sql.sql(text).to_arrow_table()
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 Columns = tuple[tuple[str, str], ...]  # Name and the name of a type, see ``data.TYPES``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
-    """Parquet files in a folder; where it ``grows``, partitions in memory that grow."""
+    """Files in a folder, of a ``format``; where it ``grows``, partitions in memory that grow."""
 
     uid: str
     columns: Columns
@@ -25,6 +25,7 @@ class SourcePlan:
     out_of_orderness_ms: int = 0
     is_table: bool = False
     grows: bool = False
+    format: Literal["parquet", "avro"] = "parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,9 @@ class SinkPlan:
     upsert_key: tuple[str, ...] = ()
     changelog: bool = False
     format: str = "parquet"
+    where: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    compact_when_files: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ Act = Feed | Checkpoint | Restore
 class Plan:
     """``way``: how rows reach keyed subtasks, ``plain`` past the JVM where that can be, or ``jvm``.
 
+    ``values``: what columns may hold beside the usual: ``wild`` numbers, ``hostile`` texts.
     ``tuning``: sizes that are small for once, see ``tuning.TUNINGS``.  ``unaligned``: whether
     checkpoints are, from the ``start`` or behind a ``timeout``.
     """
@@ -113,6 +118,7 @@ class Plan:
     way: str = "plain"
     tuning: tuple[str, ...] = ()
     unaligned: str = ""
+    values: tuple[str, ...] = ()
 
     @property
     def is_chained(self) -> bool:

@@ -140,9 +140,33 @@ def deduplicate(oracle: Oracle, stage: StagePlan) -> str:
     names = dict.fromkeys([*([by] if by else []), *columns])
     ordered = sorted_by(columns, [name for name in names if name not in keys], "ASC NULLS LAST")
     order = ", ".join([EPOCH, *ordered])
-    return (
+    ttl = stage.args.get("ttl")
+    within = listed(keys) if ttl is None else f"{listed(keys)}, {EPOCH}"
+    firsts = (
         f"SELECT {listed(columns)}, {EPOCH} FROM {q(given)} QUALIFY ROW_NUMBER() "
-        f"OVER (PARTITION BY {listed(keys)} ORDER BY {order}) = 1"
+        f"OVER (PARTITION BY {within} ORDER BY {order}) = 1"
+    )
+    return firsts if ttl is None else _forgetting(oracle, stage, firsts, ttl)
+
+
+def _forgetting(oracle: Oracle, stage: StagePlan, firsts: str, ttl: int) -> str:
+    """Of the first rows of each key and epoch those that come when the one before is forgotten:
+    only what was sent is remembered, and since then.
+    """
+    name, keys = f"{stage.uid}_firsts", listed(stage.inputs[0].keys)
+    oracle.make(name, f"SELECT *, dense_rank() OVER (ORDER BY {keys}) AS _key FROM ({firsts})")
+    at_ms = oracle.past.barriers_ms()
+    asked = f"SELECT _key, {EPOCH} FROM {q(name)} ORDER BY ALL"
+    sent: list[tuple[int, int]] = []
+    last_ms: dict[int, int] = {}
+    for key, epoch in oracle.sql.execute(asked).fetchall():
+        if key not in last_ms or at_ms[epoch - 1] - last_ms[key] >= ttl:
+            last_ms[key] = at_ms[epoch - 1]
+            sent.append((key, epoch))
+    chosen = ", ".join(map(str, sent)) or "(0, 0)"
+    return (
+        f"SELECT * EXCLUDE (_key) FROM {q(name)} "
+        f"WHERE (_key, {EPOCH}) IN (SELECT * FROM (VALUES {chosen}))"
     )
 
 

@@ -93,6 +93,9 @@ def _sinks(plan: Plan) -> Iterator[Plan]:
         for sink in plan.sinks:
             kept = tuple(one for one in plan.sinks if one is not sink)
             yield only_used(replace(plan, sinks=kept))
+    for place, sink in enumerate(plan.sinks):
+        plain = replace(sink, where=(), partition_by=(), compact_when_files=0, format="parquet")
+        yield replace(plan, sinks=(*plan.sinks[:place], plain, *plan.sinks[place + 1 :]))
 
 
 def _acts(plan: Plan) -> Iterator[Plan]:
@@ -126,7 +129,7 @@ def _rows(plan: Plan) -> Iterator[Plan]:
 def _settings(plan: Plan) -> Iterator[Plan]:
     plain: dict[str, Any] = {
         "parallelism": 1, "max_records": None, "max_runs": 16, "spills": False, "tuning": (),
-        "way": "plain", "unaligned": "",
+        "way": "plain", "unaligned": "", "values": (),
     }  # fmt: skip
     for name, value in plain.items():
         if getattr(plan, name) != value:
@@ -162,6 +165,10 @@ def _columns(plan: Plan) -> Iterator[Plan]:
                 sources = list(plan.sources)
                 sources[place] = replace(source, columns=kept)
                 yield replace(plan, sources=tuple(sources))
+        if source.format != "parquet":
+            sources = list(plan.sources)
+            sources[place] = replace(source, format="parquet")
+            yield replace(plan, sources=tuple(sources))
         if source.grows or source.out_of_orderness_ms:
             sources = list(plan.sources)
             sources[place] = replace(source, grows=False, out_of_orderness_ms=0)

@@ -15,7 +15,7 @@ import pytest
 def tuned(names: Sequence[str]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in names:
-            (TUNINGS | DRAWN_APART)[name](patch)
+            (TUNINGS | DRAWN_APART | DRAWN_LAST)[name](patch)
         yield
 
 
@@ -55,6 +55,12 @@ def streams(patch: Any) -> None:
     patch.setattr("sluice.operators.kernels._STREAMED_ROWS", 0)
 
 
+def compacts(patch: Any) -> None:
+    """Runs of state are files, none is merged at once, and two are enough for a compaction."""
+    patch.setattr("sluice.exchange.snapshot.SMALL_RUN_ROWS", 0)
+    patch.setattr("sluice.state.merging.FAN_IN", 2)
+
+
 @cache
 def _local_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="sluice-fuzz-local-")
@@ -66,6 +72,8 @@ TUNINGS: dict[str, Callable[[Any], None]] = {
     "pre_aggregates": pre_aggregates,
     "prunes": prunes,
 }
+COMPACTS = "compacts"
+DRAWN_LAST: dict[str, Callable[[Any], None]] = {COMPACTS: compacts}
 DRAWN_APART: dict[str, Callable[[Any], None]] = {
     "blocks_in_files": blocks_in_files,
     "streams": streams,

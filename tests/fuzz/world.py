@@ -37,7 +37,7 @@ from sluice.sources import Files
 from sluice.spark.stage import run_stage
 from sluice.store.open import StoreLocation
 from tests.fuzz.compare import added_up, difference, left_out_difference
-from tests.fuzz.data import batch_of, schema_of
+from tests.fuzz.data import batch_of, schema_of, write_avro
 from tests.fuzz.declaring import declare
 from tests.fuzz.growing import Growing
 from tests.fuzz.oracle import Oracle
@@ -122,9 +122,16 @@ class World:
             (self.folder / source.uid / "empty.txt").touch()
             return Files(str(self.folder / source.uid), format="text")
         empty = batch_of(self.plan, source, 0, ())  # It says what the columns are.
-        pq.write_table(empty, self.folder / source.uid / "empty.parquet")
-        self.past.rows[source.uid]["empty.parquet"] = empty
-        return Files(str(self.folder / source.uid), format="parquet", bounded=False)
+        self._write(source, "empty", empty)
+        return Files(str(self.folder / source.uid), format=source.format, bounded=False)
+
+    def _write(self, source: SourcePlan, name: str, rows: pa.Table) -> None:
+        path = self.folder / source.uid / f"{name}.{source.format}"
+        if source.format == "avro":
+            write_avro(rows, path)
+        else:
+            pq.write_table(rows, path, row_group_size=16)
+        self.past.rows[source.uid][path.name] = rows
 
     def _feed(self, act: Feed) -> None:
         source = self.plan.source(act.source)
@@ -140,9 +147,7 @@ class World:
             (self.folder / source.uid / f"{act.batch:05d}.txt").write_text(lines)
             self.tables[source.uid].append(rows)
             return
-        name = f"{act.batch:05d}.parquet"
-        pq.write_table(rows, self.folder / source.uid / name, row_group_size=16)
-        self.past.rows[source.uid][name] = rows
+        self._write(source, f"{act.batch:05d}", rows)
 
     def _checkpoint(self, act: Checkpoint) -> None:
         kind = CheckpointType.SAVEPOINT_TERMINATE if act.drains else CheckpointType.CHECKPOINT
