@@ -90,6 +90,8 @@ from sluice.declaration.operations import (
 from sluice.declaration.params import Param
 from sluice.declaration.places import SinkSpec, SourceSpec, params_of
 from sluice.declaration.schedules import Orchestration
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_functions import not_compiled
 from sluice.errors import ConfigurationError
 from sluice.protocol.keys import check_uid
 
@@ -482,10 +484,10 @@ class Stream:
     def where(self, condition: str) -> Stream:
         """The rows for which the SQL *condition* is true: another stream, which costs no stage.
 
-        Spark SQL over a source's rows; over a stage's result the SQL that Polars knows.  Calls of
-        ``where`` and ``select`` apply in the order in which they are written, and see a row at a
-        time.  This stream stays as it is: several may be derived of it, each with readers of its
-        own.
+        Spark SQL under ANSI; over a stage's result that part of it that is computed without Spark,
+        as Spark does (``sql_functions``).  Calls of ``where`` and ``select`` apply in the order in
+        which they are written, and see a row at a time.  This stream stays as it is: several may
+        be derived of it, each with readers of its own.
         """
         return self._step(Filter(condition), condition)
 
@@ -570,6 +572,8 @@ class Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
         for text in texts:
             check_row_wise(f"{method} of {self.producer!r}", text)
+            if self.producer in self.pipeline.stages:
+                _check_compiled(f"{method} of {self.producer!r}", text, step)
         is_append = self.kind == Append()
         check_step(f"{method} of {self.producer!r}", self.producer, step, is_append=is_append)
         source = self.pipeline.sources.get(self.producer)
@@ -870,6 +874,21 @@ def _check_types(uid: str, columns: Mapping[str, object]) -> None:
                 "int, float, str, bool, bytes, date, datetime, or one of Polars, such as "
                 "pl.Int32() or pl.List(pl.String())"
             )
+
+
+def _check_compiled(owner: str, text: str, step: Step) -> None:
+    """Raises ConfigurationError if *text*, behind a stage, is SQL that Spark alone knows."""
+    sql = parsed(text)
+    piece = not_compiled(sql)
+    if piece is not None:
+        raise ConfigurationError(
+            f"{owner} has {piece!r} in {text!r}, which only Spark knows; behind a stage compute it "
+            "in a transform(), or before, in what is read of the source"
+        )
+    if isinstance(step, Projection) and sql.name is None and not sql.is_star:
+        raise ConfigurationError(
+            f"{owner} computes {text!r} without a name; write {text.strip() + ' AS name'!r}"
+        )
 
 
 def _are_equal(steps: tuple[Step, ...]) -> bool:

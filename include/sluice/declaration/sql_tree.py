@@ -117,9 +117,10 @@ def canonical(tree: Expression) -> str:
             return f"(case {' '.join(canonical(part) for part in _inside(tree))})"
 
 
-def _canonical_name(name: str, *, is_function: bool = False) -> str:
+def _canonical_name(name: str, *, is_function: bool = False, keeps_case: bool = False) -> str:
     is_plain = is_function or re.fullmatch(r"[A-Za-z_]\w*", name) is not None
-    return name.lower() if is_plain else "`" + name.lower().replace("`", "``") + "`"
+    shown = name if keeps_case else name.lower()
+    return shown if is_plain else "`" + shown.replace("`", "``") + "`"
 
 
 def _flat(function: str, arguments: tuple[Expression, ...]) -> Iterator[Expression]:
@@ -128,6 +129,58 @@ def _flat(function: str, arguments: tuple[Expression, ...]) -> Iterator[Expressi
             yield from _flat(function, one.arguments)
         else:
             yield one
+
+
+_INFIX = (
+    *("+", "-", "*", "/", "%", "=", "<", "<=", ">", ">=", "<=>", "and", "or", "div"),
+    *("like", "ilike", "rlike"),
+)
+
+
+def written(tree: Expression) -> str:
+    """*tree* as SQL, to be shown: with more parentheses than are needed."""
+    match tree:
+        case Column(parts=parts):
+            return ".".join(_canonical_name(part, keeps_case=True) for part in parts)
+        case Literal(value=str() as text):
+            return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        case Literal(value=value):
+            return "NULL" if value is None else str(value)
+        case Call():
+            return _written_call(tree)
+        case Cast(value=value, type=of, is_try=is_try):
+            return f"{'TRY_' if is_try else ''}CAST({written(value)} AS {of})"
+        case Case(branches=branches, otherwise=otherwise):
+            whens = [f"WHEN {written(when)} THEN {written(then)}" for when, then in branches]
+            return f"CASE {' '.join(whens)} ELSE {written(otherwise)} END"
+        case Star():
+            return "*"
+
+
+def _written_call(tree: Call) -> str:
+    match tree.function, tree.arguments:
+        case sign, (left, right) if sign in _INFIX:
+            return f"{_operand(left)} {sign.upper()} {_operand(right)}"
+        case "negate", (value,):
+            return f"-{_operand(value)}"
+        case "not", (value,):
+            return f"NOT {_operand(value)}"
+        case "is_null", (value,):
+            return f"{_operand(value)} IS NULL"
+        case "between", (value, low, high):
+            return f"{_operand(value)} BETWEEN {_operand(low)} AND {_operand(high)}"
+        case "in", (value, *listed):
+            return f"{_operand(value)} IN ({', '.join(map(written, listed))})"
+        case function, arguments:
+            return f"{function}({', '.join(map(written, arguments))})"
+
+
+def _operand(tree: Expression) -> str:
+    text = written(tree)
+    is_simple = isinstance(tree, Column | Literal | Cast | Case) or (
+        isinstance(tree, Call) and text.endswith(")") and text.startswith(f"{tree.function}(")
+    )
+    return text if is_simple else f"({text})"
 
 
 class Token(NamedTuple):

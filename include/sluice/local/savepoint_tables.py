@@ -39,12 +39,13 @@ from sluice.declaration.changelog import Append
 from sluice.declaration.expressions import across_rows
 from sluice.declaration.params import resolve_params
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.job.analysis import analyse
 from sluice.job.job import Job
-from sluice.operators.expressions import expression
 from sluice.operators.operator import Frames
+from sluice.operators.sql import Compiled, NotCompiledError, compiled, computed
 from sluice.spark.checking import check_pipeline
 from sluice.spark.session import local_session
 from sluice.state.cache import SegmentCache
@@ -513,11 +514,10 @@ def readers_of(pipeline: Pipeline, changed: Collection[str]) -> tuple[str, ...]:
 
 
 def dropping(where: str) -> Function:
-    """Leaves out the rows for which *where* is true: Polars' SQL of one row."""
+    """Leaves out the rows for which *where* is true: SQL of one row, as behind a stage."""
 
     def function(rows: pl.DataFrame) -> pl.DataFrame:
-        is_dropped = _condition(where, rows)
-        return _computed(where, lambda: rows.filter(~is_dropped.fill_null(value=False)))
+        return rows.filter(~_is_true(where, rows))
 
     return function
 
@@ -525,49 +525,43 @@ def dropping(where: str) -> Function:
 def setting(columns: Mapping[str, str], where: str | None = None) -> Function:
     """Computes *columns*, each by its SQL, of the rows alone for which *where* is true.
 
-    The SQL is Polars', as behind a stage's result: an expression of one row, as it was before.
+    The SQL is that of a row, as behind a stage's result; it sees the row as it was before.
     """
 
     def function(rows: pl.DataFrame) -> pl.DataFrame:
-        is_set = pl.lit(value=True) if where is None else _condition(where, rows)
         for name in columns:
             if name not in rows.columns:
                 raise ConfigurationError(
                     f"the state has no column {name!r} to set; it has {', '.join(rows.columns)}"
                 )
-        changed = [
-            pl.when(is_set).then(_expression(sql, rows)).otherwise(pl.col(name)).alias(name)
-            for name, sql in columns.items()
-        ]
-        return _computed(", ".join(columns.values()), lambda: rows.with_columns(changed))
+        values = {name: _compiled(sql, rows) for name, sql in columns.items()}
+        is_set = pl.repeat(value=True, n=rows.height, eager=True)
+        if where is not None:
+            is_set = _is_true(where, rows)
+        kept = [name for name in rows.columns if name not in columns]
+        changed = computed(rows.filter(is_set), list(values.items()), kept).select(rows.columns)
+        together = pl.concat([changed, rows.filter(~is_set)], how="vertical_relaxed")
+        places = pl.concat([is_set.arg_true(), (~is_set).arg_true()])
+        return together[places.arg_sort()]
 
     return function
 
 
-def _condition(sql: str, rows: pl.DataFrame) -> pl.Expr:
-    condition = _expression(sql, rows)
-    dtype = _computed(sql, lambda: rows.head(0).select(condition)).dtypes[0]
-    if dtype != pl.Boolean():
-        raise ConfigurationError(f"{sql!r} is {dtype}, and has to say yes or no of each row")
-    return condition
+def _is_true(where: str, rows: pl.DataFrame) -> pl.Series:
+    sql = _compiled(where, rows)
+    if sql.dtype != pl.Boolean():
+        raise ConfigurationError(f"{where!r} is {sql.dtype}, and has to say yes or no of each row")
+    return computed(rows, [("holds", sql)])["holds"].fill_null(value=False)
 
 
-def _expression(sql: str, rows: pl.DataFrame) -> pl.Expr:
-    what = across_rows(sql)
+def _compiled(text: str, rows: pl.DataFrame) -> Compiled:
+    what = across_rows(text)
     if what is not None:
-        raise ConfigurationError(f"{sql!r} has {what}, and has to be of one row by itself")
+        raise ConfigurationError(f"{text!r} has {what}, and has to be of one row by itself")
+    sql = parsed(text)
+    if sql.tree is None:
+        raise ConfigurationError(f"{text!r} is no SQL of one row that is known here: {sql.unread}")
     try:
-        return expression(sql, rows.columns)
-    except pl.exceptions.PolarsError as error:
-        raise ConfigurationError(f"{sql!r} is no SQL of one row: {_first_line(error)}") from error
-
-
-def _computed(sql: str, work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    try:
-        return work()
-    except pl.exceptions.PolarsError as error:
-        raise ConfigurationError(f"{sql!r} cannot be computed: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+        return compiled(sql, rows.schema)
+    except NotCompiledError as error:
+        raise ConfigurationError(f"{text!r} cannot be computed: {error}") from error

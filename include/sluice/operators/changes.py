@@ -16,9 +16,9 @@ from sluice.declaration.changelog import ROW_KIND, RowKind
 from sluice.declaration.expressions import Filter, Step, written
 from sluice.declaration.nodes import SinkNode
 from sluice.errors import ConfigurationError
-from sluice.operators.expressions import applied
 from sluice.operators.kernels import grouped, without_negative_zero
 from sluice.operators.operator import WEIGHT
+from sluice.operators.sql import NotCompiledError, applied
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, newest_per_identity
 from sluice.state.segments import HASH, StateSchema, empty_frame, to_table
@@ -45,17 +45,17 @@ def behind(steps: Sequence[Step], rows: pl.DataFrame, stage: str) -> pl.DataFram
     be the stage's own.  Columns of ours stay, whatever is selected.
 
     Raises:
-        ConfigurationError: the result lacks columns that a step names.
+        ConfigurationError: the result lacks columns that a step names, or has a row for which Spark
+            would not compute it, either.
     """
     kept = tuple(name for name in OURS if name in rows.columns)
     for step in steps:
         try:
             rows = applied(step, rows, kept=kept)
-        except pl.exceptions.PolarsError as error:
+        except (NotCompiledError, ConfigurationError) as error:
             sql = [step.condition] if isinstance(step, Filter) else step.columns
             raise ConfigurationError(
-                f"stage {stage!r} cannot keep {', '.join(sql)} of its result: {error}; "
-                f"there are {', '.join(rows.columns)}"
+                f"stage {stage!r} cannot keep {', '.join(sql)} of its result: {error}"
             ) from error
     return rows
 

@@ -3,7 +3,7 @@
 Plain SQL, which is columns, fields and comparisons, selects rows and columns of a source; Polars
 computes it exactly as Spark does.  Any other SQL over a source is refused with None or with
 ``NotPlainError``, and the rows go through Spark's JVM.  The filters and projections of a stage's
-result are computed by Polars alone (``applied``).
+result are computed by Polars alone (``sluice.operators.sql``).
 
 An argument of an aggregate is the name of a column or SQL, and names come first: ``user`` is the
 column, where there is one, and never Spark's ``current_user()``.  A name that no column has is a
@@ -28,7 +28,6 @@ from polars.datatypes import DataTypeClass
 
 from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.operations import KeyedAggregate, Operation, WindowAggregate
-from sluice.declaration.sql_tree import LITERAL, NO_TOKEN, columns_in, tokens
 from sluice.errors import ConfigurationError
 from sluice.operators.operator import ARGUMENT, FILTER, ORDER
 
@@ -56,21 +55,6 @@ _METHODS = {
 }
 _MAX_LONG = 2**63 - 1
 _MAX_MILLIS = _MAX_LONG // 1000
-
-_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:\s+AS\s+(?P<alias>[A-Za-z_]\w*))?", re.IGNORECASE)
-
-# Keywords are no columns unless a value is expected in their place.  A column called true, false or
-# null has to be quoted, as it cannot be distinguished from the literal.
-_RESERVED = re.compile(
-    r"""
-    all | and | as | between | by | case | cast | collate | distinct | else | end | except | exclude
-    | exists | false | from | ilike | in | is | like | not | null | or | regexp | rlike | similar
-    | then | to | true | when
-    """,
-    re.VERBOSE | re.IGNORECASE,
-)
-_LITERALS = ("date", "interval", "time", "timestamp")  # DATE '2026-01-01'.
-_BESIDE = "_beside"
 
 _WORD = re.compile(r"\w+")
 
@@ -295,55 +279,6 @@ def _applied(step: PlainSql | _Selected, rows: pl.DataFrame) -> pl.DataFrame:
     if isinstance(step, PlainSql):
         return rows.filter(step.expression)
     return rows.select(item.expression.alias(name) for name, item in step.items())
-
-
-def applied(step: Step, rows: pl.DataFrame, kept: tuple[str, ...] = ()) -> pl.DataFrame:
-    """*rows* after one step; the columns *kept* stay, whatever is selected.
-
-    Raises:
-        PolarsError: the SQL names what is not there, or what Polars does not know.
-    """
-    names = [name for name in rows.columns if name not in kept]
-    if isinstance(step, Filter):
-        return rows.filter(expression(step.condition, names))
-    chosen: list[pl.Expr] = []
-    for sql in step.columns:
-        chosen += map(pl.col, names) if sql.strip() == "*" else [expression(sql, names)]
-    if not rows.width:
-        return rows.select(chosen)
-    # Selected beside a column, literals have its height; alone they would be one row.
-    beside = rows.select(*chosen, pl.nth(0).alias(_BESIDE), *(pl.col(name) for name in kept))
-    return beside.drop(_BESIDE)
-
-
-def expression(sql: str, names: list[str]) -> pl.Expr:
-    """The expression *sql*, in which a column hides a function or keyword of its name."""
-    found = _NAME.fullmatch(sql.strip())
-    if found is not None and found["name"] in names:
-        return pl.col(found["name"]).alias(found["alias"] or found["name"])
-    return pl.sql_expr(_quoted(sql, set(names)))
-
-
-def _quoted(sql: str, names: set[str]) -> str:
-    words = [NO_TOKEN, NO_TOKEN, *tokens(sql), NO_TOKEN]
-    values = {token.start for token in columns_in(sql) if not LITERAL.fullmatch(token.text)}
-    parts, end = [], 0
-    for two_before, before, token, following in zip(
-        words, words[1:], words[2:], words[3:], strict=False
-    ):
-        if token.kind != "word":
-            continue
-        is_field = before.text == "."
-        is_free = _RESERVED.fullmatch(token.text) is None or token.start in values
-        is_column = token.text in names and is_free
-        is_type = before.text.lower() == "as" or (two_before.text, before.text) == (":", ":")
-        is_unit = (two_before.text.lower(), before.text) == ("extract", "(")
-        is_literal = token.text.lower() in _LITERALS and following.kind == "text"
-        is_call = following.text == "("
-        if is_field or (is_column and not (is_type or is_unit or is_literal or is_call)):
-            parts += [sql[end : token.start], f'"{token.text}"']
-            end = token.start + len(token.text)
-    return "".join([*parts, sql[end:]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sluice.declaration.expressions import (
     unknown_column,
 )
 from sluice.declaration.sql_tree import LITERAL
-from sluice.operators.expressions import applied
+from sluice.operators.sql import applied
 from tests.sql_keywords import KEYWORDS
 
 NAMES = ["a", "at", "b", "price"]
@@ -46,7 +46,7 @@ def check_filtered_and_selected(word: str) -> None:
 def test_a_literal_stays_one_unless_it_is_quoted(word: str) -> None:
     rows = pl.DataFrame({word: ["ann", "x"]})
 
-    assert applied(Filter(f"\"{word}\" = 'ann'"), rows).rows() == [("ann",)]
+    assert applied(Filter(f"`{word}` = 'ann'"), rows).rows() == [("ann",)]
     assert applied(Filter(f"{word} IS NOT NULL"), rows).height == (0 if word == "null" else 2)
 
 

@@ -1,0 +1,985 @@
+"""SQL of one row, computed by Polars as Spark computes it under ANSI.
+
+    compiled(parsed("i * 2"), rows.schema).of(rows)
+
+A compiler of our own from the tree of ``sluice.declaration.sql`` to Polars' expressions: with
+Spark's types of results and coercions, three-valued logic, and checked arithmetic.  Beside the
+value each part has the rows in which Spark would stop (an overflow, a division by zero), where
+Spark would compute it at all: not behind a condition that is false, and not where the other operand
+decides.  Such a row is an error that names the expression and the row's values.
+
+It knows what ``FUNCTIONS`` lists, and refuses everything else with its piece of text.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from functools import lru_cache, reduce
+from typing import TypeAlias
+
+import polars as pl
+
+from sluice.declaration.column_types import ColumnType
+from sluice.declaration.expressions import Filter, Step
+from sluice.declaration.sql import Sql, parsed
+from sluice.declaration.sql_functions import CASTS, FUNCTIONS
+from sluice.declaration.sql_tree import (
+    Call,
+    Case,
+    Cast,
+    Column,
+    Expression,
+    Literal,
+    Star,
+    written,
+)
+from sluice.errors import ConfigurationError
+
+# Where else SQL is computed.
+ELSEWHERE = "compute it in a transform(), or in what is read of a source"
+
+COMPILED_KEPT = 1024  # Expressions over the schemas that one process meets.
+
+_TIMESTAMP = pl.Datetime("us", "UTC")
+_TYPES: Mapping[str, pl.DataType] = {
+    "boolean": pl.Boolean(),
+    "tinyint": pl.Int8(),
+    "smallint": pl.Int16(),
+    "int": pl.Int32(),
+    "bigint": pl.Int64(),
+    "float": pl.Float32(),
+    "double": pl.Float64(),
+    "date": pl.Date(),
+    "timestamp": _TIMESTAMP,
+    "string": pl.String(),
+    "void": pl.Null(),
+}
+_INTEGERS: Sequence[pl.DataType] = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64())
+_UNSIGNED: Mapping[pl.DataType, pl.DataType] = {  # As Spark reads them.
+    pl.UInt8(): pl.Int16(),
+    pl.UInt16(): pl.Int32(),
+    pl.UInt32(): pl.Int64(),
+}
+_DIGITS = dict(zip(_INTEGERS, (3, 5, 10, 20), strict=True))  # As decimals.
+_LEAST = {of: -(2 ** (bits - 1)) for of, bits in zip(_INTEGERS, (8, 16, 32, 64), strict=True)}
+_MOST_DIGITS = 38
+_LONG = 2.0**63
+_MAX_LONG = 2**63 - 1
+_DAY = 86_400_000_000  # In microseconds.
+
+_BESIDE = "_beside"
+
+OVERFLOW = "overflows"
+ZERO = "divides by zero"
+
+
+class NotCompiledError(Exception):
+    """A piece of SQL that Polars cannot compute as Spark does, and why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Failure:
+    """The rows in which a part of an expression has no value; null is no."""
+
+    part: Expression
+    what: str
+    rows: pl.Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A part of an expression: its value and type, and the rows in which Spark would stop."""
+
+    expr: pl.Expr
+    dtype: pl.DataType
+    fails: tuple[Failure, ...] = ()
+    literal: Literal | None = None
+
+    def cast(self, dtype: pl.DataType) -> Value:
+        if self.dtype == dtype:
+            return self
+        return replace(self, expr=self.expr.cast(dtype, strict=False), dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """An expression over rows of one schema."""
+
+    sql: Sql
+    value: Value
+
+    @property
+    def dtype(self) -> pl.DataType:
+        return self.value.dtype
+
+    def check(self, rows: pl.DataFrame) -> None:
+        """Raises ConfigurationError for a row of *rows* in which Spark would stop."""
+        for failure in self.value.fails:
+            failing = rows.filter(failure.rows)
+            if failing.height:
+                row = failing.row(0, named=True)
+                read = {column.parts[0] for column in self.sql.paths}
+                names = [name for name in row if name.lower() in {one.lower() for one in read}]
+                where = ", ".join(f"{name} = {row[name]!r}" for name in names)
+                raise ConfigurationError(
+                    f"{written(failure.part)} {failure.what} in a row with {where or 'no columns'}"
+                )
+
+
+@lru_cache(COMPILED_KEPT)
+def _compiled(sql: Sql, columns: tuple[tuple[str, pl.DataType], ...]) -> Compiled:
+    if sql.tree is None:
+        raise NotCompiledError(f"only Spark knows {sql.unread!r}; {ELSEWHERE}")
+    return Compiled(sql, _Compiler(dict(columns)).value(sql.tree))
+
+
+def compiled(sql: Sql, schema: Mapping[str, pl.DataType]) -> Compiled:
+    """*sql* over rows of *schema*.
+
+    Raises:
+        NotCompiledError: it names no column of theirs, or has no meaning without Spark.
+    """
+    return _compiled(sql, tuple(schema.items()))
+
+
+def condition(text: str, schema: Mapping[str, pl.DataType]) -> Compiled:
+    """A condition over rows of *schema*; raises as ``compiled`` does, and for other types."""
+    found = compiled(parsed(text), schema)
+    if found.dtype not in (pl.Boolean(), pl.Null()):
+        raise NotCompiledError(f"{text!r} is {spark_type(found.dtype)}, and no condition")
+    return replace(found, value=found.value.cast(pl.Boolean()))
+
+
+def applied(step: Step, rows: pl.DataFrame, kept: Sequence[str] = ()) -> pl.DataFrame:
+    """*rows* after one step; the columns *kept* stay, whatever is selected.
+
+    Raises:
+        NotCompiledError: the step names what is not there, or what only Spark can compute.
+        ConfigurationError: it cannot be computed for one of the rows.
+    """
+    schema = {name: of for name, of in rows.schema.items() if name not in kept}
+    if isinstance(step, Filter):
+        return filtered(rows, condition(step.condition, schema))
+    values: list[tuple[str, Compiled | None]] = []
+    for text in step.columns:
+        sql = parsed(text)
+        if sql.is_star:
+            values += [(name, None) for name in schema]
+        elif sql.name is None:
+            raise NotCompiledError(f"{text!r} has no name; write {text.strip()!r} AS ...")
+        else:
+            values.append((sql.name, compiled(sql, schema)))
+    names = [name for name, _ in values]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise NotCompiledError(f"two columns are called {twice!r}")
+    return computed(rows, values, kept)
+
+
+def computed(
+    rows: pl.DataFrame, values: Sequence[tuple[str, Compiled | None]], kept: Sequence[str] = ()
+) -> pl.DataFrame:
+    """The columns *values* of *rows* by their names, and the columns *kept*.
+
+    A column without SQL is as it was.
+
+    Raises:
+        ConfigurationError: a value cannot be computed for one of the rows.
+    """
+    found = [(name, one) for name, one in values if one is not None]
+    fails = [failure.rows for _, one in found for failure in one.value.fails]
+    exprs = {name: one.value.expr for name, one in found}
+    # Literals alone would be one row.
+    beside = pl.nth(0)
+    if fails:
+        beside = pl.any_horizontal(fails) & (beside.is_null() | pl.lit(value=True))
+    selected = rows.select(
+        *(exprs.get(name, pl.col(name)).alias(name) for name, _ in values),
+        *map(pl.col, kept),
+        *([beside.alias(_BESIDE)] if rows.width else []),
+    )
+    if fails and rows.width and selected[_BESIDE].any():
+        for _, one in found:
+            one.check(rows)
+    return selected.drop(_BESIDE, strict=False)
+
+
+def filtered(rows: pl.DataFrame, holds: Compiled) -> pl.DataFrame:
+    """The *rows* for which *holds* is true; raises as ``computed`` does."""
+    if not holds.value.fails:
+        return rows.filter(holds.value.expr)
+    return rows.filter(computed(rows, [("holds", holds)])["holds"])
+
+
+_Function: TypeAlias = Callable[["_Compiler", Call, tuple[Value, ...]], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    schema: Mapping[str, pl.DataType]
+    names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+
+    def __post_init__(self) -> None:
+        for name in self.schema:
+            self.names.setdefault(name.lower(), []).append(name)
+
+    def value(self, tree: Expression) -> Value:
+        match tree:
+            case Column(parts=parts):
+                return self._column(parts)
+            case Literal():
+                return self._literal(tree)
+            case Call(function="and" | "or"):
+                return self._logic(tree)
+            case Call(function="coalesce", arguments=(_, *_) as arguments):
+                return self._coalesce(tree, [self.value(one) for one in arguments])
+            case Call(function="nvl2", arguments=(value, there, null)):
+                is_null = Call("is_null", (value,))
+                return self._case(tree, [(is_null, null)], there)
+            case Call(function="between", arguments=(value, low, high)):
+                return self.value(
+                    Call("and", (Call(">=", (value, low)), Call("<=", (value, high))))
+                )
+            case Call(function=function, arguments=arguments):
+                compile_ = _FUNCTIONS.get(function)
+                if compile_ is None:
+                    raise refused(tree)
+                check_arity(tree)
+                return compile_(self, tree, tuple(self.value(one) for one in arguments))
+            case Cast():
+                return self._cast(tree)
+            case Case(branches=branches, otherwise=otherwise):
+                return self._case(tree, list(branches), otherwise)
+            case Star():
+                raise refused(tree)
+
+    def _column(self, parts: tuple[str, ...]) -> Value:
+        name, *inner = parts
+        spelt = self.names.get(name.lower(), [])
+        if len(spelt) != 1:
+            several = f"is {' or '.join(spelt)}" if spelt else "is no column"
+            raise NotCompiledError(f"{name!r} {several}; there are {', '.join(self.schema)}")
+        expr, dtype = pl.col(spelt[0]), self.schema[spelt[0]]
+        for part in inner:
+            fields = dtype.fields if isinstance(dtype, pl.Struct) else []
+            found = [one for one in fields if one.name.lower() == part.lower()]
+            if len(found) != 1:
+                raise NotCompiledError(f"{name!r} has no field {part!r}")
+            of_field = found[0].dtype
+            expr = expr.struct.field(found[0].name)
+            dtype = of_field if isinstance(of_field, pl.DataType) else of_field()
+        return Value(expr, dtype)
+
+    def _literal(self, literal: Literal) -> Value:
+        if literal.type.name == "decimal":
+            dtype: pl.DataType = pl.Decimal(*literal.type.arguments)
+        elif literal.type.name in _TYPES:
+            dtype = _TYPES[literal.type.name]
+        else:
+            raise refused(literal)
+        return Value(pl.lit(literal.value, dtype), dtype, literal=literal)
+
+    def _logic(self, tree: Call) -> Value:
+        """AND and OR: the right operand is computed where the left one does not decide."""
+        left, right = (self.value(one) for one in tree.arguments)
+        for one, part in zip((left, right), tree.arguments, strict=True):
+            if one.dtype not in (pl.Boolean(), pl.Null()):
+                raise refused(tree, f"{written(part)} is {spark_type(one.dtype)} and no boolean")
+        left, right = left.cast(pl.Boolean()), right.cast(pl.Boolean())
+        is_and = tree.function == "and"
+        decides = left.expr if is_and else ~left.expr
+        fails = (*left.fails, *_where(decides.fill_null(value=True), right.fails))
+        both = left.expr & right.expr if is_and else left.expr | right.expr
+        return Value(both, pl.Boolean(), fails)
+
+    def _coalesce(self, tree: Expression, values: list[Value]) -> Value:
+        dtype = common_type(tree, values)
+        fails: list[Failure] = []
+        are_null = pl.lit(value=True)
+        cast = [coerced(one, dtype) for one in values]
+        for one in cast:
+            fails += _where(are_null, one.fails)
+            are_null = are_null & one.expr.is_null()
+        return Value(pl.coalesce(one.expr for one in cast), dtype, tuple(fails))
+
+    def _case(
+        self, tree: Expression, branches: list[tuple[Expression, Expression]], otherwise: Expression
+    ) -> Value:
+        conditions = [self.value(condition) for condition, _ in branches]
+        values = [self.value(value) for _, value in branches]
+        last = self.value(otherwise)
+        dtype = common_type(tree, [*values, last])
+        fails: list[Failure] = []
+        is_open = pl.lit(value=True)
+        chosen = coerced(last, dtype).expr
+        for condition, (part, _) in zip(conditions, branches, strict=True):
+            if condition.dtype not in (pl.Boolean(), pl.Null()):
+                raise refused(tree, f"{written(part)} is {spark_type(condition.dtype)}")
+        for condition, value in zip(conditions, values, strict=True):
+            fails += _where(is_open, condition.fails)
+            is_true = condition.cast(pl.Boolean()).expr.fill_null(value=False)
+            fails += _where(is_open & is_true, value.fails)
+            is_open = is_open & ~is_true
+        fails += _where(is_open, last.fails)
+        for condition, value in zip(reversed(conditions), reversed(values), strict=True):
+            is_true = condition.cast(pl.Boolean()).expr
+            chosen = pl.when(is_true).then(coerced(value, dtype).expr).otherwise(chosen)
+        return Value(chosen, dtype, tuple(fails))
+
+    def _cast(self, tree: Cast) -> Value:
+        literal = tree.value
+        if isinstance(literal, Literal) and isinstance(literal.value, str):
+            instant = _instant(literal.value, tree.type)
+            if instant is not None:
+                dtype = _TYPES[tree.type.name]
+                return Value(pl.lit(instant, dtype), dtype)
+        value = self.value(tree.value)
+        to = pl.Decimal(*tree.type.arguments) if tree.type.arguments else _TYPES.get(tree.type.name)
+        if to is None:
+            raise refused(tree)
+        return _cast_to(tree, signed(value), to)
+
+
+def _instant(text: str, of: ColumnType) -> date | datetime | None:
+    if of.name == "date" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
+        reads: Callable[[str], date | datetime] = date.fromisoformat
+    elif of.name == "timestamp" and re.fullmatch(
+        r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?)?", text
+    ):
+        reads = datetime.fromisoformat
+    else:
+        return None
+    try:
+        found = reads(text)
+    except ValueError:
+        return None
+    if isinstance(found, datetime):
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    return found
+
+
+def _cast_to(tree: Cast, value: Value, to: pl.DataType) -> Value:
+    of = value.dtype
+    if of == to or of == pl.Null():
+        return replace(value.cast(to), literal=None)
+    if spark_type(to) not in CASTS.get(spark_type(of), ()):
+        raise refused(tree, f"from {spark_type(of)}")
+    cast, fails = _cast_of(value.expr, of, to)
+    if fails is None:
+        return Value(cast, to, value.fails)
+    if tree.is_try:
+        return Value(pl.when(~fails).then(cast), to, value.fails)
+    return Value(cast, to, (*value.fails, Failure(tree, OVERFLOW, fails)))
+
+
+def _cast_of(value: pl.Expr, of: pl.DataType, to: pl.DataType) -> tuple[pl.Expr, pl.Expr | None]:
+    """*value* of type *of* as *to*, and where it does not fit."""
+    cast = value.cast(to, strict=False)
+    if to in _INTEGERS and of in _INTEGERS:
+        return cast, _outside(value, to) if _LEAST[to] > _LEAST[of] else None
+    if to in _INTEGERS and of.is_float():
+        wide, least, end = value.cast(pl.Float64()), float(_LEAST[to]), -float(_LEAST[to])
+        # Of the largest doubles Spark takes 2^63 for a bigint, too.
+        most = end if to == pl.Int64() else end - 1
+        whole = wide.cast(pl.Int64(), strict=False)
+        found = pl.when(wide == _LONG).then(_MAX_LONG).otherwise(whole)
+        is_inside = (wide.floor() <= most) & (wide.ceil() >= least)
+        return found.cast(to, strict=False), ~is_inside
+    if to == pl.Boolean():
+        return value != 0, None
+    if of == pl.Date():
+        days = value.cast(pl.Int32()).cast(pl.Int64())
+        return cast, (days * _DAY).floordiv(_DAY) != days
+    if of == _TIMESTAMP:
+        seconds = value.dt.epoch("us").floordiv(1_000_000)
+        return value.dt.date() if to == pl.Date() else seconds, None
+    return cast, None
+
+
+def _outside(integer: pl.Expr, of: pl.DataType) -> pl.Expr:
+    least = _LEAST[of]
+    return ~integer.is_between(least, -least - 1)
+
+
+def _day(value: Value) -> pl.Expr:
+    return value.expr.dt.date() if value.dtype == _TIMESTAMP else value.expr
+
+
+def _where(condition: pl.Expr, fails: Sequence[Failure]) -> list[Failure]:
+    return [replace(failure, rows=condition & failure.rows) for failure in fails]
+
+
+def _one_by_one(values: Sequence[Value]) -> tuple[Failure, ...]:
+    """The failures of operands of which each is computed where those before it are not null."""
+    fails: list[Failure] = []
+    known = pl.lit(value=True)
+    for one in values:
+        fails += _where(known, one.fails) if one.fails else []
+        known = known & one.expr.is_not_null()
+    return tuple(fails)
+
+
+def spark_type(dtype: pl.DataType) -> str:
+    """Spark's name of *dtype*."""
+    if isinstance(dtype, pl.Decimal):
+        return f"decimal({dtype.precision},{dtype.scale})"
+    return next((name for name, of in _TYPES.items() if of == dtype), str(dtype))
+
+
+def refused(tree: Expression, why: str = "") -> NotCompiledError:
+    """The error for a piece of SQL that only Spark can compute."""
+    behind = f" ({why})" if why else ""
+    return NotCompiledError(f"only Spark knows {written(tree)!r}{behind}; {ELSEWHERE}")
+
+
+# As many arguments as one likes, and at least so many.
+_MORE = {"coalesce": 1, "concat": 1, "greatest": 2, "in": 2, "least": 2}
+_OPTIONAL = {"like": 3, "replace": 2}  # A number of arguments that no signature has.
+
+
+def check_arity(tree: Call) -> None:
+    """Raises NotCompiledError if *tree* has too few arguments, or too many."""
+    given = len(tree.arguments)
+    counts = {len(one.kinds) for one in FUNCTIONS[tree.function]}
+    is_listed = given in counts or given == _OPTIONAL.get(tree.function)
+    least = _MORE.get(tree.function)
+    if not (is_listed if least is None else given >= least):
+        raise refused(tree, f"with {given} arguments")
+
+
+def signed(value: Value) -> Value:
+    """Spark has no unsigned integers, which Polars counts with."""
+    return value.cast(_UNSIGNED.get(value.dtype, value.dtype))
+
+
+def as_decimal(tree: Expression, value: Value) -> pl.Decimal:
+    """The type of an operand beside a decimal."""
+    if isinstance(value.dtype, pl.Decimal):
+        return value.dtype
+    if value.dtype not in _DIGITS:
+        raise refused(tree, f"{spark_type(value.dtype)} beside a decimal; cast one of them")
+    if value.literal is not None:
+        return pl.Decimal(len(str(value.literal.value).lstrip("-")), 0)
+    return pl.Decimal(_DIGITS[value.dtype], 0)
+
+
+def common_type(tree: Expression, values: Sequence[Value]) -> pl.DataType:
+    """The type to which Spark coerces *values*.
+
+    Raises:
+        NotCompiledError: Spark would read a text as something else, or has none.
+    """
+    found: pl.DataType = pl.Null()
+    for value in values:
+        found = _wider(tree, found, signed(value).dtype)
+    return found
+
+
+def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataType:
+    if one == other or other == pl.Null():
+        return one
+    if one == pl.Null():
+        return other
+    if one in _INTEGERS and other in _INTEGERS:
+        return max(one, other, key=_INTEGERS.index)
+    numbers = (*_INTEGERS, pl.Float32(), pl.Float64())
+    if one in numbers and other in numbers:
+        return pl.Float64()
+    if {type(one), type(other)} == {pl.Date, pl.Datetime} and _TIMESTAMP in (one, other):
+        return _TIMESTAMP
+    raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
+
+
+def coerced(value: Value, dtype: pl.DataType) -> Value:
+    if value.dtype == pl.Date() and dtype == _TIMESTAMP:
+        return _cast_to(Cast(Column(("date",)), ColumnType("timestamp")), value, dtype)
+    return signed(value).cast(dtype)
+
+
+def _known(tree: Call, value: Value) -> Value:
+    """*value*, if we know what Spark does with its type."""
+    found = signed(value)
+    is_known = found.dtype in _TYPES.values() or isinstance(found.dtype, pl.Decimal)
+    if not is_known:
+        raise refused(tree, f"of {value.dtype}")
+    return found
+
+
+def _numbers(tree: Call, values: Sequence[Value], wanted: Sequence[pl.DataType]) -> pl.DataType:
+    dtype = common_type(tree, values)
+    if dtype not in wanted:
+        raise refused(tree, f"of {spark_type(dtype)}")
+    return dtype
+
+
+_FLOATS: Sequence[pl.DataType] = (pl.Float32(), pl.Float64())
+_NUMBERS = (*_INTEGERS, *_FLOATS)
+
+
+# --- Arithmetic
+
+
+_ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+
+
+def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    left, right = (_known(tree, one) for one in given)
+    if isinstance(left.dtype, pl.Decimal) or isinstance(right.dtype, pl.Decimal):
+        return _of_decimals(tree, left, right)
+    dtype = _numbers(tree, (left, right), _NUMBERS)
+    compute = _ARITHMETIC[tree.function]
+    fails = _one_by_one((left, right))
+    if dtype in _FLOATS:
+        return Value(compute(left.cast(dtype).expr, right.cast(dtype).expr), dtype, fails)
+    a, b = left.cast(pl.Int64()).expr, right.cast(pl.Int64()).expr
+    wide = compute(a, b)
+    if dtype != pl.Int64():
+        overflow = Failure(tree, f"{OVERFLOW} {spark_type(dtype)}", _outside(wide, dtype))
+        return Value(wide.cast(dtype, strict=False), dtype, (*fails, overflow))
+    # Where a bigint wraps around, its double is 2^64 or more away from that of the exact result.
+    exact = compute(a.cast(pl.Float64()), b.cast(pl.Float64()))
+    overflow = Failure(
+        tree, f"{OVERFLOW} bigint", (wide.cast(pl.Float64()) - exact).abs() > 2.0**62
+    )
+    return Value(wide, dtype, (*fails, overflow))
+
+
+def _of_decimals(tree: Call, left: Value, right: Value) -> Value:
+    """Spark's DecimalPrecision, where no digit is dropped."""
+    one, other = as_decimal(tree, left), as_decimal(tree, right)
+    if tree.function == "*":
+        precision, scale = one.precision + other.precision + 1, one.scale + other.scale
+    else:
+        scale = max(one.scale, other.scale)
+        whole = max(one.precision - one.scale, other.precision - other.scale)
+        precision = whole + scale + 1
+    if precision > _MOST_DIGITS:
+        raise refused(tree, f"of {precision} digits")
+    compute = _ARITHMETIC[tree.function]
+    # Polars computes at the larger scale of the two.
+    wide = [one.cast(pl.Decimal(_MOST_DIGITS, scale)).expr for one in (left, right)]
+    dtype = pl.Decimal(precision, scale)
+    return Value(compute(*wide).cast(dtype), dtype, _one_by_one((left, right)))
+
+
+def _quotient(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    left, right = (_known(tree, one) for one in given)
+    _numbers(tree, (left, right), _NUMBERS)
+    a, b = left.cast(pl.Float64()).expr, right.cast(pl.Float64()).expr
+    zero = Failure(tree, ZERO, a.is_not_null() & (b == 0))
+    return Value(a / b, pl.Float64(), (*_one_by_one((right, left)), zero))
+
+
+def _whole(
+    tree: Call, given: tuple[Value, ...]
+) -> tuple[pl.Expr, pl.Expr, pl.DataType, tuple[Failure, ...]]:
+    """The operands of an integer division, as bigints; a divisor that fails is null."""
+    left, right = (_known(tree, one) for one in given)
+    dtype = _numbers(tree, (left, right), _INTEGERS)
+    a, b = left.cast(pl.Int64()).expr, right.cast(pl.Int64()).expr
+    zero = Failure(tree, ZERO, a.is_not_null() & (b == 0))
+    return a, pl.when(b != 0).then(b), dtype, (*_one_by_one((right, left)), zero)
+
+
+def _remainder(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    a, b, dtype, fails = _whole(tree, given)
+    by = pl.when(b == -1).then(1).otherwise(b)  # The least bigint by -1 would overflow.
+    floored = a % by
+    # Spark's remainder has the sign of the dividend.
+    is_other = (floored != 0) & ((a < 0) != (by < 0))
+    found = pl.when(is_other).then(floored - by).otherwise(floored)
+    return Value(found.cast(dtype, strict=False), dtype, fails)
+
+
+def _div(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    a, b, _dtype, fails = _whole(tree, given)
+    overflows = (b == -1) & (a == _LEAST[pl.Int64()])
+    by = pl.when(~overflows).then(b)
+    floored = a // by
+    is_other = (a % pl.when(by == -1).then(1).otherwise(by) != 0) & ((a < 0) != (by < 0))
+    found = pl.when(is_other).then(floored + 1).otherwise(floored)
+    return Value(found, pl.Int64(), (*fails, Failure(tree, f"{OVERFLOW} bigint", overflows)))
+
+
+def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``-value`` and ``abs(value)``."""
+    value = _known(tree, given[0])
+    dtype = _numbers(tree, (value,), _NUMBERS)
+    found = -value.expr if tree.function == "negate" else value.expr.abs()
+    if dtype in _FLOATS:
+        return Value(found, dtype, value.fails)
+    least = Failure(tree, f"{OVERFLOW} {spark_type(dtype)}", value.expr == _LEAST[dtype])
+    return Value(found, dtype, (*value.fails, least))
+
+
+def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``ceil``, ``floor`` and ``round`` without a scale."""
+    value = _known(tree, given[0])
+    dtype = _numbers(tree, (value,), _NUMBERS)
+    if tree.function == "round":
+        if dtype in _INTEGERS:
+            return replace(value, literal=None)
+        x = value.expr
+        whole = pl.when(x < 0).then(x.ceil()).otherwise(x.floor())
+        away = pl.when(x < 0).then(-1.0).otherwise(1.0)
+        rounded = pl.when((x - whole).abs() >= 0.5).then(whole + away).otherwise(whole)
+        is_special = x.is_nan() | x.is_infinite()
+        rounded = pl.when(rounded == 0).then(0.0).otherwise(rounded)  # BigDecimal has no -0.
+        found = pl.when(is_special).then(x).otherwise(rounded).cast(dtype)
+        return Value(found, dtype, value.fails)
+    if dtype in _INTEGERS:
+        return replace(value.cast(pl.Int64()), literal=None)
+    wide = value.cast(pl.Float64()).expr
+    whole = wide.floor() if tree.function == "floor" else wide.ceil()
+    is_inside = whole.is_nan() | ((whole >= -_LONG) & (whole < _LONG))
+    found = pl.when(whole.is_nan()).then(0).otherwise(whole.cast(pl.Int64(), strict=False))
+    fails = (*value.fails, Failure(tree, f"{OVERFLOW} bigint", ~is_inside))
+    return Value(found, pl.Int64(), fails)
+
+
+def _sqrt(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    value = _known(tree, given[0])
+    _numbers(tree, (value,), _NUMBERS)
+    return Value(value.cast(pl.Float64()).expr.sqrt(), pl.Float64(), value.fails)
+
+
+# --- Comparisons and logic
+
+
+def _compared(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    left, right = _alike(tree, [_known(tree, one) for one in given])
+    compare: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+        "=": operator.eq,
+        "<": operator.lt,
+        "<=": operator.le,
+        ">": operator.gt,
+        ">=": operator.ge,
+        "<=>": lambda a, b: a.eq_missing(b),
+    }
+    # Both operands of <=> are computed always.
+    fails = (*left.fails, *right.fails) if tree.function == "<=>" else _one_by_one((left, right))
+    return Value(compare[tree.function](left.expr, right.expr), pl.Boolean(), fails)
+
+
+def _alike(tree: Call, values: list[Value]) -> list[Value]:
+    if not any(isinstance(one.dtype, pl.Decimal) for one in values):
+        dtype = common_type(tree, values)
+        return [coerced(one, dtype) for one in values]
+    types = [as_decimal(tree, one) for one in values if one.dtype != pl.Null()]
+    scale = max(of.scale for of in types)
+    if max(of.precision - of.scale for of in types) + scale > _MOST_DIGITS:
+        raise refused(tree, "of more than 38 digits")
+    return [one.cast(pl.Decimal(_MOST_DIGITS, scale)) for one in values]
+
+
+def _not(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    if given[0].dtype not in (pl.Boolean(), pl.Null()):
+        raise refused(tree, f"of {spark_type(given[0].dtype)}")
+    value = given[0].cast(pl.Boolean())
+    return Value(~value.expr, pl.Boolean(), value.fails)
+
+
+def _is_null(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    found = given[0].expr.is_null()
+    return Value(~found if tree.function == "isnotnull" else found, pl.Boolean(), given[0].fails)
+
+
+def _is_nan(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    value = _known(tree, given[0])
+    _numbers(tree, (value,), _FLOATS)
+    return Value(value.expr.is_nan().fill_null(value=False), pl.Boolean(), value.fails)
+
+
+def _in(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    if not all(one.literal for one in given[1:]):
+        raise refused(tree, "its list has more than literals")
+    value, *listed = _alike(tree, [_known(tree, one) for one in given])
+    known = [one.expr for one in listed if one.literal is None or one.literal.value is not None]
+    found = reduce(operator.or_, (value.expr == one for one in known), pl.lit(value=False))
+    if len(known) < len(listed):
+        found = found | pl.lit(None, pl.Boolean())
+    is_known = value.expr.is_not_null()
+    return Value(pl.when(is_known).then(found), pl.Boolean(), value.fails)
+
+
+def _nullif(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    left, right = _alike(tree, [_known(tree, one) for one in given])
+    value = _known(tree, given[0])
+    is_equal = (left.expr == right.expr).fill_null(value=False)
+    return Value(pl.when(~is_equal).then(value.expr), value.dtype, _one_by_one((left, right)))
+
+
+def _extreme(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``greatest`` and ``least``, which leave nulls out."""
+    values = [_known(tree, one) for one in given]
+    dtype = common_type(tree, values)
+    best, *others = [coerced(one, dtype).expr for one in values]
+    for other in others:
+        is_better = other > best if tree.function == "greatest" else other < best
+        takes = other.is_not_null() & (best.is_null() | is_better)
+        best = pl.when(takes).then(other).otherwise(best)
+    return Value(best, dtype, tuple(failure for one in values for failure in one.fails))
+
+
+# --- Texts
+
+
+def _texts(tree: Call, given: Sequence[Value]) -> list[Value]:
+    for one in given:
+        if one.dtype not in (pl.String(), pl.Null()):
+            raise refused(tree, f"of {spark_type(one.dtype)}; cast it")
+    return [one.cast(pl.String()) for one in given]
+
+
+def _of_text(compute: Callable[[pl.Expr], pl.Expr], dtype: pl.DataType) -> _Function:
+    def compile_(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+        (value,) = _texts(tree, given)
+        return Value(compute(value.expr), dtype, value.fails)
+
+    return compile_
+
+
+def _of_two_texts(compute: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> _Function:
+    def compile_(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+        one, other = _texts(tree, given)
+        are_known = one.expr.is_not_null() & other.expr.is_not_null()
+        found = pl.when(are_known).then(compute(one.expr, other.expr))
+        return Value(found, pl.Boolean(), _one_by_one((one, other)))
+
+    return compile_
+
+
+def _concat(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    values = [_known(tree, one) for one in given]
+    for one in values:
+        if one.dtype not in (pl.String(), pl.Null(), pl.Boolean(), *_INTEGERS):
+            raise refused(tree, f"of {spark_type(one.dtype)}; cast it")
+    texts = [one.cast(pl.String()) for one in values]
+    joined = pl.concat_str([one.expr for one in texts])
+    return Value(joined, pl.String(), _one_by_one(texts))
+
+
+def _substring(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``substring``, ``left`` and ``right``: UTF8String.substringSQL."""
+    (text,) = _texts(tree, given[:1])
+    numbers = [_known(tree, one) for one in given[1:]]
+    for one in numbers:
+        if one.dtype not in (*_INTEGERS[:3], pl.Null()):
+            raise refused(tree, f"of {spark_type(one.dtype)}; cast it to int")
+    counts = [one.cast(pl.Int64()).expr for one in numbers]
+    length = text.expr.str.len_chars().cast(pl.Int64())
+    most = 2**31 - 1
+    fails = _one_by_one((text, *numbers))
+    if tree.function == "right":
+        start = pl.when(counts[0] > 0).then(length - counts[0]).otherwise(length)
+        end: pl.Expr = length
+    else:
+        position = pl.lit(1, pl.Int64()) if tree.function == "left" else counts[0]
+        start = (
+            pl.when(position > 0)
+            .then(position - 1)
+            .when(position < 0)
+            .then(length + position)
+            .otherwise(0)
+        )
+        has_count = tree.function == "left" or len(counts) > 1
+        end = (start + (counts[-1] if has_count else most)).clip(-most - 1, most)
+    offset = pl.max_horizontal(start, pl.lit(0, pl.Int64()))
+    count = pl.when(end > offset).then(end - offset).otherwise(0)
+    found = text.expr.str.slice(offset, count)
+    are_known = reduce(operator.and_, (one.is_not_null() for one in (text.expr, *counts)))
+    return Value(pl.when(are_known).then(found), pl.String(), fails)
+
+
+def _like(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    (text,) = _texts(tree, given[:1])
+    literals = [one.literal for one in given[1:]]
+    values = [one.value for one in literals if one is not None]
+    if len(values) < len(literals) or not all(isinstance(one, str) for one in values):
+        raise refused(tree, "its pattern is no literal")
+    escape = str(values[1]) if len(values) > 1 else "\\"
+    return Value(
+        text.expr.str.contains(_like_regex(tree, str(values[0]), escape)), pl.Boolean(), text.fails
+    )
+
+
+def _like_regex(tree: Call, pattern: str, escape: str) -> str:
+    found, signs = "", iter(pattern)
+    for sign in signs:
+        if sign == escape:
+            escaped = next(signs, "")
+            if escaped not in {"%", "_", escape} or not escaped:
+                raise refused(tree, "its pattern escapes nothing")
+            found += rf"\x{{{ord(escaped):x}}}"
+        else:
+            found += {"%": ".*", "_": "."}.get(sign, rf"\x{{{ord(sign):x}}}")
+    return f"(?s)^(?:{found})$" if not found else rf"(?s)\A{found}\z"
+
+
+def _replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    (text,) = _texts(tree, given[:1])
+    literals = [one.literal.value if one.literal is not None else None for one in given[1:]]
+    if not all(isinstance(one, str) for one in literals):
+        raise refused(tree, "what it replaces is no literal")
+    search, by = str(literals[0]), str(literals[1]) if len(literals) > 1 else ""
+    if not search:
+        return replace(text, literal=None)
+    return Value(text.expr.str.replace_all(search, by, literal=True), pl.String(), text.fails)
+
+
+# --- Days and instants
+
+
+def _days(tree: Call, value: Value) -> Value:
+    if value.dtype not in (pl.Date(), _TIMESTAMP):
+        raise refused(tree, f"of {spark_type(value.dtype)}")
+    return value
+
+
+def _instants(tree: Call, value: Value) -> Value:
+    if value.dtype != _TIMESTAMP:
+        raise refused(tree, f"of {spark_type(value.dtype)}")
+    return value
+
+
+_PART: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
+    "year": lambda at: at.dt.year(),
+    "quarter": lambda at: at.dt.quarter(),
+    "month": lambda at: at.dt.month(),
+    "weekofyear": lambda at: at.dt.week(),
+    "dayofmonth": lambda at: at.dt.day(),
+    "dayofweek": lambda at: at.dt.weekday().cast(pl.Int32()) % 7 + 1,
+    "dayofyear": lambda at: at.dt.ordinal_day(),
+    "weekday": lambda at: at.dt.weekday().cast(pl.Int32()) - 1,
+    "hour": lambda at: at.dt.hour(),
+    "minute": lambda at: at.dt.minute(),
+    "second": lambda at: at.dt.second(),
+}
+_EXTRACTED = {
+    **{name: name for name in ("year", "quarter", "month", "hour", "minute", "dayofweek")},
+    "week": "weekofyear",
+    "day": "dayofmonth",
+    "dow": "dayofweek",
+    "doy": "dayofyear",
+}
+
+
+def _part(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    is_of_day = tree.function not in {"hour", "minute", "second"}
+    value = (_days if is_of_day else _instants)(tree, given[0])
+    return Value(_PART[tree.function](value.expr).cast(pl.Int32()), pl.Int32(), value.fails)
+
+
+def _extract(compiler: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    literal = given[0].literal
+    part = None if literal is None else _EXTRACTED.get(str(literal.value).lower())
+    if part is None:
+        raise refused(tree)
+    return _part(compiler, replace(tree, function=part), given[1:])
+
+
+_TRUNCATED = {
+    "year": "1y",
+    "quarter": "1q",
+    "month": "1mo",
+    "week": "1w",
+    "day": "1d",
+    "hour": "1h",
+    "minute": "1m",
+    "second": "1s",
+}
+
+
+def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    literal, value = given[0].literal, _instants(tree, given[1])
+    every = None if literal is None else _TRUNCATED.get(str(literal.value).lower())
+    if every is None:
+        raise refused(tree)
+    return Value(value.expr.dt.truncate(every), _TIMESTAMP, value.fails)
+
+
+def _date(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    value = _days(tree, given[0])
+    return Value(_day(value), pl.Date(), value.fails)
+
+
+def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    day, number = given
+    if day.dtype != pl.Date() or number.dtype not in _INTEGERS[:3]:
+        raise refused(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
+    days, by = day.expr.cast(pl.Int32()), number.expr.cast(pl.Int32())
+    found = days + by if tree.function == "date_add" else days - by
+    return Value(found.cast(pl.Date()), pl.Date(), _one_by_one((day, number)))
+
+
+def _datediff(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    end, start = given
+    if (end.dtype, start.dtype) != (pl.Date(), pl.Date()):
+        raise refused(tree, f"of {spark_type(end.dtype)} and {spark_type(start.dtype)}")
+    found = end.expr.cast(pl.Int32()) - start.expr.cast(pl.Int32())
+    return Value(found, pl.Int32(), _one_by_one((end, start)))
+
+
+_PER_SECOND = {"seconds": 1, "millis": 1000, "micros": 1_000_000}
+
+
+def _unix(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    value = _instants(tree, given[0])
+    by = 1_000_000 // _PER_SECOND[tree.function.removeprefix("unix_")]
+    return Value(value.expr.dt.epoch("us").floordiv(by), pl.Int64(), value.fails)
+
+
+def _timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    value = _known(tree, given[0])
+    _numbers(tree, (value,), _INTEGERS)
+    by = 1_000_000 // _PER_SECOND[tree.function.removeprefix("timestamp_")]
+    number = value.cast(pl.Int64()).expr
+    found = (number * by).cast(_TIMESTAMP)
+    if by == 1:
+        return Value(found, _TIMESTAMP, value.fails)
+    most = _MAX_LONG // by
+    overflow = (number > most) | (number < -most)
+    return Value(found, _TIMESTAMP, (*value.fails, Failure(tree, OVERFLOW, overflow)))
+
+
+_FUNCTIONS: Mapping[str, _Function] = {
+    **dict.fromkeys(("+", "-", "*"), _arithmetic),
+    "/": _quotient,
+    "%": _remainder,
+    "div": _div,
+    **dict.fromkeys(("negate", "abs"), _signed),
+    **dict.fromkeys(("ceil", "floor", "round"), _rounded),
+    "sqrt": _sqrt,
+    **dict.fromkeys(("=", "<=>", "<", "<=", ">", ">="), _compared),
+    "not": _not,
+    **dict.fromkeys(("is_null", "isnull", "isnotnull"), _is_null),
+    "isnan": _is_nan,
+    "in": _in,
+    "nullif": _nullif,
+    **dict.fromkeys(("greatest", "least"), _extreme),
+    "upper": _of_text(lambda text: text.str.to_uppercase(), pl.String()),
+    "lower": _of_text(lambda text: text.str.to_lowercase(), pl.String()),
+    "length": _of_text(lambda text: text.str.len_chars().cast(pl.Int32()), pl.Int32()),
+    "trim": _of_text(lambda text: text.str.strip_chars(" "), pl.String()),
+    "ltrim": _of_text(lambda text: text.str.strip_chars_start(" "), pl.String()),
+    "rtrim": _of_text(lambda text: text.str.strip_chars_end(" "), pl.String()),
+    "concat": _concat,
+    **dict.fromkeys(("substring", "left", "right"), _substring),
+    "startswith": _of_two_texts(lambda one, other: one.str.starts_with(other)),
+    "endswith": _of_two_texts(lambda one, other: one.str.ends_with(other)),
+    "contains": _of_two_texts(lambda one, other: one.str.contains(other, literal=True)),
+    "like": _like,
+    "replace": _replace,
+    "date": _date,
+    **dict.fromkeys(_PART, _part),
+    "extract": _extract,
+    "date_trunc": _date_trunc,
+    **dict.fromkeys(("date_add", "date_sub"), _date_add),
+    "datediff": _datediff,
+    **dict.fromkeys(("unix_micros", "unix_millis", "unix_seconds"), _unix),
+    **dict.fromkeys(("timestamp_micros", "timestamp_millis", "timestamp_seconds"), _timestamp),
+}

@@ -1,0 +1,302 @@
+"""SQL without Spark has Spark's value, type and error: for all that the allow-list has.
+
+The cases are generated from the list: each function with each of its types over extreme values and
+nulls, in a few batches of Spark.  Where we say that a row fails, Catalyst has to fail, too, and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_functions import CASTS, FUNCTIONS, KINDS, Signature
+from sluice.operators.sql import Compiled, NotCompiledError, compiled
+from sluice.state.segments import to_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+I64 = pa.int64()
+DAY, MICROS = 86_400, 1_000_000
+VALUES: dict[str, list[Any]] = {
+    "boolean": [True, False, None],
+    "tinyint": [0, 1, -1, 2, 7, 127, -128, None],
+    "smallint": [0, 1, -1, 3, 181, -182, 2**15 - 1, -(2**15), None],
+    "int": [0, 1, -1, 2, -3, 46341, 2**31 - 1, -(2**31), None],
+    "bigint": [0, 1, -1, 3, -10, 3_037_000_500, 2**53 + 1, 2**62, 2**63 - 1, -(2**63), None],
+    "float": [0.0, -0.0, 1.5, -2.5, 3.4e38, 1e-45, float("nan"), float("inf"), float("-inf"), None],
+    "double": [
+        *(0.0, -0.0, 0.5, -0.5, 0.49999999999999994, 2.5, -2.5, 1e308, 5e-324, 2.0**53 + 2),
+        *(2.0**63, -(2.0**63), 2.0**31, float("nan"), float("inf"), float("-inf"), None),
+    ],
+    "string": [
+        *(
+            "",
+            "a",
+            "A",
+            " ab ",
+            "aB1",
+            "ä",
+            "ß",
+            "İ",
+            "ﬁ",
+            "ΑΣ",
+            "e\u0301",
+            "😀x",
+            "a\0b",
+            "\t x\n",
+        ),
+        *("a%", "\u00a0", None),
+    ],
+    "date": [0, -1, 1, 19_782, -719_162, 2_932_896, -141_428, 18_628, None],  # 0001 to 9999.
+    "timestamp": [
+        *(0, -1, 1, 1_709_208_000 * MICROS, -62_135_596_800 * MICROS, 253_402_300_799_999_999),
+        *(-12_219_379_200 * MICROS, 1_609_632_000 * MICROS, None),
+    ],
+    "decimal(12,2)": [*map(Decimal, ("0", "1.01", "-1.01", "0.05", "9999999999.99")), None],
+    "decimal(5,0)": [*map(Decimal, ("0", "1", "-1", "99999", "-99999")), None],
+    "decimal(18,6)": [*map(Decimal, ("0", "0.000001", "-1.5", "999999999999.999999")), None],
+}
+ARROW: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": I64,
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "decimal(12,2)": pa.decimal128(12, 2),
+    "decimal(5,0)": pa.decimal128(5, 0),
+    "decimal(18,6)": pa.decimal128(18, 6),
+}
+STOPPING = 10  # Failing rows of each case that Catalyst computes, one by one.
+BATCH = 60  # Expressions that Spark compiles at once.
+
+
+def column(of: str, place: int) -> str:
+    return of.translate(str.maketrans("(,", "__", ")")) + "_" + "abc"[place]
+
+
+def an_array(of: str, values: list[Any]) -> pa.Array:
+    if of == "date":
+        return pa.array(values, pa.int32()).cast(ARROW[of])
+    if of == "timestamp":
+        return pa.array(values, I64).cast(ARROW[of])
+    return pa.array(values, ARROW[of])
+
+
+def rows_of_all() -> pa.Table:
+    """Every value of a type with every other one, and with most of a third."""
+    most = max(map(len, VALUES.values()))
+    columns: dict[str, pa.Array] = {"row": pa.array(range(most * most), I64)}
+    for of, values in VALUES.items():
+        size = len(values)
+        pairs = list(itertools.product(range(most), range(most)))
+        for place, index in enumerate(
+            ([i for i, _ in pairs], [j for _, j in pairs], [i * 3 + j * 5 + 1 for i, j in pairs])
+        ):
+            columns[column(of, place)] = an_array(of, [values[at % size] for at in index])
+    return pa.table(columns)
+
+
+@pytest.fixture(name="world", scope="module")
+def a_world(spark: SparkSession) -> World:
+    table = rows_of_all()
+    frame = to_frame(table)
+    given_rows: Any = spark.createDataFrame(table).coalesce(1)
+    plan = given_rows._jdf.queryExecution().executedPlan()  # noqa: SLF001 - no API has such rows
+    return World(spark, given_rows, frame, plan.executeCollect())
+
+
+@dataclass(repr=False)
+class World:
+    spark: SparkSession
+    rows: DataFrame
+    frame: pl.DataFrame
+    internal: Any  # The rows as Catalyst has them.
+
+    def __repr__(self) -> str:
+        return "the rows of all types"
+
+    def differences(self, texts: Sequence[str]) -> list[str]:
+        """What differs between us and Spark for the expressions *texts*."""
+        found: list[str] = []
+        ours: dict[str, Compiled] = {}
+        for text in texts:
+            try:
+                ours[text] = compiled(parsed(text), self.frame.schema)
+            except NotCompiledError as error:
+                found.append(f"{text}: {error}")
+        for start in range(0, len(ours), BATCH):
+            batch = list(ours)[start : start + BATCH]
+            found += self._differences({text: ours[text] for text in batch})
+        return found
+
+    def _differences(self, ours: dict[str, Compiled]) -> Iterator[str]:
+        fails = self.frame.select(
+            "row",
+            *(
+                pl.any_horizontal([f.rows for f in one.value.fails] or [pl.lit(value=False)])
+                .fill_null(value=False)
+                .alias(f"fails_{place}")
+                for place, one in enumerate(ours.values())
+            ),
+        )
+        wide = self.spark.createDataFrame(
+            pl.concat([self.frame, fails.drop("row")], how="horizontal").to_arrow()
+        )
+        both = wide.coalesce(1)
+        texts = [f"CASE WHEN NOT fails_{n} THEN {text} END AS v_{n}" for n, text in enumerate(ours)]
+        try:
+            spark = to_frame(both.selectExpr(*texts).toArrow())
+        except Exception as error:  # noqa: BLE001 - whatever Spark has to say
+            if len(ours) == 1:
+                yield f"{next(iter(ours))}: Spark stops, we do not: {str(error)[:300]}"
+            else:
+                for text, one in ours.items():
+                    yield from self._differences({text: one})
+            return
+        catalyst = Catalyst(self.spark, self.rows, list(ours), self.internal)
+        for place, (text, one) in enumerate(ours.items()):
+            theirs = spark[f"v_{place}"]
+            failing = fails[f"fails_{place}"]
+            values = self.frame.select(pl.when(~failing).then(one.value.expr)).to_series()
+            if values.dtype != theirs.dtype or one.dtype != values.dtype:
+                yield f"{text}: {values.dtype} declared as {one.dtype}, and {theirs.dtype} in Spark"
+                continue
+            differ = comparable(values).ne_missing(comparable(theirs)).arg_true()
+            for row in differ[:1]:
+                yield (
+                    f"{text}: {len(differ)} rows, {shown(values, row)} and {shown(theirs, row)} "
+                    f"in Spark for {self._row(one, row)}"
+                )
+            for row in self._some(one, failing):
+                if not catalyst.fails(place, row):
+                    yield f"{text}: we stop, Spark does not, for {self._row(one, row)}"
+                    break
+
+    def _some(self, one: Compiled, failing: pl.Series) -> Iterator[int]:
+        """A few of the *failing* rows, of different values."""
+        columns = [path.parts[0] for path in one.sql.paths]
+        rows = self.frame.with_row_index("at").filter(failing).unique(columns, keep="first")
+        found = rows.sort("at")["at"].to_list()
+        yield from found[:: max(1, len(found) // STOPPING)]
+
+    def _row(self, one: Compiled, row: int) -> dict[str, Any]:
+        return self.frame.select(path.parts[0] for path in one.sql.paths).row(row, named=True)
+
+
+class Catalyst:
+    """Spark's own interpreter, a row at a time."""
+
+    def __init__(
+        self, spark: SparkSession, rows: DataFrame, texts: list[str], internal: Any
+    ) -> None:
+        jvm: Any = spark._jvm  # noqa: SLF001 - no API evaluates one row
+        catalyst = jvm.org.apache.spark.sql.catalyst
+        selected: Any = rows.selectExpr(*texts)
+        plan = catalyst.optimizer.ReplaceExpressions.apply(
+            selected._jdf.queryExecution().analyzed()  # noqa: SLF001
+        )
+        seq = getattr(catalyst.expressions, "package$AttributeSeq")(plan.children().head().output())
+        bind = catalyst.expressions.BindReferences.bindReference
+        projected = plan.projectList()
+        self._bound = [bind(projected.apply(n), seq, False) for n in range(len(texts))]
+        self._rows = internal
+
+    def fails(self, text: int, row: int) -> bool:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors.exceptions.captured import CapturedException
+
+        try:
+            self._bound[text].eval(self._rows[row])
+        except (Py4JJavaError, CapturedException):
+            return True
+        return False
+
+
+def shown(values: pl.Series, row: int) -> str:
+    return repr(values.to_physical()[row])
+
+
+def comparable(values: pl.Series) -> pl.Series:
+    """Values of which two are equal only if no one can tell them apart; all NaN are one."""
+    if not values.dtype.is_float():
+        return values
+    value = pl.col("v")
+    is_negative_zero = (value == 0) & (1 / value < 0)
+    return pl.DataFrame({"v": values}).select(pl.struct(value, sign=is_negative_zero)).to_series()
+
+
+def cases(name: str, signature: Signature) -> Iterator[str]:
+    literals = signature.literals or {}
+    kinds = [
+        ("",) if place in literals else KINDS[kind] for place, kind in enumerate(signature.kinds)
+    ]
+    for types in itertools.product(*kinds):
+        if signature.same and not _are_alike(types):
+            continue
+        written = [
+            literals.get(place, (column(of, place) if of else "",))
+            for place, of in enumerate(types)
+        ]
+        for arguments in itertools.product(*written):
+            yield call(name, arguments)
+
+
+def _are_alike(types: Sequence[str]) -> bool:
+    numbers = KINDS["number"]
+    first, second, *others = types
+    return all(of == first for of in others) and (
+        first == second or (first in numbers and second in numbers)
+    )
+
+
+def call(name: str, arguments: Sequence[str]) -> str:
+    match name, arguments:
+        case "is_null", (value,):
+            return f"{value} IS NULL"
+        case "negate", (value,):
+            return f"-{value}"
+        case "not", (value,):
+            return f"NOT {value}"
+        case "between", (value, low, high):
+            return f"{value} BETWEEN {low} AND {high}"
+        case "in", (value, *listed):
+            return f"{value} IN ({', '.join(listed)})"
+        case "extract", (part, value):
+            return f"extract({part[1:-1]} FROM {value})"
+        case _, (one, other) if name in INFIX:
+            return f"{one} {name} {other}"
+        case _:
+            return f"{name}({', '.join(arguments)})"
+
+
+INFIX = (*("+", "-", "*", "/", "%", "=", "<=>", "<", "<=", ">", ">="), "and", "or", "div", "like")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_the_value_the_type_and_the_error_of_spark(world: World, name: str) -> None:
+    texts = [text for signature in FUNCTIONS[name] for text in cases(name, signature)]
+
+    assert texts
+    assert world.differences(texts) == []
+
+
+def test_a_cast_has_the_value_the_type_and_the_error_of_spark(world: World) -> None:
+    pairs = [(of, to) for of, targets in CASTS.items() for to in targets]
+    texts = [f"{how}({column(of, 0)} AS {to})" for of, to in pairs for how in ("CAST", "TRY_CAST")]
+
+    assert world.differences(texts) == []

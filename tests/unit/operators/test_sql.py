@@ -1,0 +1,155 @@
+"""SQL computed without Spark: names, errors and refusals; its values are compared with Spark's."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import polars as pl
+import pytest
+
+from sluice.declaration.expressions import Filter, Projection
+from sluice.declaration.sql import parsed
+from sluice.errors import ConfigurationError
+from sluice.operators.sql import NotCompiledError, applied, compiled, condition
+
+ROWS = pl.DataFrame(
+    {
+        "Key": ["a", "b", None],
+        "i": pl.Series([1, 2_000_000_000, None], dtype=pl.Int32),
+        "n": pl.Series([1, 2**62, 0]),
+        "d": [2.5, -0.5, None],
+        "counted": pl.Series([1, 2, 3], dtype=pl.UInt32),
+        "s": [{"Inner": 1}, {"Inner": 2}, None],
+        "tags": [["x"], [], None],
+    }
+)
+
+
+def values(text: str, rows: pl.DataFrame = ROWS) -> list[object]:
+    return applied(Projection((f"{text} AS value",)), rows)["value"].to_list()
+
+
+def test_a_name_is_found_in_any_case_and_stays_as_it_is_written() -> None:
+    found = applied(Projection(("KEY", "S.inner", "`n` + 1 AS `n 1`")), ROWS.head(1))
+
+    assert found.columns == ["KEY", "inner", "n 1"]
+    assert found.rows() == [("a", 1, 2)]
+
+
+def test_names_that_differ_in_case_alone_are_refused() -> None:
+    rows = pl.DataFrame({"a": [1], "A": [2]})
+
+    with pytest.raises(NotCompiledError, match="'a' is a or A; there are a, A"):
+        values("a + 1", rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("i * 2", "i * 2 overflows int in a row with i = 2000000000"),
+        ("n * 2", "n * 2 overflows bigint in a row with n = 4611686018427387904"),
+        ("i + 1 > i / (n - n)", "i / (n - n) divides by zero in a row with i = 1, n = 1"),
+        ("1 % 0", "1 % 0 divides by zero in a row with no columns"),
+        ("CAST(n AS int)", "CAST(n AS int) overflows in a row with n = 4611686018427387904"),
+    ],
+)
+def test_a_row_for_which_spark_would_stop_is_told(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        values(text)
+
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("CASE WHEN n <> 0 THEN 10 DIV n END", [10, 0, None]),
+        ("n <> 0 AND 10 DIV n > 1", [True, False, False]),
+        ("n = 0 OR 10 DIV n > 1", [True, False, True]),
+        ("coalesce(n, 1 DIV 0)", [1, 2**62, 0]),
+        ("NULL + 1 DIV 0", [None, None, None]),
+        ("IF(i > 1, 0, i * 2)", [2, 0, None]),
+    ],
+)
+def test_what_spark_does_not_compute_does_not_fail(text: str, expected: list[object]) -> None:
+    assert values(text) == expected
+
+
+def test_rows_that_a_filter_drops_do_not_fail_behind_it() -> None:
+    kept = applied(Filter("i < 5 AND i * 2 > 0"), ROWS)
+
+    assert applied(Projection(("i * 2 AS i",)), kept).rows() == [(2,)]
+    with pytest.raises(ConfigurationError, match="overflows int"):
+        applied(Filter("i * 2 > 0"), ROWS)
+
+
+def test_a_value_has_the_type_that_spark_gives_it() -> None:
+    types = {
+        "1": pl.Int32(),
+        "i + 1": pl.Int32(),
+        "i + n": pl.Int64(),
+        "i / 2": pl.Float64(),
+        "i DIV 2": pl.Int64(),
+        "n % 2Y": pl.Int64(),
+        "counted + 1": pl.Int64(),
+        "length(Key)": pl.Int32(),
+        "1.5 + 1": pl.Decimal(3, 1),
+        "CASE WHEN true THEN i ELSE n END": pl.Int64(),
+        "counted": pl.UInt32(),
+    }
+
+    assert {text: compiled(parsed(text), ROWS.schema).dtype for text in types} == types
+
+
+def test_literals_are_values() -> None:
+    assert values("1.50", ROWS.head(1)) == [Decimal("1.50")]
+    assert values("DATE '2024-02-29'", ROWS.head(1)) == [date(2024, 2, 29)]
+    instant = datetime(2024, 2, 29, 10, tzinfo=UTC)
+    assert values("TIMESTAMP '2024-02-29 12:00:00+02:00'", ROWS.head(1)) == [instant]
+    assert values("NULL", ROWS.head(1)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nobody + 1", "'nobody' is no column; there are Key, i,"),
+        ("s.outer", "'s' has no field 'outer'"),
+        ("Key > 1", r"only Spark knows 'Key > 1' \(string beside int; cast one of them\)"),
+        ("Key AND true", r"\(Key is string and no boolean\)"),
+        ("sha2(Key, 256)", r"only Spark knows 'sha2\(Key, 256\)'; compute it in a transform"),
+        ("f(x -> x)", "only Spark knows 'x -> x'"),
+        ("upper(Key, Key)", "with 2 arguments"),
+        ("CAST(Key AS int)", "from string"),
+        ("DATE '2023-02-29'", "only Spark knows"),
+        ("abs(tags)", r"of List\(String\)"),
+        ("Key LIKE Key", "its pattern is no literal"),
+        ("Key LIKE 'a/' ESCAPE '/'", "its pattern escapes nothing"),
+        ("n IN (i)", "its list has more than literals"),
+        ("i + INTERVAL 1 DAY", "only Spark knows"),
+        ("count(*)", r"only Spark knows 'count\(\*\)'"),
+        ("d + 1.5", "double beside a decimal"),
+    ],
+)
+def test_what_only_spark_knows_is_refused_with_its_piece(text: str, message: str) -> None:
+    with pytest.raises(NotCompiledError, match=message):
+        values(text)
+
+
+def test_a_condition_is_a_boolean_or_null() -> None:
+    with pytest.raises(NotCompiledError, match=r"'i \+ 1' is int, and no condition"):
+        condition("i + 1", ROWS.schema)
+    assert applied(Filter("NULL"), ROWS).height == 0
+
+
+def test_two_columns_of_one_name_and_a_column_without_one_are_refused() -> None:
+    with pytest.raises(NotCompiledError, match="two columns are called 'i'"):
+        applied(Projection(("*", "n AS i")), ROWS)
+    with pytest.raises(NotCompiledError, match=r"'n \+ 1' has no name"):
+        applied(Projection(("n + 1",)), ROWS)
+
+
+def test_rows_without_columns_and_columns_without_rows_are_none() -> None:
+    assert applied(Projection(("1 DIV 0 AS x", "1 AS y")), ROWS.clear()).height == 0
+    assert applied(Filter("n DIV 0 > 1"), ROWS.clear()).height == 0
+    assert applied(Projection(("1 AS x",)), pl.DataFrame()).schema == {"x": pl.Int32()}
