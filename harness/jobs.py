@@ -49,14 +49,20 @@ def a_pipeline(
     sink: SinkSpec | None = None,
     beside: Mapping[str, SinkSpec] | None = None,
     events: int = 0,
+    appends: bool = False,
     **checkpointing: Any,
 ) -> Pipeline:
-    """Ten records an epoch and every state in a file, unless told otherwise."""
+    """Ten records an epoch and every state in a file, unless told otherwise.
+
+    With *appends* no stage takes a row back.
+    """
     usual = {"max_records_per_epoch": 10, "data_inline_threshold": 0}
     pipeline = Pipeline("auctions", checkpointing=Checkpointing(**usual | checkpointing))
     stream = pipeline.source("events", Nexmark(events))
     for number, uid in enumerate(stages):
-        if number == 0:
+        if appends:
+            stream = stream.key_by("bid_auction").deduplicate(uid, by="bid_auction")
+        elif number == 0:
             stream = stream.key_by("bid_auction").aggregate(uid, bids=agg.count())
         else:
             stream = stream.key_by("bids").aggregate(uid, auctions=agg.count())

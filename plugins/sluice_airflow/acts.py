@@ -23,6 +23,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.restoring import Latest, RestoreOptions, Stop, choose
 from sluice.core.state import CoordinatorState
+from sluice.core.transitions import Consent
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, RestoreError
 from sluice.store.redaction import redacted
@@ -187,7 +188,7 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
         root=params.get("root") or None,
         pipeline=params.get("root_pipeline") or None,
         pointer=params["path"] if target == "path" else None,
-        parallelism=tuple(re.findall(r"[^\s,]+", params.get("parallelism") or "")),
+        parallelism=_listed(params, "parallelism"),
         params=given_params(pipeline, params),
         options=RestoreOptions(
             allow_non_restored_state=bool(params["allow_non_restored_state"]),
@@ -197,10 +198,16 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
             accept_tables=bool(params.get("accept_tables")),
             take_over=tuple(re.findall(r"[^\s,]+", params.get("take_over") or "")),
             compare_checksums=bool(params.get("compare_checksums", True)),
+            consent=Consent(begun=_listed(params, "begin"), kept=_listed(params, "keep")),
         ),
         only_generation=params["only_generation"],
         may_submit=True,
     )
+
+
+def _listed(params: Mapping[str, Any], field: str) -> tuple[str, ...]:
+    """What a field lists, with commas or blanks between."""
+    return tuple(re.findall(r"[^\s,]+", params.get(field) or ""))
 
 
 def _require_named_alone(params: Mapping[str, Any], target: str) -> None:
@@ -233,6 +240,7 @@ def _described(decision: RestoreApproval) -> str:
         parts.append("its data in flight is lost")
     if decision.dropped_stages:
         parts.append(f"the state of {', '.join(decision.dropped_stages)} is dropped")
+    parts += decision.changes
     return ", ".join(parts)
 
 

@@ -156,6 +156,24 @@ _CONSENT = {
         title="Allow non-restored state",
         description="Drop the state of stages that the pipeline no longer has",
     ),
+    "begin": Param(
+        None,
+        type=_TEXT,
+        title="Begin anew",
+        description=(
+            "Stages, or columns as stage.column, whose state begins anew, as the declaration "
+            "means something else by now: totals, totals.mean"
+        ),
+    ),
+    "keep": Param(
+        None,
+        type=_TEXT,
+        title="Keep",
+        description=(
+            "Stages whose state stays what it was of the rows so far, though rows from now on are "
+            "read otherwise"
+        ),
+    ),
     "roll_back_tables": Param(
         default=False,
         type="boolean",

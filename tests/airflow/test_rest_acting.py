@@ -40,9 +40,11 @@ ACTS = [
         {"target": "checkpoint", "checkpoint-id": 1, "dry-run": True},
         {
             "target": "checkpoint", "checkpoint_id": 1, "savepoint": None, "parallelism": None,
-            "allow_non_restored_state": False, "roll_back_tables": False, "accept_tables": False,
-            "take_over": None, "compare_checksums": True, "claim_mode": "NO_CLAIM",
-            "then": "resume", "ignore_in_flight_of": None, "dry_run": True, "only_generation": None,
+            "allow_non_restored_state": False, "begin": None, "keep": None,
+            "roll_back_tables": False, "accept_tables": False,
+             "take_over": None,
+            "compare_checksums": True, "claim_mode": "NO_CLAIM", "then": "resume",
+            "ignore_in_flight_of": None, "dry_run": True, "only_generation": None,
         },
     ),
 ]  # fmt: skip

@@ -46,6 +46,7 @@ from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.restoring import RestoreOptions, Stop
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableAhead
+from sluice.core.transitions import Consent
 from sluice.declaration.durations import duration_of
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
@@ -116,6 +117,25 @@ ClaimModeOption: TypeAlias = Annotated[
         case_sensitive=False,
         help="NO_CLAIM leaves the savepoint to you; CLAIM gives it to the job, which deletes it "
         "when no checkpoint reads it any more.",
+    ),
+]
+Begin: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--begin",
+        metavar="STAGE[.COLUMN]",
+        help="Its state begins anew, as the declaration means something else by now. Repeatable.",
+    ),
+]
+Keep: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        metavar="STAGE",
+        help=(
+            "Its state stays what it was of the rows so far, though rows from now on are read "
+            "otherwise. Repeatable."
+        ),
     ),
 ]
 AllowNonRestoredState: TypeAlias = Annotated[
@@ -189,6 +209,7 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     checksums_compared: bool = False
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
     total_bytes: int = 0
     files: tuple[FileDetails, ...] = ()
     tables_ahead: tuple[TableAhead, ...] = ()
@@ -514,6 +535,8 @@ def restore_command(
     from_path: FromPath = None,
     claim_mode: ClaimModeOption = ClaimMode.NO_CLAIM,
     allow_non_restored_state: AllowNonRestoredState = False,
+    begin: Begin = None,
+    keep: Keep = None,
     ignore_in_flight_of: IgnoreInFlightOf = None,
     roll_back_tables: RollBackTables = False,
     accept_tables: AcceptTables = False,
@@ -549,6 +572,7 @@ def restore_command(
             accept_tables=accept_tables,
             take_over=tuple(take_over or ()),
             compare_checksums=not no_checksums,
+            consent=Consent(begun=tuple(begin or ()), kept=tuple(keep or ())),
         ),
     )
     state = job.state()
@@ -589,6 +613,7 @@ def _plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> Resto
         checksums_compared=decision.is_compared,
         ignores_in_flight=decision.ignores_in_flight,
         dropped_stages=decision.dropped_stages,
+        changes=decision.changes,
         total_bytes=sum(file.size_bytes for file in files),
         files=files,
         tables_ahead=decision.tables_ahead,
@@ -622,6 +647,8 @@ def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
         print_line("its data in flight is dropped, and those rows are lost")
     if plan.dropped_stages:
         print_line(f"the state of {', '.join(plan.dropped_stages)} is dropped")
+    for line in plan.changes:
+        print_line(line)
     for change in plan.changed_options:
         print_line(change.made)
     for ahead in plan.tables_ahead:

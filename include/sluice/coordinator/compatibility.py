@@ -18,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import JobStatus
 from sluice.core.plan import CheckpointPlan
-from sluice.core.restoring import problems_behind_the_end
+from sluice.core.restoring import changes_since, problems_behind_the_end
 from sluice.core.state import CoordinatorState
+from sluice.core.transitions import NO_CONSENT, compare, problems_of
 from sluice.declaration.expressions import written
+from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import open_job
@@ -69,8 +71,11 @@ def _sinks_of(metadata: CheckpointMetadata) -> list[str]:
 
 def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> str | None:
     """Why *pipeline* cannot continue *parent*, in a few words with the fix; None if it can."""
+    declared = fingerprints(pipeline, state.configuration.params)
     if isinstance(parent, PendingParent):
-        return _refusal(pipeline, {}, _differences(_planned(parent.plan), pipeline), [])
+        changed = compare(parent.plan.fingerprints, declared, declared.keys())
+        problems = problems_of(changed, declared, NO_CONSENT)
+        return _refusal(pipeline, {}, _differences(_planned(parent.plan), pipeline), problems)
     metadata = parent.metadata if isinstance(parent, CompletedParent) else None
     if metadata is None:
         return None  # No checkpoint has completed yet: there is nothing to lose.
@@ -86,7 +91,11 @@ def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> s
         or metadata.generation != state.generation
     )
     differences = _Differences() if is_restored else _differences(_completed(metadata), pipeline)
-    problems = [*_rescaled(metadata, pipeline), *_sent_otherwise(metadata, pipeline)]
+    problems = [
+        *_rescaled(metadata, pipeline),
+        *_sent_otherwise(metadata, pipeline),
+        *problems_of(changes_since(metadata, declared), declared, state.consent.within(declared)),
+    ]
     return _refusal(pipeline, lost, differences, problems)
 
 

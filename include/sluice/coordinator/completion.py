@@ -220,6 +220,7 @@ def assemble(
         previous_tables=lineage.tables,
         tables=tables_of(job, plan, lineage) | dict.fromkeys(sorted(staged), plan.checkpoint_id),
         master_states=plan.master_states,
+        fingerprints=plan.fingerprints,
     )
 
 

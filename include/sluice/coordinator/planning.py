@@ -24,6 +24,8 @@ from sluice.core.plan import CheckpointPlan, Slice, SourceCut, TaskPlan
 from sluice.core.position import Position, with_layers, with_whole
 from sluice.core.requests import records_of_next_epoch
 from sluice.core.state import CoordinatorState
+from sluice.core.transitions import columns_begun
+from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError, SourceUnreadable
 from sluice.job.job import Job, new_token
@@ -83,9 +85,11 @@ def make_plan(
     # none finishes before the job does: a checkpoint is what reads on here, so the others' rest
     # would never be read.
     finishes = state.configuration.checkpoints_after_tasks_finish
-    if full or request.is_canonical or not finishes:
+    begun = () if state.pending else state.consent.begun
+    rewrites = any(columns_begun(begun, uid) for uid in job.pipeline.stages)
+    if full or request.is_canonical or rewrites or not finishes:
         running, finished = tuple(job.pipeline.stages), ()
-    must_align = request.type.is_savepoint or drains or full
+    must_align = request.type.is_savepoint or drains or full or rewrites
     now_ms = job.now_ms()
     plan = CheckpointPlan(
         checkpoint_id=state.next_checkpoint_id,
@@ -94,6 +98,8 @@ def make_plan(
         parent=state.tip,
         origin=None if state.pending else state.origin,
         ignores_in_flight=not state.pending and state.ignores_in_flight,
+        begun=begun,
+        fingerprints=fingerprints(job.pipeline, state.configuration.params),
         type=request.type,
         triggered_at_ms=now_ms,
         expires_at_ms=now_ms + timeout_ms(job, state),

@@ -214,6 +214,8 @@ def _carry_out(
             "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
             choice.checkpoint_id,
         )
+    for change in decision.changes:
+        log.info("state %s", change)
     for warning in (*decision.tables_ahead, *decision.warnings):
         log.warning("%s", warning)
     if decision.tables is not None:
@@ -226,6 +228,7 @@ def _carry_out(
         claim_mode=options.claim_mode,
         ignores_in_flight=decision.ignores_in_flight,
         dropped_stages=decision.dropped_stages,
+        consent=decision.consent,
         has_hooks=bool(job.pipeline.hooks),
         is_latest=isinstance(planned.target, Latest),
         tables=decision.tables,

@@ -40,6 +40,7 @@ from sluice.core.restoring import (
     decide_restore,
 )
 from sluice.core.state import CoordinatorState
+from sluice.declaration.fingerprints import fingerprints
 from sluice.errors import (
     ConfigurationError,
     CorruptSegment,
@@ -148,6 +149,7 @@ def observe(
         left_behind=undeclared_uids(metadata, job.pipeline),
         tables=tables,
         undeclared_tables=undeclared_tables(job, state, choice, metadata),
+        fingerprints=fingerprints(job.pipeline, configuration.params),
     )
 
 

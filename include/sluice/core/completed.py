@@ -5,7 +5,7 @@ Flink's CompletedCheckpoint, CompletedCheckpointStore and CheckpointSubsumeHelpe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from sluice.core.answers import Committable
@@ -13,6 +13,7 @@ from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, Generation, SavepointId, SubtaskId
 from sluice.core.plan import SnapshotOrigin, SourceCut
+from sluice.core.transitions import Fingerprint
 from sluice.errors import require
 
 
@@ -83,6 +84,7 @@ class CheckpointMetadata:
     ``tables`` pins, per sink, the checkpoint whose commit made the table's version;
     ``previous_tables`` is what the parent pinned, and what this commit's versions continue.
     ``life`` is that of the job that took it, to which the checkpoint ids in a table belong.
+    ``fingerprints`` say by uid what the state of a stage, or the table of a sink, is the state of.
     ``attempts`` and ``drivers`` name, per stage that was not overtaken, the answer that it was made
     of.
     """
@@ -105,6 +107,12 @@ class CheckpointMetadata:
     previous_tables: dict[str, int] = field(default_factory=dict[str, int])
     origin: SnapshotOrigin | None = None
     master_states: dict[str, str | None] = field(default_factory=dict[str, str | None])
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict[str, Fingerprint])
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The uids of the stages whose state it has, and of the sinks whose tables it pins."""
+        return frozenset((*(stage.uid for stage in self.stages if stage.has_state), *self.tables))
 
     def stage(self, uid: str) -> StageState | None:
         return next((stage for stage in self.stages if stage.uid == uid), None)
@@ -174,6 +182,21 @@ def without_in_flight(metadata: CheckpointMetadata) -> CheckpointMetadata:
         metadata,
         stages=tuple(
             replace(stage, in_flight=tuple(replace(data, segments=()) for data in stage.in_flight))
+            for stage in metadata.stages
+        ),
+    )
+
+
+def without_state(metadata: CheckpointMetadata, begun: Collection[str]) -> CheckpointMetadata:
+    """The checkpoint without the state of the stages in *begun*, which begin anew."""
+    if not begun:
+        return metadata
+    return replace(
+        metadata,
+        stages=tuple(
+            replace(stage, subtasks=tuple(replace(subtask, state=()) for subtask in stage.subtasks))
+            if stage.uid in begun
+            else stage
             for stage in metadata.stages
         ),
     )

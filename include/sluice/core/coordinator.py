@@ -76,6 +76,7 @@ from sluice.core.lifecycle import (
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.requests import on_requested, on_trigger_failed, on_triggered, on_withdrawn
 from sluice.core.state import CoordinatorState
+from sluice.core.transitions import NO_CONSENT
 
 
 def step(state: CoordinatorState, event: Event) -> Transition:  # noqa: C901 - a case for each event
@@ -237,6 +238,7 @@ def _on_completed(state: CoordinatorState, event: CheckpointCompleted) -> Transi
         tables=None,
         ignores_in_flight=False,
         dropped_stages=(),
+        consent=NO_CONSENT,
         processing_time_ms=pending.processing_time_ms,
         last_completed_at_ms=event.at_ms,
         failure_count=state.failure_count.succeed(completed.checkpoint_id),

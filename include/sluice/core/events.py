@@ -23,6 +23,7 @@ from sluice.core.pending import AckResult
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableDecision
+from sluice.core.transitions import NO_CONSENT, Consent
 from sluice.errors import require
 
 
@@ -208,11 +209,11 @@ class JobRestored:
     """The job continues from *checkpoint_id* (None: from empty) under the next generation.
 
     ``origin`` is the place of a checkpoint that is not the job's own.  ``dropped_stages`` are the
-    uids, sources and sinks among them, whose state a person consented to drop.  ``tables`` None:
-    no sink was asked, for the job goes on from where it is.  ``life`` is set for a job that was
-    never submitted here, as is ``place``, the root.  ``processing_time_ms`` is the checkpoint's.
-    ``passed_over`` are damaged checkpoints that a restart met before it found this one, and
-    ``message`` names their damage.
+    uids, sources and sinks among them, whose state a person consented to drop; ``consent`` is for
+    state whose meaning has changed.  ``tables`` None: no sink was asked, for the job goes on from
+    where it is.  ``life`` is set for a job that was never submitted here, as is ``place``, the
+    root.  ``processing_time_ms`` is the checkpoint's.  ``passed_over`` are damaged checkpoints that
+    a restart met before it found this one, and ``message`` names their damage.
     """
 
     at_ms: int
@@ -227,6 +228,7 @@ class JobRestored:
     life: str = ""
     place: str = ""
     dropped_stages: tuple[str, ...] = ()
+    consent: Consent = NO_CONSENT
     configuration: JobConfiguration | None = None  # None keeps the old one.
     cause: str = ""  # The id of the request, which is served once.
     processing_time_ms: int = 0

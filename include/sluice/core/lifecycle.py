@@ -118,6 +118,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         claim_mode=event.claim_mode,
         ignores_in_flight=event.ignores_in_flight,
         dropped_stages=event.dropped_stages,
+        consent=event.consent,
         must_restore_hooks=event.has_hooks,
         tables=state.tables if event.tables is None else event.tables.versions,
         table_recovery=(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, Generation, SavepointId, SubtaskId
+from sluice.core.transitions import Fingerprint
 from sluice.errors import require
 
 
@@ -211,6 +212,9 @@ class CheckpointPlan:
     ``master_states`` are the answers of the master hooks; None is an answer, too.
     ``processing_time_ms`` is the job's clock at the trigger, but never behind the parent's.
     ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
+    ``fingerprints`` are by uid those of the declaration that it was made of: what the state that
+    it leaves is the state of.  ``begun`` are uids, and ``uid.column``, whose state in the parent it
+    does not take.
     ``token`` was drawn with the plan, and no other plan has it: an answer says which plan it
     answers, so that none of another life of the job, or of nobody, counts.
     """
@@ -236,6 +240,8 @@ class CheckpointPlan:
     cause: str = ""  # Who asked: "periodic", an Airflow run id, a person.
     savepoint_token: str = ""  # Of a savepoint: drawn with the plan, that of its incarnation.
     journal_seq: int = 0
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict[str, Fingerprint])
+    begun: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(bool(self.tasks), "a checkpoint needs at least one stage")
@@ -260,10 +266,12 @@ class CheckpointPlan:
 def journaled(plan: CheckpointPlan) -> CheckpointPlan:
     """The plan as journaled: per partition what the epoch reads, in one slice.
 
-    The slices for each subtask and the position of each source are in the plan itself.
+    The slices for each subtask, the position of each source and the fingerprints are in the plan
+    itself.
     """
     return replace(
         plan,
+        fingerprints={},
         sources=tuple(
             SourceCut(
                 uid=cut.uid,

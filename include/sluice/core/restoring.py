@@ -7,7 +7,7 @@ restoreSavepoint and StateAssignmentOperation.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
@@ -24,6 +24,15 @@ from sluice.core.tables import (
     TableDecision,
     decide_tables,
     table_problems,
+)
+from sluice.core.transitions import (
+    NO_CONSENT,
+    Consent,
+    Fingerprint,
+    PartChange,
+    compare,
+    notes_of,
+    problems_of,
 )
 
 
@@ -79,7 +88,7 @@ class Observed:
     read.  ``source_problems`` are the sources' objections to their positions.  ``left_behind``
     describes, by uid, what the snapshot holds of sources and sinks that are no longer declared, and
     ``undeclared_tables`` are the table versions that it pins for such sinks.  ``tables`` None: no
-    sink was asked, for the job goes on from where it is.
+    sink was asked, for the job goes on from where it is.  ``fingerprints`` are the declared ones.
     """
 
     metadata: CheckpointMetadata | None = None
@@ -93,6 +102,7 @@ class Observed:
     left_behind: Mapping[str, str] = field(default_factory=dict[str, str])
     tables: Sequence[TableComparison] | None = None
     undeclared_tables: Mapping[str, int] = field(default_factory=dict[str, int])
+    fingerprints: Mapping[str, Fingerprint] = field(default_factory=dict[str, Fingerprint])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +114,7 @@ class RestoreOptions:
     of the sinks in ``take_over`` are taken over from another job, and nothing else is accepted.
     ``compare_checksums`` reads every file, for its bytes may not be those that were written.
     ``ignore_in_flight_of`` drops the in-flight data of that checkpoint, which loses rows.
+    ``consent`` is to what becomes of state whose meaning has changed.
     """
 
     allow_non_restored_state: bool = False
@@ -113,6 +124,7 @@ class RestoreOptions:
     compare_checksums: bool = True
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignore_in_flight_of: CheckpointId | None = None
+    consent: Consent = NO_CONSENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +133,9 @@ class RestoreApproval:
 
     ``replays_commit``: its sinks have to publish first.  ``dropped_stages`` are the uids whose
     state goes, sources and sinks among them.  ``tables`` None: nothing changes for them.
-    ``is_compared``: the bytes of all files are those that were written.  ``warnings`` are for a
-    person who may want another snapshot.
+    ``is_compared``: the bytes of all files are those that were written.  ``changes`` say what
+    becomes of state whose meaning has changed.  ``warnings`` are for a person who may want another
+    snapshot.
     """
 
     choice: Choice
@@ -134,6 +147,8 @@ class RestoreApproval:
     processing_time_ms: int = 0  # The snapshot's.
     tables: TableDecision | None = None
     tables_ahead: tuple[TableAhead, ...] = ()
+    consent: Consent = NO_CONSENT
+    changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -204,6 +219,11 @@ def decide_restore(
     rolls_back, accepts = options.roll_back_tables, options.accept_tables
     damage = (*damaged_files(observed.sizes, observed.checksums), *observed.staged_damage)
     problems, dropped = _snapshot_problems(state, choice, observed, stages, options, damage)
+    consent = _consent_of(state, choice, options, observed.fingerprints)
+    changes = changes_since(metadata, observed.fingerprints)
+    problems += problems_of(changes, observed.fingerprints, consent)
+    if metadata is not None:
+        problems += _taken_back_in_flight(metadata, observed.fingerprints, consent)
     problems += table_problems(
         tables, roll_back=rolls_back, accepts=accepts, take_over=options.take_over
     )
@@ -240,7 +260,44 @@ def decide_restore(
             *(() if metadata is None else late_behind_a_drain(metadata, stages)),
             *filter(None, (table.taking_over(roll_back=rolls_back) for table in tables)),
         ),
+        consent=consent,
+        changes=notes_of(changes, consent),
     )
+
+
+def _consent_of(
+    state: CoordinatorState,
+    choice: Choice,
+    options: RestoreOptions,
+    declared: Mapping[str, Fingerprint],
+) -> Consent:
+    """What a person consents to now, or did when the job was restored from this snapshot before: a
+    failure before the next checkpoint does not take that back.
+    """
+    is_base = (choice.checkpoint_id, choice.origin) == (state.base, state.origin)
+    before = state.consent.within(declared) if is_base else NO_CONSENT
+    return options.consent.beside(before)
+
+
+def changes_since(
+    metadata: CheckpointMetadata | None, declared: Mapping[str, Fingerprint]
+) -> tuple[PartChange, ...]:
+    """What of the *declared* meanings is not that of the state in the checkpoint."""
+    if metadata is None:
+        return ()
+    return compare(metadata.fingerprints, declared, metadata.held)
+
+
+def _taken_back_in_flight(
+    metadata: CheckpointMetadata, declared: Mapping[str, Fingerprint], consent: Consent
+) -> Iterator[str]:
+    for stage in metadata.stages:
+        takes_back = stage.uid in declared and declared[stage.uid].updates_from
+        if takes_back and stage.uid in consent.begun and stage.in_flight_segments:
+            yield (
+                f"stage {stage.uid!r} cannot begin anew, as updates are in flight to it that may "
+                "take back rows that it would not have; restore an aligned checkpoint"
+            )
 
 
 def _snapshot_problems(

@@ -19,6 +19,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartHistory
 from sluice.core.tables import TableRecovery
+from sluice.core.transitions import NO_CONSENT, Consent
 from sluice.errors import require
 
 REMEMBERED_FAILURES = 16  # Flink remembers 16 recent ids; here they also feed the history page.
@@ -122,6 +123,7 @@ class CoordinatorState:
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     ignores_in_flight: bool = False
     dropped_stages: tuple[str, ...] = ()  # Uids whose state in the base the job does not take.
+    consent: Consent = NO_CONSENT  # To what becomes of state whose meaning is another than in it.
     must_restore_hooks: bool = False
     tables: dict[str, int] | None = None
     table_recovery: TableRecovery | None = None

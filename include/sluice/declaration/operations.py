@@ -82,6 +82,7 @@ class Transform:
 
     function: Callable[..., DataFrame]
     arguments: Mapping[str, str | int | Param]
+    version: str | None = None  # Of what the function means; None: its source says.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +235,7 @@ class Process:
     function: Callable[[pl.DataFrame, pl.DataFrame], tuple[pl.DataFrame, pl.DataFrame]]
     state: Mapping[str, object]  # Column -> type, as Polars takes it: int, str, datetime, ...
     result: Mapping[str, object]
+    version: str | None = None  # Of what the function means; None: its source says.
 
     def __post_init__(self) -> None:
         kind = self.function if isinstance(self.function, type) else type(self.function)
@@ -255,6 +257,7 @@ class ProcessKeyed:
 
     function: KeyedProcessFunction
     result: Mapping[str, object]
+    version: str | None = None  # Of what the function means; None: its source says.
 
     def __post_init__(self) -> None:
         function: object = self.function  # The author may not have run a type checker.

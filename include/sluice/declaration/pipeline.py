@@ -388,14 +388,17 @@ class Stream:
         function: Callable[..., DataFrame],
         *,
         parallelism: Parallelism | None = None,
+        version: str | None = None,
         **arguments: str | int | Param,
     ) -> Stream:
         """Apply *function(rows, **arguments)*, which must not shuffle: it sees a row at a time.
 
         An argument may be a ``param(...)``; the function gets its text.  The function must keep the
-        columns ``_source`` and ``_weight`` of rows that have them.
+        columns ``_source`` and ``_weight`` of rows that have them.  A *version* says that the
+        function means the same for as long as it stays the same, whatever its source; without one
+        another source may mean anything, and state behind it is kept by consent only.
         """
-        operation = Transform(function=function, arguments=arguments)
+        operation = Transform(function=function, arguments=arguments, version=version)
         return self._stage(uid, operation, (self.as_input(),), parallelism)
 
     def lookup(
@@ -772,15 +775,17 @@ class KeyedStream:
         result: Mapping[str, object],
         ttl: PositiveDuration | None = None,
         parallelism: Parallelism | None = None,
+        version: str | None = None,
     ) -> Stream:
         """Apply *function(rows, state)* to the epoch's rows and the state of the keys they touch.
 
         ``state`` and ``result`` name columns and types, ``{"visits": int}``; see ``Process``.
+        *version* is that of ``transform``.
         """
         check_columns(dict.fromkeys((*self.keys, *state)), f"the state of stage {uid!r}")
         check_columns(result, f"the result of stage {uid!r}")
         _check_types(uid, {**state, **result})
-        operation = Process(function=function, state=state, result=result)
+        operation = Process(function=function, state=state, result=result, version=version)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def process_keyed(
@@ -792,11 +797,15 @@ class KeyedStream:
         broadcast: Stream | None = None,
         ttl: PositiveDuration | None = None,
         parallelism: Parallelism | None = None,
+        version: str | None = None,
     ) -> Stream:
-        """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*."""
+        """Run *function* a row and a timer at a time; each subtask sees all rows of *broadcast*.
+
+        *version* is that of ``transform``.
+        """
         check_columns(result, f"the result of stage {uid!r}")
         _check_types(uid, result)
-        operation = ProcessKeyed(function=function, result=result)
+        operation = ProcessKeyed(function=function, result=result, version=version)
         _check_broadcast(uid, function, self, broadcast)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, broadcast=broadcast)
 

@@ -34,7 +34,7 @@ from sluice.operators.keyed_function import (
     ProcessKeyedOperator,
     instant_of,
 )
-from sluice.operators.operator import ROW_COUNT, EpochTime, Operator, Outcome
+from sluice.operators.operator import ROW_COUNT, ComputesColumns, EpochTime, Operator, Outcome
 from sluice.state.keyed import Changes, KeyedState, delta_table
 from sluice.state.merging import GROWTH, describe_segment, merged_frames, open_runs, stored_run
 from sluice.state.runs import Run
@@ -61,8 +61,10 @@ class KeyedSnapshot:
         ]
         self._operator: Operator = build_operator(spec.stage, [frame.schema for frame in empty])
         self._inherited: dict[str, list[StateHandle]] = {name: [] for name in self._operator.tables}
+        self._begun = _state_of(self._operator, spec.begun)
         for handle in spec.state[work.subtask.index]:
-            self._inherited.setdefault(handle.table, []).append(handle)
+            if handle.table not in self._begun:
+                self._inherited.setdefault(handle.table, []).append(handle)
         self._buffer = GroupBuffer(self._operator, HashRange(*work.hash_range), spec.memory_bytes)
         self._template: dict[str, pl.DataFrame] = {}
         for side, frame in enumerate(empty):
@@ -147,7 +149,7 @@ class KeyedSnapshot:
         """
         self._read_clock()
         writers = {
-            name: StateWriter(self._work, name, schema, self._inherited[name])
+            name: StateWriter(self._work, name, schema, self._inherited[name], self._begun)
             for name, schema in self._operator.tables.items()
         }
         state, broadcast = self._state(), self._broadcast_state(writers)
@@ -205,7 +207,7 @@ class KeyedSnapshot:
         return {
             name: KeyedState(
                 schema,
-                open_runs(self._work.cache, self._inherited[name]),
+                open_runs(self._work.cache, self._inherited[name], self._begun),
                 now_ms=now_ms,
                 owner=f"stage {spec.stage.uid!r}",
             )
@@ -240,6 +242,14 @@ class KeyedSnapshot:
         return replace(handle, segment=replace(segment, key=key, root=""))
 
 
+def _state_of(operator: Operator, columns: Sequence[str]) -> frozenset[str]:
+    """The columns and tables of state that serve only *columns* of the result."""
+    if not columns:
+        return frozenset()
+    assert isinstance(operator, ComputesColumns), "only columns that are computed begin anew"
+    return frozenset[str]().union(*map(operator.state_of, columns))
+
+
 def side_column(side: int, name: str) -> str:
     """The name of an input's column *name* in rows that hold the columns of both inputs."""
     return f"_{side}_{name}"
@@ -255,9 +265,18 @@ class StateWriter:
     """
 
     def __init__(
-        self, work: Workspace, table: str, schema: StateSchema, inherited: Sequence[StateHandle]
+        self,
+        work: Workspace,
+        table: str,
+        schema: StateSchema,
+        inherited: Sequence[StateHandle],
+        begun: frozenset[str] = frozenset(),
     ) -> None:
-        """*inherited* are the segments of the parent checkpoint, oldest first."""
+        """*inherited* are the segments of the parent checkpoint, oldest first.
+
+        Columns that have *begun* anew are not read of them; so all of them are written anew.
+        """
+        self._begun = begun
         self._work = work
         self._table = table
         self._schema = schema
@@ -275,13 +294,15 @@ class StateWriter:
         """Every live segment of the table, oldest first: those of the parent, then the new ones."""
         rest = self._files.take()
         runs = sorted_runs(self._inherited)
-        if rest is None and not self._written and len(runs) <= self._work.spec.max_state_runs:
+        is_short = len(runs) <= self._work.spec.max_state_runs
+        if rest is None and not self._written and is_short and not self._begun:
             return self._inherited
         new_rows = sum(handle.segment.rows for handle in self._written)
         new_rows += 0 if rest is None else rest.height
         count = _runs_to_merge_now(
             [run.rows for run in runs], new_rows, self._work.spec.max_state_runs
         )
+        count = len(runs) if self._begun else count
         kept, swallowed = runs[: len(runs) - count], runs[len(runs) - count :]
         if swallowed:
             self._merge(swallowed, rest, is_oldest=not kept)
@@ -294,7 +315,8 @@ class StateWriter:
     ) -> None:
         """Write *swallowed* runs and the new one, of which *rest* is in no file yet, as one run."""
         handles = [handle for run in swallowed for handle in run.handles]
-        runs = open_runs(self._work.cache, [*handles, *self._written])
+        runs = open_runs(self._work.cache, handles, self._begun)
+        runs += open_runs(self._work.cache, self._written)
         if rest is not None:
             runs.append(Run(table=stored_run(self._schema, rest)))
         self._written = []

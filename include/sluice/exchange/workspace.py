@@ -60,6 +60,7 @@ class SubtaskSpec:
     memory_bytes: int = 512 * 1024**2
     max_state_runs: int = 16
     fault: Fault | None = None
+    begun: tuple[str, ...] = ()  # Columns of the result whose state begins anew with this epoch.
     broadcast: tuple[SegmentHandle, ...] = ()  # The rows that every subtask reads,
     broadcast_schema: bytes = b""  # and their serialized Arrow schema; empty without such an input.
 

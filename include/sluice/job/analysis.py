@@ -18,10 +18,13 @@ from sluice.connectors.columns import unreadable_columns
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import JobStatus
 from sluice.core.handles import StateHandle
+from sluice.core.restoring import changes_since
+from sluice.core.transitions import problems_of
 from sluice.declaration.changelog import Append, Kind, check_sink_columns
 from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.expressions import Filter, result_name, unknown_column, words_read
+from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import Lookup, Transform, Union
 from sluice.declaration.pipeline import Pipeline
@@ -130,7 +133,8 @@ def check_sink_schema(sink: SinkNode, producer: str, rows: pl.DataFrame) -> None
 
 
 def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
-    """Compare declared types of state with those in the checkpoint that the job continues.
+    """Compare the declared meanings of state, and the types of its columns, with those in the
+    checkpoint that the job continues.
 
     Reads one small file for each table of state, or two.
 
@@ -142,10 +146,14 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
     metadata = job.base_metadata(state) if state.status in _CONTINUES else None
     if metadata is None:
         return
-    problems = [
+    declared = fingerprints(job.pipeline, state.configuration.params)
+    changes = changes_since(metadata, declared)
+    problems = problems_of(changes, declared, state.consent.within(declared))
+    anew = {change.uid for change in changes}
+    problems += [
         problem
         for uid, result in results.items()
-        if result is not None
+        if result is not None and uid not in anew
         for problem in _state_problems(job, metadata, uid, result.tables)
     ]
     if problems:

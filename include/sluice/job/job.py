@@ -18,7 +18,12 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from sluice.core.completed import CheckpointMetadata, moved_to_root, without_in_flight
+from sluice.core.completed import (
+    CheckpointMetadata,
+    moved_to_root,
+    without_in_flight,
+    without_state,
+)
 from sluice.core.configuration import JobConfiguration
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SavepointId
@@ -144,15 +149,19 @@ class Job:
 
     def base_metadata(self, state: CoordinatorState) -> CheckpointMetadata | None:
         """The ``_metadata`` that the next epoch continues; None when the job starts from empty."""
-        ignores = state.ignores_in_flight
-        return self.snapshot_metadata(state.base, state.origin, ignores_in_flight=ignores)
+        ignores, begun = state.ignores_in_flight, state.consent.begun
+        found = self.snapshot_metadata(state.base, state.origin, ignores_in_flight=ignores)
+        return None if found is None else without_state(found, begun)
 
     def parent_metadata(
         self, child: CheckpointPlan | CheckpointMetadata
     ) -> CheckpointMetadata | None:
         """What *child* continues, once that is completed: a checkpoint, or where the job began."""
-        ignores = isinstance(child, CheckpointPlan) and child.ignores_in_flight
-        return self.snapshot_metadata(child.parent, child.origin, ignores_in_flight=ignores)
+        if isinstance(child, CheckpointMetadata):
+            return self.snapshot_metadata(child.parent, child.origin)
+        ignores = child.ignores_in_flight
+        found = self.snapshot_metadata(child.parent, child.origin, ignores_in_flight=ignores)
+        return None if found is None else without_state(found, child.begun)
 
     def snapshot_metadata(
         self,

@@ -28,8 +28,10 @@ from sluice.core.configuration import CheckpointType
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION, SavepointId
 from sluice.core.plan import SourceCut
+from sluice.core.transitions import Fingerprint
 from sluice.declaration.arguments import checked_arguments, checked_methods
 from sluice.declaration.checkpointing import fixed_configuration
+from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_pipeline
 from sluice.errors import ConfigurationError
@@ -193,6 +195,7 @@ class SavepointWriter:
             ),
             stages=(),
             committables=(),
+            fingerprints=fingerprints(job.pipeline, resolved),
         )
         return cls(job, base, params or {}, session)
 
@@ -300,7 +303,11 @@ class SavepointWriter:
             made = [
                 table for stage in stages for table in work.tables_of(stage, changes.get(stage.uid))
             ]
-            kept = replace(self._base, stages=tuple(kept_stages(job, stages, changes)))
+            kept = replace(
+                self._base,
+                stages=tuple(kept_stages(job, stages, changes)),
+                fingerprints=self._fingerprints(),
+            )
             copy_files(job, kept, savepoint, target)
             metadata = with_tables(copied_metadata(job, kept, savepoint), made)
             if is_held:
@@ -329,6 +336,13 @@ class SavepointWriter:
             ),
             readers=readers_of(job.pipeline, [*changes]) if self._base.stages else (),
         )
+
+    def _fingerprints(self) -> dict[str, Fingerprint]:
+        """Those of the snapshot, but of what was rewritten those of the declaration."""
+        before = self._base.fingerprints
+        declared = fingerprints(self._job.pipeline, resolved_params(self._job, self._params))
+        rewritten = {uid: of for uid, of in declared.items() if uid in self._changes}
+        return declared | before | rewritten
 
 
 def _chosen(stage: str, names: Sequence[str], table: str | None) -> str:

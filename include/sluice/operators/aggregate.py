@@ -145,6 +145,9 @@ class KeyedAggregateOperator:
     def needed_columns(self) -> tuple[str, ...] | None:
         return tuple(name for name in self._fold.reads if name not in self._keys)
 
+    def state_of(self, column: str) -> frozenset[str]:
+        return self._fold.state_of(column) | {_distinct_table(column), _values_table(column)}
+
     def spark_partial(self) -> SparkPartial | None:
         columns = self._fold.sql()
         return None if columns is None else SparkPartial(by=self._keys, columns=columns)
@@ -219,6 +222,11 @@ class Fold:
     def columns(self) -> list[str]:
         """The names of ``states``, before any two of them became one."""
         return [name for kernel in self._kernels for name in kernel.states]
+
+    def state_of(self, name: str) -> frozenset[str]:
+        """The columns of the state of the aggregate *name*, in any form."""
+        own = [kernel for kernel in self._kernels if kernel.name == name]
+        return frozenset(column for k in own for column in (*k.states, *k.kept, *k.refused))
 
     def reads_of(self, rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
         """The columns of *rows* that ``partial`` reads."""
@@ -468,6 +476,14 @@ def value_table(
     return None
 
 
+def _distinct_table(column: str) -> str:
+    return f"distinct:{column}"
+
+
+def _values_table(column: str) -> str:
+    return f"values:{column}"
+
+
 class _NewValues:
     """``count_distinct`` of append-only rows: the number of values that were not known before.
 
@@ -475,7 +491,7 @@ class _NewValues:
     """
 
     def __init__(self, stage: StageNode, argument: Argument, keys: pl.Schema) -> None:
-        self.table = f"distinct:{argument.name}"
+        self.table = _distinct_table(argument.name)
         self.kernel = distinct_count(argument)
         self.schema = StateSchema(
             columns=pl.Schema({**keys, argument.name: argument.dtype}),
@@ -532,7 +548,7 @@ class _Counted:
         order: dict[str, tuple[str, pl.DataType]],
     ) -> None:
         self._name = argument.name
-        self.table = f"values:{argument.name}"
+        self.table = _values_table(argument.name)
         columns = {name: dtype for name, (_, dtype) in order.items()}
         self._values = {**columns, argument.name: argument.dtype}
         self._bag = Bag(pl.Schema({**keys, **self._values}), tuple(keys), ttl_ms=stage.ttl_ms)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
 from operator import or_
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import polars as pl
 
@@ -104,6 +104,17 @@ class SparkPartial:
     by: tuple[str, ...]
     columns: Mapping[str, str]  # Column of the group frame -> SQL aggregate.
     expressions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@runtime_checkable
+class ComputesColumns(Protocol):
+    """An operator that computes each column of its result on its own."""
+
+    def state_of(self, column: str) -> frozenset[str]:
+        """The columns of its state, and the tables, that serve this *column* alone, also in an
+        earlier form.
+        """
+        ...
 
 
 class Operator(Protocol):

@@ -101,6 +101,9 @@ class SessionWindow:
     def is_order_sensitive(self) -> bool:
         return self._fold.is_order_sensitive
 
+    def state_of(self, column: str) -> frozenset[str]:
+        return self._fold.state_of(column)
+
     def needed_columns(self) -> tuple[str, ...] | None:
         return None  # Late rows keep all their columns.
 

@@ -35,6 +35,7 @@ from sluice.core.compaction import Compaction, Merges, sorted_runs
 from sluice.core.event_time import MIN_WATERMARK, later_times
 from sluice.core.handles import StateHandle
 from sluice.core.plan import SourceCut, TaskPlan
+from sluice.core.transitions import columns_begun
 from sluice.declaration.changelog import Append
 from sluice.declaration.expressions import Filter, Projection, Step, computing
 from sluice.declaration.nodes import Input, StageNode
@@ -281,6 +282,7 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
         memory_bytes=job.pipeline.state_backend.memory_per_subtask,
         max_state_runs=1 if plan.is_canonical else job.pipeline.state_backend.max_runs,
         fault=run.fault or fault_from_environment(),
+        begun=columns_begun(plan.begun, node.uid),
         broadcast=stream.segments if stream is not None else (),
         broadcast_schema=stream.schema if stream is not None else b"",
     )

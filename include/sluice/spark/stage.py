@@ -40,6 +40,8 @@ from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
+from sluice.core.state import CoordinatorState
+from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.operations import Transform
 from sluice.errors import (
     ConfigurationError,
@@ -163,6 +165,7 @@ def _run_stage(
     pending = still_pending(state, checkpoint_id)
     _require_current(pending, stage, attempt)
     _require_planned(plan, stage)
+    _require_meant(job, plan, state)
     lineage = lineage_of(job, state, plan)
     given = stage_input(job, state, plan, stage, lineage)
     if given.is_chained:
@@ -204,6 +207,20 @@ def _require_planned(plan: CheckpointPlan, stage: str) -> None:
             f"checkpoint {plan.checkpoint_id} was triggered before stage {stage!r} was declared; "
             "let it fail and restore the job: a chain changes at a restore only"
         )
+
+
+def _require_meant(job: Job, plan: CheckpointPlan, state: CoordinatorState) -> None:
+    """Raises ConfigurationError when the declaration does not mean what the plan's did: the state
+    that this epoch leaves would not be that of which the checkpoint says that it is.
+    """
+    declared = fingerprints(job.pipeline, state.configuration.params)
+    for uid, planned in plan.fingerprints.items():
+        if declared.get(uid, planned) != planned:
+            raise ConfigurationError(
+                f"checkpoint {plan.checkpoint_id} was triggered when {uid!r} was declared "
+                "otherwise than now; let it fail and go on: the next one compares the declaration "
+                "with its state"
+            )
 
 
 def _acknowledge_nothing(run: StageRun) -> tuple[Ack, ...]:

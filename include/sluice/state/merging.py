@@ -12,7 +12,7 @@ one run, whose rows ``describe_segment`` encodes as segments with their handles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -182,9 +182,19 @@ def runs_to_merge(row_counts: Sequence[int]) -> int:
     return count if count >= FAN_IN else min(1, total)
 
 
-def open_runs(cache: SegmentCache, handles: Sequence[StateHandle]) -> list[Run]:
-    """The runs of *handles*, oldest first; a segment is fetched when a row of it is needed."""
-    return [Run.of(handle, cache.open) for handle in handles]
+def open_runs(
+    cache: SegmentCache, handles: Sequence[StateHandle], without: Collection[str] = ()
+) -> list[Run]:
+    """The runs of *handles*, oldest first; a segment is fetched when a row of it is needed.
+
+    Columns *without* which they are read are then null, as if the rows had been written before.
+    """
+
+    def opened(segment: SegmentHandle) -> pa.Table:
+        table = cache.open(segment)
+        return table.drop_columns([name for name in table.column_names if name in without])
+
+    return [Run.of(handle, opened if without else cache.open) for handle in handles]
 
 
 def describe_segment(schema: StateSchema, rows: pa.Table) -> tuple[StateHandle, bytes]:

@@ -133,6 +133,8 @@ class RestoreBody(Body):
     savepoint: Name | None = None
     parallelism: Annotated[str, Field(max_length=1_000)] | None = None
     allow_non_restored_state: bool = False
+    begin: Annotated[str, Field(max_length=1_000)] | None = None
+    keep: Annotated[str, Field(max_length=1_000)] | None = None
     roll_back_tables: bool = False
     accept_tables: bool = False
     take_over: Annotated[str, Field(max_length=1_000)] | None = None

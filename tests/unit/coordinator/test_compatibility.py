@@ -39,9 +39,11 @@ from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
+from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.expressions import Filter, Projection, Step
+from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job
@@ -61,7 +63,7 @@ from tests.subtasks import (
     take_checkpoints,
 )
 
-CONSENT = RestoreOptions(allow_non_restored_state=True)
+CONSENT = RestoreOptions(allow_non_restored_state=True, consent=Consent(kept=("count_bids",)))
 
 
 def a_chain(
@@ -86,7 +88,7 @@ def a_chain(
     if stateless:
         stream = stream.transform(stateless, lambda rows: rows)
     for number, uid in enumerate(stages):
-        stream = stream.key_by("bids" if number else "bid_auction").aggregate(uid, bids=agg.count())
+        stream = stream.key_by("bids" if number else "bid_auction").deduplicate(uid, by="bids")
     stream.sink(sink, FilesTable(changelog=True))
     return pipeline
 
@@ -118,7 +120,10 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a stage without state is new": ({"stateless": "parse"}, "stage 'parse' is new"),
     "a source is renamed": (
         {"source": "bids"},
-        r"source 'events' has a position but .*; source 'bids' is new\. Was 'events' renamed to ",
+        (
+            r"source 'events' has a position but .*; source 'bids' is new; stage 'count_bids': its "
+            r"input was events and is now bids; .*\. Was 'events' renamed to "
+        ),
     ),
     "a sink is renamed": (
         {"sink": "table"}, r"sink 'results' has a table but .*; sink 'table' is new\. Was 'results'"
@@ -192,7 +197,7 @@ def test_what_is_gone_needs_consent_at_the_restore_and_only_there(
     take_checkpoint(job)
     other = changed(job, **chain)
 
-    refused = plan_restore(other, Latest())
+    refused = plan_restore(other, Latest(), replace(CONSENT, allow_non_restored_state=False))
     restore(other, Latest(), CONSENT)
 
     assert isinstance(refused, Stop)
@@ -385,7 +390,8 @@ def test_rows_in_flight_are_not_read_with_other_steps_than_they_were_sent_with()
             )
             for stage in metadata.stages
         )
-        parent = CompletedParent(replace(metadata, stages=stages), None)
+        meant = fingerprints(pipeline, {})
+        parent = CompletedParent(replace(metadata, stages=stages, fingerprints=meant), None)
         return change_of(pipeline, job.state(), parent)
 
     own = (Filter("n > 1"), Projection(("n + 1 AS n",)))
@@ -655,5 +661,5 @@ def test_a_new_stage_before_a_finished_one_is_refused_by_every_way_in() -> None:
         trigger(changed)
 
     assert keys_of(job) == before
-    restore(changed, FromCheckpoint(ONE))
+    restore(changed, FromCheckpoint(ONE), RestoreOptions(consent=Consent(kept=(COUNT,))))
     assert running(trigger_one(changed)) == ["clean", COUNT, RANK, CLICKS]

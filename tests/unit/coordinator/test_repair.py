@@ -42,6 +42,7 @@ from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, SluiceError
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
+from sluice.protocol.records import FORMAT_VERSION
 from sluice.store.journal import Journal
 from sluice.store.object_store import CreateResult, ObjectStore
 from tests.begun import at_home
@@ -142,12 +143,16 @@ def test_every_reader_names_the_command_however_the_entry_is_damaged(how: str) -
 def test_an_entry_of_another_version_is_not_damaged() -> None:
     job = a_running_job()
     key = newest_entry(job)
-    body = (job.store.get(key) or b"").replace(b'"version":8', b'"version":9')
+    body = (job.store.get(key) or b"").replace(
+        b'"version":%d' % FORMAT_VERSION, b'"version":%d' % (FORMAT_VERSION + 1)
+    )
     job.store.put(key, resealed(body))
 
-    with pytest.raises(ProtocolViolation, match=r"has format version 9; .* run the version"):
+    with pytest.raises(
+        ProtocolViolation, match=rf"has format version {FORMAT_VERSION + 1}; .* run the version"
+    ):
         job.state()
-    with pytest.raises(ProtocolViolation, match="has format version 9"):
+    with pytest.raises(ProtocolViolation, match=f"has format version {FORMAT_VERSION + 1}"):
         plan_repair(job)
 
 

@@ -58,6 +58,7 @@ from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
+from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
@@ -1190,7 +1191,8 @@ class Taken:
 
     def changed(self, *stages: str) -> Job:
         """The job, as a process sees it whose declaration has other stages."""
-        return replace(self.job, pipeline=a_pipeline(stages=stages, **self.checkpointing))
+        pipeline = a_pipeline(stages=stages, appends=True, **self.checkpointing)
+        return replace(self.job, pipeline=pipeline)
 
     def request(self, **given: Any) -> RestoreRequest:
         named = {"savepoint": self.name} if self.name else {"checkpoint": self.checkpoint_id}
@@ -1206,7 +1208,7 @@ def taken(kind: str, **checkpointing: Any) -> Taken:
 
 @begun
 def after_three(*, kind: str, **checkpointing: Any) -> Job:
-    job = a_running_job(a_pipeline(**checkpointing))
+    job = a_running_job(a_pipeline(appends=True, **checkpointing))
     take_checkpoints(job, 2)
     if "is_canonical" in KINDS[kind]:
         a_savepoint(job, "mine", **KINDS[kind])
@@ -1264,7 +1266,8 @@ def with_a_stage_behind(kind: str) -> bool:
 
 def with_a_stage_between(kind: str) -> bool:
     snapshot = taken(kind)
-    return goes_on(snapshot.changed(COUNT, "between", RANK), snapshot.request())
+    kept = RestoreOptions(consent=Consent(kept=(RANK,)))
+    return goes_on(snapshot.changed(COUNT, "between", RANK), snapshot.request(options=kept))
 
 
 def without_a_stage(kind: str) -> bool:
@@ -1376,7 +1379,8 @@ def test_a_stage_goes_between_where_rows_in_flight_may_be_lost() -> None:
     with pytest.raises(RestoreError, match="'rank_bids' has rows in flight"):
         with_a_stage_between("unaligned checkpoint")
     changed = snapshot.changed(COUNT, "between", RANK)
-    assert goes_on(changed, snapshot.request(options=DROP), COUNT)
+    lossy = replace(DROP, consent=Consent(kept=(RANK,)))
+    assert goes_on(changed, snapshot.request(options=lossy), COUNT)
 
 
 FAULTS = [

@@ -19,6 +19,7 @@ from sluice.core.completed import (
     subsumed,
     with_files,
     without_in_flight,
+    without_state,
 )
 from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.coordinator import step
@@ -247,3 +248,25 @@ def test_the_origin_of_a_job_is_not_lost_with_its_checkpoints() -> None:
     assert ids_of(state.completed) == [1]
     assert state.base == 2
     assert str(state.origin) == "savepoint of the same id"
+
+
+def test_a_stage_that_begins_anew_has_no_state_and_the_others_keep_theirs() -> None:
+    state = (StateHandle(segment=SegmentHandle(key="s", size_bytes=1, rows=1, checksum="c")),)
+    stages = tuple(
+        StageState(
+            uid=uid,
+            parallelism=1,
+            max_parallelism=128,
+            subtasks=(SubtaskState(subtask=SubtaskId(uid, 0), state=state, output=()),),
+            watermark_ms=7,
+        )
+        for uid in ("a", "b")
+    )
+    metadata = replace(a_metadata(1, *stages), tables={"out": 1})
+
+    begun = without_state(metadata, ["a", "b.n"])
+
+    assert metadata.held == {"a", "b", "out"}
+    assert begun.held == {"b", "out"}
+    assert [stage.watermark_ms for stage in begun.stages] == [7, 7]
+    assert without_state(metadata, []) is metadata

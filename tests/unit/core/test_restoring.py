@@ -37,6 +37,7 @@ from sluice.core.restoring import (
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableComparison, TableDecision
 from sluice.core.timeline import TimelineComparison
+from sluice.core.transitions import Consent, Fingerprint
 from tests.builders import (
     a_checkpoint,
     a_submitted,
@@ -91,6 +92,52 @@ def problem_of(decision: Choice | RestoreApproval | Stop) -> str:
     assert isinstance(decision, Stop)
     (problem,) = decision.problems
     return problem
+
+
+MEANT = {"a": Fingerprint(operator="aggregate", columns={"n": "count()"})}
+ANEW = {"a": Fingerprint(operator="aggregate", columns={"n": "sum(x)"})}
+
+
+def judged(
+    state: CoordinatorState,
+    options: RestoreOptions = NO_CLAIM,
+    *,
+    declared: Mapping[str, Fingerprint] = ANEW,
+    choice: Choice | None = None,
+) -> RestoreApproval | Stop:
+    """The restore of a checkpoint whose state has another meaning than the declared one."""
+    metadata = replace(a_metadata(7, a_stage("a")), fingerprints=MEANT)
+    observed = Observed(metadata=metadata, sizes={FILE: 10}, fingerprints=declared)
+    chosen = choice or Choice(checkpoint_id=X.checkpoint_id, origin=X)
+    return decide_restore(state, chosen, observed, [A], options)
+
+
+def test_state_of_another_meaning_needs_a_consent_that_lasts_until_the_next_checkpoint() -> None:
+    consent = Consent(begun=("a.n",))
+
+    refused = judged(a_submitted())
+    taken = judged(a_submitted(), RestoreOptions(consent=consent))
+    again = judged(replace(a_submitted(), base=X.checkpoint_id, origin=X, consent=consent))
+    elsewhere = judged(replace(a_submitted(), base=X.checkpoint_id, consent=consent))
+
+    assert problem_of(refused).startswith("stage 'a': column 'n' was count() and is now sum(x);")
+    assert isinstance(taken, RestoreApproval)
+    assert taken.consent == consent
+    assert taken.changes == ("'a.n' begins anew, and says what comes from here on",)
+    assert isinstance(again, RestoreApproval)
+    assert isinstance(elsewhere, Stop)
+
+
+def test_what_takes_rows_back_does_not_begin_anew_with_such_rows_in_flight() -> None:
+    updated = {"a": replace(ANEW["a"], updates_from=("b",)), "b": Fingerprint(operator="latest")}
+    options = RestoreOptions(consent=Consent(begun=("a", "b")))
+
+    decision = judged(a_submitted(), options, declared=updated)
+
+    assert "'a' cannot begin anew, as updates are in flight to it" in problem_of(decision)
+    assert isinstance(
+        judged(a_submitted(), RestoreOptions(consent=Consent(begun=("a",)))), RestoreApproval
+    )
 
 
 def test_a_job_without_checkpoints_starts_from_empty() -> None:

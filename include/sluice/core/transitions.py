@@ -1,0 +1,463 @@
+"""What a state is the state of, and what becomes of it when the declaration says otherwise.
+
+A checkpoint holds the ``Fingerprint`` of each operator with state and of each sink: the meaning of
+its parts, and of each column that it computes.  ``TRANSITIONS`` is the one table of what becomes of
+a state when a part changes; a change that is not in it is refused.  Whoever continues a checkpoint
+(a trigger, a restore, ``sluice check``) compares its fingerprints with the declared ones by
+``compare`` and asks ``problems_of``, so all say the same, before anything is read.
+
+Over an input that only grows a person may consent to two things.  *Begun anew*: the state of an
+operator, or of one column, is empty, and it says what came since.  *Kept*: the state stays what it
+was of the rows so far, and rows from then on are read as they are declared now.
+
+A stage that reads updates takes rows back as they were sent.  What was sent before the change is in
+no state but the sender's, so such a stage begins anew with all that send it updates, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+OPERATOR = "operator"
+SINK = "sink"  # The operator of a sink's fingerprint.
+
+
+class Becomes(StrEnum):
+    """What becomes of a state when a part of its operator changes."""
+
+    SAME = "same"
+    TAKEN_OVER = "taken over"
+    BEGUN_ANEW = "begun anew with consent"
+    KEPT = "kept with consent"
+    REFUSED = "refused"
+
+
+class Difference(StrEnum):
+    """How a part differs from what it was."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What the state of an operator, or the table of a sink, is the state of.
+
+    ``parts`` are the meanings of the operator's parts in canonical words, ``columns`` those of the
+    columns that it computes.  ``updates_from`` are the stages with state whose updates reach it.  A
+    sink that ``keeps_changes`` has a row for each change, so none may be left out.
+    """
+
+    operator: str
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    columns: dict[str, str] = field(default_factory=dict[str, str])
+    updates_from: tuple[str, ...] = ()
+    keeps_changes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionRow:
+    """A row of the table: what a difference of a *part* makes of the state.
+
+    ``part`` None is any column that the operator computes.  ``append`` holds where all inputs only
+    grow, ``updates`` where rows are taken back; None where no operator has that part.  ``because``
+    says why, for people.
+    """
+
+    part: str | None
+    differences: tuple[Difference, ...] = tuple(Difference)
+    append: Becomes | None
+    updates: Becomes | None
+    because: str
+
+
+TRANSITIONS: tuple[TransitionRow, ...] = (
+    TransitionRow(
+        part=OPERATOR,
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="the state of one operator says nothing to another",
+    ),
+    TransitionRow(
+        part=None,
+        differences=(Difference.REMOVED,),
+        append=Becomes.SAME,
+        updates=Becomes.SAME,
+        because="what the column had is forgotten, and the others stay as they are",
+    ),
+    TransitionRow(
+        part=None,
+        differences=(Difference.ADDED, Difference.CHANGED),
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="what came before is not in it: the column says what came since",
+    ),
+    TransitionRow(
+        part="keys",
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="rows are kept, and found, by their keys",
+    ),
+    TransitionRow(
+        part="input",
+        append=Becomes.KEPT,
+        updates=Becomes.REFUSED,
+        because="the rows so far were read otherwise: filters, columns and functions before it",
+    ),
+    TransitionRow(
+        part="function",
+        append=Becomes.KEPT,
+        updates=None,
+        because="the state is what the function made of the rows so far",
+    ),
+    TransitionRow(
+        part="event time",
+        append=Becomes.KEPT,
+        updates=Becomes.REFUSED,
+        because="the rows so far were put in order, or into windows, by another time",
+    ),
+    TransitionRow(
+        part="out of orderness",
+        append=Becomes.TAKEN_OVER,
+        updates=Becomes.TAKEN_OVER,
+        because="the watermark trails otherwise from the next epoch on, and never goes back",
+    ),
+    TransitionRow(
+        part="window",
+        append=Becomes.BEGUN_ANEW,
+        updates=None,
+        because="rows so far are in windows that are none any more",
+    ),
+    TransitionRow(
+        part="allowed lateness",
+        append=Becomes.BEGUN_ANEW,
+        updates=None,
+        because="windows that were dropped would come back with late rows alone",
+    ),
+    TransitionRow(
+        part="ttl",
+        append=Becomes.TAKEN_OVER,
+        updates=Becomes.TAKEN_OVER,
+        because="it counts from the next epoch on; what has expired does not come back",
+    ),
+    TransitionRow(
+        part="n",
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="rows beyond n are not kept, and ranks beyond it would stay where they were sent",
+    ),
+    TransitionRow(
+        part="by",
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="rows that would be first now were not kept",
+    ),
+    TransitionRow(
+        part="ties",
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="rows that would be kept now were not",
+    ),
+    TransitionRow(
+        part="unique",
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="rows that would replace one another are others, and so is the order of ties",
+    ),
+    TransitionRow(
+        part="how",
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="what the other kind would have sent of the rows so far was not sent",
+    ),
+    TransitionRow(
+        part="bounds",
+        append=Becomes.BEGUN_ANEW,
+        updates=None,
+        because="pairs of the rows so far were made, and rows dropped, by the other bounds",
+    ),
+    TransitionRow(
+        part="table",
+        append=None,
+        updates=Becomes.REFUSED,
+        because="the rows so far were looked up otherwise",
+    ),
+    TransitionRow(
+        part="rows",
+        append=None,
+        updates=Becomes.REFUSED,
+        because="rows that the table has are to be replaced, or taken back, as they were sent",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consent:
+    """What a person consents to: uids, or ``uid.column``, that begin anew, and uids to be kept."""
+
+    begun: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+    def beside(self, other: Consent) -> Consent:
+        """To all that either consents to."""
+        return Consent(
+            begun=tuple(dict.fromkeys((*self.begun, *other.begun))),
+            kept=tuple(dict.fromkeys((*self.kept, *other.kept))),
+        )
+
+    def within(self, declared: Mapping[str, Fingerprint]) -> Consent:
+        """To what is still *declared*."""
+        return Consent(
+            begun=tuple(target for target in self.begun if _is_declared(target, declared)),
+            kept=tuple(uid for uid in self.kept if uid in declared),
+        )
+
+
+NO_CONSENT = Consent()
+
+
+def _is_declared(target: str, declared: Mapping[str, Fingerprint]) -> bool:
+    uid, _, column = target.partition(".")
+    return uid in declared and (not column or column in declared[uid].columns)
+
+
+def columns_begun(begun: Iterable[str], uid: str) -> tuple[str, ...]:
+    """The columns of the stage *uid* that begin anew while its other ones go on."""
+    named = (target.partition(".") for target in begun)
+    return tuple(column for stage, _, column in named if stage == uid and column)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartChange:
+    """A part of an operator, or a *column* of it, that is not what it was.
+
+    ``before`` and ``now`` are empty where there was, or is, none.
+    """
+
+    uid: str
+    operator: str
+    part: str | None
+    column: str | None
+    before: str
+    now: str
+    reads_updates: bool
+    row: TransitionRow | None
+
+    @property
+    def becomes(self) -> Becomes:
+        if self.row is None:
+            return Becomes.REFUSED
+        found = self.row.updates if self.reads_updates else self.row.append
+        return found or Becomes.REFUSED
+
+    @property
+    def difference(self) -> Difference:
+        return difference_of(self.before, self.now)
+
+    @property
+    def target(self) -> str:
+        """What ``--begin`` names for this change alone."""
+        return self.uid if self.column is None else f"{self.uid}.{self.column}"
+
+    @property
+    def what(self) -> str:
+        """The operator, the part and both meanings, in words."""
+        owner = f"{'sink' if self.operator == SINK else 'stage'} {self.uid!r}"
+        name = f"its {self.part}" if self.column is None else f"column {self.column!r}"
+        match self.difference:
+            case Difference.ADDED if self.column is not None:
+                return f"{owner}: {name} is new, {self.now}"
+            case Difference.REMOVED if self.column is not None:
+                return f"{owner}: {name}, {self.before}, is gone"
+            case Difference.ADDED if self.part == OPERATOR:
+                return f"{owner} is new, {self.now}, and reads updates of rows that it was not sent"
+            case _:
+                was, now = self.before or "none", self.now or "none"
+                return f"{owner}: {name} was {was} and is now {now}"
+
+
+def difference_of(before: str, now: str) -> Difference:
+    if not before:
+        return Difference.ADDED
+    return Difference.CHANGED if now else Difference.REMOVED
+
+
+def row_of(part: str | None, difference: Difference) -> TransitionRow | None:
+    """The row of the table for a *difference* of a *part*; None: there is none."""
+    return next(
+        (row for row in TRANSITIONS if row.part == part and difference in row.differences), None
+    )
+
+
+def compare(
+    before: Mapping[str, Fingerprint],
+    now: Mapping[str, Fingerprint],
+    held: AbstractSet[str],
+) -> tuple[PartChange, ...]:
+    """Every part that is not what it was, of the operators and sinks in both.
+
+    *held* are the uids of which the checkpoint has state, or a table: where nothing is kept nothing
+    has a meaning.  But a stage without state may be sent updates of rows that it was not sent, as
+    it is new, or as they were filtered away.
+    """
+    return tuple(
+        change
+        for uid, declared in now.items()
+        if uid in held or (declared.operator != SINK and not held.isdisjoint(declared.updates_from))
+        for change in _changes_of(uid, before.get(uid, Fingerprint(operator="")), declared)
+    )
+
+
+def _changes_of(uid: str, before: Fingerprint, now: Fingerprint) -> Iterator[PartChange]:
+    reads_updates = bool(before.updates_from or now.updates_from)
+
+    def change(part: str | None, column: str | None, was: str, is_now: str) -> PartChange:
+        row = row_of(part, difference_of(was, is_now))
+        return PartChange(
+            uid=uid,
+            operator=now.operator,
+            part=part,
+            column=column,
+            before=was,
+            now=is_now,
+            reads_updates=reads_updates,
+            row=row,
+        )
+
+    if now.operator == SINK and before.updates_from != now.updates_from:
+        return  # It reads another stage: what that had sent was dropped by a consent of its own.
+    if before.operator != now.operator:
+        yield change(OPERATOR, None, before.operator, now.operator)
+        return
+    for part in dict.fromkeys((*before.parts, *now.parts)):
+        was, is_now = before.parts.get(part, ""), now.parts.get(part, "")
+        if was != is_now:
+            yield change(part, None, was, is_now)
+    for column in dict.fromkeys((*before.columns, *now.columns)):
+        was, is_now = before.columns.get(column, ""), now.columns.get(column, "")
+        if was != is_now:
+            yield change(None, column, was, is_now)
+
+
+def problems_of(
+    changes: Iterable[PartChange], now: Mapping[str, Fingerprint], consent: Consent
+) -> list[str]:
+    """Each change that the *consent* does not cover, in a sentence that says what to do; and what
+    the consent itself would break.
+    """
+    uncovered = [
+        f"{change.what}; {_fix(change, now)}"
+        for change in changes
+        if not _is_covered(change, consent)
+    ]
+    return [*uncovered, *_broken_by(now, consent)]
+
+
+def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]:
+    """What becomes of the state by each change that is covered, and by each consent, in words."""
+    lines = [
+        f"{change.what}: {becomes}, {change.row.because}"
+        for change in changes
+        if change.row is not None
+        and _is_covered(change, consent)
+        and (becomes := _covered_as(change, consent)) is not Becomes.BEGUN_ANEW
+    ]
+    lines += [
+        f"{target!r} begins anew, and says what comes from here on" for target in consent.begun
+    ]
+    return tuple(lines)
+
+
+def _is_covered(change: PartChange, consent: Consent) -> bool:
+    if change.becomes in (Becomes.SAME, Becomes.TAKEN_OVER) or change.uid in consent.begun:
+        return True
+    if change.becomes is Becomes.BEGUN_ANEW:
+        return change.column is not None and change.target in consent.begun
+    return change.becomes is Becomes.KEPT and change.uid in consent.kept
+
+
+def _covered_as(change: PartChange, consent: Consent) -> Becomes:
+    is_begun = change.uid in consent.begun or change.target in consent.begun
+    return Becomes.BEGUN_ANEW if is_begun else change.becomes
+
+
+def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
+    """What to do about a change that was not consented to."""
+    if change.operator == SINK:
+        return "put it back, or give the sink another uid and a table of its own"
+    together = " ".join(f"--begin {uid}" for uid in sorted(begins_with(change.uid, now)))
+    whole = f"begin it anew, from empty state: restore with {together}"
+    match change.becomes:
+        case Becomes.KEPT:
+            return (
+                "put it back, or keep the state that it has of the rows so far: "
+                f"restore with --keep {change.uid}; or {whole}"
+            )
+        case Becomes.BEGUN_ANEW if not _readers_of_updates(change.uid, now):
+            return f"put it back, or begin it anew: restore with --begin {change.target}"
+        case Becomes.BEGUN_ANEW:
+            return f"put it back, or {whole}"
+        case _ if change.part == OPERATOR and change.difference is Difference.ADDED:
+            return f"leave it out, or {whole}"
+        case _:
+            return (
+                "rows that were sent before could not be taken back as they were sent; put it "
+                f"back, or {whole}"
+            )
+
+
+def begins_with(uid: str, now: Mapping[str, Fingerprint]) -> frozenset[str]:
+    """The stages that begin anew if *uid* does: those whose updates it reads, those that read its
+    updates, and so on.
+    """
+    found, waiting = {uid}, [uid]
+    while waiting:
+        one = waiting.pop()
+        others = [*now[one].updates_from, *_readers_of_updates(one, now)] if one in now else []
+        for other in others:
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return frozenset(found)
+
+
+def _readers_of_updates(uid: str, now: Mapping[str, Fingerprint]) -> list[str]:
+    return [
+        reader
+        for reader, declared in now.items()
+        if uid in declared.updates_from and declared.operator != SINK
+    ]
+
+
+def _broken_by(now: Mapping[str, Fingerprint], consent: Consent) -> Iterator[str]:
+    """What would go wrong with what a person consents to."""
+    for target in (*consent.begun, *consent.kept):
+        uid, _, column = target.partition(".")
+        stage = now.get(uid)
+        if stage is None or stage.operator == SINK:
+            yield f"{uid!r} cannot begin anew or be kept: it is no stage with state"
+        elif column and (column not in stage.columns or target in consent.kept):
+            named = ", ".join(stage.columns) or "no columns that can begin anew alone"
+            yield f"{target!r} cannot begin anew: stage {uid!r} computes {named}"
+    for target in consent.begun:
+        uid, _, column = target.partition(".")
+        if uid not in now or now[uid].operator == SINK or (column and uid in consent.begun):
+            continue
+        missing = sorted(begins_with(uid, now) - {*consent.begun})
+        if missing and not (column and missing == [uid]):
+            yield (
+                f"{target!r} cannot begin anew alone: it sends, or is sent, updates, and rows "
+                "would be taken back that were never counted; begin anew, too: "
+                f"{' '.join(f'--begin {other}' for other in missing)}"
+            )
+        for sink, declared in now.items():
+            if declared.keeps_changes and uid in declared.updates_from:
+                yield (
+                    f"{target!r} cannot begin anew while sink {sink!r} keeps its changes: what it "
+                    "sent would never be taken back there; give the sink another uid and a table "
+                    "of its own"
+                )

@@ -1,0 +1,353 @@
+"""The fingerprints of a declaration: what the state of each of its operators would be the state of.
+
+Made of the declared nodes, not of how they are written: names of stages without state, of Python's
+variables, blanks, the case of SQL and columns that an operator does not read play no part.  What a
+stage reads is described down to the sources and stages with state whose rows it gets: the filters,
+projections, functions and lookups on the way, with the values of the parameters that enter them.
+Types are no part: those of keys and columns are in the state itself, which is read by them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+
+from sluice.core.transitions import SINK, Fingerprint
+from sluice.declaration.aggregates import Aggregate, AggregateKind
+from sluice.declaration.changelog import Append
+from sluice.declaration.durations import in_words
+from sluice.declaration.expressions import Filter, Step, result_name, tokens
+from sluice.declaration.functions import described_function
+from sluice.declaration.nodes import Input, SinkNode, StageNode
+from sluice.declaration.operations import (
+    Attached,
+    Deduplicate,
+    Hopping,
+    IntervalJoin,
+    KeyedAggregate,
+    KeyedLookup,
+    Latest,
+    Lookup,
+    Process,
+    ProcessKeyed,
+    RegularJoin,
+    Session,
+    TopN,
+    Transform,
+    Tumbling,
+    Union,
+    Window,
+    WindowAggregate,
+    WindowJoin,
+    WindowTopN,
+)
+from sluice.declaration.params import Param
+from sluice.declaration.pipeline import Pipeline
+
+_NAMED = re.compile(r"(?P<sql>.*?)\s+as\s+[`\"]?\w+[`\"]?\s*", re.IGNORECASE | re.DOTALL)
+# Operators of two signs, each as one spelling of it.
+_OPERATORS = {"<=": "<=", ">=": ">=", "<>": "<>", "!=": "<>", "==": "=", "||": "||", "->": "->"}
+_ORDERED_BY_TIME = (AggregateKind.FIRST, AggregateKind.LAST)
+
+
+def fingerprints(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, Fingerprint]:
+    """By uid that of each operator with state, and of each sink, with the values of *params*."""
+    made = _Maker(pipeline, params)
+    found = {
+        uid: made.of_stage(stage) for uid, stage in pipeline.stages.items() if stage.is_stateful
+    }
+    return found | {uid: made.of_sink(sink) for uid, sink in pipeline.sinks.items()}
+
+
+def canonical(sql: str) -> str:
+    """*sql* without what means nothing: blanks, comments, and the case of words."""
+    words: list[str] = []
+    end = 0
+    for token in tokens(sql):
+        word = token.text.lower() if token.kind in ("word", "number") else token.text
+        if words and words[-1] + word in _OPERATORS and token.start == end:
+            words[-1] = _OPERATORS[words[-1] + word]
+        else:
+            words.append(word)
+        end = token.start + len(token.text)
+    text = ""
+    for before, word in pairwise(("", *words)):
+        is_tight = word in {".", ",", ")"} or before in {"", ".", "("} or _calls(before, word)
+        text += word if is_tight else f" {word}"
+    return text
+
+
+def _calls(before: str, word: str) -> bool:
+    return word == "(" and before[-1:].isalnum() and before not in {"and", "in", "not", "or"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    pipeline: Pipeline
+    params: Mapping[str, str]
+
+    def of_stage(self, stage: StageNode) -> Fingerprint:
+        wanted = _columns_read(stage)
+        by_time = _goes_by_time(stage)
+        times = [stream.event_time for stream in stage.inputs if by_time and stream.event_time]
+        read = None if wanted is None else wanted | _lowered(times)
+        parts = {
+            "keys": " | ".join(filter(None, map(_keys, stage.shuffled))),
+            "input": " | ".join(self._rows(stream, read) for stream in stage.inputs),
+            "ttl": _duration(stage.ttl_ms),
+            "event time": " | ".join(times),
+            "out of orderness": " | ".join(map(self._bound, stage.inputs)) if times else "",
+        }
+        operator, own, columns = _operation(stage, self)
+        return Fingerprint(
+            operator=operator,
+            parts={name: text for name, text in (parts | own).items() if text},
+            columns=columns,
+            updates_from=self._updates_from(stage.inputs),
+        )
+
+    def of_sink(self, sink: SinkNode) -> Fingerprint:
+        kind = self.pipeline.kind_of(sink.input, sink.steps)
+        if kind == Append():
+            return Fingerprint(operator=SINK)
+        given = Input(producer=sink.input, kind=kind, steps=sink.steps)
+        # A row of a table is replaced by its key, whatever else is in it.
+        key = None if sink.spec.changelog else _lowered(sink.spec.upsert_key)
+        upsert_key = ", ".join(sink.spec.upsert_key)
+        mode = "changelog" if key is None else f"upsert by {upsert_key}"
+        return Fingerprint(
+            operator=SINK,
+            parts={"rows": f"{self._rows(given, key)} as {mode}"},
+            updates_from=self._updates_from([given]),
+            keeps_changes=sink.spec.changelog,
+        )
+
+    def lookup(self, lookup: Lookup) -> str:
+        on = ", ".join(f"{column} = {canonical(sql)}" for column, sql in sorted(lookup.on.items()))
+        add = ", ".join(f"{name} = {canonical(sql)}" for name, sql in sorted(lookup.add.items()))
+        table = f"{lookup.table}{_described_steps(lookup.steps, None)}"
+        return f"{lookup.keep} of {table} on {on}" + (f" add {add}" if add else "")
+
+    def _rows(self, stream: Input, wanted: frozenset[str] | None) -> str:
+        """The rows of an input, or only its columns *wanted*, down to what sends them."""
+        renames = [
+            f"{new} = {old}"
+            for old, new in sorted(stream.renames.items())
+            if wanted is None or new.lower() in wanted
+        ]
+        if wanted is not None:
+            names = {new.lower(): old.lower() for old, new in stream.renames.items()}
+            wanted = frozenset(names.get(name, name) for name in wanted)
+        text = self._stream(stream.producer, stream.steps, wanted)
+        return text + (f".rename({', '.join(renames)})" if renames else "")
+
+    def _stream(self, uid: str, steps: Sequence[Step], wanted: frozenset[str] | None) -> str:
+        stage = self.pipeline.stages.get(uid)
+        if stage is None:
+            return uid + _described_steps(steps, wanted)
+        behind = (*stage.steps, *steps)
+        text = _described_steps(behind, wanted)
+        wanted = _read_before(behind, wanted)
+        match stage.operation:
+            case Transform(function=function, arguments=arguments, version=version):
+                given = ", ".join(
+                    f"{name}={self._value(value)!r}" for name, value in sorted(arguments.items())
+                )
+                what = described_function(function, version) + (f", {given}" if given else "")
+                return f"{self._rows(stage.inputs[0], None)}.transform({what}){text}"
+            case Lookup() as lookup:
+                on = None if wanted is None else wanted | _lowered(lookup.on)
+                return f"{self._rows(stage.inputs[0], on)}.lookup({self.lookup(lookup)}){text}"
+            case Union():
+                united = " + ".join(sorted(self._rows(given, wanted) for given in stage.inputs))
+                return f"({united}){text}"
+            case _:
+                return uid + text
+
+    def _updates_from(self, inputs: Iterable[Input]) -> tuple[str, ...]:
+        """The stages with state that send the updates of *inputs*."""
+        found: dict[str, None] = {}
+        for stream in inputs:
+            stage = self.pipeline.stages.get(stream.producer)
+            if stage is None or stream.kind == Append():
+                continue
+            of = (stage.uid,) if stage.is_stateful else self._updates_from(stage.inputs)
+            found |= dict.fromkeys(of)
+        return tuple(sorted(found))
+
+    def _bound(self, stream: Input) -> str:
+        """By how much event time trails, over all sources of *stream*."""
+        source = self.pipeline.sources.get(stream.producer)
+        if source is not None:
+            return _duration(source.out_of_orderness_ms)
+        before = self.pipeline.stages[stream.producer].inputs
+        bounds = ", ".join(dict.fromkeys(self._bound(given) for given in before))
+        own = _duration(stream.out_of_orderness_ms)
+        return f"{bounds} and {own}" if stream.out_of_orderness_ms else bounds
+
+    def _value(self, given: str | int | Param) -> str:
+        if isinstance(given, Param):
+            return self.params.get(given.name, given.default or "")
+        return str(given)
+
+
+def _operation(stage: StageNode, made: _Maker) -> tuple[str, dict[str, str], dict[str, str]]:
+    """The operator's name, the meanings of its own parts, and those of its columns."""
+    match stage.operation:
+        case KeyedAggregate(aggregates=aggregates):
+            return "aggregate", {}, _columns(aggregates)
+        case WindowAggregate(window=window, aggregates=aggregates, allowed_lateness_ms=late_ms):
+            parts = {"window": _window(window), "allowed lateness": _duration(late_ms)}
+            return "window", parts, _columns(aggregates)
+        case WindowTopN(window=window, n=n, by=by, has_ties=has_ties):
+            ties = "all of a rank" if has_ties else ""
+            parts = {"window": _window(window), "n": str(n), "by": canonical(by), "ties": ties}
+            return "window_top_n", parts, {}
+        case TopN(n=n, by=by, ties_by=ties_by, unique=unique):
+            parts = {"n": str(n), "by": canonical(by)}
+            return "top_n", parts | {"ties": _listed(ties_by), "unique": _listed(unique)}, {}
+        case Latest(by=by):
+            return "latest", {"by": _listed(by)}, {}
+        case Deduplicate(by=by):
+            return "deduplicate", {"by": canonical(by or "")}, {}
+        case WindowJoin(window=window, how=how):
+            return "window_join", {"window": _window(window), "how": how}, {}
+        case IntervalJoin(lower_ms=lower, upper_ms=upper, upper_column=column, how=how):
+            last = canonical(column) if column else _duration(upper)
+            return "interval_join", {"bounds": f"{_duration(lower)} to {last}", "how": how}, {}
+        case RegularJoin(how=how):
+            return "join", {"how": how}, {}
+        case KeyedLookup(lookup=lookup):
+            return "lookup", {"table": made.lookup(lookup)}, {}
+        case (
+            Process(function=function, version=version)
+            | ProcessKeyed(function=function, version=version)
+        ):
+            name = "process" if isinstance(stage.operation, Process) else "process_keyed"
+            return name, {"function": described_function(function, version)}, {}
+        case other:
+            raise AssertionError(f"{other} keeps no state")
+
+
+def _columns(aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
+    return {name: _aggregate(aggregate) for name, aggregate in aggregates.items()}
+
+
+def _aggregate(aggregate: Aggregate) -> str:
+    of = [canonical(aggregate.column or "")]
+    if aggregate.fraction is not None:
+        of.append(repr(aggregate.fraction))
+    if aggregate.separator is not None:
+        of.append(repr(aggregate.separator))
+    text = f"{aggregate.kind.value}({', '.join(filter(None, of))})"
+    if aggregate.by is not None:
+        text += f" by {canonical(aggregate.by)}"
+    return text + (f" where {canonical(aggregate.where)}" if aggregate.where is not None else "")
+
+
+def _window(window: Window) -> str:
+    match window:
+        case Tumbling(size=size):
+            return f"tumbling {in_words(size)}"
+        case Hopping(size=size, slide=slide):
+            return f"hopping {in_words(size)} every {in_words(slide)}"
+        case Session(gap=gap):
+            return f"session {in_words(gap)}"
+        case Attached():
+            return "that of the rows"
+
+
+def _keys(stream: Input) -> str:
+    expressions = {name: canonical(sql) for name, sql in stream.key_expressions.items()}
+    return ", ".join(f"{k} = {expressions[k]}" if k in expressions else k for k in stream.keys)
+
+
+def _duration(ms: int | None) -> str:
+    return "" if ms is None else in_words(timedelta(milliseconds=ms))
+
+
+def _listed(columns: Iterable[str]) -> str:
+    return ", ".join(map(canonical, columns))
+
+
+def _goes_by_time(stage: StageNode) -> bool:
+    """Whether the state depends on the event times of the rows."""
+    match stage.operation:
+        case KeyedAggregate(aggregates=aggregates):
+            return any(a.kind in _ORDERED_BY_TIME and a.by is None for a in aggregates.values())
+        case Deduplicate(by=by):
+            return by is None
+        case ProcessKeyed():
+            return True
+        case _:
+            return stage.goes_by_event_time or hasattr(stage.operation, "window")
+
+
+def _columns_read(stage: StageNode) -> frozenset[str] | None:
+    """The columns that an operator reads, in lower case, and perhaps more; None: whole rows."""
+    match stage.operation:
+        case KeyedAggregate(aggregates=aggregates) | WindowAggregate(aggregates=aggregates):
+            texts = [
+                text for a in aggregates.values() for text in (a.column, a.where, a.by) if text
+            ]
+        case _:
+            return None
+    texts += [text for stream in stage.inputs for text in stream.key_expressions.values()]
+    texts += ["window_start", "window_end"]
+    names = {
+        key for stream in stage.inputs for key in stream.keys if key not in stream.key_expressions
+    }
+    return _lowered(names) | _words(texts)
+
+
+def _lowered(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+def _words(texts: Iterable[str]) -> frozenset[str]:
+    """Every word of the *texts*: the columns in them, and more."""
+    found = (token for text in texts for token in tokens(text))
+    return frozenset(t.text.strip('`"').lower() for t in found if t.kind in ("word", "quoted"))
+
+
+def _described_steps(steps: Sequence[Step], wanted: frozenset[str] | None) -> str:
+    """The *steps* as far as they say which rows there are, and what is in the columns *wanted*."""
+    texts: list[str] = []
+    for step in reversed(steps):
+        if isinstance(step, Filter):
+            texts.append(f".where({canonical(step.condition)})")
+        else:
+            items = _items(step.columns, wanted)
+            is_whole = wanted is None and "*" not in map(str.strip, step.columns)
+            named = [f"{name} = {sql}" for name, sql in items.items() if name != sql]
+            kept = [name for name, sql in items.items() if name == sql] if is_whole else []
+            if named or kept:
+                texts.append(f".select({', '.join(sorted((*kept, *named)))})")
+        wanted = _read_before((step,), wanted)
+    return "".join(reversed(texts))
+
+
+def _read_before(steps: Sequence[Step], wanted: frozenset[str] | None) -> frozenset[str] | None:
+    """The columns that are read before *steps*, if those *wanted* are read behind them."""
+    for step in reversed(steps):
+        if isinstance(step, Filter):
+            wanted = None if wanted is None else wanted | _words([step.condition])
+            continue
+        is_whole = wanted is None and "*" in map(str.strip, step.columns)
+        items = _items(step.columns, wanted)
+        kept = (wanted or frozenset()) - items.keys()
+        wanted = None if is_whole else kept | _words(items.values())
+    return wanted
+
+
+def _items(columns: Iterable[str], wanted: frozenset[str] | None) -> dict[str, str]:
+    """The selected columns that are *wanted*: name -> what it is."""
+    named = {result_name(text).lower(): text for text in columns if text.strip() != "*"}
+    return {
+        name: canonical(found["sql"] if (found := _NAMED.fullmatch(text)) else text)
+        for name, text in named.items()
+        if wanted is None or name in wanted
+    }

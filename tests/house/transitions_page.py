@@ -1,0 +1,60 @@
+"""The table of docs/reference/transitions.md, written from the one that decides.
+
+After a change of the table: ``python -m tests.house.transitions_page``.
+"""
+
+from __future__ import annotations
+
+from sluice.core.transitions import TRANSITIONS, Becomes, Difference, TransitionRow
+from tests.house.test_repository import REPOSITORY
+
+PAGE = REPOSITORY / "docs" / "reference" / "transitions.md"
+
+# What a part is, in a declaration.
+_PARTS = {
+    "operator": "another operator under the uid",
+    "keys": "keys: added, removed, another expression or order",
+    "input": "filters, projections, functions or lookups before the stage; the stage that it reads",
+    "function": "the function of `process` or `process_keyed`: its `version`, else its source",
+    "event time": "the event time by which rows are ordered or windowed",
+    "out of orderness": "`out_of_orderness` of its event time",
+    "window": "the window: its kind, size, slide or gap",
+    "allowed lateness": "`allowed_lateness`",
+    "ttl": "`ttl`",
+    "n": "`n` of `top_n` and `window_top_n`",
+    "by": "`by` of `latest`, `deduplicate`, `top_n` and `window_top_n`",
+    "ties": "`ties_by` of `top_n`, `ties` of `window_top_n`",
+    "unique": "`unique` of `top_n`",
+    "how": "`how` of a join",
+    "bounds": "`lower` and `upper` of `interval_join`",
+    "table": "`lookup` of rows that are updated: its table, `on`, `keep` or `add`",
+    "rows": "a sink of updates: filters before it, its mode, or its key",
+}
+
+
+def written() -> list[str]:
+    """The rows of the page's table."""
+    return [
+        f"| {_changed(row)} | {_said(row.append)} | {_said(row.updates)} | {row.because} |"
+        for row in TRANSITIONS
+    ]
+
+
+def _changed(row: TransitionRow) -> str:
+    if row.part is not None:
+        return _PARTS[row.part]
+    if row.differences == (Difference.REMOVED,):
+        return "a column of an aggregate removed"
+    return "a column of an aggregate added; its function, argument, filter or order"
+
+
+def _said(becomes: Becomes | None) -> str:
+    return "-" if becomes is None else becomes.value
+
+
+if __name__ == "__main__":
+    lines = [line for line in PAGE.read_text().splitlines() if not line.startswith("| ")]
+    heading = "| changed | rows only come | rows are taken back | because |"
+    at = lines.index("|---|---|---|---|")
+    lines[at : at + 1] = [heading, lines[at], *written()]
+    PAGE.write_text("\n".join(lines) + "\n")

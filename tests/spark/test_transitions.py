@@ -1,0 +1,426 @@
+"""The table of transitions is true: each change of a declaration is played on Spark.
+
+A job takes an epoch as it was declared before and one as it is declared then.  What is *same* or
+*taken over* ends as if it had been declared so from the beginning; what *begins anew* as if there
+had been the later rows alone; what is *kept* as if the later rows had come as they are read now.
+What is refused is let through by force, and ends as none of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import polars as pl
+import pytest
+
+from sluice.coordinator import compatibility
+from sluice.coordinator.compatibility import require_same_chain
+from sluice.coordinator.restore import restore
+from sluice.coordinator.submission import configure, submit
+from sluice.core import restoring
+from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.transitions import (
+    TRANSITIONS,
+    Becomes,
+    Consent,
+    Difference,
+    PartChange,
+    begins_with,
+    compare,
+)
+from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.fingerprints import fingerprints
+from sluice.declaration.operations import KeyedAggregate, Tumbling, Window
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.errors import ConfigurationError, RestoreError
+from sluice.job.job import Job, open_job
+from sluice.job.lineage import lineage_of_tip
+from sluice.job.places import open_sinks
+from sluice.local.driver import EpochDriver
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.state.segments import to_frame
+from sluice.store.open import StoreLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START, MINUTE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
+CHANGED = Difference.CHANGED
+BY_K = FilesTable(upsert_key=("k",))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The sources of a declaration; what it reads *is_updated*: the newest row of each user."""
+
+    pipeline: Pipeline
+    folder: Path
+    is_updated: bool
+
+    def stream(self, event_time: str = "at", bound: timedelta = timedelta(0)) -> Stream:
+        spec = Files(str(self.folder), format="parquet", bounded=False)
+        if not self.is_updated:
+            return self.pipeline.source("rows", spec, event_time=event_time, out_of_orderness=bound)
+        rows = self.pipeline.source("rows", spec, event_time="at")
+        newest = rows.key_by("u").latest("newest", by="n")
+        return newest.event_time(event_time, out_of_orderness=bound)
+
+    def names(self) -> Stream:
+        spec = Files(str(self.folder), format="parquet", bounded=False)
+        return self.pipeline.source("names", spec, table=True)
+
+
+Declaration: TypeAlias = Callable[[Rows], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Two declarations; *later* has the later rows as *before* would have to read them."""
+
+    before: Declaration
+    after: Declaration
+    later: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows
+    is_updated: bool = False
+
+
+def rows_of(numbers: range, users: int) -> pl.DataFrame:
+    """The first three users move between keys, and values go up and down."""
+    columns = {
+        "u": [i % users for i in numbers],
+        "k": [9 if i % users >= 3 else i * i % 11 % 3 for i in numbers],
+        "x": [i * 37 % 23 for i in numbers],
+        "n": [*numbers],
+        "at": [START + i * MINUTE for i in numbers],
+        "then": [START + (500 - i * 7 % 40) * MINUTE for i in numbers],
+    }
+    instant = pl.Datetime("us", "UTC")
+    return pl.DataFrame(columns, schema_overrides={"at": instant, "then": instant})
+
+
+# Four users, and their key, do not come again.
+EARLIER, LATER = rows_of(range(20), 7), rows_of(range(20, 41), 3)
+ALL = pl.concat([EARLIER, LATER])
+
+
+def aggregate(**columns: agg.Aggregate) -> Declaration:
+    def declare(rows: Rows) -> None:
+        computed = rows.stream().key_by("k").stage("stage", KeyedAggregate(aggregates=columns))
+        computed.select("k", *columns).sink("out", BY_K)
+
+    return declare
+
+
+def count_of(condition: str = "", key: str = "k", ttl: timedelta | None = None) -> Declaration:
+    def declare(rows: Rows) -> None:
+        stream = rows.stream()
+        stream = stream.where(condition) if condition else stream
+        counted = stream.key_by(k=key).aggregate("stage", ttl=ttl, v=agg.count())
+        counted.sink("out", BY_K)
+
+    return declare
+
+
+def latest(by: str) -> Declaration:
+    def declare(rows: Rows) -> None:
+        newest = rows.stream().select("k", "x AS v", "x", "n").key_by("k").latest("stage", by=by)
+        newest.select("k", "v").sink("out", BY_K)
+
+    return declare
+
+
+def last(event_time: str, bound: timedelta = timedelta(0)) -> Declaration:
+    def declare(rows: Rows) -> None:
+        keyed = rows.stream(event_time, bound).key_by("k")
+        keyed.aggregate("stage", v=agg.last("x")).sink("out", BY_K)
+
+    return declare
+
+
+def top(
+    n: int, by: str, ties_by: str | tuple[str, ...] = "n", unique: str | tuple[str, ...] = ()
+) -> Declaration:
+    def declare(rows: Rows) -> None:
+        ranked = rows.stream().key_by("k").top_n("stage", n, by=by, ties_by=ties_by, unique=unique)
+        ranked.sink("out", FilesTable(upsert_key=("k", "rank")))
+
+    return declare
+
+
+def windows(window: Window, late: timedelta = timedelta(0), **source: Any) -> Declaration:
+    def declare(rows: Rows) -> None:
+        keyed = rows.stream(**source).key_by("k")
+        counted = keyed.window("stage", window, allowed_lateness=late, v=agg.count())
+        counted.sink("out", FilesTable(upsert_key=("k", "window_start")))
+
+    return declare
+
+
+def join(how: Any) -> Declaration:
+    def declare(rows: Rows) -> None:
+        stream = rows.stream()
+        left = stream.where("x < 9").select("k", "x").key_by("k")
+        right = stream.where("x >= 9").select("k", "n").key_by("k")
+        joined = left.join("stage", right, how=how).select("k", "x")
+        joined.sink("out", FilesTable(changelog=rows.is_updated))
+
+    return declare
+
+
+def interval(upper: timedelta) -> Declaration:
+    def declare(rows: Rows) -> None:
+        left = rows.stream()
+        right = left.where("x >= 9").select("k", "x AS y", "at").key_by("k")
+        joined = left.key_by("k").interval_join("stage", right, upper=upper)
+        joined.select("k", "n", "y").sink("out", FilesTable())
+
+    return declare
+
+
+def lookup(keep: Any) -> Declaration:
+    def declare(rows: Rows) -> None:
+        table = rows.names().where("x > 19")
+        rows.stream().lookup("stage", table, on="k", keep=keep).key_by("k").aggregate(
+            "total", v=agg.count()
+        ).sink("out", BY_K)
+
+    return declare
+
+
+def shown(condition: str) -> Declaration:
+    def declare(rows: Rows) -> None:
+        newest = rows.stream().key_by("k").latest("stage", by="n")
+        newest.where(condition).sink("out", BY_K)
+
+    return declare
+
+
+def counted(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    new = rows.group_by("k").agg(v=pl.len().cast(pl.Int64))
+    both = pl.concat([new, state.select("k", "v")]).group_by("k").agg(pl.col("v").sum())
+    return both, both
+
+
+def counted_twice(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    return counted(pl.concat([rows, rows]), state)
+
+
+def process(function: Any, version: str) -> Declaration:
+    def declare(rows: Rows) -> None:
+        kept = {"k": int, "v": int}
+        totals = (
+            rows.stream()
+            .key_by("k")
+            .process("stage", function, state={"v": int}, result=kept, version=version)
+        )
+        totals.key_by("k").latest("newest", by="v").sink("out", BY_K)
+
+    return declare
+
+
+Cases: TypeAlias = dict[tuple[str | None, Difference], Case]
+# Changes of what reads any rows.
+ANY: Cases = {
+    ("operator", CHANGED): Case(latest("n"), aggregate(v=agg.count())),
+    (None, Difference.ADDED): Case(
+        aggregate(v=agg.count()), aggregate(v=agg.count(), w=agg.sum("x"))
+    ),
+    (None, CHANGED): Case(
+        aggregate(v=agg.count(), w=agg.sum("x")), aggregate(v=agg.count(), w=agg.max("x"))
+    ),
+    (None, Difference.REMOVED): Case(
+        aggregate(v=agg.sum("x"), w=agg.count()), aggregate(v=agg.sum("x"))
+    ),
+    ("keys", CHANGED): Case(count_of(), count_of(key="u % 3")),
+    ("input", CHANGED): Case(
+        count_of(), count_of("x > 9"), lambda rows: rows.filter(pl.col("x") > 9)
+    ),
+    ("event time", CHANGED): Case(
+        last("at"), last("then"), lambda rows: rows.with_columns(at="then")
+    ),
+    ("out of orderness", CHANGED): Case(last("at"), last("at", 3 * MINUTE)),
+    ("ttl", CHANGED): Case(count_of(ttl=60 * MINUTE), count_of(ttl=90 * MINUTE)),
+    ("n", CHANGED): Case(top(1, "x"), top(3, "x")),
+    ("by", CHANGED): Case(latest("x"), latest("n")),
+    ("ties", CHANGED): Case(top(2, "k"), top(2, "k", ties_by="x")),
+    ("unique", CHANGED): Case(top(2, "k", (), unique="n"), top(2, "k", (), unique="x")),
+    ("how", CHANGED): Case(join("inner"), join("semi")),
+}
+APPEND: Cases = ANY | {
+    ("function", CHANGED): Case(
+        process(counted, "1"), process(counted_twice, "2"), lambda rows: pl.concat([rows, rows])
+    ),
+    ("window", CHANGED): Case(windows(Tumbling(10 * MINUTE)), windows(Tumbling(2 * MINUTE))),
+    ("allowed lateness", CHANGED): Case(
+        windows(Tumbling(10 * MINUTE), MINUTE), windows(Tumbling(10 * MINUTE), 3 * MINUTE)
+    ),
+    ("bounds", CHANGED): Case(interval(3 * MINUTE), interval(9 * MINUTE)),
+}  # fmt: skip
+UPDATES: Cases = ANY | {
+    ("table", CHANGED): Case(lookup("matched"), lookup("unmatched")),
+    ("rows", CHANGED): Case(shown("x > 3"), shown("x > 15")),
+}
+CASES = [
+    pytest.param(
+        is_updated, key, case, id=f"{key[0] or 'column'} {key[1]}{' over updates' * is_updated}"
+    )
+    for is_updated, cases in ((False, APPEND), (True, UPDATES))
+    for key, case in cases.items()
+]
+
+
+def test_every_row_of_the_table_is_played() -> None:
+    said = {
+        (is_updated, row.part)
+        for row in TRANSITIONS
+        for is_updated, becomes in ((False, row.append), (True, row.updates))
+        if becomes is not None
+    }
+
+    played = [
+        (is_updated, key) for is_updated in (False, True) for key in (APPEND, UPDATES)[is_updated]
+    ]
+    assert {(is_updated, part) for is_updated, (part, _) in played} == said
+    assert {of for _, (part, of) in played if part is None} == {*Difference}
+
+
+@pytest.mark.parametrize(("is_updated", "key", "case"), CASES)
+def test_a_change_does_what_the_table_says(
+    *,
+    is_updated: bool,
+    key: tuple[str | None, Difference],
+    case: Case,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def batch(declare: Declaration, rows: pl.DataFrame) -> pl.DataFrame:
+        folder = tmp_path / f"batch{len([*tmp_path.iterdir()])}"
+        job = job_of(folder, declare, is_updated=is_updated)
+        submit(job, configure(job.pipeline, {}))
+        return take(job, spark, rows, drain=True)
+
+    old = job_of(tmp_path / "job", case.before, is_updated=is_updated)
+    submit(old, configure(old.pipeline, {}))
+    before = take(old, spark, EARLIER)
+    job = job_of(tmp_path / "job", case.after, is_updated=is_updated)
+    change = change_of(job)
+    assert (change.part, change.difference) == key
+
+    if change.becomes in (Becomes.SAME, Becomes.TAKEN_OVER):
+        restore(job, Latest())
+    else:
+        refuses(job, change)
+    match change.becomes:
+        case Becomes.SAME | Becomes.TAKEN_OVER:
+            after = take(job, spark, LATER, drain=True)
+            right = batch(case.after, ALL)
+            assert counter(after.select(right.columns)) == counter(right)
+        case Becomes.KEPT:
+            restore(job, Latest(), RestoreOptions(consent=Consent(kept=(change.uid,))))
+            after = take(job, spark, LATER, drain=True)
+            right = batch(case.before, pl.concat([EARLIER, case.later(LATER)]))
+            assert counter(after) == counter(right)
+        case Becomes.BEGUN_ANEW:
+            restore(job, Latest(), RestoreOptions(consent=Consent(begun=(change.target,))))
+            after = take(job, spark, LATER, drain=True)
+            begins_from(after, before, batch(case.after, LATER), change.column)
+            if change.column is not None:
+                whole = batch(case.after, ALL).drop(change.column)
+                assert counter(after.drop(change.column)) == counter(whole)
+        case Becomes.REFUSED:
+            right = batch(case.after, ALL)
+            monkeypatch.setattr(restoring, "problems_of", lambda *_: [])
+            monkeypatch.setattr(compatibility, "problems_of", lambda *_: [])
+            assert forced(job, spark) != counter(right)
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in ANY if key[0] != "how"], ids=lambda key: f"{key[0] or 'column'} {key[1]}"
+)
+def test_over_updates_all_of_them_begin_anew_together(
+    key: tuple[str | None, Difference], spark: SparkSession, tmp_path: Path
+) -> None:
+    old = job_of(tmp_path / "job", ANY[key].before, is_updated=True)
+    submit(old, configure(old.pipeline, {}))
+    before = take(old, spark, EARLIER)
+    job = job_of(tmp_path / "job", ANY[key].after, is_updated=True)
+    together = begins_with("stage", fingerprints(job.pipeline, {}))
+
+    restore(job, Latest(), RestoreOptions(consent=Consent(begun=tuple(sorted(together)))))
+    after = take(job, spark, LATER, drain=True)
+
+    fresh = job_of(tmp_path / "batch", ANY[key].after, is_updated=True)
+    submit(fresh, configure(fresh.pipeline, {}))
+    assert together == {"newest", "stage"}
+    begins_from(after, before, take(fresh, spark, LATER, drain=True))
+
+
+def job_of(folder: Path, declare: Declaration, *, is_updated: bool) -> Job:
+    pipeline = Pipeline("job", checkpointing=Checkpointing(interval=None), parallelism=2)
+    (folder / "files").mkdir(parents=True, exist_ok=True)
+    declare(Rows(pipeline, folder / "files", is_updated))
+    return open_job(pipeline, StoreLocation(root=f"file://{folder / 'root'}"))
+
+
+def take(job: Job, spark: SparkSession, rows: pl.DataFrame, *, drain: bool = False) -> pl.DataFrame:
+    """The table of the job behind an epoch of *rows*."""
+    files = Path(job.location.root.removeprefix("file://")).parent / "files"
+    rows.write_parquet(files / f"{len([*files.iterdir()])}.parquet")
+    with EpochDriver(job, spark) as driver:
+        epoch = driver.take(drain=drain)
+    assert epoch is not None
+    if epoch.completed is None:
+        raise RestoreError(str(epoch.failure))
+    return to_frame(open_sinks(job, {})["out"].read())  # type: ignore[attr-defined]
+
+
+def change_of(job: Job) -> PartChange:
+    """The one change since the job's latest checkpoint."""
+    metadata = job.base_metadata(job.state())
+    assert metadata is not None
+    (change,) = compare(metadata.fingerprints, fingerprints(job.pipeline, {}), metadata.held)
+    return change
+
+
+def refuses(job: Job, change: PartChange) -> None:
+    state = job.state()
+    with pytest.raises(ConfigurationError) as at_a_trigger:
+        require_same_chain(job.pipeline, state, lineage_of_tip(job, state))
+    with pytest.raises(RestoreError) as at_a_restore:
+        restore(job, Latest())
+    assert change.what in str(at_a_trigger.value)
+    assert change.what in str(at_a_restore.value)
+
+
+def forced(job: Job, spark: SparkSession) -> Counter[tuple[object, ...]] | None:
+    """What comes of a change that nobody refuses; None if its state cannot even be read."""
+    try:
+        restore(job, Latest())
+        return counter(take(job, spark, LATER, drain=True))
+    except (ConfigurationError, RestoreError):
+        return None
+
+
+def begins_from(
+    after: pl.DataFrame, before: pl.DataFrame, right: pl.DataFrame, column: str | None = None
+) -> None:
+    """Of each key that came later the table has what came later; of others what it had before."""
+    columns = right.columns if column is None else ["k", column]
+    after, right = after.select(columns), right.select(columns)
+    assert counter(right) <= counter(after)
+    if column is None:
+        known = [name for name in columns if name in before.columns]
+        assert set(counter(after.select(known))) <= {
+            *counter(right.select(known)), *counter(before.select(known))
+        }  # fmt: skip
+
+
+def counter(table: pl.DataFrame) -> Counter[tuple[object, ...]]:
+    return Counter(table.select(sorted(table.columns)).rows())

@@ -1,0 +1,265 @@
+"""What becomes of a state when its meaning changes: the one table, consent, and the words."""
+
+from __future__ import annotations
+
+import pytest
+
+from sluice.core.transitions import (
+    NO_CONSENT,
+    SINK,
+    TRANSITIONS,
+    Becomes,
+    Consent,
+    Difference,
+    Fingerprint,
+    compare,
+    notes_of,
+    problems_of,
+    row_of,
+)
+
+# A source -> latest -> total, whose updates a sink keeps.
+LATEST = Fingerprint(operator="latest", parts={"keys": "u", "input": "rows", "by": "n"})
+TOTAL = Fingerprint(
+    operator="aggregate",
+    parts={"keys": "k", "input": "latest"},
+    columns={"n": "count()", "s": "sum(x)"},
+    updates_from=("latest",),
+)
+ALONE = Fingerprint(
+    operator="aggregate",
+    parts={"keys": "k", "input": "rows"},
+    columns={"n": "count()", "s": "sum(x)"},
+)
+
+
+def told(
+    before: dict[str, Fingerprint],
+    now: dict[str, Fingerprint],
+    consent: Consent = NO_CONSENT,
+    held: set[str] | None = None,
+) -> list[str]:
+    changes = compare(before, now, set(before) if held is None else held)
+    return problems_of(changes, now, consent)
+
+
+def with_part(of: Fingerprint, **parts: str) -> Fingerprint:
+    named = {name.replace("_", " "): text for name, text in parts.items()}
+    return Fingerprint(
+        operator=of.operator,
+        parts=of.parts | named,
+        columns=of.columns,
+        updates_from=of.updates_from,
+    )
+
+
+def with_columns(of: Fingerprint, **columns: str) -> Fingerprint:
+    return Fingerprint(
+        operator=of.operator, parts=of.parts, columns=columns, updates_from=of.updates_from
+    )
+
+
+def test_equal_meanings_are_the_same_in_any_order() -> None:
+    other = with_columns(ALONE, s="sum(x)", n="count()")
+
+    assert told({"total": ALONE}, {"total": other}) == []
+
+
+def test_a_column_of_another_meaning_is_told_with_both_and_with_what_to_do() -> None:
+    now = {"total": with_columns(ALONE, n="count()", s="max(x)")}
+
+    (problem,) = told({"total": ALONE}, now)
+    assert problem == (
+        "stage 'total': column 's' was sum(x) and is now max(x); put it back, or begin it anew: "
+        "restore with --begin total.s"
+    )
+    assert told({"total": ALONE}, now, Consent(begun=("total.s",))) == []
+    assert told({"total": ALONE}, now, Consent(begun=("total",))) == []
+    assert told({"total": ALONE}, now, Consent(kept=("total",))) != []
+
+
+def test_a_new_column_is_told_and_one_that_is_gone_is_forgotten() -> None:
+    new = {"total": with_columns(ALONE, n="count()", s="sum(x)", mean="avg(x)")}
+    gone = {"total": with_columns(ALONE, n="count()")}
+
+    (problem,) = told({"total": ALONE}, new)
+    assert problem.startswith("stage 'total': column 'mean' is new, avg(x); put it back, or begin")
+    assert told({"total": ALONE}, gone) == []
+    changes = compare({"total": ALONE}, gone, {"total"})
+    (note,) = notes_of(changes, NO_CONSENT)
+    assert note == (
+        "stage 'total': column 's', sum(x), is gone: same, what the column had is forgotten, and "
+        "the others stay as they are"
+    )
+
+
+def test_what_is_begun_anew_is_said_once() -> None:
+    changes = compare({"t": ALONE}, {"t": with_columns(ALONE, n="sum(y)")}, {"t"})
+
+    assert notes_of(changes, Consent(begun=("t",))) == (
+        "'t' begins anew, and says what comes from here on",
+    )
+
+
+def test_rows_that_are_read_otherwise_may_be_kept_or_begun() -> None:
+    now = {"total": with_part(ALONE, input="rows.where(x > 1)")}
+
+    (problem,) = told({"total": ALONE}, now)
+
+    assert problem == (
+        "stage 'total': its input was rows and is now rows.where(x > 1); put it back, or keep the "
+        "state that it has of the rows so far: restore with --keep total; or begin it anew, from "
+        "empty state: restore with --begin total"
+    )
+    assert told({"total": ALONE}, now, Consent(kept=("total",))) == []
+    assert told({"total": ALONE}, now, Consent(begun=("total",))) == []
+
+
+def test_over_updates_nothing_is_kept_and_all_that_send_them_begin_anew() -> None:
+    before = {"latest": LATEST, "total": TOTAL}
+    now = before | {"total": with_part(TOTAL, input="latest.where(x > 1)")}
+
+    (problem,) = told(before, now)
+
+    assert problem == (
+        "stage 'total': its input was latest and is now latest.where(x > 1); rows that were sent "
+        "before could not be taken back as they were sent; put it back, or begin it anew, from "
+        "empty state: restore with --begin latest --begin total"
+    )
+    assert told(before, now, Consent(kept=("total",))) == [problem]
+    assert told(before, now, Consent(begun=("latest", "total"))) == []
+    (alone,) = told(before, now, Consent(begun=("total",)))
+    assert alone == (
+        "'total' cannot begin anew alone: it sends, or is sent, updates, and rows would be taken "
+        "back that were never counted; begin anew, too: --begin latest"
+    )
+
+
+def test_a_sender_of_updates_does_not_begin_anew_without_its_readers() -> None:
+    before = {"latest": LATEST, "total": TOTAL}
+    now = before | {"latest": with_part(LATEST, by="at")}
+
+    (problem,) = told(before, now)
+    assert problem.endswith("restore with --begin latest --begin total")
+    assert len(told(before, now, Consent(begun=("latest",)))) == 1
+    assert told(before, now, Consent(begun=("total", "latest"))) == []
+
+
+def test_a_column_over_updates_does_not_begin_anew_alone() -> None:
+    before = {"latest": LATEST, "total": TOTAL}
+
+    (problem, *_) = told(before, before, Consent(begun=("total.s",)))
+
+    assert problem.startswith("'total.s' cannot begin anew alone")
+    assert problem.endswith("--begin latest --begin total")
+
+
+def test_a_new_stage_does_not_read_updates_of_rows_that_it_was_not_sent() -> None:
+    now = {"latest": LATEST, "total": TOTAL}
+
+    (problem,) = told({"latest": LATEST}, now)
+    assert problem == (
+        "stage 'total' is new, aggregate, and reads updates of rows that it was not sent; leave it "
+        "out, or begin it anew, from empty state: restore with --begin latest --begin total"
+    )
+    assert told({"latest": LATEST}, now, held=set()) == [], "nothing was sent"
+
+
+def test_another_operator_has_one_problem() -> None:
+    now = {"total": with_part(LATEST, keys="other")}
+
+    (problem,) = told({"total": ALONE}, now)
+
+    assert problem.startswith("stage 'total': its operator was aggregate and is now latest;")
+
+
+def test_where_nothing_is_kept_nothing_has_a_meaning() -> None:
+    assert told({"t": ALONE}, {"t": with_part(ALONE, keys="other")}, held=set()) == []
+
+
+@pytest.mark.parametrize("part", ["ttl", "out of orderness"])
+def test_some_options_are_taken_over_and_said(part: str) -> None:
+    before = {"latest": LATEST, "total": with_part(TOTAL, **{part: "1 h"})}
+    now = before | {"total": with_part(TOTAL, **{part: "2 h"})}
+
+    assert told(before, now) == []
+    (note,) = notes_of(compare(before, now, {"total"}), NO_CONSENT)
+    assert f"its {part} was 1 h and is now 2 h: taken over" in note
+
+
+def test_a_part_that_the_table_does_not_know_is_refused() -> None:
+    now = {"t": with_part(ALONE, colour="red")}
+
+    (problem,) = told({"t": ALONE}, now)
+
+    assert problem.startswith("stage 't': its colour was none and is now red; rows that were sent")
+    assert row_of("colour", Difference.CHANGED) is None
+    assert notes_of(compare({"t": ALONE}, now, {"t"}), Consent(begun=("t",))) == (
+        "'t' begins anew, and says what comes from here on",
+    )
+
+
+def a_sink(rows: str, *, of: str = "total", keeps_changes: bool = False) -> Fingerprint:
+    return Fingerprint(
+        operator=SINK, parts={"rows": rows}, updates_from=(of,), keeps_changes=keeps_changes
+    )
+
+
+def test_a_sink_of_updates_keeps_its_rows_and_their_key() -> None:
+    before = {"total": ALONE, "out": a_sink("total as upsert by k")}
+    now = before | {"out": a_sink("total.where(n > 1) as upsert by k")}
+
+    (problem,) = told(before, now)
+    assert problem == (
+        "sink 'out': its rows was total as upsert by k and is now total.where(n > 1) as upsert by "
+        "k; put it back, or give the sink another uid and a table of its own"
+    )
+    assert told(before, before | {"out": a_sink("other as upsert by k", of="other")}) == []
+
+
+def test_a_table_of_changes_has_to_see_all_of_them() -> None:
+    now = {"total": ALONE, "log": a_sink("total as changelog", keeps_changes=True)}
+
+    for target in ("total", "total.s"):
+        (problem,) = told(now, now, Consent(begun=(target,)))
+        assert problem.startswith(
+            f"'{target}' cannot begin anew while sink 'log' keeps its changes"
+        )
+
+
+@pytest.mark.parametrize(
+    ("consent", "said"),
+    [
+        (Consent(begun=("other",)), "'other' cannot begin anew or be kept: it is no stage with"),
+        (Consent(kept=("out",)), "'out' cannot begin anew or be kept: it is no stage with state"),
+        (Consent(begun=("total.x",)), "'total.x' cannot begin anew: stage 'total' computes n, s"),
+        (Consent(kept=("total.s",)), "'total.s' cannot begin anew: stage 'total' computes n, s"),
+        (Consent(begun=("latest.x",)), "stage 'latest' computes no columns that can begin anew"),
+    ],
+)
+def test_a_consent_to_nothing_is_a_mistake(consent: Consent, said: str) -> None:
+    now = {"total": ALONE, "latest": LATEST, "out": a_sink("total")}
+
+    assert any(said in problem for problem in told(now, now, consent))
+
+
+def test_a_column_of_a_stage_that_begins_anew_needs_no_more() -> None:
+    now = {"total": ALONE}
+
+    assert told(now, now, Consent(begun=("total.s", "total"))) == []
+
+
+def test_consents_add_up_and_end_with_what_they_are_for() -> None:
+    first, second = Consent(begun=("a", "a.x"), kept=("b",)), Consent(begun=("a", "c"))
+
+    both = first.beside(second)
+
+    assert both == Consent(begun=("a", "a.x", "c"), kept=("b",))
+    assert both.within({"a": ALONE}) == Consent(begun=("a",))
+
+
+def test_every_difference_of_a_part_has_one_row() -> None:
+    found = [(row.part, difference) for row in TRANSITIONS for difference in row.differences]
+
+    assert len(found) == len(set(found))
+    assert {one for row in TRANSITIONS for one in (row.append, row.updates)} == {*Becomes, None}

@@ -1,0 +1,321 @@
+"""The fingerprint of an operation: what is another meaning, and what is another spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+
+from sluice.core.transitions import Fingerprint
+from sluice.declaration import aggregates as agg
+from sluice.declaration.fingerprints import canonical, fingerprints
+from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
+from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
+from sluice.declaration.params import param
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+HOUR = timedelta(hours=1)
+Declare = Callable[[Stream], object]
+
+
+def unchanged(rows: Any, limit: str = "") -> Any:
+    return rows
+
+
+def doubled(rows: Any) -> Any:
+    return rows.union(rows)
+
+
+def of(declare: Declare, uid: str = "stage", *, time: str = "at", **params: str) -> Fingerprint:
+    return all_of(declare, time=time, **params)[uid]
+
+
+def all_of(declare: Declare, *, time: str = "at", **params: str) -> dict[str, Fingerprint]:
+    pipeline = Pipeline("p")
+    schema = "u bigint, k bigint, x bigint, y bigint, at timestamp, then timestamp"
+    spec = Files("in", format="json", schema=schema)
+    declare(pipeline.source("rows", spec, event_time=time))
+    return fingerprints(pipeline, params)
+
+
+def total(stream: Stream) -> Stream:
+    return stream.key_by("k").aggregate("stage", s=agg.sum("x"))
+
+
+def chosen(stream: Stream, *columns: str) -> Stream:
+    return total(stream.select(*columns))
+
+
+SPELLINGS: list[tuple[Declare, Declare]] = [
+    (lambda s: total(s.where("x > 1")), lambda s: total(s.where("X>1  -- of them"))),
+    (lambda s: total(s.where("x != 1")), lambda s: total(s.where("x <> 1"))),
+    (lambda s: total(s.where("x == 1")), lambda s: total(s.where("x = 1"))),
+    (lambda s: chosen(s, "k", "x"), lambda s: chosen(s, "x", "K", "y * 2 AS z", "at")),
+    (lambda s: chosen(s, "*"), total),
+    (lambda s: chosen(s, "*", "y AS x"), lambda s: chosen(s, "k", "y  as  X")),
+    (
+        lambda s: total(s.transform("one", unchanged).where("x > 1")),
+        lambda s: total(s.transform("other", unchanged).where("x > 1")),
+    ),
+    (
+        lambda s: s.key_by("k").aggregate("stage", s=agg.sum("x"), n=agg.count()),
+        lambda s: s.key_by("k").aggregate("stage", n=agg.count(), s=agg.sum(" X")),
+    ),
+    (
+        lambda s: total(s).disable_chaining(),
+        lambda s: s.key_by("k").aggregate("stage", parallelism=4, s=agg.sum("x")),
+    ),
+    (
+        lambda s: total(s.transform("t", unchanged, version="1")),
+        lambda s: total(s.transform("t", lambda rows: rows, version="1")),
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(SPELLINGS)))
+def test_another_spelling_is_the_same(number: int) -> None:
+    first, second = map(of, SPELLINGS[number])
+
+    named = {name: text.replace("<lambda>", "unchanged") for name, text in second.parts.items()}
+    assert replace(second, parts=named) == first
+
+
+def keyed(declare: Callable[[Any], object]) -> Declare:
+    return lambda stream: declare(stream.key_by("k"))
+
+
+MEANINGS: list[tuple[Declare, Declare, str]] = [
+    (total, lambda s: total(s.where("x > 1")), "input"),
+    (total, lambda s: chosen(s, "k", "x + 1 AS x"), "input"),
+    (lambda s: total(s.where("x > 1")), lambda s: total(s.where("x > 2")), "input"),
+    (
+        lambda s: total(s.where("y > 1")),
+        lambda s: total(s.select("*", "x AS y").where("y > 1")),
+        "input",
+    ),
+    (total, lambda s: total(s.transform("t", unchanged)), "input"),
+    (
+        lambda s: total(s.transform("t", unchanged, limit="3")),
+        lambda s: total(s.transform("t", unchanged, limit="4")),
+        "input",
+    ),
+    (
+        lambda s: total(s.transform("t", unchanged, version="1")),
+        lambda s: total(s.transform("t", unchanged, version="2")),
+        "input",
+    ),
+    (
+        lambda s: total(s.where("x > 1").union("both", s.where("x < 9"))),
+        lambda s: total(s.where("x > 1").union("both", s.where("x < 8"))),
+        "input",
+    ),
+    (
+        keyed(lambda k: k.aggregate("stage", n=agg.count())),
+        lambda s: s.key_by(k="k % 2").aggregate("stage", n=agg.count()),
+        "keys",
+    ),
+    (
+        keyed(lambda k: k.latest("stage", by="x")),
+        keyed(lambda k: k.latest("stage", by=("x", "y"))),
+        "by",
+    ),
+    (
+        keyed(lambda k: k.latest("stage", by="x")),
+        keyed(lambda k: k.latest("stage", by="x", ttl=HOUR)),
+        "ttl",
+    ),
+    (
+        keyed(lambda k: k.deduplicate("stage", by="x")),
+        keyed(lambda k: k.deduplicate("stage", by="y")),
+        "by",
+    ),
+    (
+        keyed(lambda k: k.window("stage", Tumbling(HOUR), n=agg.count())),
+        keyed(lambda k: k.window("stage", Hopping(2 * HOUR, HOUR), n=agg.count())),
+        "window",
+    ),
+    (
+        keyed(lambda k: k.window("stage", Session(HOUR), n=agg.count())),
+        keyed(lambda k: k.window("stage", Session(2 * HOUR), n=agg.count())),
+        "window",
+    ),
+    (
+        keyed(lambda k: k.window_top_n("stage", Tumbling(HOUR), 2, by="x")),
+        keyed(lambda k: k.window_top_n("stage", Tumbling(HOUR), 2, by="x", ties=True)),
+        "ties",
+    ),
+    (
+        lambda s: (
+            s.select("k", "x", "at")
+            .key_by("k")
+            .interval_join("stage", s.select("k", "at").key_by("k"), upper=HOUR)
+        ),
+        lambda s: (
+            s.select("k", "x", "at")
+            .key_by("k")
+            .interval_join("stage", s.select("k", "at").key_by("k"), upper="then")
+        ),
+        "bounds",
+    ),
+    (
+        lambda s: s.key_by("k").window_join(
+            "stage", s.select("k", "y", "at").key_by("k"), Tumbling(HOUR)
+        ),
+        lambda s: s.key_by("k").window_join(
+            "stage", s.select("k", "y", "at").key_by("k"), Tumbling(HOUR), how="left"
+        ),
+        "how",
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(MEANINGS)))
+def test_another_meaning_shows_in_its_part_alone(number: int) -> None:
+    one, other, part = MEANINGS[number]
+    before, now = of(one), of(other)
+
+    names = {*before.parts, *now.parts}
+    assert {n for n in names if before.parts.get(n) != now.parts.get(n)} == {part}
+    assert before.columns == now.columns
+
+
+def test_the_event_time_counts_where_something_goes_by_it() -> None:
+    windowed = keyed(lambda k: k.window("stage", Tumbling(HOUR), n=agg.count()))
+    ordered = keyed(lambda k: k.aggregate("stage", x=agg.first("x")))
+
+    assert of(total, time="at") == of(total, time="then")
+    for declare in (windowed, ordered, keyed(lambda k: k.deduplicate("stage"))):
+        assert of(declare, time="at").parts["event time"] == "at"
+        assert of(declare, time="then").parts["event time"] == "then"
+
+
+def test_the_bound_of_event_time_is_that_of_all_sources() -> None:
+    def behind(stream: Stream) -> None:
+        newest = stream.key_by("u").latest("newest", by="x")
+        late = newest.event_time("then", out_of_orderness=HOUR)
+        late.key_by("k").aggregate("stage", x=agg.first("x"))
+
+    assert of(behind).parts["out of orderness"] == "0 and 1 h"
+    assert "out of orderness" not in of(total).parts
+
+
+AGGREGATES = {
+    "count": agg.count(), "count_x": agg.count("x"), "sum": agg.sum("x * y"), "avg": agg.avg("x"),
+    "sum_some": agg.sum("x", where="y  > 1"), "last": agg.last("x", by="y"),
+    "latest": agg.last("x"), "half": agg.percentile("x", 0.5), "most": agg.percentile("x", 0.95),
+    "words": agg.string_agg("x"), "lines": agg.string_agg("x", "\n"),
+}  # fmt: skip
+
+
+def test_each_aggregate_has_its_meaning() -> None:
+    found = of(keyed(lambda k: k.aggregate("stage", **AGGREGATES)))
+
+    assert found.columns["sum_some"] == "sum(x) where y > 1"
+    assert found.columns["last"] == "last(x) by y"
+    assert len({*found.columns.values()}) == len(AGGREGATES)
+
+
+def test_updates_are_followed_to_the_stages_that_send_them() -> None:
+    def declare(stream: Stream) -> None:
+        newest = stream.key_by("u").latest("newest", by="x")
+        seen = newest.transform("seen", unchanged)
+        total(seen).where("s > 1").sink("out", FilesTable(upsert_key=("k",)))
+        total_again = seen.key_by("k").aggregate("again", n=agg.count())
+        total_again.sink("log", FilesTable(changelog=True))
+
+    found = all_of(declare)
+
+    assert found["stage"].updates_from == ("newest",)
+    assert found["newest"].updates_from == ()
+    assert (found["out"].updates_from, found["out"].keeps_changes) == (("stage",), False)
+    assert (found["log"].updates_from, found["log"].keeps_changes) == (("again",), True)
+    assert found["out"].parts == {"rows": "stage.where(s > 1) as upsert by k"}
+
+
+def test_a_table_that_only_grows_has_no_meaning_to_keep() -> None:
+    def declare(stream: Stream) -> None:
+        stream.transform("t", unchanged).where("x > 1").sink("out", FilesTable())
+
+    assert all_of(declare) == {"out": Fingerprint(operator="sink")}
+
+
+def test_a_parameter_enters_with_its_value() -> None:
+    def declare(stream: Stream) -> None:
+        total(stream.transform("t", unchanged, version="1", limit=param("limit", "3")))
+
+    assert of(declare).parts["input"] == "rows.transform(unchanged version 1, limit='3')"
+    assert of(declare, limit="4").parts["input"] == "rows.transform(unchanged version 1, limit='4')"
+
+
+def test_a_lookup_is_told_with_its_table_wherever_it_is() -> None:
+    def declare(is_updated: bool) -> Declare:
+        def inner(stream: Stream) -> None:
+            spec = Files("names", format="json", schema="id bigint, name string")
+            names = stream.pipeline.source("names", spec, table=True)
+            rows = stream.key_by("u").latest("newest", by="x") if is_updated else stream
+            found = rows.lookup("look", names, on={"k": "id"}, keep="all", add={"n": "upper(name)"})
+            found.key_by("n").aggregate("stage", s=agg.count())
+
+        return inner
+
+    said = "all of names on k = id add n = upper(name)"
+    assert of(declare(False)).parts["input"] == f"rows.lookup({said})"
+    assert of(declare(True), "look").parts["table"] == said
+    assert of(declare(True)).updates_from == ("look",)
+
+
+class Seen(KeyedProcessFunction):
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def process(self, row: Row, context: Context) -> None: ...
+
+
+def passed(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    return rows, state
+
+
+def test_a_function_of_a_user_is_its_source_or_its_version() -> None:
+    def keyed_function(limit: int, version: str | None = None) -> Declare:
+        return keyed(
+            lambda k: k.process_keyed("stage", Seen(limit), result={"k": int}, version=version)
+        )
+
+    def process(version: str | None) -> Declare:
+        return keyed(
+            lambda k: k.process("stage", passed, state={}, result={"k": int}, version=version)
+        )
+
+    assert of(keyed_function(1)) == of(keyed_function(1))
+    assert of(keyed_function(1)) != of(keyed_function(2))
+    assert of(keyed_function(1, "a")) == of(keyed_function(2, "a"))
+    assert of(process(None)).parts["function"].startswith("passed source ")
+    assert of(process("3")).parts["function"] == "passed version 3"
+
+
+def test_windows_that_rows_carry_are_read() -> None:
+    def declare(stream: Stream) -> None:
+        first = stream.key_by("k").window("first", Tumbling(HOUR), n=agg.count())
+        first.key_by("k").window("stage", Attached(), n=agg.sum("n"))
+
+    assert of(declare).parts["window"] == "that of the rows"
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_now"),
+    [
+        ("Sum( X )+ 1", "sum(x) + 1"),
+        ("a.b IN (1,2)", "a.b in (1, 2)"),
+        ("not (a) AND 'It''s'  = b", "not (a) and 'It''s' = b"),
+        ("a<=1 OR a >=2 or a||b", "a <= 1 or a >= 2 or a || b"),
+        ("a /* no */ < > b", "a < > b"),
+    ],
+)
+def test_sql_is_told_in_one_spelling(sql: str, is_now: str) -> None:
+    assert canonical(sql) == is_now

@@ -1,0 +1,205 @@
+"""What a user's function is: its source, and what that reads of its project."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.declaration.functions import described_function, digest_of
+
+FUNCTION = '''
+import re
+import json
+import beside
+from beside import helped
+
+LIMIT = 3
+PATTERN = re.compile("a+")
+RATES = {"EUR": 1.1}
+NAMES = {"a", "b"}
+
+def parse(rows, more=2):
+    """What it does."""
+    return beside.shift(helped(rows, LIMIT), PATTERN, RATES, NAMES, json.dumps, more)
+
+class Counting:
+    """Counts."""
+    step = 1
+
+    def process(self, row):
+        return row + self.step + LIMIT
+
+class Fast(Counting):
+    pass
+
+def outer(limit):
+    def inner(rows):
+        return rows + limit
+    return inner
+
+pair = (lambda rows: rows + 1), (lambda rows: rows + 2)
+recursive = lambda n: recursive(n - 1) if n else 0
+'''
+BESIDE = """
+def helped(rows, limit):
+    return rows[:limit]
+
+def shift(rows, *_):
+    return rows
+"""
+
+
+@pytest.fixture(name="load")
+def loading(tmp_path: Path) -> Iterator[Any]:
+    loaded: list[str] = []
+    number = iter(range(100))
+
+    def load(text: str, name: str = "project_module") -> Any:
+        file = tmp_path / str(next(number)) / f"{name}.py"
+        file.parent.mkdir()
+        file.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        loaded.append(name)
+        spec.loader.exec_module(module)
+        return module
+
+    load(BESIDE, "beside")
+    yield load
+    for name in loaded:
+        sys.modules.pop(name, None)
+
+
+def test_comments_blanks_and_docstrings_play_no_part(load: Any) -> None:
+    before = load(FUNCTION)
+    digests = [digest_of(before.parse), digest_of(before.Fast)]
+
+    after = load(
+        "# A comment.\n\n"
+        + FUNCTION.replace("What it does.", "Other words.").replace("Counts.", "It counts.")
+    )
+
+    assert [digest_of(after.parse), digest_of(after.Fast)] == digests
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("LIMIT = 3", "LIMIT = 4"),
+        ('"a+"', '"b+"'),
+        ("1.1", "1.2"),
+        ('{"a", "b"}', '{"a"}'),
+        ("json.dumps, more", "json.dumps"),
+        ("more=2", "more=3"),
+    ],
+)
+def test_what_it_reads_plays_a_part(old: str, new: str, load: Any) -> None:
+    before = digest_of(load(FUNCTION).parse)
+
+    assert digest_of(load(FUNCTION.replace(old, new)).parse) != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("[:limit]", "[limit:]"), ("return rows\n", "return 1\n")]
+)
+def test_functions_beside_it_play_a_part(old: str, new: str, load: Any) -> None:
+    before = digest_of(load(FUNCTION).parse)
+    load(BESIDE.replace(old, new), "beside")
+
+    assert digest_of(load(FUNCTION).parse) != before
+
+
+def test_another_function_of_the_file_does_not(load: Any) -> None:
+    before = digest_of(load(FUNCTION).parse)
+
+    assert digest_of(load(FUNCTION.replace("n - 1", "n - 2")).parse) == before
+
+
+def test_a_class_is_its_bases_its_values_and_what_they_read(load: Any) -> None:
+    first = load(FUNCTION)
+    one, other = first.Fast(), first.Fast()
+    other.step = 2
+    before = digest_of(one)
+
+    assert digest_of(first.Fast()) == before
+    assert digest_of(other) != before
+    assert digest_of(one.process) == digest_of(first.Fast().process)
+    assert digest_of(load(FUNCTION.replace("step = 1", "step = 2")).Fast()) != before
+    assert digest_of(load(FUNCTION.replace("LIMIT = 3", "LIMIT = 4")).Fast()) != before
+
+
+def test_lambdas_of_one_line_are_told_apart(load: Any) -> None:
+    one, other = load(FUNCTION).pair
+    again, _ = load(FUNCTION.replace("rows + 2", "rows + 3")).pair
+
+    assert digest_of(one) != digest_of(other)
+    assert digest_of(one) == digest_of(again)
+
+
+def test_a_function_that_reads_itself_ends(load: Any) -> None:
+    assert digest_of(load(FUNCTION).recursive) == digest_of(load(FUNCTION).recursive)
+
+
+def test_what_it_encloses_and_what_it_is_given_play_a_part(load: Any) -> None:
+    module = load(FUNCTION)
+
+    assert digest_of(module.outer(1)) != digest_of(module.outer(2))
+    assert digest_of(partial(module.parse, more=1)) != digest_of(partial(module.parse, more=5))
+    assert described_function(partial(module.parse), None).startswith("parse source ")
+
+
+@dataclass(frozen=True)
+class Settings:
+    limit: int
+
+
+class Client:
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+
+class Asking:
+    def __init__(self, settings: Settings, client: Client) -> None:
+        self.settings, self.client = settings, client
+
+    def __call__(self) -> None: ...
+
+
+def test_of_what_an_object_holds_only_what_cannot_change_plays_a_part() -> None:
+    used = Client()
+    used.calls.append(1)
+
+    assert digest_of(Asking(Settings(1), Client())) == digest_of(Asking(Settings(1), used))
+    assert digest_of(Asking(Settings(1), Client())) != digest_of(Asking(Settings(2), Client()))
+
+
+def test_a_library_plays_no_part_and_a_function_without_source_is_its_name() -> None:
+    namespace: dict[str, Any] = {"__name__": "nowhere"}
+    exec("def shown(rows): return rows\ndef other(rows): return 1", namespace)  # noqa: S102
+
+    assert digest_of(Path.exists) == digest_of(Path.exists)
+    assert digest_of(namespace["shown"]) != digest_of(namespace["other"])
+    assert described_function(print, None).startswith("print source ")
+
+
+def test_a_name_that_is_not_bound_yet_is_none() -> None:
+    def outer() -> Any:
+        def inner() -> Any:
+            return later
+
+        digest = digest_of(inner)
+        later = 1
+        return digest, digest_of(inner)
+
+    before, after = outer()
+    assert before != after
