@@ -10,7 +10,8 @@ from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.timeline import Timeline, Writer
-from sluice_airflow.acts import RestoreOperator, VerifyOperator
+from sluice.core.transitions import Consent
+from sluice_airflow.acts import RestoreOperator, VerifyOperator, request_of
 from sluice_airflow.forms import STAY_SUSPENDED
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (
@@ -86,6 +87,16 @@ def test_a_path_names_the_snapshot_in_the_form(root: str, spark: StandInSpark) -
 
     state = a_job(root).state()
     assert (state.base, state.origin, state.generation) == (1, None, 2)
+
+
+def test_the_form_says_what_begins_anew_and_what_is_kept(root: str, spark: StandInSpark) -> None:
+    a_checkpoint("run-1")
+
+    with pytest.raises(AirflowFailException, match="'missing' cannot begin anew or be kept"):
+        restore("run-2", begin="rank_bids, count_bids", keep="missing")
+    request = request_of(RESTORE | {"begin": "a, b.c", "keep": "d e"}, PIPELINE)
+
+    assert request.options.consent == Consent(begun=("a", "b.c"), kept=("d", "e"))
 
 
 @pytest.mark.parametrize("consent", [{"accept_tables": True}, {"take_over": "counts"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,12 +21,15 @@ from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.ids import CheckpointId
+from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.expressions import Filter
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
-from sluice.sources import Files
+from sluice.sources import Files, Nexmark
 from sluice.store.open import StoreLocation
 from tests.builders import ids_of
 from tests.cli.conftest import Sluice
@@ -179,6 +183,58 @@ def test_state_of_a_stage_that_is_gone_is_dropped_only_if_allowed(sluice: Sluice
     dry = sluice(*command, "--allow-non-restored-state", "--dry-run")
     assert "the state of gone is dropped" in dry.out
     assert sluice(*command, "--allow-non-restored-state").code == 0
+
+
+def counting(column: agg.Aggregate) -> Pipeline:
+    pipeline = Pipeline("auctions", checkpointing=Checkpointing(max_records_per_epoch=10))
+    keyed = pipeline.source("events", Nexmark(0)).key_by(record="bid_auction")
+    keyed.aggregate("totals", n=column).sink("results", FilesTable(upsert_key=("record",)))
+    return pipeline
+
+
+def test_state_that_means_something_else_is_told_by_every_command(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = open_job(counting(agg.sum("price")), StoreLocation(root="memory://another-meaning"))
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    declared = {"auctions": counting(agg.max("price"))}
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", declared.__getitem__)
+    before = keys_of(job)
+    root = ("--root", job.store.root)
+    said = (
+        "stage 'totals': column 'n' was sum(price) and is now max(price); put it back, or begin it "
+        "anew: restore with --begin totals.n"
+    )
+
+    assert said in sluice("check", "auctions", *root).error
+    assert sluice("restore", "auctions", *root, "--dry-run").out.startswith(f"{said}\n")
+    assert said in sluice("restore", "auctions", *root).error
+    assert "computes n" in sluice("restore", "auctions", *root, "--begin", "totals.x").error
+    assert keys_of(job) == before
+
+    dry = sluice("restore", "auctions", *root, "--begin", "totals.n", "--dry-run")
+    assert "'totals.n' begins anew, and says what comes from here on" in dry.out
+    assert sluice("restore", "auctions", *root, "--begin", "totals.n").code == 0
+    assert job.state().consent == Consent(begun=("totals.n",))
+
+
+def test_state_may_be_kept_though_rows_are_read_otherwise(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = open_job(counting(agg.count()), StoreLocation(root="memory://kept"))
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    changed = counting(agg.count())
+    (stream,) = changed.stages["totals"].inputs
+    filtered = replace(stream, steps=(Filter("price > 1"),))
+    changed.stages["totals"] = replace(changed.stages["totals"], inputs=(filtered,))
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": changed}.__getitem__)
+    command = ("restore", "auctions", "--root", job.store.root)
+
+    assert "its input was events and is now events.where(price > 1)" in sluice(*command).error
+    assert "kept with consent" in sluice(*command, "--keep", "totals", "--dry-run").out
+    assert sluice(*command, "--keep", "totals").code == 0
 
 
 def test_a_dry_run_lists_every_file_with_its_size_and_changes_nothing(

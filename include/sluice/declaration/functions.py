@@ -1,8 +1,9 @@
 """What a user's function is: its declared version, or else a digest of its source.
 
 The digest is of syntax trees, so comments, blanks and docstrings play no part.  It reaches what the
-function reads of its own project: functions, classes, and plain values of its module or of the
-function around it.  Libraries play no part, nor does a file that a function opens.  Functions of
+function reads of its own project: functions, classes, and values of its module or of the function
+around it.  What can be filled as it runs (a dict of a module that serves as a cache) counts as it
+is written.  Libraries play no part, nor does a file that a function opens.  Functions of
 one digest are the same; of those of two nobody knows whether they mean the same: their author says
 so by a version.
 """
@@ -76,13 +77,13 @@ class _Reading:
             yield repr(value)
         elif isinstance(value, Mapping):
             for key, one in value.items():
-                yield repr(key)
+                yield from self.pieces(key)
                 yield from self.pieces(one)
         elif isinstance(value, tuple | list):
             for one in value:
                 yield from self.pieces(one)
         elif isinstance(value, set | frozenset):
-            yield from sorted(map(repr, value))
+            yield from sorted("\0".join(self.pieces(one)) for one in value)
         elif id(value) in self.seen:
             yield "again"
         else:
@@ -111,43 +112,57 @@ class _Reading:
         if self._is_read(function):
             code, cells = function.__code__, function.__closure__ or ()
             around = dict(zip(code.co_freevars, map(_content, cells), strict=True))
-            yield from self._of_node(_node_of(code), {**function.__globals__, **around})
+            file = _File(code.co_filename, function.__globals__)
+            yield from self._of_node(file.node_of(code), file, around)
             yield from self.pieces((function.__defaults__, function.__kwdefaults__))
 
     def _of_class(self, cls: type) -> Iterator[str]:
         yield cls.__qualname__
         if self._is_read(cls):
-            module = sys.modules.get(cls.__module__)
-            file = getattr(module, "__file__", None) or ""
-            node = _scopes(file, _text(file)).get(cls.__qualname__)
-            yield from self._of_node(node, {} if module is None else vars(module))
+            names = vars(sys.modules[cls.__module__])
+            file = _File(names.get("__file__") or "", names)
+            yield from self._of_node(file.scopes.get(cls.__qualname__), file, {})
             yield from self.pieces(cls.__bases__)
 
-    def _of_node(self, node: ast.AST | None, names: Mapping[str, object]) -> Iterator[str]:
-        """A tree, and what the names that it reads stand for."""
+    def _of_node(
+        self, node: ast.AST | None, file: _File, around: Mapping[str, object]
+    ) -> Iterator[str]:
+        """A tree of *file*, and what the names that it reads stand for; some are of the function
+        *around* it.
+        """
         if node is None:
             yield "no source"
             return
-        yield ast.dump(_without_docstrings(node))
-        for name, value in sorted(self._read_by(node, names).items()):
-            yield name
-            yield from self.pieces(value)
+        yield ast.unparse(_without_docstrings(node))
+        for name in sorted({one.id for one in ast.walk(node) if isinstance(one, ast.Name)}):
+            value = around.get(name, file.names.get(name))
+            if isinstance(value, ModuleType):
+                yield from self._of_module(node, name, value)
+            elif name not in around and isinstance(value, dict | list | set):
+                yield f"{name} {file.assigned(name)}"
+            elif name in around or name in file.names:
+                yield name
+                yield from self.pieces(value)
 
-    def _read_by(self, node: ast.AST, names: Mapping[str, object]) -> dict[str, object]:
-        """What *node* reads by name, and of modules of the project by attribute."""
-        found: dict[str, object] = {}
-        for one in ast.walk(node):
-            match one:
-                case ast.Name(id=name) if name in names:
-                    if not isinstance(names[name], ModuleType):
-                        found[name] = names[name]
-                case ast.Attribute(value=ast.Name(id=name), attr=attribute):
-                    module = names.get(name)
-                    if isinstance(module, ModuleType) and self._is_of_project(module):
-                        found[f"{name}.{attribute}"] = getattr(module, attribute, None)
-                case _:
-                    pass
-        return found
+    def _of_module(self, node: ast.AST, name: str, module: ModuleType) -> Iterator[str]:
+        """What *node* reads of a *module* of the project, which it calls *name*."""
+        if not self._is_of_project(module):
+            return
+        read = {
+            one.attr
+            for one in ast.walk(node)
+            if isinstance(one, ast.Attribute)
+            and isinstance(one.value, ast.Name)
+            and one.value.id == name
+        }
+        file = _File(module.__file__ or "", vars(module))
+        for attribute in sorted(read):
+            value = file.names.get(attribute)
+            yield f"{name}.{attribute}"
+            if isinstance(value, dict | list | set):
+                yield file.assigned(attribute)
+            else:
+                yield from self.pieces(value)
 
     def _is_read(self, value: FunctionType | type) -> bool:
         module = sys.modules.get(value.__module__)
@@ -179,22 +194,61 @@ def _content(cell: CellType) -> object:
         return None
 
 
-def _text(file: str) -> str:
-    return "".join(linecache.getlines(file))
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of Python, which may lie in an archive, and the names of its module."""
+
+    path: str
+    names: Mapping[str, object]
+
+    @property
+    def _text(self) -> str:
+        return "".join(linecache.getlines(self.path, dict(self.names)))
+
+    @property
+    def scopes(self) -> Mapping[str, _Scope]:
+        return _scopes(self.path, self._text)
+
+    def assigned(self, name: str) -> str:
+        """The statements of the module that assign *name*, as they are written."""
+        return "; ".join(_assignments(self.path, self._text).get(name, ()))
+
+    def node_of(self, code: CodeType) -> ast.AST | None:
+        """The tree of a function's code, found by where it stands."""
+        found = [
+            node
+            for node in self.scopes.values()
+            if _first_line(node) == code.co_firstlineno and _name(node) == code.co_name
+        ]
+        if len(found) > 1:  # Lambdas of one line: by the places of what is in them; the inner one.
+            places = [(line, at) for line, _, at, _ in code.co_positions() if line and at]
+            held = [node for node in found if all(_first(node) <= p <= _last(node) for p in places)]
+            found = sorted(held, key=_first)
+        return found[-1] if found else None
 
 
-def _node_of(code: CodeType) -> ast.AST | None:
-    """The tree of a function's code, found in its file by where it stands."""
-    found = [
-        node
-        for node in _scopes(code.co_filename, _text(code.co_filename)).values()
-        if _first_line(node) == code.co_firstlineno and _name(node) == code.co_name
-    ]
-    if len(found) > 1:  # Lambdas of one line: by the places of what is in them; the inner one.
-        places = [(line, at) for line, _, at, _ in code.co_positions() if line and at]
-        held = [node for node in found if all(_first(node) <= p <= _last(node) for p in places)]
-        found = sorted(held, key=_first)
-    return found[-1] if found else None
+@lru_cache(maxsize=256)
+def _assignments(file: str, text: str) -> Mapping[str, tuple[str, ...]]:
+    """By name the statements of a module that assign it."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in _parsed(file, text).body:
+        match node:
+            case ast.Assign(targets=targets):
+                names = [one.id for one in targets if isinstance(one, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)) | ast.AugAssign(target=ast.Name(id=name)):
+                names = [name]
+            case _:
+                names = []
+        for name in names:
+            found[name] = (*found.get(name, ()), ast.unparse(node))
+    return found
+
+
+def _parsed(file: str, text: str) -> ast.Module:
+    try:
+        return ast.parse(text, file)
+    except SyntaxError:  # It is no Python, such as the "<stdin>" of a shell.
+        return ast.Module(body=[], type_ignores=[])
 
 
 @lru_cache(maxsize=256)
@@ -211,10 +265,7 @@ def _scopes(file: str, text: str) -> Mapping[str, _Scope]:
                 inside = f"{name}." if isinstance(child, ast.ClassDef) else f"{name}.<locals>."
             walk(child, inside)
 
-    try:
-        walk(ast.parse(text, file), "")
-    except SyntaxError:  # It is no Python, such as the "<stdin>" of a shell.
-        return {}
+    walk(_parsed(file, text), "")
     return found
 
 
@@ -244,7 +295,7 @@ def _without_docstrings(node: ast.AST) -> ast.AST:
                 fields["body"] = [_copied(one) for one in node.body[1:]]
             case _:
                 pass
-    return type(node)(**fields)
+    return ast.copy_location(type(node)(**fields), node)
 
 
 def _copied(value: object) -> object:

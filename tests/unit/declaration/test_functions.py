@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +55,16 @@ def helped(rows, limit):
 
 def shift(rows, *_):
     return rows
+"""
+
+
+CACHE = """
+SEEN: dict[str, int] = {}
+SEEN["first"] = 1
+
+def remember(rows):
+    SEEN[str(rows)] = 1
+    return SEEN
 """
 
 
@@ -203,3 +215,29 @@ def test_a_name_that_is_not_bound_yet_is_none() -> None:
 
     before, after = outer()
     assert before != after
+
+
+def test_a_cache_of_its_module_counts_as_it_is_written(load: Any) -> None:
+    module = load(CACHE)
+    before = digest_of(module.remember)
+
+    module.remember("a")
+
+    assert digest_of(module.remember) == before
+    other = load(CACHE.replace("= {}", '= {"zero": 0}'))
+    assert digest_of(other.remember) != before
+
+
+def test_the_source_in_an_archive_is_that_of_the_file(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest_of(load(CACHE, "archived").remember)
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("archived.py", CACHE)
+    monkeypatch.syspath_prepend(str(tmp_path / "archive.zip"))
+    del sys.modules["archived"]
+
+    shipped = importlib.import_module("archived")
+
+    assert "archive.zip" in str(shipped.__file__)
+    assert digest_of(shipped.remember) == before
