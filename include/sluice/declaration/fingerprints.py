@@ -9,17 +9,15 @@ Types are no part: those of keys and columns are in the state itself, which is r
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
 
 from sluice.core.transitions import SINK, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append
 from sluice.declaration.durations import in_words
-from sluice.declaration.expressions import Filter, Step, result_name, tokens
+from sluice.declaration.expressions import Filter, Step, result_name
 from sluice.declaration.functions import described_function
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import (
@@ -46,10 +44,9 @@ from sluice.declaration.operations import (
 )
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_tree import tokens
 
-_NAMED = re.compile(r"(?P<sql>.*?)\s+as\s+[`\"]?\w+[`\"]?\s*", re.IGNORECASE | re.DOTALL)
-# Operators of two signs, each as one spelling of it.
-_OPERATORS = {"<=": "<=", ">=": ">=", "<>": "<>", "!=": "<>", "==": "=", "||": "||", "->": "->"}
 _ORDERED_BY_TIME = (AggregateKind.FIRST, AggregateKind.LAST)
 
 
@@ -63,25 +60,8 @@ def fingerprints(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, Fin
 
 
 def canonical(sql: str) -> str:
-    """*sql* without what means nothing: blanks, comments, and the case of words."""
-    words: list[str] = []
-    end = 0
-    for token in tokens(sql):
-        word = token.text.lower() if token.kind in ("word", "number") else token.text
-        if words and words[-1] + word in _OPERATORS and token.start == end:
-            words[-1] = _OPERATORS[words[-1] + word]
-        else:
-            words.append(word)
-        end = token.start + len(token.text)
-    text = ""
-    for before, word in pairwise(("", *words)):
-        is_tight = word in {".", ",", ")"} or before in {"", ".", "("} or _calls(before, word)
-        text += word if is_tight else f" {word}"
-    return text
-
-
-def _calls(before: str, word: str) -> bool:
-    return word == "(" and before[-1:].isalnum() and before not in {"and", "in", "not", "or"}
+    """What *sql* means, without its spelling, and without the name that it gives its value."""
+    return parsed(sql).canonical()
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,9 +325,7 @@ def _read_before(steps: Sequence[Step], wanted: frozenset[str] | None) -> frozen
 
 def _items(columns: Iterable[str], wanted: frozenset[str] | None) -> dict[str, str]:
     """The selected columns that are *wanted*: name -> what it is."""
-    named = {result_name(text).lower(): text for text in columns if text.strip() != "*"}
+    named = {name.lower(): text for text in columns if (name := result_name(text)) is not None}
     return {
-        name: canonical(found["sql"] if (found := _NAMED.fullmatch(text)) else text)
-        for name, text in named.items()
-        if wanted is None or name in wanted
+        name: canonical(text) for name, text in named.items() if wanted is None or name in wanted
     }
