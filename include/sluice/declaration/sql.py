@@ -58,7 +58,7 @@ class Sql:
     def canonical(self) -> str:
         """The meaning as a text: equal for two spellings of one tree; ``name`` is not in it."""
         if self.tree is None:
-            return "unread " + " ".join(_plain_word(t.kind, t.text) for t in tokens(self.text))
+            return " ".join(_plain_word(t.kind, t.text) for t in tokens(self.text))
         return canonical(self.tree)
 
 

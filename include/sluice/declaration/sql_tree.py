@@ -7,7 +7,7 @@ one version of any library to another: fingerprints are made of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -65,8 +65,7 @@ VOID = ColumnType("void")
 NULL = Literal(None, VOID)
 
 TAKES_A_UNIT = re.compile(r"date_?(add|diff)|timediff|timestamp(add|diff)", re.IGNORECASE)
-_FREE_OF_ORDER = ("and", "or", "=", "<=>")
-_MIRRORED = {">": "<", ">=": "<="}
+_MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "=", "<=>": "<=>"}
 
 
 def parts_of(tree: Expression) -> Iterator[Expression]:
@@ -88,99 +87,114 @@ def _inside(tree: Expression) -> tuple[Expression, ...]:
             return ()
 
 
-def canonical(tree: Expression) -> str:
-    """*tree* as one text, in which no two meanings are equal: ``(and (< a 3:int) (is_null b))``.
+_INFIX = (
+    *("+", "-", "*", "/", "%", "=", "<", "<=", ">", ">=", "<=>", "and", "or", "div"),
+    *("like", "ilike", "rlike"),
+)
+# A number of another type than its digits alone would have.
+_SUFFIXES = {"tinyint": "Y", "smallint": "S", "bigint": "L", "float": "F", "double": "D"}
 
-    Names are in small letters, quoted where they are no word; operands whose order has no meaning
-    are sorted.
+
+def canonical(tree: Expression) -> str:
+    """*tree* as one text, in which no two meanings are equal: ``(a IS NULL) AND (b > 3)``.
+
+    Names are in small letters, words of SQL in capitals; operands whose order has no meaning are
+    sorted, constants behind what they are compared with.
     """
     match tree:
         case Column(parts=parts):
-            return ".".join(_canonical_name(part) for part in parts)
+            return written(Column(tuple(part.lower() for part in parts)))
+        case Call(function=sign, arguments=(left, right)) if sign in _MIRRORED:
+            one, other = _operand(left, canonical), _operand(right, canonical)
+            return min(
+                (isinstance(left, Literal), f"{one} {sign} {other}"),
+                (isinstance(right, Literal), f"{other} {_MIRRORED[sign]} {one}"),
+            )[1]
+        case _:
+            return _written(tree, canonical)
+
+
+def written(tree: Expression) -> str:
+    """*tree* as SQL, to be shown: with more parentheses than are needed."""
+    return _written(tree, written)
+
+
+def _written(tree: Expression, write: Callable[[Expression], str]) -> str:
+    """*tree* as SQL, of whose parts *write* makes texts."""
+    match tree:
+        case Column(parts=parts):
+            return ".".join(map(_name, parts))
+        case Literal():
+            return _written_literal(tree)
+        case Call(function="and" | "or" as function):
+            operands = [_operand(one, write) for one in _flat(function, tree.arguments)]
+            return f" {function.upper()} ".join(
+                sorted(operands) if write is canonical else operands
+            )
+        case Call():
+            return _written_call(tree, write)
+        case Cast(value=value, type=of, is_try=is_try):
+            return f"{'TRY_' if is_try else ''}CAST({write(value)} AS {of})"
+        case Case(branches=branches, otherwise=otherwise):
+            whens = [f"WHEN {write(when)} THEN {write(then)}" for when, then in branches]
+            return f"CASE {' '.join(whens)} ELSE {write(otherwise)} END"
         case Star():
             return "*"
-        case Literal(value=value, type=of):
-            text = repr(value) if isinstance(value, bool | str | bytes | float) else str(value)
-            return f"{text}:{of}"
-        case Call(function=function, arguments=arguments):
-            if function in _MIRRORED:
-                function, arguments = _MIRRORED[function], tuple(reversed(arguments))
-            inner = [canonical(one) for one in _flat(function, arguments)]
-            if function in _FREE_OF_ORDER:
-                inner.sort()
-            elif function == "in":
-                inner = [inner[0], *sorted(set(inner[1:]))]
-            return f"({' '.join([_canonical_name(function, is_function=True), *inner])})"
-        case Cast(value=value, type=of, is_try=is_try):
-            return f"({'try_cast' if is_try else 'cast'} {canonical(value)} {of})"
-        case Case():
-            return f"(case {' '.join(canonical(part) for part in _inside(tree))})"
 
 
-def _canonical_name(name: str, *, is_function: bool = False, keeps_case: bool = False) -> str:
-    is_plain = is_function or re.fullmatch(r"[A-Za-z_]\w*", name) is not None
-    shown = name if keeps_case else name.lower()
-    return shown if is_plain else "`" + shown.replace("`", "``") + "`"
+def _written_literal(literal: Literal) -> str:
+    value, of = literal.value, literal.type
+    if value is None or isinstance(value, bool):
+        return "NULL" if value is None else str(value).upper()
+    if isinstance(value, str | bytes):
+        text = value if isinstance(value, str) else value.hex()
+        quoted = "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return quoted if of.name == "string" else f"{of.name.upper()} {quoted}"
+    is_whole = of.name == "decimal" and "." not in str(value)
+    return f"{value}{'BD' if is_whole else _SUFFIXES.get(of.name, '')}"
+
+
+def _written_call(tree: Call, write: Callable[[Expression], str]) -> str:
+    is_canonical = write is canonical
+    match tree.function, tree.arguments:
+        case sign, (left, right) if sign in _INFIX:
+            return f"{_operand(left, write)} {sign.upper()} {_operand(right, write)}"
+        case "negate", (value,):
+            return f"-{_operand(value, write)}"
+        case "not", (value,):
+            return f"NOT {_operand(value, write)}"
+        case "is_null", (value,):
+            return f"{_operand(value, write)} IS NULL"
+        case "between", (value, low, high):
+            bounds = f"{_operand(low, write)} AND {_operand(high, write)}"
+            return f"{_operand(value, write)} BETWEEN {bounds}"
+        case "in", (value, *listed):
+            among = [*map(write, listed)]
+            among = sorted({*among}) if is_canonical else among
+            return f"{_operand(value, write)} IN ({', '.join(among)})"
+        case function, arguments:
+            return f"{function}({', '.join(map(write, arguments))})"
+
+
+def _operand(tree: Expression, write: Callable[[Expression], str]) -> str:
+    text = write(tree)
+    is_simple = isinstance(tree, Column | Literal | Cast | Case | Star) or (
+        isinstance(tree, Call) and text.endswith(")") and text.startswith(f"{tree.function}(")
+    )
+    return text if is_simple else f"({text})"
 
 
 def _flat(function: str, arguments: tuple[Expression, ...]) -> Iterator[Expression]:
     for one in arguments:
-        if function in {"and", "or"} and isinstance(one, Call) and one.function == function:
+        if isinstance(one, Call) and one.function == function:
             yield from _flat(function, one.arguments)
         else:
             yield one
 
 
-_INFIX = (
-    *("+", "-", "*", "/", "%", "=", "<", "<=", ">", ">=", "<=>", "and", "or", "div"),
-    *("like", "ilike", "rlike"),
-)
-
-
-def written(tree: Expression) -> str:
-    """*tree* as SQL, to be shown: with more parentheses than are needed."""
-    match tree:
-        case Column(parts=parts):
-            return ".".join(_canonical_name(part, keeps_case=True) for part in parts)
-        case Literal(value=str() as text):
-            return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        case Literal(value=value):
-            return "NULL" if value is None else str(value)
-        case Call():
-            return _written_call(tree)
-        case Cast(value=value, type=of, is_try=is_try):
-            return f"{'TRY_' if is_try else ''}CAST({written(value)} AS {of})"
-        case Case(branches=branches, otherwise=otherwise):
-            whens = [f"WHEN {written(when)} THEN {written(then)}" for when, then in branches]
-            return f"CASE {' '.join(whens)} ELSE {written(otherwise)} END"
-        case Star():
-            return "*"
-
-
-def _written_call(tree: Call) -> str:
-    match tree.function, tree.arguments:
-        case sign, (left, right) if sign in _INFIX:
-            return f"{_operand(left)} {sign.upper()} {_operand(right)}"
-        case "negate", (value,):
-            return f"-{_operand(value)}"
-        case "not", (value,):
-            return f"NOT {_operand(value)}"
-        case "is_null", (value,):
-            return f"{_operand(value)} IS NULL"
-        case "between", (value, low, high):
-            return f"{_operand(value)} BETWEEN {_operand(low)} AND {_operand(high)}"
-        case "in", (value, *listed):
-            return f"{_operand(value)} IN ({', '.join(map(written, listed))})"
-        case function, arguments:
-            return f"{function}({', '.join(map(written, arguments))})"
-
-
-def _operand(tree: Expression) -> str:
-    text = written(tree)
-    is_simple = isinstance(tree, Column | Literal | Cast | Case) or (
-        isinstance(tree, Call) and text.endswith(")") and text.startswith(f"{tree.function}(")
-    )
-    return text if is_simple else f"({text})"
+def _name(name: str) -> str:
+    is_plain = re.fullmatch(r"[A-Za-z_]\w*", name) is not None
+    return name if is_plain else "`" + name.replace("`", "``") + "`"
 
 
 class Token(NamedTuple):
