@@ -16,6 +16,7 @@ from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.answers import Ack
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
@@ -30,10 +31,10 @@ from sluice_airflow.dags import require_sound
 from tests.airflow.stand_in import a_job
 
 
-def a_chain(stage: str = "by_auction") -> Pipeline:
+def a_chain(stage: str = "by_auction", column: agg.Aggregate | None = None) -> Pipeline:
     pipeline = Pipeline("demo", checkpointing=Checkpointing(max_records_per_epoch=10))
     events = pipeline.source("events", Nexmark(0))
-    events.key_by("auction").aggregate(stage, n=agg.count()).sink(
+    events.key_by("auction").aggregate(stage, n=column or agg.count()).sink(
         "counts", FilesTable(upsert_key=("auction",))
     )
     return pipeline
@@ -88,6 +89,19 @@ def test_a_renamed_stage_is_an_import_error_until_the_job_is_restored_with_conse
     assert first == "these declarations need a person; all others go on:"
     assert line.startswith("  pipeline demo: pipeline 'demo' changed under its job: stage 'by_auc")
     assert "Was 'by_auction' renamed to 'per_auction'? Give it its old uid back" in line
+
+
+def test_another_meaning_of_state_is_an_import_error_until_a_restore_consents(root: str) -> None:
+    job = a_running_job(root)
+    changed = a_chain(column=agg.max("price"))
+
+    with pytest.raises(ConfigurationError) as caught:
+        require_sound(declared(changed))
+    consent = Consent(begun=("by_auction.n",))
+    restore(replace(job, pipeline=changed), Latest(), RestoreOptions(consent=consent))
+    require_sound(declared(changed))
+
+    assert "stage 'by_auction': column 'n' was count() and is now max(price);" in str(caught.value)
 
 
 def test_every_problem_is_named_in_one_error(root: str) -> None:

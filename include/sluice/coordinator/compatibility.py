@@ -73,7 +73,8 @@ def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> s
     """Why *pipeline* cannot continue *parent*, in a few words with the fix; None if it can."""
     declared = fingerprints(pipeline, state.configuration.params)
     if isinstance(parent, PendingParent):
-        changed = compare(parent.plan.fingerprints, declared, declared.keys())
+        planned = parent.plan.fingerprints
+        changed = compare(planned, declared, planned.keys())
         problems = problems_of(changed, declared, NO_CONSENT)
         return _refusal(pipeline, {}, _differences(_planned(parent.plan), pipeline), problems)
     metadata = parent.metadata if isinstance(parent, CompletedParent) else None
