@@ -9,6 +9,7 @@ import pytest
 from harness.jobs import a_job, a_pipeline
 from sluice.coordinator.requests import NewTimes, retime
 from sluice.job.job import Job
+from sluice.sources import Nexmark
 from tests.cli.conftest import Sluice
 
 
@@ -45,6 +46,22 @@ def test_options_are_shown_as_declared_in_force_and_by_default(job: Job, sluice:
     ]
     assert max(map(len, lines[2:])) <= 80
     assert before["settings"] == reset["settings"]
+
+
+def test_what_nothing_reads_is_named_by_a_check(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = a_pipeline()
+    more = changed.source("more", Nexmark(10))
+    changed.source("towns", Nexmark(10), table=True)
+    more.key_by("bidder").deduplicate("idle", by="price")
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": changed}.__getitem__)
+
+    said = sluice("check", "auctions").err
+
+    assert "nothing reads source 'towns'\n" in said
+    assert "nothing reads stage 'idle'\n" in said
+    assert said.count("nothing reads") == 2
 
 
 def test_a_job_that_was_never_submitted_would_run_as_declared(new_job: Job, sluice: Sluice) -> None:

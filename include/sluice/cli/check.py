@@ -6,7 +6,7 @@ The check reads no row.  The project has a pipeline, its test and its input.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +26,9 @@ from sluice.cli.options import (
     print_table,
 )
 from sluice.cli.run import run_log
+from sluice.declaration.operations import KeyedLookup, Lookup
 from sluice.declaration.params import resolve_params
+from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_declarations
 from sluice.errors import ConfigurationError
 from sluice.extras import DISTRIBUTION
@@ -53,13 +55,16 @@ def check(
     A job that is there, and goes on, has to be able to read its state.  Spark is started only for
     what Spark alone knows: functions, and SQL beyond names and comparisons.  Named on stderr are
     modules that cannot be loaded, whatever PIPELINE is, and options of a running job that the
-    declaration changed and that come into force with a restore.
+    declaration changed and that come into force with a restore, and sources and stages that nothing
+    reads.
     """
     job = declared_job(pipeline, root, endpoint_url)  # If PIPELINE is broken, no other matters.
     for name, problem in load_declarations().problems.items():
         typer.secho(f"warning: {name}: {problem}", err=True, fg="yellow")
     declared = job.pipeline
     params = resolve_params(declared.params, parameters(param or [], context.args), declared.uid)
+    for what in _unread(declared):
+        typer.secho(f"warning: {declared.uid}: nothing reads {what}", err=True, fg="yellow")
     yields = _analysed(job, params)
     state = job.state()
     if not state.status.is_globally_terminal:
@@ -82,6 +87,19 @@ def check(
             stage = ("", "") if number else (uid, str(result.kind))
             table.add_row(*stage, name, str(dtype))
     print_table(table)
+
+
+def _unread(declared: Pipeline) -> Iterator[str]:
+    """The sources and stages that are read, or computed, at every barrier and for nothing."""
+    read = {uid for stage in declared.stages.values() for uid in stage.producers}
+    for stage in declared.stages.values():
+        match stage.operation:
+            case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+                read.add(lookup.table)
+            case _:
+                pass
+    yield from (f"source {uid!r}" for uid in declared.sources if uid not in read)
+    yield from (f"stage {uid!r}" for uid in declared.stages if not declared.is_consumed(uid))
 
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
