@@ -55,6 +55,7 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
             specs[source.uid],
             event_time=source.event_time,
             out_of_orderness=timedelta(milliseconds=source.out_of_orderness_ms),
+            idle_after=_duration(source.idle_after_ms),
             table=source.is_table,
         )
     for stage in plan.stages:
@@ -153,8 +154,11 @@ def _aggregate(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
 
 
 def _ttl_of(stage: StagePlan) -> timedelta | None:
-    ttl = stage.args.get("ttl")
-    return None if ttl is None else timedelta(milliseconds=ttl)
+    return _duration(stage.args.get("ttl"))
+
+
+def _duration(length_ms: int | None) -> timedelta | None:
+    return None if length_ms is None else timedelta(milliseconds=length_ms)
 
 
 def _window(stage: StagePlan, streams: Mapping[str, Any]) -> Any:

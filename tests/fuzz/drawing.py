@@ -122,6 +122,12 @@ def _apart(drawing: Drawing, plan: Plan) -> Plan:
         else source
         for source in plan.sources
     ]
+    sources = [
+        replace(source, idle_after_ms=random.choice((4_000, 15_000, 40_000)))
+        if source.grows and random.random() < 0.5
+        else source
+        for source in sources
+    ]
     kinds = {one[0] for stage in plan.stages for one in stage.args.get("aggregates", {}).values()}
     values = ("hostile",) if random.random() < 0.3 else ()
     if random.random() < 0.4 and not kinds & {"stddev", "variance", "percentile"}:

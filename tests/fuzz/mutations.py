@@ -54,6 +54,7 @@ def features(plan: Plan) -> set[str]:
     found |= {*plan.values, *(source.format for source in plan.sources)}
     found |= {name for sink in plan.sinks for name in _options(sink)}
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
+    found |= {"idle"} if any(one.idle_after_ms is not None for one in plan.sources) else set()
     found |= {"forgets"} if any("ttl" in stage.args for stage in plan.stages) else set()
     found |= {"capped"} if plan.max_records else set()
     found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
@@ -263,6 +264,13 @@ PATHS: dict[str, Mutation] = {
         "rows = read_chain(self.files, run, None)",
         "rows = read_chain(self.files, run[:-1], None)",
         needs=("compacted", "epochs"),
+    ),
+    "idle_holds_back": Mutation(
+        "a partition that is idle holds event time back",
+        "core.event_time:source_watermark",
+        " - set(cut.idle)",
+        "",
+        needs=("idle", "epochs"),
     ),
     "rests_too_long": Mutation(
         "a key is remembered half a minute too long",

@@ -42,7 +42,8 @@ class Position:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
     """``read``: source -> partition -> position; ``tables``: table sources as they were pinned;
-    ``unaligned`` and ``overtaken``: the stages that were.
+    ``unaligned`` and ``overtaken``: the stages that were; ``planned_ms``: by which moment a
+    source's partitions are idle.
     """
 
     checkpoint_id: int
@@ -52,6 +53,7 @@ class Epoch:
     drains: bool = False
     unaligned: frozenset[str] = frozenset()
     overtaken: frozenset[str] = frozenset()
+    planned_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -156,8 +158,31 @@ class Past:
                     passed = max(passed, at)
             times = {name: at for name, at in times.items() if name in holding}
             is_silent = bool(read) and not measured
-            found.append(self._watermark(source, epoch, times, passed, is_silent=is_silent))
+            idle = self._idle(source, epoch)
+            if idle and idle == {name for name, at in positions.items() if not at.is_sealed}:
+                found.append(MAX_WATERMARK if self.epochs[epoch - 1].drains else None)
+                continue
+            others = {name: at for name, at in times.items() if name not in idle}
+            most = max([passed, *(times[name] for name in idle & times.keys())])
+            found.append(self._watermark(source, epoch, others, most, is_silent=is_silent))
         return found
+
+    def _idle(self, source: SourcePlan, epoch: int) -> set[str]:
+        """The partitions that have been silent for too long: since they were first there, or last
+        had rows, read or waiting.
+        """
+        if source.idle_after_ms is None:
+            return set()
+        active_ms: dict[str, int] = {}
+        for number in range(1, epoch + 1):
+            at_ms = self.epochs[number - 1].planned_ms[source.uid]
+            read = self._read(source.uid, number)
+            for name, position in self.epochs[number - 1].read[source.uid].items():
+                start, end = read[name]
+                if end > start or position.waits or name not in active_ms:
+                    active_ms[name] = at_ms
+        now_ms = self.epochs[epoch - 1].planned_ms[source.uid]
+        return {name for name, at in active_ms.items() if now_ms - at >= source.idle_after_ms}
 
     def _watermark(
         self,

@@ -26,6 +26,7 @@ class SourcePlan:
     is_table: bool = False
     grows: bool = False
     format: Literal["parquet", "avro"] = "parquet"
+    idle_after_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

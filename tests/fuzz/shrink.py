@@ -169,6 +169,10 @@ def _columns(plan: Plan) -> Iterator[Plan]:
             sources = list(plan.sources)
             sources[place] = replace(source, format="parquet")
             yield replace(plan, sources=tuple(sources))
+        if source.idle_after_ms is not None:
+            sources = list(plan.sources)
+            sources[place] = replace(source, idle_after_ms=None)
+            yield replace(plan, sources=tuple(sources))
         if source.grows or source.out_of_orderness_ms:
             sources = list(plan.sources)
             sources[place] = replace(source, grows=False, out_of_orderness_ms=0)

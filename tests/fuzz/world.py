@@ -265,8 +265,10 @@ class World:
                 )
                 for one in plan.source(source.uid).position
             }
+        planned_ms = {uid: plan.source(uid).at_ms for uid in read}
         return Epoch(
             checkpoint_id=plan.checkpoint_id,
+            planned_ms={uid: at_ms for uid, at_ms in planned_ms.items() if at_ms is not None},
             triggered_at_ms=plan.triggered_at_ms,
             read=read,
             tables=tables,
