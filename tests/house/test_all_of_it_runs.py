@@ -41,6 +41,8 @@ CALLED_FROM_OUTSIDE = {
     "readinto": "io, of a raw file",
     "seekable": "io, of a raw file",
     "writable": "io, of a raw file",
+    "_parse_as_command": "sqlglot, of its parser",
+    "_parse_types": "sqlglot, of its parser",
     "preload_spark_client": "Airflow's settings, which are written as text",
 }
 

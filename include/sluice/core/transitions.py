@@ -23,6 +23,7 @@ from enum import StrEnum
 
 OPERATOR = "operator"
 SINK = "sink"  # The operator of a sink's fingerprint.
+_PLURAL = ("bounds", "keys", "rows")  # Parts.
 
 
 class Becomes(StrEnum):
@@ -277,7 +278,8 @@ class PartChange:
                 return f"{owner} is new, {self.now}, and reads updates of rows that it was not sent"
             case _:
                 was, now = self.before or "none", self.now or "none"
-                return f"{owner}: {name} was {was} and is now {now}"
+                verbs = ("were", "are") if self.part in _PLURAL else ("was", "is")
+                return f"{owner}: {name} {verbs[0]} {was} and {verbs[1]} now {now}"
 
 
 def difference_of(before: str, now: str) -> Difference:

@@ -575,10 +575,11 @@ class Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
         for text in texts:
             check_row_wise(f"{method} of {self.producer!r}", text)
-            if self.producer in self.pipeline.stages:
-                _check_compiled(f"{method} of {self.producer!r}", text, step)
         is_append = self.kind == Append()
         check_step(f"{method} of {self.producer!r}", self.producer, step, is_append=is_append)
+        if self.producer in self.pipeline.stages:
+            for text in texts:
+                _check_compiled(f"{method} of {self.producer!r}", text, step)
         source = self.pipeline.sources.get(self.producer)
         time_column = self.time_column
         if source is not None and isinstance(step, Projection):

@@ -211,8 +211,8 @@ def test_a_sink_of_updates_keeps_its_rows_and_their_key() -> None:
 
     (problem,) = told(before, now)
     assert problem == (
-        "sink 'out': its rows was total as upsert by k and is now total.where(n > 1) as upsert by "
-        "k; put it back, or give the sink another uid and a table of its own"
+        "sink 'out': its rows were total as upsert by k and are now total.where(n > 1) as upsert "
+        "by k; put it back, or give the sink another uid and a table of its own"
     )
     assert told(before, before | {"out": a_sink("other as upsert by k", of="other")}) == []
 

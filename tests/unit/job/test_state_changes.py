@@ -45,27 +45,26 @@ def check(job: Job, pipeline: Pipeline) -> None:
     check_state(replace(job, pipeline=pipeline), analyse(pipeline, {}, None))
 
 
-def test_a_type_that_cannot_be_widened_is_refused_with_both_types() -> None:
+def test_another_aggregate_is_refused_with_both_meanings() -> None:
     job = a_job_with_state()
 
     with pytest.raises(ConfigurationError) as error:
         check(job, a_pipeline(agg.collect("price")))
 
     assert str(error.value) == (
-        "stage 'counted' cannot read its state: column 'most' was Int64 and is now List(Int64); "
-        "restore with the former declaration, or give the stage another uid and allow non-restored "
-        "state (checkpoint 1)"
+        "stage 'counted': column 'most' was max(price) and is now collect(price); put it back, or "
+        "begin it anew: restore with --begin counted.most (checkpoint 1)"
     )
 
 
 def test_another_key_is_refused() -> None:
     job = a_job_with_state()
 
-    with pytest.raises(ConfigurationError, match="its key was bid_auction and is now category"):
+    with pytest.raises(ConfigurationError, match="its keys were bid_auction and are now category"):
         check(job, a_pipeline(agg.max("price"), key="category"))
 
 
-def test_the_same_types_and_new_columns_pass() -> None:
+def test_the_same_meaning_passes_and_a_new_column_asks_for_consent() -> None:
     job = a_job_with_state()
     more = a_pipeline(agg.max("price"))
     more.stages["counted"] = replace(
@@ -74,7 +73,8 @@ def test_the_same_types_and_new_columns_pass() -> None:
     )
 
     check(job, a_pipeline(agg.max("price")))
-    check(job, more)
+    with pytest.raises(ConfigurationError, match=r"column 'n' is new, count\(\); .* counted.n"):
+        check(job, more)
 
 
 @pytest.mark.parametrize("status", [None, JobStatus.CANCELED])
