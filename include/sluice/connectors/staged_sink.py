@@ -284,7 +284,7 @@ def require_parent(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
     """A time line, and of which *table* it is, by the table's own identity; empty where the place
-    itself keeps the note with its table.
+    tells none, as a broker before 2.8.
 
     ``at`` are the place's names of the commits that wrote the newest notes, newest first, where
     the place has a history that somebody may put back.
