@@ -111,6 +111,16 @@ class PipelinePaths:
         """The beginning of the keys of all journals, of which one at most is the job's."""
         return f"{self.pipeline}/{JOURNAL_PREFIX}"
 
+    def all_journals(self) -> str:
+        """As ``journals``, and of those without a token; names of other objects may begin so."""
+        return f"{self.pipeline}/{JOURNAL_PREFIX[0]}"
+
+    def journal_of(self, key: str) -> JournalPaths | None:
+        """The journal that *key* is of; None for any other key."""
+        token, slash, _ = key.removeprefix(f"{self.pipeline}/").partition("/")
+        is_token = bool(slash) and _JOURNAL_TOKEN.fullmatch(token) is not None
+        return self.of_journal(token) if is_token else None
+
     def journal_without_token(self) -> str:
         """Where format versions before 8 have the journal."""
         return f"{self.pipeline}/journal/"

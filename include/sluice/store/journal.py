@@ -187,6 +187,7 @@ class Journal:
         """The keys of the job's journal; of one that nobody has begun, as long as there is none.
 
         Raises:
+            ConfigurationError: its pointer alone is gone.
             ProtocolViolation: it is of an older format.
             StoreUnavailable: the first call asks the store.
         """
@@ -432,12 +433,7 @@ class Journal:
         raw = self._store.get(key)
         if raw is not None:
             return self.names.of_journal(self._decoded_begun(raw, key).token)
-        older = self.names.journal_without_token()
-        if any(True for _ in self._store.list(older)):
-            raise ProtocolViolation(
-                f"{self._store.root}/{older} is of a format version before 8, whose keys name no "
-                "journal; run the version of sluice that wrote it, or begin in another root"
-            )
+        self._require_none_whole()
         return None
 
     def _decoded_begun(self, raw: bytes, key: str) -> BegunJournal:
@@ -468,6 +464,42 @@ class Journal:
         if is_own:
             self._begun = own
         return is_own
+
+    def _require_none_whole(self) -> None:
+        """Where there is no pointer, refuse what lacks it alone: that may be lost, and the rest
+        would become garbage; or somebody is about to delete all of it.
+
+        Raises:
+            ConfigurationError: there is a journal with a checkpoint.
+            ProtocolViolation: there is one of a format that has no pointer.
+        """
+        after, folder = "", self.names.journal_without_token()
+        while first := next(self._store.list(self.names.all_journals(), start_after=after), None):
+            other = self.names.journal_of(first.key)
+            after = first.key if other is None else other.behind()
+            if other is not None and self._has_checkpoint(other):
+                raise ConfigurationError(
+                    f"{self._store.root}/{self.names.begun()} is gone, and journal {other.token} "
+                    "of the job is there with its checkpoints: wait if the root is being emptied; "
+                    f"else put it back from a copy, or delete {other.folder} to begin anew"
+                )
+            if first.key.startswith(folder):
+                raise ProtocolViolation(
+                    f"{self._store.root}/{folder} is of a format version before 8, whose keys name "
+                    "no journal; run the version of sluice that wrote it, or begin in another root"
+                )
+
+    def _has_checkpoint(self, other: JournalPaths) -> bool:
+        entries = [found.key for found in self._store.list(other.journal())]
+        raw = self._store.get(entries[-1]) if entries else None
+        try:
+            entry = None if raw is None else decode_entry(raw, entries[-1])
+        except ProtocolViolation:
+            return True  # Whatever it says: nobody knows that it is garbage.
+        latest = None if entry is None else entry.state.latest_completed
+        return (
+            latest is not None and self._store.get(other.metadata(latest.checkpoint_id)) is not None
+        )
 
     def _find(self) -> Head:
         while True:

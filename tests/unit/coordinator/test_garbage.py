@@ -52,7 +52,7 @@ from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.restoring import FromCheckpoint
-from sluice.errors import FencedError, ProtocolViolation
+from sluice.errors import ConfigurationError, FencedError, ProtocolViolation
 from sluice.job.job import Job
 from sluice.job.places import open_side_table
 from sluice.protocol.keys import TEMPORARY_PREFIX
@@ -606,15 +606,49 @@ def test_who_overslept_an_emptied_root_collects_nothing_of_the_next_journal(
     assert keys_of(new) == before
 
 
-def test_a_job_that_has_not_begun_collects_no_journal() -> None:
-    """Somebody may have lost the pointer, and nothing else."""
+def test_a_journal_that_lacks_the_pointer_alone_is_no_garbage_and_none_begins_beside_it() -> None:
+    """Somebody lost it, or is at deleting the root, which begins with it."""
     job = a_running_job()
     take_checkpoint(job)
+    pointer = job.store.get(job.names.begun())
+    assert pointer is not None
     job.store.delete([job.names.begun()])
-    before = keys_of(job)
+    before, anew = keys_of(job), job.anew()
 
-    assert collect_garbage(job.anew(), grace_ms=0) == NOTHING
+    for act in (
+        anew.state,
+        lambda: submit(anew, configure(anew.pipeline, {})),
+        lambda: collect_garbage(anew, grace_ms=0),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=f"begun is gone, and journal {job.paths.token} "
+        ):
+            act()
     assert keys_of(job) == before
+    job.store.put(job.names.begun(), pointer)
+    assert anew.state() == job.state()
+
+
+def test_a_journal_begins_beside_what_others_left() -> None:
+    """An entry alone, as whoever slept leaves it; the one that is damaged may be whole."""
+    job = a_running_job()
+    take_checkpoint(job)
+    entry = job.store.get(job.paths.journal_entry(4))
+    assert entry is not None
+    job.store.delete(keys_of(job))
+    strays = ["auctions/j-README", job.paths.journal_entry(4), job.paths.plan(1)]
+    for key in strays:
+        job.store.put(key, entry)
+
+    anew = job.anew()
+    submit(anew, configure(anew.pipeline, {}))
+    assert take_checkpoint(anew) == 1
+
+    job.store.delete(keys_of(job))
+    job.store.put(job.paths.journal_entry(4), entry[:-1])
+    anew = job.anew()
+    with pytest.raises(ConfigurationError, match="put it back from a copy, or delete auctions/j-"):
+        submit(anew, configure(anew.pipeline, {}))
 
 
 FOLDERS = ("auctions/{}/journal", "auctions/{}/shared/count_bids", "auctions/tables/results/data")

@@ -183,6 +183,9 @@ def test_a_journals_keys_are_apart_from_every_other_ones() -> None:
     assert [key.startswith(one.folder) for key in keys] == [True, False]
     assert [key > one.behind() for key in keys] == [False, True]
     assert {key.startswith(NAMES.journals()) for key in keys} == {True}
+    assert [NAMES.journal_of(key) for key in keys] == [one, longer]
+    for key in ("auctions/j-1", "auctions/j-A/x", "other/j-1/journal/1", NAMES.probe("j-1")):
+        assert NAMES.journal_of(key) is None
     for key in (NAMES.begun(), NAMES.journal_without_token(), named, NAMES.table("j")):
         assert not key.startswith(NAMES.journals())
 
