@@ -51,9 +51,12 @@ def _of(*kinds: Kind) -> Signature:
     return Signature(kinds)
 
 
-_ARITHMETIC = (_of("number", "number"), _of("decimal", "decimal"),
+# A literal such as 1.5 is a decimal, and a double beside one.
+_DECIMALS = ("1.5", "-0.1", "0.30")
+_BESIDE = Signature(("double", "decimal"), literals={1: _DECIMALS})
+_ARITHMETIC = (_BESIDE, _of("number", "number"), _of("decimal", "decimal"),
                _of("decimal", "small integer"), _of("small integer", "decimal"))  # fmt: skip
-_COMPARED = (Signature(("any", "any"), same=True), _of("decimal", "decimal"),
+_COMPARED = (_BESIDE, Signature(("any", "any"), same=True), _of("decimal", "decimal"),
              _of("decimal", "integer"), _of("integer", "decimal"), _of("day", "day"))  # fmt: skip
 _UNITS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'hour'", "'minute'", "'second'")
 _PARTS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'dow'", "'doy'")
@@ -63,7 +66,7 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "+": _ARITHMETIC,
     "-": _ARITHMETIC,
     "*": _ARITHMETIC,
-    "/": (_of("number", "number"),),
+    "/": (_of("number", "number"), _BESIDE),
     "%": (_of("integer", "integer"),),
     "div": (_of("integer", "integer"),),
     "negate": (_of("number"),),
@@ -87,7 +90,12 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         Signature(("double", "any", "any"), literals={1: ("1.5e0", "1"), 2: ("0", "NULL")}),
     ),
     "like": (Signature(("text", "text"), literals={1: _PATTERNS}),),
-    "coalesce": (Signature(("any", "any", "any"), same=True),),
+    "coalesce": (
+        Signature(("any", "any", "any"), same=True),
+        _BESIDE,
+        _of("decimal", "integer"),
+        _of("decimal", "decimal"),
+    ),
     "nullif": (Signature(("any", "any"), same=True),),
     "nvl2": (Signature(("any", "integer", "integer"),),),
     "greatest": (Signature(("any", "any", "any"), same=True),),

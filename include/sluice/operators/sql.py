@@ -16,8 +16,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import lru_cache, reduce
 from typing import TypeAlias
 
@@ -35,6 +36,7 @@ from sluice.declaration.sql_tree import (
     Expression,
     Literal,
     Star,
+    parts_of,
     written,
 )
 from sluice.errors import ConfigurationError
@@ -42,7 +44,8 @@ from sluice.errors import ConfigurationError
 # Where else SQL is computed.
 ELSEWHERE = "compute it in a transform(), or in what is read of a source"
 
-COMPILED_KEPT = 1024  # Expressions over the schemas that one process meets.
+COMPILED_KEPT = 1024  # Expressions over the columns that they read.
+SCHEMAS_KEPT = 64  # Those of the streams that one process reads.
 
 _TIMESTAMP = pl.Datetime("us", "UTC")
 _TYPES: Mapping[str, pl.DataType] = {
@@ -75,6 +78,9 @@ _BESIDE = "_beside"
 
 OVERFLOW = "overflows"
 ZERO = "divides by zero"
+# Spark computes on, but neither Python nor most tables have such a day.
+RANGE = "leaves the years 1 to 9999"
+_DAYS = (-719_162, 2_932_896)  # Since 1970.
 
 
 class NotCompiledError(Exception):
@@ -131,7 +137,7 @@ class Compiled:
 
 
 @lru_cache(COMPILED_KEPT)
-def _compiled(sql: Sql, columns: tuple[tuple[str, pl.DataType], ...]) -> Compiled:
+def _compiled(sql: Sql, columns: tuple[tuple[str, tuple[str, pl.DataType]], ...]) -> Compiled:
     if sql.tree is None:
         raise NotCompiledError(f"only Spark knows {sql.unread!r}; {ELSEWHERE}")
     return Compiled(sql, _Compiler(dict(columns)).value(sql.tree))
@@ -143,7 +149,24 @@ def compiled(sql: Sql, schema: Mapping[str, pl.DataType]) -> Compiled:
     Raises:
         NotCompiledError: it names no column of theirs, or has no meaning without Spark.
     """
-    return _compiled(sql, tuple(schema.items()))
+    spelt = _spelt(tuple(schema))
+    read: dict[str, tuple[str, pl.DataType]] = {}
+    for name in dict.fromkeys(path.parts[0] for path in sql.paths):
+        found = spelt.get(name.lower(), ())
+        if len(found) != 1:
+            several = f"is {' or '.join(found)}" if found else "is no column"
+            raise NotCompiledError(f"{name!r} {several}; there are {', '.join(schema)}")
+        read[name.lower()] = (found[0], schema[found[0]])
+    return _compiled(sql, tuple(read.items()))
+
+
+@lru_cache(SCHEMAS_KEPT)
+def _spelt(names: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+    """Names in small letters, each as it is spelt, or as several are."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        found[name.lower()] = (*found.get(name.lower(), ()), name)
+    return found
 
 
 def condition(text: str, schema: Mapping[str, pl.DataType]) -> Compiled:
@@ -220,12 +243,7 @@ _Function: TypeAlias = Callable[["_Compiler", Call, tuple[Value, ...]], Value]
 
 @dataclass(frozen=True, slots=True)
 class _Compiler:
-    schema: Mapping[str, pl.DataType]
-    names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-
-    def __post_init__(self) -> None:
-        for name in self.schema:
-            self.names.setdefault(name.lower(), []).append(name)
+    columns: Mapping[str, tuple[str, pl.DataType]]  # In small letters -> as it is spelt, and type.
 
     def value(self, tree: Expression) -> Value:
         match tree:
@@ -233,6 +251,17 @@ class _Compiler:
                 return self._column(parts)
             case Literal():
                 return self._literal(tree)
+            case Call():
+                return self._call(tree)
+            case Cast():
+                return self._cast(tree)
+            case Case(branches=branches, otherwise=otherwise):
+                return self._case(tree, list(branches), otherwise)
+            case Star():
+                raise refused(tree)
+
+    def _call(self, tree: Call) -> Value:
+        match tree:
             case Call(function="and" | "or"):
                 return self._logic(tree)
             case Call(function="coalesce", arguments=(_, *_) as arguments):
@@ -244,26 +273,20 @@ class _Compiler:
                 return self.value(
                     Call("and", (Call(">=", (value, low)), Call("<=", (value, high))))
                 )
+            case Call("lower" | "upper" as case, (Call("lower" | "upper", (text,)),)):
+                # Spark's optimizer leaves the inner one out, which differs for 'ß'.
+                return self.value(Call(case, (text,)))
             case Call(function=function, arguments=arguments):
                 compile_ = _FUNCTIONS.get(function)
                 if compile_ is None:
                     raise refused(tree)
                 check_arity(tree)
                 return compile_(self, tree, tuple(self.value(one) for one in arguments))
-            case Cast():
-                return self._cast(tree)
-            case Case(branches=branches, otherwise=otherwise):
-                return self._case(tree, list(branches), otherwise)
-            case Star():
-                raise refused(tree)
 
     def _column(self, parts: tuple[str, ...]) -> Value:
         name, *inner = parts
-        spelt = self.names.get(name.lower(), [])
-        if len(spelt) != 1:
-            several = f"is {' or '.join(spelt)}" if spelt else "is no column"
-            raise NotCompiledError(f"{name!r} {several}; there are {', '.join(self.schema)}")
-        expr, dtype = pl.col(spelt[0]), self.schema[spelt[0]]
+        spelt, dtype = self.columns[name.lower()]
+        expr = pl.col(spelt)
         for part in inner:
             fields = dtype.fields if isinstance(dtype, pl.Struct) else []
             found = [one for one in fields if one.name.lower() == part.lower()]
@@ -474,9 +497,24 @@ def common_type(tree: Expression, values: Sequence[Value]) -> pl.DataType:
         NotCompiledError: Spark would read a text as something else, or has none.
     """
     found: pl.DataType = pl.Null()
-    for value in values:
+    for value in with_floats(values):
         found = _wider(tree, found, signed(value).dtype)
     return found
+
+
+def with_floats(values: Sequence[Value]) -> list[Value]:
+    """*values*, in which a decimal that is a literal is a double beside a float or double."""
+    if not any(one.dtype.is_float() for one in values):
+        return list(values)
+    return [_as_double(one) for one in values]
+
+
+def _as_double(value: Value) -> Value:
+    if value.literal is None or not isinstance(value.literal.value, Decimal):
+        return value
+    number = float(value.literal.value)
+    literal = Literal(number, ColumnType("double"))
+    return Value(pl.lit(number, pl.Float64()), pl.Float64(), literal=literal)
 
 
 def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataType:
@@ -489,12 +527,29 @@ def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataTyp
     numbers = (*_INTEGERS, pl.Float32(), pl.Float64())
     if one in numbers and other in numbers:
         return pl.Float64()
+    if isinstance(one, pl.Decimal) or isinstance(other, pl.Decimal):
+        return _wider_decimal(tree, one, other)
     if {type(one), type(other)} == {pl.Date, pl.Datetime} and _TIMESTAMP in (one, other):
         return _TIMESTAMP
     raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
 
 
+def _wider_decimal(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataType:
+    types = [of if isinstance(of, pl.Decimal) else _DIGITS.get(of) for of in (one, other)]
+    decimals = [pl.Decimal(of, 0) if isinstance(of, int) else of for of in types]
+    known = [of for of in decimals if of is not None]
+    if len(known) < len(decimals):
+        raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
+    scale = max(of.scale for of in known)
+    precision = max(of.precision - of.scale for of in known) + scale
+    if precision > _MOST_DIGITS:
+        raise refused(tree, f"of {precision} digits")
+    return pl.Decimal(precision, scale)
+
+
 def coerced(value: Value, dtype: pl.DataType) -> Value:
+    if dtype.is_float():
+        value = _as_double(value)
     if value.dtype == pl.Date() and dtype == _TIMESTAMP:
         return _cast_to(Cast(Column(("date",)), ColumnType("timestamp")), value, dtype)
     return signed(value).cast(dtype)
@@ -527,14 +582,20 @@ _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    left, right = (_known(tree, one) for one in given)
+    left, right = with_floats([_known(tree, one) for one in given])
     if isinstance(left.dtype, pl.Decimal) or isinstance(right.dtype, pl.Decimal):
         return _of_decimals(tree, left, right)
     dtype = _numbers(tree, (left, right), _NUMBERS)
     compute = _ARITHMETIC[tree.function]
     fails = _one_by_one((left, right))
     if dtype in _FLOATS:
-        return Value(compute(left.cast(dtype).expr, right.cast(dtype).expr), dtype, fails)
+        x, y = left.cast(dtype).expr, right.cast(dtype).expr
+        # Polars takes x + 0.0 for x, which differs for -0.0, if it sees the number.
+        if is_constant(tree.arguments[0]):
+            x = pl.when(y.is_not_null()).then(x)
+        elif is_constant(tree.arguments[1]):
+            y = pl.when(x.is_not_null()).then(y)
+        return Value(compute(x, y), dtype, fails)
     a, b = left.cast(pl.Int64()).expr, right.cast(pl.Int64()).expr
     wide = compute(a, b)
     if dtype != pl.Int64():
@@ -566,11 +627,19 @@ def _of_decimals(tree: Call, left: Value, right: Value) -> Value:
     return Value(compute(*wide).cast(dtype), dtype, _one_by_one((left, right)))
 
 
+def is_constant(tree: Expression) -> bool:
+    """Whether *tree* reads no column."""
+    return not any(isinstance(part, Column) for part in parts_of(tree))
+
+
 def _quotient(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    left, right = (_known(tree, one) for one in given)
+    left, right = with_floats([_known(tree, one) for one in given])
     _numbers(tree, (left, right), _NUMBERS)
     a, b = left.cast(pl.Float64()).expr, right.cast(pl.Float64()).expr
     zero = Failure(tree, ZERO, a.is_not_null() & (b == 0))
+    if is_constant(tree.arguments[1]):
+        # By one number Polars multiplies with its reciprocal, which is rounded; by a column never.
+        b = a.is_null().cast(pl.Float64()) + b
     return Value(a / b, pl.Float64(), (*_one_by_one((right, left)), zero))
 
 
@@ -666,6 +735,7 @@ def _compared(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 
 def _alike(tree: Call, values: list[Value]) -> list[Value]:
+    values = with_floats(values)
     if not any(isinstance(one.dtype, pl.Decimal) for one in values):
         dtype = common_type(tree, values)
         return [coerced(one, dtype) for one in values]
@@ -913,7 +983,8 @@ def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         raise refused(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
     days, by = day.expr.cast(pl.Int32()), number.expr.cast(pl.Int32())
     found = days + by if tree.function == "date_add" else days - by
-    return Value(found.cast(pl.Date()), pl.Date(), _one_by_one((day, number)))
+    fails = (*_one_by_one((day, number)), Failure(tree, RANGE, ~found.is_between(*_DAYS)))
+    return Value(found.cast(pl.Date()), pl.Date(), fails)
 
 
 def _datediff(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -938,12 +1009,10 @@ def _timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     _numbers(tree, (value,), _INTEGERS)
     by = 1_000_000 // _PER_SECOND[tree.function.removeprefix("timestamp_")]
     number = value.cast(pl.Int64()).expr
-    found = (number * by).cast(_TIMESTAMP)
-    if by == 1:
-        return Value(found, _TIMESTAMP, value.fails)
-    most = _MAX_LONG // by
-    overflow = (number > most) | (number < -most)
-    return Value(found, _TIMESTAMP, (*value.fails, Failure(tree, OVERFLOW, overflow)))
+    least, most = (day * _DAY // by for day in (_DAYS[0], _DAYS[1] + 1))
+    is_inside = (number >= least) & (number < most)
+    fails = (*value.fails, Failure(tree, RANGE, ~is_inside))
+    return Value((number * by).cast(_TIMESTAMP), _TIMESTAMP, fails)
 
 
 _FUNCTIONS: Mapping[str, _Function] = {

@@ -20,6 +20,7 @@ ROWS = pl.DataFrame(
         "n": pl.Series([1, 2**62, 0]),
         "d": [2.5, -0.5, None],
         "counted": pl.Series([1, 2, 3], dtype=pl.UInt32),
+        "m": pl.Series([Decimal("1.00"), None, None], dtype=pl.Decimal(12, 2)),
         "s": [{"Inner": 1}, {"Inner": 2}, None],
         "tags": [["x"], [], None],
     }
@@ -95,6 +96,8 @@ def test_a_value_has_the_type_that_spark_gives_it() -> None:
         "counted + 1": pl.Int64(),
         "length(Key)": pl.Int32(),
         "1.5 + 1": pl.Decimal(3, 1),
+        "d * 1.5": pl.Float64(),
+        "coalesce(m, 0)": pl.Decimal(12, 2),
         "CASE WHEN true THEN i ELSE n END": pl.Int64(),
         "counted": pl.UInt32(),
     }
@@ -128,12 +131,20 @@ def test_literals_are_values() -> None:
         ("n IN (i)", "its list has more than literals"),
         ("i + INTERVAL 1 DAY", "only Spark knows"),
         ("count(*)", r"only Spark knows 'count\(\*\)'"),
-        ("d + 1.5", "double beside a decimal"),
+        ("d + CAST(1.5 AS decimal(2, 1))", "only Spark knows"),
+        ("d + m", "double beside a decimal"),
     ],
 )
 def test_what_only_spark_knows_is_refused_with_its_piece(text: str, message: str) -> None:
     with pytest.raises(NotCompiledError, match=message):
         values(text)
+
+
+def test_case_is_changed_once_as_by_sparks_optimizer() -> None:
+    rows = pl.DataFrame({"s": ["ß"]})
+
+    assert values("lower(upper(s))", rows) == ["ß"]
+    assert values("upper(lower(upper(s)))", rows) == ["SS"]
 
 
 def test_a_condition_is_a_boolean_or_null() -> None:
