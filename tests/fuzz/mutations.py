@@ -143,15 +143,15 @@ PATHS: dict[str, Mutation] = {
     ),
     "any_condition": Mutation(
         "of conditions in plain SQL one is enough",
-        "operators.expressions:plain_condition",
-        "holds &= part.expression",
-        "holds |= part.expression",
+        "operators.expressions:_plain_condition",
+        "one.expression & other.expression",
+        "one.expression | other.expression",
     ),
     "null_is_any": Mutation(
         "IS NOT NULL is IS NULL past the JVM",
-        "operators.expressions:_comparison",
-        '~is_null if found["negated"] else is_null',
-        'is_null if found["negated"] else ~is_null',
+        "operators.expressions:_plain_condition",
+        "PlainSql(path.expression.is_null(), (path.path,))",
+        "PlainSql(path.expression.is_not_null(), (path.path,))",
     ),
     "no_task_no_ack": Mutation(
         "a stage of whose rows Spark plans none gets no ack",

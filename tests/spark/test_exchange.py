@@ -83,6 +83,7 @@ PLAIN_CONDITIONS = [
     "bid.price IS NULL",
     "small<-1",
     "bid.name > 'b'",
+    "not name = 'b' 'c\\'' and (id = 2 AND `small` > -9)",
 ]
 NOT_PLAIN = [
     "id + 1 AS more",
@@ -97,7 +98,6 @@ NOT_PLAIN = [
     "name LIKE 'b%'",
     "twice",
     "bid.nobody IS NULL",
-    "name = 'b\\'c'",
     "id = 99999999999999999999",
     "timestamp_millis(id)",
     "timestamp_millis(name) AS at",

@@ -39,6 +39,7 @@ from sluice.operators.expressions import (
     condition,
     plain_steps,
     to_compute,
+    whole_column,
 )
 from sluice.operators.operator import EpochTime
 from sluice.state.cache import SegmentCache
@@ -279,7 +280,7 @@ class PlainInput:
             raise NotPlainError("a dot in a name looks like the path to a field")
         if not any(isinstance(step, Projection) for step in self.steps):
             for name in self._raw:
-                column(name, self._raw)
+                whole_column(name, self._raw)
         names = plain_steps(self.steps, self._raw).schema.names()
         if len({renames.get(name, name) for name in names}) < len(names):
             raise NotPlainError("two columns of one name")

@@ -29,14 +29,16 @@ from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import Lookup, Transform, Union
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, TypedSinkSpec
+from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.output import projected_result
 from sluice.job.job import Job
 from sluice.job.places import check_table
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
-from sluice.operators.expressions import aggregate_arguments, is_sql, plain_column, plain_condition
+from sluice.operators.expressions import aggregate_arguments, is_sql
 from sluice.operators.operator import column_type
+from sluice.operators.sql import NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
 from sluice.state.key_hash import can_hash
@@ -262,8 +264,8 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
     for computed in aggregate_arguments(stage.operation):
         if computed.is_condition:
             _require(stage.uid, computed.sql, given, "in where=")
-            is_plain = bool(known) and plain_condition(computed.sql, known) is not None
-            found[computed.column] = pl.Boolean() if is_plain else None
+            is_condition = _type_of(computed.sql, known) == pl.Boolean()
+            found[computed.column] = pl.Boolean() if is_condition else None
         elif is_sql(computed.sql, given):
             _require(stage.uid, computed.sql, given, "in an aggregate")
             found[computed.column] = _type_of(computed.sql, known)
@@ -271,17 +273,11 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
 
 
 def _type_of(sql: str, known: pl.Schema) -> pl.DataType | None:
-    item = plain_column(sql, known) if known else None
-    if item is None:
+    """The type that Spark gives the result of *sql*; None if we do not know it."""
+    try:
+        return compiled(parsed(sql), known).dtype
+    except NotCompiledError:
         return None
-    # Only of what it reads: a frame of all columns for each of them takes their square.
-    names = {path.partition(".")[0] for path in item.reads}
-    return (
-        pl.Schema({name: known[name] for name in names})
-        .to_frame()
-        .select(item.expression)
-        .dtypes[0]
-    )
 
 
 def _known(columns: ColumnTypes) -> pl.Schema:

@@ -60,6 +60,7 @@ from sluice.operators.operator import (
     column_type,
     differs,
     input_schema,
+    is_of_input,
     key_types,
     require_distinct,
     wrong_type,
@@ -712,7 +713,8 @@ def ordering_of(
 
 def _column_of(declared: str, computed: str, schema: pl.Schema) -> str:
     """The column *declared*, if the input has it; else the one *computed* from it as SQL."""
-    return computed if computed in schema and declared not in input_schema(schema) else declared
+    is_declared = declared in schema and is_of_input(declared)
+    return computed if computed in schema and not is_declared else declared
 
 
 def _can_take(kind: AggregateKind, dtype: pl.DataType) -> bool:

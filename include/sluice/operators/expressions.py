@@ -16,9 +16,10 @@ share are accepted, so that all three read the same row.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TypeAlias
@@ -28,34 +29,22 @@ from polars.datatypes import DataTypeClass
 
 from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.operations import KeyedAggregate, Operation, WindowAggregate
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_tree import Call, Column, Expression, Literal
 from sluice.errors import ConfigurationError
 from sluice.operators.operator import ARGUMENT, FILTER, ORDER
 
-_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?"
-_COLUMN = re.compile(
-    rf"(?:(?P<path>{_PATH})|timestamp_millis\(\s*(?P<millis>{_PATH})\s*\))"
-    r"(?:\s+AS\s+(?P<name>[A-Za-z_]\w*))?",
-    re.IGNORECASE,
-)
-_COMPARISON = re.compile(
-    rf"(?P<path>{_PATH})\s*(?P<operator>==?|<>|!=|<=|>=|<|>)\s*"
-    r"(?:(?P<number>-?\d+)|'(?P<text>[^'\\]*)')"
-)
-_NULLITY = re.compile(rf"(?P<path>{_PATH})\s+IS\s+(?P<negated>NOT\s+)?NULL", re.IGNORECASE)
-_AND = re.compile(r"\s+AND\s+", re.IGNORECASE)
-_METHODS = {
-    "=": "eq",
-    "==": "eq",
-    "<>": "ne",
-    "!=": "ne",
-    "<": "lt",
-    "<=": "le",
-    ">": "gt",
-    ">=": "ge",
+_COMPARE: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 _MAX_LONG = 2**63 - 1
 _MAX_MILLIS = _MAX_LONG // 1000
 
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _WORD = re.compile(r"\w+")
 
 _OF_PYTHON: Mapping[object, pl.DataType] = {
@@ -104,23 +93,27 @@ def plain_column(text: str, schema: pl.Schema) -> PlainSql | None:
 
     None if it is not plain.
     """
-    found = _COLUMN.fullmatch(text.strip())
-    if found is None:
-        return None
-    path = found["path"] or found["millis"]
-    field = _field(path, schema)
-    if field is None:
-        return None
-    expression, dtype = field
-    name = found["name"]
-    if found["millis"]:
-        if not dtype.is_integer() or name is None:  # Spark would generate a name.
+    sql = parsed(text)
+    match sql.tree:
+        case Column() as column:
+            return _named(_path(column, schema), sql.name)
+        case Call(function="timestamp_millis", arguments=(Column() as column,)):
+            found = _path(column, schema)
+            if found is None or not found.dtype.is_integer():
+                return None
+            millis = found.expression.cast(pl.Int64)
+            is_instant = millis.is_between(-_MAX_MILLIS, _MAX_MILLIS)
+            micros = pl.when(is_instant).then(millis) * 1000
+            instants = micros.cast(pl.Datetime("us", "UTC"))
+            return _named(replace(found, expression=instants), sql.name)
+        case _:
             return None
-        millis = expression.cast(pl.Int64)
-        is_instant = millis.is_between(-_MAX_MILLIS, _MAX_MILLIS)
-        micros = pl.when(is_instant).then(millis) * 1000
-        expression = micros.cast(pl.Datetime("us", "UTC"))
-    return PlainSql(expression.alias(name or path.rpartition(".")[2]), (path,))
+
+
+def _named(found: _Path | None, name: str | None) -> PlainSql | None:
+    if found is None or name is None:  # Spark would generate a name.
+        return None
+    return PlainSql(found.expression.alias(name), (found.path,))
 
 
 def plain_condition(text: str, schema: pl.Schema) -> PlainSql | None:
@@ -128,56 +121,71 @@ def plain_condition(text: str, schema: pl.Schema) -> PlainSql | None:
 
     None if it is not plain.
     """
-    parts = [_comparison(part.strip(), schema) for part in _AND.split(text.strip())]
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
+    tree = parsed(text).tree
+    return None if tree is None else _plain_condition(tree, schema)
+
+
+def _plain_condition(tree: Expression, schema: pl.Schema) -> PlainSql | None:
+    match tree:
+        case Call(function="and", arguments=(left, right)):
+            one, other = _plain_condition(left, schema), _plain_condition(right, schema)
+            if one is None or other is None:
+                return None
+            return PlainSql(one.expression & other.expression, (*one.reads, *other.reads))
+        case Call(function="not", arguments=(Call(function="is_null" | "=") as inner,)):
+            found = _plain_condition(inner, schema)
+            return None if found is None else PlainSql(~found.expression, found.reads)
+        case Call(function="is_null", arguments=(Column() as column,)):
+            path = _path(column, schema)
+            return None if path is None else PlainSql(path.expression.is_null(), (path.path,))
+        case Call(function=sign, arguments=(Column() as column, Literal() as literal)) if (
+            sign in _COMPARE
+        ):
+            return _comparison(sign, _path(column, schema), literal)
+        case _:
+            return None
+
+
+def _comparison(sign: str, path: _Path | None, literal: Literal) -> PlainSql | None:
+    if path is None:
         return None
-    holds = known[0].expression
-    for part in known[1:]:
-        holds &= part.expression
-    return PlainSql(holds, tuple(path for part in known for path in part.reads))
-
-
-def _comparison(text: str, schema: pl.Schema) -> PlainSql | None:
-    found = _NULLITY.fullmatch(text) or _COMPARISON.fullmatch(text)
-    field = None if found is None else _field(found["path"], schema)
-    if found is None or field is None:
+    is_integer = literal.type.name in {"tinyint", "smallint", "int", "bigint"}
+    if is_integer and path.dtype.is_integer():
+        value = path.expression.cast(pl.Int64)
+    elif literal.type.name == "string" and path.dtype == pl.String():
+        value = path.expression
+    else:  # Spark would cast one of the two.
         return None
-    expression, dtype = field
-    if found.re is _NULLITY:
-        is_null = expression.is_null()
-        return PlainSql(~is_null if found["negated"] else is_null, (found["path"],))
-    literal: int | str
-    if found["number"] is not None:
-        literal = int(found["number"])
-        is_comparable = dtype.is_integer() and abs(literal) <= _MAX_LONG
-    else:
-        literal = found["text"]
-        is_comparable = dtype == pl.String()
-    if not is_comparable:  # Spark would cast one of the two.
-        return None
-    if isinstance(literal, int):
-        expression = expression.cast(pl.Int64)
-    method = getattr(expression, _METHODS[found["operator"]])
-    return PlainSql(method(literal), (found["path"],))
+    return PlainSql(_COMPARE[sign](value, pl.lit(literal.value)), (path.path,))
 
 
-def _field(path: str, schema: pl.Schema) -> tuple[pl.Expr, pl.DataType] | None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Path:
+    """A column or a field of one."""
+
+    path: str
+    expression: pl.Expr
+    dtype: pl.DataType
+
+
+def _path(column: Column, schema: pl.Schema) -> _Path | None:
     """A column or a field of one by its exact name; None if the name is ambiguous to Spark."""
-    name, _, inner = path.partition(".")
-    if not _is_unique(name, schema):
+    name, *fields = column.parts
+    are_words = all(map(_NAME.fullmatch, column.parts))  # A path is a text, with dots in it.
+    if len(fields) > 1 or not are_words or not _is_unique(name, schema):
         return None
     dtype = schema[name]
-    if not inner:
-        return pl.col(name), dtype
+    if not fields:
+        return _Path(name, pl.col(name), dtype)
+    (inner,) = fields
     if not isinstance(dtype, pl.Struct):
         return None
-    fields = {field.name: field.dtype for field in dtype.fields}
-    if not _is_unique(inner, fields):
+    types = {field.name: field.dtype for field in dtype.fields}
+    if not _is_unique(inner, types):
         return None
-    of_field = fields[inner]
-    expression = pl.col(name).struct.field(inner)
-    return expression, of_field if isinstance(of_field, pl.DataType) else of_field()
+    of_field = types[inner]
+    known = of_field if isinstance(of_field, pl.DataType) else of_field()
+    return _Path(f"{name}.{inner}", pl.col(name).struct.field(inner), known)
 
 
 def _is_unique(name: str, names: Iterable[str]) -> bool:
@@ -258,6 +266,18 @@ def column(text: str, schema: pl.Schema) -> PlainSql:
     return found
 
 
+def whole_column(name: str, schema: pl.Schema) -> PlainSql:
+    """The column called *name*, which is no SQL.
+
+    Raises:
+        NotPlainError: Spark may read the name in another way.
+    """
+    found = _named(_path(Column((name,)), schema), name)
+    if found is None:
+        raise NotPlainError(name)
+    return found
+
+
 def condition(text: str, schema: pl.Schema) -> PlainSql:
     """``plain_condition``, or NotPlainError."""
     found = plain_condition(text, schema)
@@ -267,8 +287,12 @@ def condition(text: str, schema: pl.Schema) -> PlainSql:
 
 
 def _selected(step: Projection, schema: pl.Schema) -> _Selected:
-    texts = [name for text in step.columns for name in (schema if text.strip() == "*" else (text,))]
-    items = [column(text, schema) for text in texts]
+    items: list[PlainSql] = []
+    for text in step.columns:
+        if parsed(text).is_star:
+            items += [whole_column(name, schema) for name in schema]
+        else:
+            items.append(column(text, schema))
     named = {item.expression.meta.output_name(): item for item in items}
     if len(named) < len(items):
         raise NotPlainError("two columns of one name")

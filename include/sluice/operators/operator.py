@@ -234,8 +234,12 @@ def require_distinct(uid: str, names: Iterable[str]) -> None:
 
 def input_schema(schema: pl.Schema) -> pl.Schema:
     """*schema* without the reserved columns that some callers have already added."""
-    names = [n for n in schema if n not in (HASH, WEIGHT) and not n.startswith(COMPUTED)]
-    return pl.Schema({name: schema[name] for name in names})
+    return pl.Schema({name: of for name, of in schema.items() if is_of_input(name)})
+
+
+def is_of_input(name: str) -> bool:
+    """Whether a column called *name* is no reserved one that some callers have already added."""
+    return name not in (HASH, WEIGHT) and not name.startswith(COMPUTED)
 
 
 def _columns_of(schema: pl.Schema) -> str:

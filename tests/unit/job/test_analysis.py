@@ -78,11 +78,28 @@ def test_what_only_spark_knows_is_left_to_it_and_so_is_what_reads_it(world: Worl
     world.clicks.transform("shouted", lambda rows: rows).key_by("anything").aggregate(
         "totals", total=agg.sum("whatever")
     ).sink("out", FilesTable(upsert_key=("anything",)))
-    world.clicks.key_by(day="date(at)").aggregate("days", n=agg.count()).sink(
+    world.clicks.key_by(day="date_format(at, 'd')").aggregate("days", n=agg.count()).sink(
         "days_out", FilesTable(upsert_key=("day",))
     )
 
     assert world.results() == {"shouted": None, "totals": None, "days": None}
+
+
+def test_the_types_of_what_is_computed_are_known(world: World) -> None:
+    late = world.clicks.select("user", "date(at) AS day", "CASE WHEN n > 1 THEN n / 2 END AS half")
+    late.key_by("day", who="upper(user)").aggregate(
+        "days", most=agg.max("half * 2"), n=agg.count(where="half IS NOT NULL OR user LIKE 'a%'")
+    ).sink("days_out", FilesTable(upsert_key=("day", "who")))
+
+    (result,) = world.results().values()
+
+    assert result is not None
+    assert dict(result.columns) == {
+        "day": pl.Date(),
+        "who": pl.String(),
+        "most": pl.Float64(),
+        "n": pl.Int64(),
+    }
 
 
 @pytest.mark.parametrize(
