@@ -235,6 +235,8 @@ def test_state_may_be_kept_though_rows_are_read_otherwise(
     assert "its input was events and is now events.where(price > 1)" in sluice(*command).error
     assert "kept with consent" in sluice(*command, "--keep", "totals", "--dry-run").out
     assert sluice(*command, "--keep", "totals").code == 0
+    checked = sluice("check", "auctions", "--root", job.store.root)
+    assert "its input was events and is now events.where(price > 1): kept with" in checked.err
 
 
 def test_a_dry_run_lists_every_file_with_its_size_and_changes_nothing(

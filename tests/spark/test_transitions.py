@@ -341,6 +341,68 @@ def test_a_change_does_what_the_table_says(
             assert forced(job, spark) != counter(right)
 
 
+FORMS = {
+    "values of its own": (agg.sum("x"), agg.count_distinct("x")),
+    "other values": (agg.count_distinct("x"), agg.count_distinct("u")),
+    "all values": (agg.max("x"), agg.percentile("x", 0.5)),
+    "several columns of state": (agg.max("x"), agg.avg("x")),
+    "one column of state": (agg.avg("x"), agg.min("x")),
+    "an order": (agg.count("x"), agg.last("x", by="n")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_column_begins_anew_whatever_it_keeps(
+    form: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    before, after = FORMS[form]
+    name = after.kind.value
+
+    def declared(folder: str, column: agg.Aggregate) -> Job:
+        def declare(rows: Rows) -> None:
+            computed = rows.stream().key_by("k").aggregate("stage", v=agg.count(), w=column)
+            computed.select("k", "v", f"w AS {column.kind.value}_").sink("out", BY_K)
+
+        return job_of(tmp_path / folder, declare, is_updated=False)
+
+    old, later = declared("job", before), declared("later", after)
+    submit(later, configure(later.pipeline, {}))
+    right = take(later, spark, LATER)
+    submit(old, configure(old.pipeline, {}))
+    take(old, spark, EARLIER)
+    job = declared("job", after)
+    restore(job, Latest(), RestoreOptions(consent=Consent(begun=("stage.w",))))
+    take(job, spark, LATER.head(7))
+    shown = take(job, spark, LATER.tail(-7)).filter(pl.col("k") < 9)
+
+    assert counter(shown.select("k", f"{name}_")) == counter(right.select("k", f"{name}_"))
+    counts = ALL.filter(pl.col("k") < 9).group_by("k").agg(v=pl.len().cast(pl.Int64))
+    assert counter(shown.select("k", "v")) == counter(counts)
+
+
+def test_a_column_of_open_windows_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
+    def declared(column: agg.Aggregate) -> Job:
+        def declare(rows: Rows) -> None:
+            keyed = rows.stream().key_by("k")
+            windows = keyed.window("stage", Tumbling(15 * MINUTE), v=agg.count(), w=column)
+            windows.sink("out", FilesTable())
+
+        return job_of(tmp_path, declare, is_updated=False)
+
+    old = declared(agg.sum("x"))
+    submit(old, configure(old.pipeline, {}))
+    take(old, spark, EARLIER)
+    job = declared(agg.max("n"))
+    restore(job, Latest(), RestoreOptions(consent=Consent(begun=("stage.w",))))
+    shown = take(job, spark, LATER)
+
+    opened = pl.col("at").is_between(START + 15 * MINUTE, START + 29 * MINUTE)
+    whole = ALL.filter(opened).group_by("k").agg(v=pl.len().cast(pl.Int64))
+    since = LATER.filter(opened).group_by("k").agg(w=pl.col("n").max())
+    fired = shown.filter(pl.col("window_start") == START + 15 * MINUTE).select("k", "v", "w")
+    assert counter(fired) == counter(whole.join(since, on="k", how="left"))
+
+
 @pytest.mark.parametrize(
     "key", [key for key in ANY if key[0] != "how"], ids=lambda key: f"{key[0] or 'column'} {key[1]}"
 )

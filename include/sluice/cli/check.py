@@ -111,7 +111,8 @@ def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
         if isinstance(source, FileSource):
             source.check_location()  # Columns may be declared, and nothing be there to read.
     found = analyse(job.pipeline, params, job.location.endpoint_url)
-    check_state(job, found)
+    for note in check_state(job, found):
+        typer.secho(f"warning: {job.pipeline.uid}: {note}", err=True, fg="yellow")
     known = {uid: result for uid, result in found.items() if result is not None}
     if len(known) == len(found):
         return known

@@ -19,7 +19,7 @@ from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import JobStatus
 from sluice.core.handles import StateHandle
 from sluice.core.restoring import changes_since
-from sluice.core.transitions import problems_of
+from sluice.core.transitions import Becomes, notes_of, problems_of
 from sluice.declaration.changelog import Append, Kind, check_sink_columns
 from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.columns import check_source_columns
@@ -134,8 +134,10 @@ def check_sink_schema(sink: SinkNode, producer: str, rows: pl.DataFrame) -> None
         sink.spec.check_types(sink.uid, to_table(rows).schema)
 
 
-def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
-    """Compare the declared meanings of state, and the types of its columns, with those in the
+def check_state(job: Job, results: Mapping[str, Result | None]) -> tuple[str, ...]:
+    """What becomes of state whose meaning has changed, in words; nothing where it has not.
+
+    Compares the declared meanings of state, and the types of its columns, with those in the
     checkpoint that the job continues.
 
     Reads one small file for each table of state, or two.
@@ -147,11 +149,12 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
     state = job.state()
     metadata = job.base_metadata(state) if state.status in _CONTINUES else None
     if metadata is None:
-        return
+        return ()
     declared = fingerprints(job.pipeline, state.configuration.params)
     changes = changes_since(metadata, declared)
-    problems = problems_of(changes, declared, state.consent.within(declared))
-    anew = {change.uid for change in changes}
+    consent = state.consent.within(declared)
+    problems = problems_of(changes, declared, consent)
+    anew = {one.uid for one in changes if one.becomes in (Becomes.BEGUN_ANEW, Becomes.REFUSED)}
     problems += [
         problem
         for uid, result in results.items()
@@ -160,6 +163,7 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> None:
     ]
     if problems:
         raise ConfigurationError(f"{'; '.join(problems)} (checkpoint {metadata.checkpoint_id})")
+    return notes_of(changes, consent)
 
 
 def _source_columns(uid: str, source: Source) -> ColumnTypes:

@@ -12,6 +12,7 @@ from sluice.core.transitions import (
     Consent,
     Difference,
     Fingerprint,
+    columns_begun,
     compare,
     notes_of,
     problems_of,
@@ -256,6 +257,10 @@ def test_consents_add_up_and_end_with_what_they_are_for() -> None:
 
     assert both == Consent(begun=("a", "a.x", "c"), kept=("b",))
     assert both.within({"a": ALONE}) == Consent(begun=("a",))
+
+
+def test_columns_that_begin_anew_are_found_by_their_stage() -> None:
+    assert columns_begun(["a", "a.x", "b.y", "a.z"], "a") == ("x", "z")
 
 
 def test_every_difference_of_a_part_has_one_row() -> None:
