@@ -103,7 +103,11 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "abs": (_of("number"),),
     "ceil": (_of("number"),),
     "floor": (_of("number"),),
-    "round": (_of("integer"), _of("double")),
+    "round": (
+        _of("integer"),
+        _of("double"),
+        Signature(("double", "integer"), literals={1: ("0", "1", "2", "15")}),
+    ),
     "sqrt": (_of("number"),),
     "upper": (_of("text"),),
     "lower": (_of("text"),),

@@ -13,12 +13,13 @@ It knows what ``FUNCTIONS`` lists, and refuses everything else with its piece of
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache, reduce
 from typing import TypeAlias
 
@@ -686,9 +687,11 @@ def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 
 def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    """``ceil``, ``floor`` and ``round`` without a scale."""
+    """``ceil``, ``floor`` and ``round``."""
     value = _known(tree, given[0])
     dtype = _numbers(tree, (value,), _NUMBERS)
+    if len(given) > 1:
+        return _rounded_to(tree, value, given[1])
     if tree.function == "round":
         if dtype in _INTEGERS:
             return replace(value, literal=None)
@@ -708,6 +711,24 @@ def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     found = pl.when(whole.is_nan()).then(0).otherwise(whole.cast(pl.Int64(), strict=False))
     fails = (*value.fails, Failure(tree, f"{OVERFLOW} bigint", ~is_inside))
     return Value(found, pl.Int64(), fails)
+
+
+# Spark rounds the decimal digits that a number is written with, of which a double has up to 1,075.
+_EXACTLY = Context(prec=1_200)
+
+
+def _rounded_to(tree: Call, value: Value, places: Value) -> Value:
+    if value.dtype not in _FLOATS or places.literal is None:
+        raise refused(tree, "of other than a double to a number of places that is written")
+    unit = Decimal(1).scaleb(-int(str(places.literal.value)))
+
+    def rounded(x: float) -> float:
+        if not math.isfinite(x):
+            return x
+        return float(Decimal(repr(x)).quantize(unit, ROUND_HALF_UP, _EXACTLY)) + 0.0
+
+    expr = value.cast(pl.Float64()).expr.map_elements(rounded, return_dtype=pl.Float64())
+    return replace(Value(expr, pl.Float64(), value.fails).cast(value.dtype), literal=None)
 
 
 def _sqrt(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
