@@ -5,7 +5,7 @@ After a change of the table: ``python -m tests.house.transitions_page``.
 
 from __future__ import annotations
 
-from sluice.core.transitions import TRANSITIONS, Becomes, Difference, TransitionRow
+from sluice.core.transitions import TRANSITIONS, Becomes, PartDifference, TransitionRow
 from tests.house.test_repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "transitions.md"
@@ -43,7 +43,7 @@ def written() -> list[str]:
 def _changed(row: TransitionRow) -> str:
     if row.part is not None:
         return _PARTS[row.part]
-    if row.differences == (Difference.REMOVED,):
+    if row.differences == (PartDifference.REMOVED,):
         return "a column of an aggregate removed"
     return "a column of an aggregate added; its function, argument, filter or order"
 

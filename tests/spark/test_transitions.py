@@ -28,8 +28,8 @@ from sluice.core.transitions import (
     TRANSITIONS,
     Becomes,
     Consent,
-    Difference,
     PartChange,
+    PartDifference,
     begins_with,
     compare,
 )
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 START, MINUTE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
-CHANGED = Difference.CHANGED
+CHANGED = PartDifference.CHANGED
 BY_K = FilesTable(upsert_key=("k",))
 
 
@@ -224,17 +224,17 @@ def process(function: Any, version: str) -> Declaration:
     return declare
 
 
-Cases: TypeAlias = dict[tuple[str | None, Difference], Case]
+Cases: TypeAlias = dict[tuple[str | None, PartDifference], Case]
 # Changes of what reads any rows.
 ANY: Cases = {
     ("operator", CHANGED): Case(latest("n"), aggregate(v=agg.count())),
-    (None, Difference.ADDED): Case(
+    (None, PartDifference.ADDED): Case(
         aggregate(v=agg.count()), aggregate(v=agg.count(), w=agg.sum("x"))
     ),
     (None, CHANGED): Case(
         aggregate(v=agg.count(), w=agg.sum("x")), aggregate(v=agg.count(), w=agg.max("x"))
     ),
-    (None, Difference.REMOVED): Case(
+    (None, PartDifference.REMOVED): Case(
         aggregate(v=agg.sum("x"), w=agg.count()), aggregate(v=agg.sum("x"))
     ),
     ("keys", CHANGED): Case(count_of(), count_of(key="u % 3")),
@@ -287,14 +287,14 @@ def test_every_row_of_the_table_is_played() -> None:
         (is_updated, key) for is_updated in (False, True) for key in (APPEND, UPDATES)[is_updated]
     ]
     assert {(is_updated, part) for is_updated, (part, _) in played} == said
-    assert {of for _, (part, of) in played if part is None} == {*Difference}
+    assert {of for _, (part, of) in played if part is None} == {*PartDifference}
 
 
 @pytest.mark.parametrize(("is_updated", "key", "case"), CASES)
 def test_a_change_does_what_the_table_says(
     *,
     is_updated: bool,
-    key: tuple[str | None, Difference],
+    key: tuple[str | None, PartDifference],
     case: Case,
     spark: SparkSession,
     tmp_path: Path,
@@ -407,7 +407,7 @@ def test_a_column_of_open_windows_begins_anew(spark: SparkSession, tmp_path: Pat
     "key", [key for key in ANY if key[0] != "how"], ids=lambda key: f"{key[0] or 'column'} {key[1]}"
 )
 def test_over_updates_all_of_them_begin_anew_together(
-    key: tuple[str | None, Difference], spark: SparkSession, tmp_path: Path
+    key: tuple[str | None, PartDifference], spark: SparkSession, tmp_path: Path
 ) -> None:
     old = job_of(tmp_path / "job", ANY[key].before, is_updated=True)
     submit(old, configure(old.pipeline, {}))

@@ -36,7 +36,7 @@ class Becomes(StrEnum):
     REFUSED = "refused"
 
 
-class Difference(StrEnum):
+class PartDifference(StrEnum):
     """How a part differs from what it was."""
 
     ADDED = "added"
@@ -70,7 +70,7 @@ class TransitionRow:
     """
 
     part: str | None
-    differences: tuple[Difference, ...] = tuple(Difference)
+    differences: tuple[PartDifference, ...] = tuple(PartDifference)
     append: Becomes | None
     updates: Becomes | None
     because: str
@@ -85,14 +85,14 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     ),
     TransitionRow(
         part=None,
-        differences=(Difference.REMOVED,),
+        differences=(PartDifference.REMOVED,),
         append=Becomes.SAME,
         updates=Becomes.SAME,
         because="what the column had is forgotten, and the others stay as they are",
     ),
     TransitionRow(
         part=None,
-        differences=(Difference.ADDED, Difference.CHANGED),
+        differences=(PartDifference.ADDED, PartDifference.CHANGED),
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.REFUSED,
         because="what came before is not in it: the column says what came since",
@@ -256,7 +256,7 @@ class PartChange:
         return found or Becomes.REFUSED
 
     @property
-    def difference(self) -> Difference:
+    def difference(self) -> PartDifference:
         return difference_of(self.before, self.now)
 
     @property
@@ -270,11 +270,11 @@ class PartChange:
         owner = f"{'sink' if self.operator == SINK else 'stage'} {self.uid!r}"
         name = f"its {self.part}" if self.column is None else f"column {self.column!r}"
         match self.difference:
-            case Difference.ADDED if self.column is not None:
+            case PartDifference.ADDED if self.column is not None:
                 return f"{owner}: {name} is new, {self.now}"
-            case Difference.REMOVED if self.column is not None:
+            case PartDifference.REMOVED if self.column is not None:
                 return f"{owner}: {name}, {self.before}, is gone"
-            case Difference.ADDED if self.part == OPERATOR:
+            case PartDifference.ADDED if self.part == OPERATOR:
                 return f"{owner} is new, {self.now}, and reads updates of rows that it was not sent"
             case _:
                 was, now = self.before or "none", self.now or "none"
@@ -282,13 +282,13 @@ class PartChange:
                 return f"{owner}: {name} {verbs[0]} {was} and {verbs[1]} now {now}"
 
 
-def difference_of(before: str, now: str) -> Difference:
+def difference_of(before: str, now: str) -> PartDifference:
     if not before:
-        return Difference.ADDED
-    return Difference.CHANGED if now else Difference.REMOVED
+        return PartDifference.ADDED
+    return PartDifference.CHANGED if now else PartDifference.REMOVED
 
 
-def row_of(part: str | None, difference: Difference) -> TransitionRow | None:
+def row_of(part: str | None, difference: PartDifference) -> TransitionRow | None:
     """The row of the table for a *difference* of a *part*; None: there is none."""
     return next(
         (row for row in TRANSITIONS if row.part == part and difference in row.differences), None
@@ -403,7 +403,7 @@ def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
             return f"put it back, or begin it anew: restore with --begin {change.target}"
         case Becomes.BEGUN_ANEW:
             return f"put it back, or {whole}"
-        case _ if change.part == OPERATOR and change.difference is Difference.ADDED:
+        case _ if change.part == OPERATOR and change.difference is PartDifference.ADDED:
             return f"leave it out, or {whole}"
         case _:
             return (

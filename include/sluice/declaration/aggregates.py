@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from sluice.declaration.arguments import Limits, checked_arguments
+from sluice.declaration.arguments import NumberLimits, checked_arguments
 from sluice.errors import ConfigurationError
 
 
@@ -134,7 +134,7 @@ def stddev(column: str, *, where: str | None = None) -> Aggregate:
 
 @checked_arguments
 def percentile(
-    column: str, fraction: Annotated[float, Limits(0, 1)], *, where: str | None = None
+    column: str, fraction: Annotated[float, NumberLimits(0, 1)], *, where: str | None = None
 ) -> Aggregate:
     """The value below which *fraction* of the non-null values lie, a double; null of no values.
 

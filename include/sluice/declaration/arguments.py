@@ -8,7 +8,7 @@
 Every public function and method is checked: so every mistake that a type checker would have found
 is one sentence at the user's own line, which names the argument, its value, what may be there, and
 the nearest right spelling.  The hints are all there is: what is narrower than a Python type is
-written into the hint, ``Annotated[int, Limits(1)]`` or one of the types of ``durations``.
+written into the hint, ``Annotated[int, NumberLimits(1)]`` or one of the types of ``durations``.
 
 Not a library for this: what they say ends with the type, and the sentence begins there.  Hints that
 only type checkers can resolve (Polars' frames, Spark's) are not checked, as nothing here may import
@@ -46,7 +46,7 @@ LONGEST_SHOWN = 60  # Letters of a value in a message.
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class NumberLimits:
     """What a number may be; None is no limit.  NaN is never within them."""
 
     least: float | None = None
@@ -433,7 +433,7 @@ def _out_of_limits(value: object, hint: object) -> str | None:
 def _limited(value: object, limit: object) -> str | None:
     if isinstance(limit, DurationLimits) and isinstance(value, timedelta):
         return what_to_use(value, limit)
-    if isinstance(limit, Limits) and isinstance(value, int | float):
+    if isinstance(limit, NumberLimits) and isinstance(value, int | float):
         is_least = limit.least is None or value >= limit.least
         is_most = limit.most is None or value <= limit.most
         return None if is_least and is_most and value == value else limit.fix()

@@ -97,7 +97,7 @@ def why_of_spark(found: str) -> str:
     )
 
 
-def check_keys(owner: str, expressions: Mapping[str, str]) -> None:
+def check_key_expressions(owner: str, expressions: Mapping[str, str]) -> None:
     """Raises ConfigurationError if one of the *expressions* of keys answers otherwise next time."""
     for name, sql in expressions.items():
         check_places(owner, sql)

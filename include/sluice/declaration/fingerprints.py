@@ -59,7 +59,7 @@ def fingerprints(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, Fin
     return found | {uid: made.of_sink(sink) for uid, sink in pipeline.sinks.items()}
 
 
-def canonical(sql: str) -> str:
+def meaning(sql: str) -> str:
     """What *sql* means, without its spelling, and without the name that it gives its value."""
     return parsed(sql).canonical()
 
@@ -106,8 +106,8 @@ class _Maker:
         )
 
     def lookup(self, lookup: Lookup) -> str:
-        on = ", ".join(f"{column} = {canonical(sql)}" for column, sql in sorted(lookup.on.items()))
-        add = ", ".join(f"{name} = {canonical(sql)}" for name, sql in sorted(lookup.add.items()))
+        on = ", ".join(f"{column} = {meaning(sql)}" for column, sql in sorted(lookup.on.items()))
+        add = ", ".join(f"{name} = {meaning(sql)}" for name, sql in sorted(lookup.add.items()))
         table = f"{lookup.table}{_described_steps(lookup.steps, None)}"
         return f"{lookup.keep} of {table} on {on}" + (f" add {add}" if add else "")
 
@@ -184,19 +184,19 @@ def _operation(stage: StageNode, made: _Maker) -> tuple[str, dict[str, str], dic
             return "window", parts, _columns(aggregates)
         case WindowTopN(window=window, n=n, by=by, has_ties=has_ties):
             ties = "all of a rank" if has_ties else ""
-            parts = {"window": _window(window), "n": str(n), "by": canonical(by), "ties": ties}
+            parts = {"window": _window(window), "n": str(n), "by": meaning(by), "ties": ties}
             return "window_top_n", parts, {}
         case TopN(n=n, by=by, ties_by=ties_by, unique=unique):
-            parts = {"n": str(n), "by": canonical(by)}
+            parts = {"n": str(n), "by": meaning(by)}
             return "top_n", parts | {"ties": _listed(ties_by), "unique": _listed(unique)}, {}
         case Latest(by=by):
             return "latest", {"by": _listed(by)}, {}
         case Deduplicate(by=by):
-            return "deduplicate", {"by": canonical(by or "")}, {}
+            return "deduplicate", {"by": meaning(by or "")}, {}
         case WindowJoin(window=window, how=how):
             return "window_join", {"window": _window(window), "how": how}, {}
         case IntervalJoin(lower_ms=lower, upper_ms=upper, upper_column=column, how=how):
-            last = canonical(column) if column else _duration(upper)
+            last = meaning(column) if column else _duration(upper)
             return "interval_join", {"bounds": f"{_duration(lower)} to {last}", "how": how}, {}
         case RegularJoin(how=how):
             return "join", {"how": how}, {}
@@ -217,15 +217,15 @@ def _columns(aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
 
 
 def _aggregate(aggregate: Aggregate) -> str:
-    of = [canonical(aggregate.column or "")]
+    of = [meaning(aggregate.column or "")]
     if aggregate.fraction is not None:
         of.append(repr(aggregate.fraction))
     if aggregate.separator is not None:
         of.append(repr(aggregate.separator))
     text = f"{aggregate.kind.value}({', '.join(filter(None, of))})"
     if aggregate.by is not None:
-        text += f" by {canonical(aggregate.by)}"
-    return text + (f" where {canonical(aggregate.where)}" if aggregate.where is not None else "")
+        text += f" by {meaning(aggregate.by)}"
+    return text + (f" where {meaning(aggregate.where)}" if aggregate.where is not None else "")
 
 
 def _window(window: Window) -> str:
@@ -241,7 +241,7 @@ def _window(window: Window) -> str:
 
 
 def _keys(stream: Input) -> str:
-    expressions = {name: canonical(sql) for name, sql in stream.key_expressions.items()}
+    expressions = {name: meaning(sql) for name, sql in stream.key_expressions.items()}
     return ", ".join(f"{k} = {expressions[k]}" if k in expressions else k for k in stream.keys)
 
 
@@ -250,7 +250,7 @@ def _duration(ms: int | None) -> str:
 
 
 def _listed(columns: Iterable[str]) -> str:
-    return ", ".join(map(canonical, columns))
+    return ", ".join(map(meaning, columns))
 
 
 def _goes_by_time(stage: StageNode) -> bool:
@@ -298,7 +298,7 @@ def _described_steps(steps: Sequence[Step], wanted: frozenset[str] | None) -> st
     texts: list[str] = []
     for step in reversed(steps):
         if isinstance(step, Filter):
-            texts.append(f".where({canonical(step.condition)})")
+            texts.append(f".where({meaning(step.condition)})")
         else:
             items = _items(step.columns, wanted)
             is_whole = wanted is None and "*" not in map(str.strip, step.columns)
@@ -326,6 +326,4 @@ def _read_before(steps: Sequence[Step], wanted: frozenset[str] | None) -> frozen
 def _items(columns: Iterable[str], wanted: frozenset[str] | None) -> dict[str, str]:
     """The selected columns that are *wanted*: name -> what it is."""
     named = {name.lower(): text for text in columns if (name := result_name(text)) is not None}
-    return {
-        name: canonical(text) for name, text in named.items() if wanted is None or name in wanted
-    }
+    return {name: meaning(text) for name, text in named.items() if wanted is None or name in wanted}

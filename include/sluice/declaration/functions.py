@@ -45,11 +45,11 @@ def described_function(function: object, version: str | None) -> str:
     return (
         f"{name} version {version}"
         if version is not None
-        else f"{name} source {digest_of(function)}"
+        else f"{name} source {function_digest(function)}"
     )
 
 
-def digest_of(function: object) -> str:
+def function_digest(function: object) -> str:
     """The digest of a function, of an object that can be called, or of a class."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     whole = function.__self__ if isinstance(function, MethodType) else function

@@ -23,7 +23,7 @@ from sluice.core.key_groups import (
     default_max_parallelism,
 )
 from sluice.declaration.aggregates import Aggregate
-from sluice.declaration.arguments import Limits, checked_methods
+from sluice.declaration.arguments import NumberLimits, checked_methods
 from sluice.declaration.changelog import Append, Kind, StreamRead, Upsert, check_sink
 from sluice.declaration.checkpointing import (
     HOOK_TIMEOUT,
@@ -38,7 +38,7 @@ from sluice.declaration.columns import check_columns
 from sluice.declaration.declared_states import declared_broadcasts
 from sluice.declaration.determinism import (
     Reader,
-    check_keys,
+    check_key_expressions,
     check_readers,
     check_stage,
     check_step,
@@ -109,8 +109,8 @@ NO_EVENT_TIME = "no_event_time"  # Rows that have none, where a stage goes by it
 LATE = "late"  # Rows behind the watermark.
 LATE_RIGHT = "late_right"  # The same of a join's second input.
 
-Parallelism: TypeAlias = Annotated[int, Limits(1, UPPER_BOUND_MAX_PARALLELISM)]
-Number: TypeAlias = Annotated[int, Limits(1)]  # Of rows that a stage keeps.
+Parallelism: TypeAlias = Annotated[int, NumberLimits(1, UPPER_BOUND_MAX_PARALLELISM)]
+Number: TypeAlias = Annotated[int, NumberLimits(1)]  # Of rows that a stage keeps.
 
 
 @checked_methods("source", "hook")
@@ -462,7 +462,7 @@ class Stream:
         if not columns and not expressions:
             raise ConfigurationError("key_by() needs at least one column")
         check_columns((*columns, *expressions), f"key_by() of {self.producer!r}")
-        check_keys(f"key_by() of {self.producer!r}", expressions)
+        check_key_expressions(f"key_by() of {self.producer!r}", expressions)
         return KeyedStream(self, (*columns, *expressions), expressions)
 
     def window_top_n(

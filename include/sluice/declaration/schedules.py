@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated, TypeAlias
 
-from sluice.declaration.arguments import Limits, checked_initializer
+from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.durations import PositiveDuration, in_words
 from sluice.errors import ConfigurationError
 
@@ -91,8 +91,8 @@ class Submit:
     connection: str = "spark_default"
     driver_memory: str = "1g"
     executor_memory: str | None = None
-    executor_cores: Annotated[int, Limits(1)] | None = None
-    num_executors: Annotated[int, Limits(1)] | None = None
+    executor_cores: Annotated[int, NumberLimits(1)] | None = None
+    num_executors: Annotated[int, NumberLimits(1)] | None = None
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -109,7 +109,7 @@ class Orchestration:
     """
 
     pool: str = "default_pool"
-    priority_weight: Annotated[int, Limits(1, MAX_PRIORITY_WEIGHT)] = 1
+    priority_weight: Annotated[int, NumberLimits(1, MAX_PRIORITY_WEIGHT)] = 1
     queue: str | None = None
     submit: Submit | None = None
     tags: tuple[str, ...] = ()

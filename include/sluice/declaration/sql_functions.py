@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from sluice.declaration.sql import Sql
-from sluice.declaration.sql_tree import Call, Cast, Literal, parts_of, written
+from sluice.declaration.sql_tree import Call, Cast, Literal, parts_of, spelled
 
 # Which types a parameter may have, in the words of the documentation.
 Kind: TypeAlias = str
@@ -166,9 +166,9 @@ def not_compiled(sql: Sql) -> str | None:
         return sql.unread
     for part in parts_of(sql.tree):
         if isinstance(part, Call) and part.function not in FUNCTIONS:
-            return written(part)
+            return spelled(part)
         if isinstance(part, Cast) and not isinstance(part.value, Literal):
             targets: Collection[str] = {of for targets in CASTS.values() for of in targets}
             if str(part.type) not in targets:
-                return written(part)
+                return spelled(part)
     return None

@@ -103,7 +103,7 @@ def canonical(tree: Expression) -> str:
     """
     match tree:
         case Column(parts=parts):
-            return written(Column(tuple(part.lower() for part in parts)))
+            return spelled(Column(tuple(part.lower() for part in parts)))
         case Call(function=sign, arguments=(left, right)) if sign in _MIRRORED:
             one, other = _operand(left, canonical), _operand(right, canonical)
             return min(
@@ -114,9 +114,9 @@ def canonical(tree: Expression) -> str:
             return _written(tree, canonical)
 
 
-def written(tree: Expression) -> str:
+def spelled(tree: Expression) -> str:
     """*tree* as SQL, to be shown: with more parentheses than are needed."""
-    return _written(tree, written)
+    return _written(tree, spelled)
 
 
 def _written(tree: Expression, write: Callable[[Expression], str]) -> str:

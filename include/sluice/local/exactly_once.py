@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import polars as pl
 
 from sluice.core.key_groups import default_max_parallelism
-from sluice.declaration.arguments import Limits, checked_arguments
+from sluice.declaration.arguments import NumberLimits, checked_arguments
 from sluice.declaration.changelog import ROW_KIND, RowKind
 from sluice.declaration.pipeline import Pipeline
 from sluice.local.given import Rows, SourceRows, cut_at, local_params
@@ -68,7 +68,7 @@ def assert_exactly_once(
     rows: Mapping[str, Rows],
     *,
     seed: int | None = None,
-    plays: Annotated[int, Limits(1)] = 1,
+    plays: Annotated[int, NumberLimits(1)] = 1,
     params: Mapping[str, object] | None = None,
     bounded: bool | Collection[str] = True,
     spark: SparkSession | None = None,

@@ -32,7 +32,7 @@ from sluice.core.configuration import CheckpointType
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, RestoreOptions
-from sluice.declaration.arguments import Limits, checked_arguments, checked_initializer
+from sluice.declaration.arguments import NumberLimits, checked_arguments, checked_initializer
 from sluice.declaration.changelog import ROW_KIND
 from sluice.declaration.durations import PositiveDuration
 from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
@@ -85,7 +85,7 @@ class Kill:
     """
 
     stage: str
-    epoch: Annotated[int, Limits(1)]
+    epoch: Annotated[int, NumberLimits(1)]
 
 
 @checked_initializer
@@ -205,8 +205,8 @@ def run_local(
     pipeline: Pipeline,
     rows: Mapping[str, Rows],
     *,
-    epochs: Annotated[int, Limits(1)] | None = None,
-    rows_per_epoch: Annotated[int, Limits(1)] | None = None,
+    epochs: Annotated[int, NumberLimits(1)] | None = None,
+    rows_per_epoch: Annotated[int, NumberLimits(1)] | None = None,
     script: Sequence[Happening] = (),
     params: Mapping[str, object] | None = None,
     parallelism: Parallelism = PARALLELISM,

@@ -38,7 +38,7 @@ from sluice.declaration.sql_tree import (
     Literal,
     Star,
     parts_of,
-    written,
+    spelled,
 )
 from sluice.errors import ConfigurationError
 
@@ -89,7 +89,7 @@ class NotCompiledError(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Failure:
+class StoppedRows:
     """The rows in which a part of an expression has no value; null is no."""
 
     part: Expression
@@ -103,7 +103,7 @@ class Value:
 
     expr: pl.Expr
     dtype: pl.DataType
-    fails: tuple[Failure, ...] = ()
+    fails: tuple[StoppedRows, ...] = ()
     literal: Literal | None = None
 
     def cast(self, dtype: pl.DataType) -> Value:
@@ -133,7 +133,7 @@ class Compiled:
                 names = [name for name in row if name.lower() in {one.lower() for one in read}]
                 where = ", ".join(f"{name} = {row[name]!r}" for name in names)
                 raise ConfigurationError(
-                    f"{written(failure.part)} {failure.what} in a row with {where or 'no columns'}"
+                    f"{spelled(failure.part)} {failure.what} in a row with {where or 'no columns'}"
                 )
 
 
@@ -312,7 +312,7 @@ class _Compiler:
         left, right = (self.value(one) for one in tree.arguments)
         for one, part in zip((left, right), tree.arguments, strict=True):
             if one.dtype not in (pl.Boolean(), pl.Null()):
-                raise refused(tree, f"{written(part)} is {spark_type(one.dtype)} and no boolean")
+                raise refused(tree, f"{spelled(part)} is {spark_type(one.dtype)} and no boolean")
         left, right = left.cast(pl.Boolean()), right.cast(pl.Boolean())
         is_and = tree.function == "and"
         decides = left.expr if is_and else ~left.expr
@@ -322,7 +322,7 @@ class _Compiler:
 
     def _coalesce(self, tree: Expression, values: list[Value]) -> Value:
         dtype = common_type(tree, values)
-        fails: list[Failure] = []
+        fails: list[StoppedRows] = []
         are_null = pl.lit(value=True)
         cast = [coerced(one, dtype) for one in values]
         for one in cast:
@@ -337,12 +337,12 @@ class _Compiler:
         values = [self.value(value) for _, value in branches]
         last = self.value(otherwise)
         dtype = common_type(tree, [*values, last])
-        fails: list[Failure] = []
+        fails: list[StoppedRows] = []
         is_open = pl.lit(value=True)
         chosen = coerced(last, dtype).expr
         for condition, (part, _) in zip(conditions, branches, strict=True):
             if condition.dtype not in (pl.Boolean(), pl.Null()):
-                raise refused(tree, f"{written(part)} is {spark_type(condition.dtype)}")
+                raise refused(tree, f"{spelled(part)} is {spark_type(condition.dtype)}")
         for condition, value in zip(conditions, values, strict=True):
             fails += _where(is_open, condition.fails)
             is_true = condition.cast(pl.Boolean()).expr.fill_null(value=False)
@@ -397,7 +397,7 @@ def _cast_to(tree: Cast, value: Value, to: pl.DataType) -> Value:
         return Value(cast, to, value.fails)
     if tree.is_try:
         return Value(pl.when(~fails).then(cast), to, value.fails)
-    return Value(cast, to, (*value.fails, Failure(tree, OVERFLOW, fails)))
+    return Value(cast, to, (*value.fails, StoppedRows(tree, OVERFLOW, fails)))
 
 
 def _cast_of(value: pl.Expr, of: pl.DataType, to: pl.DataType) -> tuple[pl.Expr, pl.Expr | None]:
@@ -433,13 +433,13 @@ def _day(value: Value) -> pl.Expr:
     return value.expr.dt.date() if value.dtype == _TIMESTAMP else value.expr
 
 
-def _where(condition: pl.Expr, fails: Sequence[Failure]) -> list[Failure]:
+def _where(condition: pl.Expr, fails: Sequence[StoppedRows]) -> list[StoppedRows]:
     return [replace(failure, rows=condition & failure.rows) for failure in fails]
 
 
-def _one_by_one(values: Sequence[Value]) -> tuple[Failure, ...]:
+def _one_by_one(values: Sequence[Value]) -> tuple[StoppedRows, ...]:
     """The failures of operands of which each is computed where those before it are not null."""
-    fails: list[Failure] = []
+    fails: list[StoppedRows] = []
     known = pl.lit(value=True)
     for one in values:
         fails += _where(known, one.fails) if one.fails else []
@@ -457,7 +457,7 @@ def spark_type(dtype: pl.DataType) -> str:
 def refused(tree: Expression, why: str = "") -> NotCompiledError:
     """The error for a piece of SQL that only Spark can compute."""
     behind = f" ({why})" if why else ""
-    return NotCompiledError(f"only Spark knows {written(tree)!r}{behind}; {ELSEWHERE}")
+    return NotCompiledError(f"only Spark knows {spelled(tree)!r}{behind}; {ELSEWHERE}")
 
 
 # As many arguments as one likes, and at least so many.
@@ -600,11 +600,11 @@ def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     a, b = left.cast(pl.Int64()).expr, right.cast(pl.Int64()).expr
     wide = compute(a, b)
     if dtype != pl.Int64():
-        overflow = Failure(tree, f"{OVERFLOW} {spark_type(dtype)}", _outside(wide, dtype))
+        overflow = StoppedRows(tree, f"{OVERFLOW} {spark_type(dtype)}", _outside(wide, dtype))
         return Value(wide.cast(dtype, strict=False), dtype, (*fails, overflow))
     # Where a bigint wraps around, its double is 2^64 or more away from that of the exact result.
     exact = compute(a.cast(pl.Float64()), b.cast(pl.Float64()))
-    overflow = Failure(
+    overflow = StoppedRows(
         tree, f"{OVERFLOW} bigint", (wide.cast(pl.Float64()) - exact).abs() > 2.0**62
     )
     return Value(wide, dtype, (*fails, overflow))
@@ -637,7 +637,7 @@ def _quotient(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = with_floats([_known(tree, one) for one in given])
     _numbers(tree, (left, right), _NUMBERS)
     a, b = left.cast(pl.Float64()).expr, right.cast(pl.Float64()).expr
-    zero = Failure(tree, ZERO, a.is_not_null() & (b == 0))
+    zero = StoppedRows(tree, ZERO, a.is_not_null() & (b == 0))
     if is_constant(tree.arguments[1]):
         # By one number Polars multiplies with its reciprocal, which is rounded; by a column never.
         b = a.is_null().cast(pl.Float64()) + b
@@ -646,12 +646,12 @@ def _quotient(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 def _whole(
     tree: Call, given: tuple[Value, ...]
-) -> tuple[pl.Expr, pl.Expr, pl.DataType, tuple[Failure, ...]]:
+) -> tuple[pl.Expr, pl.Expr, pl.DataType, tuple[StoppedRows, ...]]:
     """The operands of an integer division, as bigints; a divisor that fails is null."""
     left, right = (_known(tree, one) for one in given)
     dtype = _numbers(tree, (left, right), _INTEGERS)
     a, b = left.cast(pl.Int64()).expr, right.cast(pl.Int64()).expr
-    zero = Failure(tree, ZERO, a.is_not_null() & (b == 0))
+    zero = StoppedRows(tree, ZERO, a.is_not_null() & (b == 0))
     return a, pl.when(b != 0).then(b), dtype, (*_one_by_one((right, left)), zero)
 
 
@@ -672,7 +672,7 @@ def _div(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     floored = a // by
     is_other = (a % pl.when(by == -1).then(1).otherwise(by) != 0) & ((a < 0) != (by < 0))
     found = pl.when(is_other).then(floored + 1).otherwise(floored)
-    return Value(found, pl.Int64(), (*fails, Failure(tree, f"{OVERFLOW} bigint", overflows)))
+    return Value(found, pl.Int64(), (*fails, StoppedRows(tree, f"{OVERFLOW} bigint", overflows)))
 
 
 def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -682,7 +682,7 @@ def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     found = -value.expr if tree.function == "negate" else value.expr.abs()
     if dtype in _FLOATS:
         return Value(found, dtype, value.fails)
-    least = Failure(tree, f"{OVERFLOW} {spark_type(dtype)}", value.expr == _LEAST[dtype])
+    least = StoppedRows(tree, f"{OVERFLOW} {spark_type(dtype)}", value.expr == _LEAST[dtype])
     return Value(found, dtype, (*value.fails, least))
 
 
@@ -709,7 +709,7 @@ def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     whole = wide.floor() if tree.function == "floor" else wide.ceil()
     is_inside = whole.is_nan() | ((whole >= -_LONG) & (whole < _LONG))
     found = pl.when(whole.is_nan()).then(0).otherwise(whole.cast(pl.Int64(), strict=False))
-    fails = (*value.fails, Failure(tree, f"{OVERFLOW} bigint", ~is_inside))
+    fails = (*value.fails, StoppedRows(tree, f"{OVERFLOW} bigint", ~is_inside))
     return Value(found, pl.Int64(), fails)
 
 
@@ -1004,7 +1004,7 @@ def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         raise refused(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
     days, by = day.expr.cast(pl.Int32()), number.expr.cast(pl.Int32())
     found = days + by if tree.function == "date_add" else days - by
-    fails = (*_one_by_one((day, number)), Failure(tree, RANGE, ~found.is_between(*_DAYS)))
+    fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~found.is_between(*_DAYS)))
     return Value(found.cast(pl.Date()), pl.Date(), fails)
 
 
@@ -1032,7 +1032,7 @@ def _timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     number = value.cast(pl.Int64()).expr
     least, most = (day * _DAY // by for day in (_DAYS[0], _DAYS[1] + 1))
     is_inside = (number >= least) & (number < most)
-    fails = (*value.fails, Failure(tree, RANGE, ~is_inside))
+    fails = (*value.fails, StoppedRows(tree, RANGE, ~is_inside))
     return Value((number * by).cast(_TIMESTAMP), _TIMESTAMP, fails)
 
 

@@ -10,8 +10,8 @@ from sluice.core.transitions import (
     TRANSITIONS,
     Becomes,
     Consent,
-    Difference,
     Fingerprint,
+    PartDifference,
     columns_begun,
     compare,
     notes_of,
@@ -194,7 +194,7 @@ def test_a_part_that_the_table_does_not_know_is_refused() -> None:
     (problem,) = told({"t": ALONE}, now)
 
     assert problem.startswith("stage 't': its colour was none and is now red; rows that were sent")
-    assert row_of("colour", Difference.CHANGED) is None
+    assert row_of("colour", PartDifference.CHANGED) is None
     assert notes_of(compare({"t": ALONE}, now, {"t"}), Consent(begun=("t",))) == (
         "'t' begins anew, and says what comes from here on",
     )

@@ -12,7 +12,7 @@ import pytest
 
 from sluice.core.transitions import Fingerprint
 from sluice.declaration import aggregates as agg
-from sluice.declaration.fingerprints import canonical, fingerprints
+from sluice.declaration.fingerprints import fingerprints, meaning
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
 from sluice.declaration.params import param
@@ -318,4 +318,4 @@ def test_windows_that_rows_carry_are_read() -> None:
     ],
 )
 def test_sql_is_told_in_one_spelling(sql: str, is_now: str) -> None:
-    assert canonical(sql) == is_now
+    assert meaning(sql) == is_now

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sluice.declaration.functions import described_function, digest_of
+from sluice.declaration.functions import described_function, function_digest
 
 FUNCTION = '''
 import re
@@ -94,14 +94,14 @@ def loading(tmp_path: Path) -> Iterator[Any]:
 
 def test_comments_blanks_and_docstrings_play_no_part(load: Any) -> None:
     before = load(FUNCTION)
-    digests = [digest_of(before.parse), digest_of(before.Fast)]
+    digests = [function_digest(before.parse), function_digest(before.Fast)]
 
     after = load(
         "# A comment.\n\n"
         + FUNCTION.replace("What it does.", "Other words.").replace("Counts.", "It counts.")
     )
 
-    assert [digest_of(after.parse), digest_of(after.Fast)] == digests
+    assert [function_digest(after.parse), function_digest(after.Fast)] == digests
 
 
 @pytest.mark.parametrize(
@@ -116,57 +116,59 @@ def test_comments_blanks_and_docstrings_play_no_part(load: Any) -> None:
     ],
 )
 def test_what_it_reads_plays_a_part(old: str, new: str, load: Any) -> None:
-    before = digest_of(load(FUNCTION).parse)
+    before = function_digest(load(FUNCTION).parse)
 
-    assert digest_of(load(FUNCTION.replace(old, new)).parse) != before
+    assert function_digest(load(FUNCTION.replace(old, new)).parse) != before
 
 
 @pytest.mark.parametrize(
     ("old", "new"), [("[:limit]", "[limit:]"), ("return rows\n", "return 1\n")]
 )
 def test_functions_beside_it_play_a_part(old: str, new: str, load: Any) -> None:
-    before = digest_of(load(FUNCTION).parse)
+    before = function_digest(load(FUNCTION).parse)
     load(BESIDE.replace(old, new), "beside")
 
-    assert digest_of(load(FUNCTION).parse) != before
+    assert function_digest(load(FUNCTION).parse) != before
 
 
 def test_another_function_of_the_file_does_not(load: Any) -> None:
-    before = digest_of(load(FUNCTION).parse)
+    before = function_digest(load(FUNCTION).parse)
 
-    assert digest_of(load(FUNCTION.replace("n - 1", "n - 2")).parse) == before
+    assert function_digest(load(FUNCTION.replace("n - 1", "n - 2")).parse) == before
 
 
 def test_a_class_is_its_bases_its_values_and_what_they_read(load: Any) -> None:
     first = load(FUNCTION)
     one, other = first.Fast(), first.Fast()
     other.step = 2
-    before = digest_of(one)
+    before = function_digest(one)
 
-    assert digest_of(first.Fast()) == before
-    assert digest_of(other) != before
-    assert digest_of(one.process) == digest_of(first.Fast().process)
-    assert digest_of(load(FUNCTION.replace("step = 1", "step = 2")).Fast()) != before
-    assert digest_of(load(FUNCTION.replace("LIMIT = 3", "LIMIT = 4")).Fast()) != before
+    assert function_digest(first.Fast()) == before
+    assert function_digest(other) != before
+    assert function_digest(one.process) == function_digest(first.Fast().process)
+    assert function_digest(load(FUNCTION.replace("step = 1", "step = 2")).Fast()) != before
+    assert function_digest(load(FUNCTION.replace("LIMIT = 3", "LIMIT = 4")).Fast()) != before
 
 
 def test_lambdas_of_one_line_are_told_apart(load: Any) -> None:
     one, other = load(FUNCTION).pair
     again, _ = load(FUNCTION.replace("rows + 2", "rows + 3")).pair
 
-    assert digest_of(one) != digest_of(other)
-    assert digest_of(one) == digest_of(again)
+    assert function_digest(one) != function_digest(other)
+    assert function_digest(one) == function_digest(again)
 
 
 def test_a_function_that_reads_itself_ends(load: Any) -> None:
-    assert digest_of(load(FUNCTION).recursive) == digest_of(load(FUNCTION).recursive)
+    assert function_digest(load(FUNCTION).recursive) == function_digest(load(FUNCTION).recursive)
 
 
 def test_what_it_encloses_and_what_it_is_given_play_a_part(load: Any) -> None:
     module = load(FUNCTION)
 
-    assert digest_of(module.outer(1)) != digest_of(module.outer(2))
-    assert digest_of(partial(module.parse, more=1)) != digest_of(partial(module.parse, more=5))
+    assert function_digest(module.outer(1)) != function_digest(module.outer(2))
+    assert function_digest(partial(module.parse, more=1)) != function_digest(
+        partial(module.parse, more=5)
+    )
     assert described_function(partial(module.parse), None).startswith("parse source ")
 
 
@@ -191,16 +193,20 @@ def test_of_what_an_object_holds_only_what_cannot_change_plays_a_part() -> None:
     used = Client()
     used.calls.append(1)
 
-    assert digest_of(Asking(Settings(1), Client())) == digest_of(Asking(Settings(1), used))
-    assert digest_of(Asking(Settings(1), Client())) != digest_of(Asking(Settings(2), Client()))
+    assert function_digest(Asking(Settings(1), Client())) == function_digest(
+        Asking(Settings(1), used)
+    )
+    assert function_digest(Asking(Settings(1), Client())) != function_digest(
+        Asking(Settings(2), Client())
+    )
 
 
 def test_a_library_plays_no_part_and_a_function_without_source_is_its_name() -> None:
     namespace: dict[str, Any] = {"__name__": "nowhere"}
     exec("def shown(rows): return rows\ndef other(rows): return 1", namespace)  # noqa: S102
 
-    assert digest_of(Path.exists) == digest_of(Path.exists)
-    assert digest_of(namespace["shown"]) != digest_of(namespace["other"])
+    assert function_digest(Path.exists) == function_digest(Path.exists)
+    assert function_digest(namespace["shown"]) != function_digest(namespace["other"])
     assert described_function(print, None).startswith("print source ")
 
 
@@ -209,9 +215,9 @@ def test_a_name_that_is_not_bound_yet_is_none() -> None:
         def inner() -> Any:
             return later
 
-        digest = digest_of(inner)
+        digest = function_digest(inner)
         later = 1
-        return digest, digest_of(inner)
+        return digest, function_digest(inner)
 
     before, after = outer()
     assert before != after
@@ -219,19 +225,19 @@ def test_a_name_that_is_not_bound_yet_is_none() -> None:
 
 def test_a_cache_of_its_module_counts_as_it_is_written(load: Any) -> None:
     module = load(CACHE)
-    before = digest_of(module.remember)
+    before = function_digest(module.remember)
 
     module.remember("a")
 
-    assert digest_of(module.remember) == before
+    assert function_digest(module.remember) == before
     other = load(CACHE.replace("= {}", '= {"zero": 0}'))
-    assert digest_of(other.remember) != before
+    assert function_digest(other.remember) != before
 
 
 def test_the_source_in_an_archive_is_that_of_the_file(
     load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = digest_of(load(CACHE, "archived").remember)
+    before = function_digest(load(CACHE, "archived").remember)
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("archived.py", CACHE)
     monkeypatch.syspath_prepend(str(tmp_path / "archive.zip"))
@@ -240,4 +246,4 @@ def test_the_source_in_an_archive_is_that_of_the_file(
     shipped = importlib.import_module("archived")
 
     assert "archive.zip" in str(shipped.__file__)
-    assert digest_of(shipped.remember) == before
+    assert function_digest(shipped.remember) == before

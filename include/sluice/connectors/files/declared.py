@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from sluice.declaration.arguments import Limits, checked_initializer
+from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.params import Env, Param, value_of
@@ -62,7 +62,7 @@ class Files:
     schema: str = ""
     bounded: bool = True
     ordered: bool = False
-    give_up_after_s: Annotated[int, Limits(0)] = GIVE_UP_AFTER_S
+    give_up_after_s: Annotated[int, NumberLimits(0)] = GIVE_UP_AFTER_S
     on_lost: Literal["fail", "skip"] = "fail"
     header: bool = False
     delimiter: str = ","

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from sluice.declaration.arguments import Limits, checked_initializer
+from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.params import Env, Param, value_of
 from sluice.declaration.places import check_changelog, params_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 Text: TypeAlias = str | Param | Env
-Seconds: TypeAlias = Annotated[float, Limits(0.001, 86_400)]
+Seconds: TypeAlias = Annotated[float, NumberLimits(0.001, 86_400)]
 
 
 @checked_initializer

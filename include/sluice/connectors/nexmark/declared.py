@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from sluice.declaration.arguments import Limits, checked_initializer
+from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.params import Param
 from sluice.declaration.places import params_of, whole_number
 
@@ -22,8 +22,8 @@ class Nexmark:
     With ``events`` 0 it never ends.  Persons, auctions and bids are in proportion 1 : 3 : 46.
     """
 
-    events: Annotated[int, Limits(0)] | Param = 0
-    events_per_second: Annotated[int, Limits(1)] | Param = 10_000
+    events: Annotated[int, NumberLimits(0)] | Param = 0
+    events_per_second: Annotated[int, NumberLimits(1)] | Param = 10_000
     columns: tuple[str, ...] = ()  # The columns to generate; all when empty.
 
     @property
