@@ -18,37 +18,30 @@ from collections.abc import Iterable
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
 from sluice.errors import ConfigurationError
 
-# Columns of rows on their way to an operator.  No source may have one.
-OF_ROWS = frozenset(
+# Columns that are added to rows where they are read.  No source may have one.
+OF_SOURCES = frozenset({RECORD, MALFORMED_COLUMN, RAW, "_corrupt", "_source", "_weight"})
+# Columns that rows get behind that, and that an operator adds to its rows or its state.  A source
+# may have them, and a ``select`` give them another name before a stage reads them.
+OF_STAGES = frozenset(
     {
-        *(RECORD, MALFORMED_COLUMN, RAW, "_source", "_weight"),
-        *("_corrupt", "_deleted", "_hash", "_side", "_subtask", "_total", "_written_ms"),
-    }
-)
-# Columns that an operator adds, to its rows or to its state.  A source may have them, and a
-# ``select`` give them another name before a stage keeps state of them.
-OF_OPERATORS = frozenset(
-    {
+        *("_deleted", "_hash", "_side", "_subtask", "_total", "_written_ms"),
         *("_beside", "_copies", "_count", "_expires_ms", "_index", "_is_former", "_is_stored"),
         *("_key", "_map_key", "_matched", "_number", "_other_copies", "_parallelism", "_place"),
         *("_position", "_rank", "_row_count", "_rows", "_run", "_sequence", "_session"),
         *("_stretch", "_time_ms", "_timer_ms", "_value"),
     }
 )
-# What the aggregates of a stage compute of a row, and keep in the state.
+# What the aggregates of a stage compute of a row, and keep in the state.  No source may have one.
 _COMPUTED = re.compile(r"_(where|argument|order|by|count|sum)_.*", re.DOTALL)
 
 # Polars takes such a name for a pattern of columns.
 PATTERN = re.compile(r"\*|\^.*\$", re.DOTALL)
 
 
-def is_of_rows(name: str) -> bool:
-    return name.lower() in OF_ROWS or _COMPUTED.fullmatch(name.lower()) is not None
-
-
 def is_reserved(name: str) -> bool:
     """Whether *name* is, in any case, that of a column of Sluice's own."""
-    return is_of_rows(name) or name.lower() in OF_OPERATORS
+    is_ours = name.lower() in OF_SOURCES | OF_STAGES
+    return is_ours or _COMPUTED.fullmatch(name.lower()) is not None
 
 
 def check_columns(names: Iterable[str], owner: str, *, may_have: Iterable[str] = ()) -> None:
@@ -76,7 +69,7 @@ def check_source_columns(names: Iterable[str], owner: str) -> None:
     """
     found = [*names]
     for name in found:
-        if is_of_rows(name):
+        if name.lower() in OF_SOURCES or _COMPUTED.fullmatch(name.lower()):
             raise _reserved(name, owner)
     _check_distinct(found, owner)
 
