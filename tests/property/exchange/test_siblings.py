@@ -149,7 +149,8 @@ def files_of(job: Job, ack: Ack) -> tuple[object, ...]:
         for one in ack.committables
     ]
     state = [(handle.table, handle.segment.checksum) for handle in ack.state]
-    return state, [(one.key, one.checksum) for one in ack.output], ack.schema, staged
+    sent = [(one.key.replace(job.paths.token, "j"), one.checksum) for one in ack.output]
+    return state, sent, ack.schema, staged
 
 
 @pytest.fixture(autouse=True)

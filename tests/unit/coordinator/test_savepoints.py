@@ -1393,15 +1393,9 @@ FAULTS = [
     Caught(
         "what lies under a savepoint's name is deleted with it",
         "coordinator.record:delete_savepoint",
-        "job.paths.incarnation(savepoint)", "job.paths.savepoint(savepoint.name)",
+        "job.names.incarnation(savepoint)", "job.names.savepoint(savepoint.name)",
         test_who_has_freed_the_name_and_sleeps_deletes_nothing_of_the_next_savepoint,
         raises=(RestoreError,),
-    ),
-    Caught(
-        "whatever is at a snapshot's path is that snapshot", "job.job:Job.origin_metadata",
-        "if checksum(raw) != origin.digest:", "if False:",
-        test_a_job_of_another_root_never_continues_another_snapshot_of_that_name,
-        {"snapshot": "checkpoint"},
     ),
 ]  # fmt: skip
 

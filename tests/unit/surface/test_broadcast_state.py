@@ -11,6 +11,9 @@ import polars as pl
 import pytest
 
 from harness.jobs import a_running_job
+from sluice.coordinator.restore import restore
+from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.keyed_functions import (
@@ -71,6 +74,13 @@ def a_pipeline(function: Any, parallelism: int = 2) -> Pipeline:
     )
     flagged.sink("out", FilesTable())
     return pipeline
+
+
+def changed(job: Job, function: KeyedProcessFunction) -> Job:
+    """The job with another function, to which the state so far is left."""
+    job = replace(job, pipeline=a_pipeline(function, 2))
+    restore(job, Latest(), RestoreOptions(consent=Consent(kept=(STAGE,))))
+    return job
 
 
 def rows_of(job: Job, table: str) -> list[tuple[Any, ...]]:
@@ -188,7 +198,7 @@ def test_broadcast_state_that_is_cleared_is_gone() -> None:
     play(job, 1)
     cleared = Misused(lambda f: f.prices.clear(), nothing)
 
-    play(replace(job, pipeline=a_pipeline(cleared, 2)), 1)
+    play(changed(job, cleared), 1)
 
     assert "broadcast:prices" in state_table_names(job, "1", STAGE)
     assert "broadcast:prices" not in state_table_names(job, "2", STAGE)
@@ -207,10 +217,9 @@ def test_broadcast_state_is_migrated_like_any_other() -> None:
     play(job, 1)
     before = rows_of(job, "broadcast:prices")
     seen: list[Any] = []
-    renamed = a_pipeline(Renamed(nothing, lambda f: seen.append(f.prices.items())), 2)
-    refused = replace(job, pipeline=a_pipeline(Refused(nothing, nothing), 2))
-
-    play(replace(job, pipeline=renamed), 1)
+    renamed = changed(job, Renamed(nothing, lambda f: seen.append(f.prices.items())))
+    play(renamed, 1)
+    refused = changed(job, Refused(nothing, nothing))
 
     expected = [(key, str((value["f0"], value["f1"]))) for key, value in before]
     assert seen

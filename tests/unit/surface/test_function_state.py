@@ -9,6 +9,9 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import a_running_job
+from sluice.coordinator.restore import restore
+from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.transitions import Consent
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import (
@@ -160,7 +163,10 @@ class Refused(KeyedProcessFunction):
 
 
 def changed(job: Job, function: KeyedProcessFunction) -> Job:
-    return replace(job, pipeline=a_pipeline(function))
+    """The job with another function, to which the state so far is left."""
+    job = replace(job, pipeline=a_pipeline(function))
+    restore(job, Latest(), RestoreOptions(consent=Consent(kept=(STAGE,))))
+    return job
 
 
 def test_state_of_former_types_is_migrated_in_the_job_and_where_it_is_shown() -> None:
