@@ -196,7 +196,7 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
             ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
             roll_back_tables=bool(params.get("roll_back_tables")),
             accept_tables=bool(params.get("accept_tables")),
-            take_over=tuple(re.findall(r"[^\s,]+", params.get("take_over") or "")),
+            take_over=_listed(params, "take_over"),
             compare_checksums=bool(params.get("compare_checksums", True)),
             consent=Consent(begun=_listed(params, "begin"), kept=_listed(params, "keep")),
         ),

@@ -193,8 +193,8 @@ _CONSENT = {
         ),
     ),
     "take_over": Param(
-        default=None,
-        type=["null", "string"],
+        None,
+        type=_TEXT,
         title="Take tables over",
         description=(
             "Sinks, separated by commas, whose tables another job wrote: their rows stay, this "

@@ -121,9 +121,8 @@ class Pipeline:
     uid: str
     checkpointing: Checkpointing = field(default_factory=Checkpointing)
     parallelism: Parallelism = DEFAULT_PARALLELISM
-    max_parallelism: Parallelism | None = (
-        None  # None: as Flink derives it from the first parallelism.
-    )
+    # None: as Flink derives it from the first parallelism.
+    max_parallelism: Parallelism | None = None
     state_backend: StateBackend = field(default_factory=StateBackend)
     orchestration: Orchestration = field(default_factory=Orchestration)
     description: str = ""
@@ -324,7 +323,6 @@ class Pipeline:
             for stage in self.consumers_of(producer)
             for given in stage.inputs
             if given.producer == producer
-            for _ in range(2 if given.is_broadcast else 1)  # Each subtask computes all of it.
         ]
         return readers + [
             Reader(f"sink {sink.uid!r}", sink.steps) for sink in self.sinks_of(producer)

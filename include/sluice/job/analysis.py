@@ -38,7 +38,7 @@ from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.expressions import aggregate_arguments, is_sql
 from sluice.operators.operator import column_type
-from sluice.operators.sql import NotCompiledError, compiled
+from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
 from sluice.state.key_hash import can_hash
@@ -48,19 +48,9 @@ from sluice.state.segments import StateSchema, empty_frame, to_table
 ColumnTypes: TypeAlias = Mapping[str, pl.DataType | None]
 
 # What Spark reads as what Polars has.
-_TYPES: dict[str, pl.DataType] = {
-    "boolean": pl.Boolean(),
-    "tinyint": pl.Int8(),
-    "smallint": pl.Int16(),
-    "int": pl.Int32(),
-    "bigint": pl.Int64(),
-    "float": pl.Float32(),
-    "double": pl.Float64(),
-    "date": pl.Date(),
-    "timestamp": pl.Datetime("us", "UTC"),
-    "string": pl.String(),
-    "char": pl.String(),
-    "varchar": pl.String(),
+_TYPES: Mapping[str, pl.DataType] = {
+    **TYPES,
+    **dict.fromkeys(("char", "varchar"), pl.String()),
     "binary": pl.Binary(),
 }
 _DECIMAL = (10, 0)  # Spark's default precision and scale.

@@ -49,7 +49,8 @@ COMPILED_KEPT = 1024  # Expressions over the columns that they read.
 SCHEMAS_KEPT = 64  # Those of the streams that one process reads.
 
 _TIMESTAMP = pl.Datetime("us", "UTC")
-_TYPES: Mapping[str, pl.DataType] = {
+# What Spark computes with as what Polars has.
+TYPES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
     "tinyint": pl.Int8(),
     "smallint": pl.Int16(),
@@ -60,8 +61,8 @@ _TYPES: Mapping[str, pl.DataType] = {
     "date": pl.Date(),
     "timestamp": _TIMESTAMP,
     "string": pl.String(),
-    "void": pl.Null(),
 }
+_TYPES: Mapping[str, pl.DataType] = {**TYPES, "void": pl.Null()}
 _INTEGERS: Sequence[pl.DataType] = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64())
 _UNSIGNED: Mapping[pl.DataType, pl.DataType] = {  # As Spark reads them.
     pl.UInt8(): pl.Int16(),

@@ -262,12 +262,10 @@ class NotedTopic:
         with self._consumer(stable=True) as consumer, self._translated():
             producer = self.cluster.producer(transactional_id=self.group)
             producer.init_transactions(self.cluster.timeout_s)
-            before = self._read(consumer)
-            found = decide(before.timeline)
-            if found is None:
+            decided = self._decided(consumer, decide)
+            if decided is None:
                 return
-            timeline, send = found
-            note = self._offset(replace(before, timeline=timeline))
+            note, send = decided
             producer.begin_transaction()
             try:
                 send(producer)
@@ -291,12 +289,10 @@ class NotedTopic:
 
         failed: list[KafkaError] = []
         with self._consumer() as consumer, self.cluster.explained(f"to write {self.name!r}"):
-            before = self._read(consumer)
-            found = decide(before.timeline)
-            if found is None:
+            decided = self._decided(consumer, decide)
+            if decided is None:
                 return
-            timeline, send = found
-            note = self._offset(replace(before, timeline=timeline))
+            note, send = decided
             producer = self.cluster.producer(lambda error, _: failed.append(error))
             send(producer)
             left = producer.flush(FLUSH_TIMEOUT_S)
@@ -329,6 +325,17 @@ class NotedTopic:
 
     def _partitions(self, consumer: Consumer) -> list[int]:
         return self.cluster.partitions(consumer, self.name, NO_TOPIC_FIX)
+
+    def _decided(
+        self, consumer: Consumer, decide: Callable[[Timeline], Write]
+    ) -> tuple[TopicPartition, Send] | None:
+        """The note that is to follow the one of now, and what sends its rows; None for nothing."""
+        before = self._read(consumer)
+        found = decide(before.timeline)
+        if found is None:
+            return None
+        timeline, send = found
+        return self._offset(replace(before, timeline=timeline)), send
 
     def _read(self, consumer: Consumer) -> Note:
         """The note of the topic as it is now, and its id; the default of a topic without any."""
