@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from sluice.core.answers import TaskFailure
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
@@ -39,7 +39,13 @@ from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, S
 from sluice.exchange.faults import Fault, fault_from_environment, parse_fault
 from sluice.surface.units import duration, size
 from sluice_airflow.notes import Needed, note, note_silence, report_unanswered, switch_off_if_ended
-from sluice_airflow.runs import airflow_failures, cause_of, checkpoint_of, pending_of
+from sluice_airflow.runs import (
+    airflow_failures,
+    cause_of,
+    checkpoint_of,
+    failed_of,
+    pending_of,
+)
 from sluice_airflow.settings import DRILLS_VARIABLE, Settings
 from sluice_airflow.stats import emit_stats, try_to_send_trace
 
@@ -201,13 +207,25 @@ def _planted(context: Context) -> str:
 
 
 class FinalizeOperator(CheckpointOperator):
-    """Completes the checkpoint.  A repetition finds it completed."""
+    """Completes the checkpoint.  A repetition finds it completed.
+
+    It fails where the checkpoint has failed meanwhile, so its run is red: a stage that acknowledges
+    and is killed then has its checkpoint aborted while all sensors have succeeded.
+    """
 
     def act(self, job: Job, context: Context) -> TaskSummary:
         from sluice.coordinator.completion import finalize
 
-        checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
-        completed = once_sealed(lambda: finalize(job, checkpoint_id))
+        cause = cause_of(context["ti"])
+        try:
+            checkpoint_id = checkpoint_of(job.state(), cause)
+            completed = once_sealed(lambda: finalize(job, checkpoint_id))
+        except FencedError as error:
+            failed = failed_of(job.state(), cause)
+            if failed is None:
+                raise
+            note(context, str(failed))
+            raise AirflowFailException(str(failed)) from error
         note(context, f"{_completion_note(completed)}; not committed yet")
         return {
             "checkpoint_id": completed.checkpoint_id,

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
-from sluice.core.state import CoordinatorState
+from sluice.core.state import CoordinatorState, FailedCheckpoint
 from sluice.errors import FencedError, SluiceError
 
 
@@ -40,6 +40,11 @@ def completed_of(state: CoordinatorState, cause: str) -> CompletedCheckpoint | N
     return next((c for c in reversed(state.completed) if c.cause == cause), None)
 
 
+def failed_of(state: CoordinatorState, cause: str) -> FailedCheckpoint | None:
+    """The newest failed checkpoint of a run."""
+    return next((failed for failed in reversed(state.failed) if failed.cause == cause), None)
+
+
 def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
     """The pending or retained checkpoint of this run.
 
@@ -49,7 +54,7 @@ def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
     owned = pending_of(state, cause) or completed_of(state, cause)
     if owned is not None:
         return owned.checkpoint_id
-    failed = next((failed for failed in reversed(state.failed) if failed.cause == cause), None)
+    failed = failed_of(state, cause)
     if failed is not None:
         raise FencedError(str(failed))
     raise FencedError(

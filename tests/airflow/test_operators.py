@@ -301,14 +301,15 @@ def test_a_snapshot_of_an_aborted_checkpoint_is_skipped(root: str, spark: StandI
     assert spark.ran == []
 
 
-def test_a_run_whose_checkpoint_somebody_else_ended_says_so(root: str) -> None:
+def test_a_run_whose_checkpoint_somebody_else_ended_fails_and_says_so(root: str) -> None:
+    """As its sensors do, where they are not done before."""
     trigger()
     fail_checkpoint(
         a_job(root), CheckpointId(1), CheckpointFailureReason.CHECKPOINT_EXPIRED, "late"
     )
     context = a_context()
 
-    with pytest.raises(AirflowSkipException):
+    with pytest.raises(AirflowFailException):
         FinalizeOperator(task_id="finalize", pipeline=PIPELINE).execute(context)
 
     assert context["ti"].notes == ["checkpoint 1 was aborted, CHECKPOINT_EXPIRED: late"]
