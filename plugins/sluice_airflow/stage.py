@@ -23,6 +23,8 @@ from sluice_airflow.runs import cause_of, pending_of
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow.sdk import Context
 
     from sluice.job.job import Job
@@ -183,10 +185,20 @@ class CancelStagesOperator(CheckpointOperator):
         return dropped
 
 
+# What parsing a DAG file imports: Airflow's DAG processor forks for each file, too.
+_DECLARATION_MODULES = (
+    "sluice.declaration.sql_reader",
+    "sluice.sinks",
+    "sluice.sources",
+    "sluice_airflow.dag_factory",
+    "sluice_airflow.dags",
+    "sluice_airflow.watchdog",
+)
+
 # The imports of a stage task before its session exists, and those of Airflow's own task runner
 # after the fork.  The stage imports Polars, too: that is safe before a fork as long as nothing uses
 # it there, as its thread pool starts with its first use.
-_MODULES = (
+_TASK_MODULES = (
     "pyspark.sql",
     "pyspark.sql.functions",
     "pyspark.sql.connect.session",
@@ -197,30 +209,33 @@ _MODULES = (
     "boto3",
     "sluice.spark.stage",
     "sluice.spark.session",
-    "sluice_airflow.dag_factory",
-    "sluice_airflow.dags",
-    "sluice_airflow.watchdog",
     "airflow.sdk.execution_time.supervisor",
     "airflow.sdk.execution_time.task_runner",
 )
 
 
-def preload_spark_client() -> None:
-    """Import in the scheduler, once, what every stage task would import, and parse what a client of
-    S3 does.
+def preload(component: str) -> None:
+    """Import in *component* of Airflow, ``scheduler`` or ``dag-processor``, once, what each process
+    that it forks would import.
 
-    LocalExecutor forks its workers from the scheduler and each task from a worker, so a module the
-    scheduler has imported is loaded in every task.  Only imports and parsing are safe: a gRPC
-    channel or thread from before the fork would make the task hang.  A missing module is logged
-    here, and fails the task that needs it.
+    LocalExecutor forks its workers from the scheduler and each task from a worker; the DAG
+    processor forks for each file.  Only imports and parsing are safe: a gRPC channel or thread from
+    before the fork would make the task hang.  A missing module is logged here, and fails the task
+    that needs it.
     """
-    from sluice.store.s3 import preload_descriptions
-
     begin = time.perf_counter()
-    for name in _MODULES:
+    _import_all(_DECLARATION_MODULES)
+    if component == "scheduler":
+        from sluice.store.s3 import preload_descriptions
+
+        _import_all(_TASK_MODULES)
+        preload_descriptions()
+    log.info("preload finished duration_ms=%d", (time.perf_counter() - begin) * 1_000)
+
+
+def _import_all(names: Sequence[str]) -> None:
+    for name in names:
         try:
             importlib.import_module(name)
         except ImportError:
             log.warning("preload skipped module=%s", name, exc_info=True)
-    preload_descriptions()
-    log.info("preload finished duration_ms=%d", (time.perf_counter() - begin) * 1_000)

@@ -92,7 +92,7 @@ def airflow(tmp_path: Path) -> Iterator[RunningAirflow]:
         dags_folder=tmp_path / "dags",
         plugins_folder=tmp_path / "plugins",
         parallelism=2,
-        preloads_spark_client=False,
+        preloads_imports=False,
     )
     inherited = inherited_environment().items()
     env = {name: value for name, value in inherited if not name.startswith("AIRFLOW_")}

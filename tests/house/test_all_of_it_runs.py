@@ -43,7 +43,7 @@ CALLED_FROM_OUTSIDE = {
     "writable": "io, of a raw file",
     "_parse_as_command": "sqlglot, of its parser",
     "_parse_types": "sqlglot, of its parser",
-    "preload_spark_client": "Airflow's settings, which are written as text",
+    "preload": "Airflow's settings, which are written as text",
 }
 
 # Decorators that hand nothing on to a framework.

@@ -55,21 +55,18 @@ _MIGRATE_AND_SUPERVISE = (
     ' exec "$0" -m supervisor.supervisord --nodaemon --configuration "$1"'
 )
 _LOCAL_SETTINGS = '''\
-"""Written by sluice.devstack.airflow; Airflow imports it in each of its components.
-
-LocalExecutor forks every task from the scheduler's children: what the scheduler has imported, no
-stage task imports again.
-"""
+"""Written by sluice.devstack.airflow; Airflow imports it in each of its components."""
 
 import os
 import sys
 
 __all__: list[str] = []  # Airflow copies every public name of this file into its settings.
 
-if sys.argv[1:2] == ["scheduler"] and os.environ.get("SLUICE_PRELOAD") == "1":
-    from sluice_airflow.stage import preload_spark_client
+component = "".join(sys.argv[1:2])
+if component in {"scheduler", "dag-processor"} and os.environ.get("SLUICE_PRELOAD") == "1":
+    from sluice_airflow.stage import preload
 
-    preload_spark_client()
+    preload(component)
 '''
 
 JsonValue: TypeAlias = "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | None"
@@ -87,7 +84,7 @@ class AirflowSettings:
     dags_folder: Path
     plugins_folder: Path
     parallelism: int = 4
-    preloads_spark_client: bool = True
+    preloads_imports: bool = True
     database_url: str | None = None  # None: SQLite, in AIRFLOW_HOME.
 
     @property
@@ -114,7 +111,7 @@ def airflow_launch(
             "SPT_NOENV": "1",
             "NO_COLOR": "1",
             "PYTHONFAULTHANDLER": "1",  # A crash in a C library names its line in the log.
-            "SLUICE_PRELOAD": "1" if settings.preloads_spark_client else "0",
+            "SLUICE_PRELOAD": "1" if settings.preloads_imports else "0",
             **_configuration(settings, home),
         },
         folder=home,
@@ -166,7 +163,7 @@ def _configuration(settings: AirflowSettings, home: Path) -> dict[str, str]:
 
 
 def write_airflow_settings(sluice_dir: Path) -> None:
-    """Write supervisord's configuration, and the module that preloads Spark in the scheduler.
+    """Write supervisord's configuration, and the module that preloads Airflow's components.
 
     Supervisord logs to its output, each component to a file of its own.
     """

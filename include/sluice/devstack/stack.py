@@ -111,7 +111,7 @@ class StackOptions:
     spark_cores: int = os.cpu_count() or 1  # Subtasks at a time.
     dags_folder: Path | None = None  # None: {root}/dags
     plugins_folder: Path | None = None  # None: {root}/plugins
-    preloads_spark_client: bool = True
+    preloads_imports: bool = True
     airflow_database: AirflowDatabase = AirflowDatabase.SQLITE
     airflow_slots: int = 4  # Tasks at a time; 32, Airflow's default, costs 28 workers of 130 MB.
     allows_drills: bool = True  # Forms have the field Fault: only jobs of one's own run here.
@@ -404,7 +404,7 @@ def plan_services(
         trigger_log_port=ports.trigger_log,
         dags_folder=options.dags_folder or root_dir / "dags",
         plugins_folder=options.plugins_folder or root_dir / "plugins",
-        preloads_spark_client=options.preloads_spark_client,
+        preloads_imports=options.preloads_spark_client,
         parallelism=options.airflow_slots,
         database_url=servers.database_url(port=ports.postgres, sluice_dir=sluice_dir)
         if on_postgres

@@ -1,4 +1,4 @@
-"""A process forked behind the preloading makes its first client of S3 without parsing anything."""
+"""What Airflow's components import once, no process that they fork imports or parses again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sluice.errors import StoreUnavailable
 from sluice.store.s3 import S3Store, preload_descriptions
 
 if "scheduler" in sys.argv:
-    from sluice_airflow.stage import preload_spark_client
-    preload_spark_client()
+    from sluice_airflow.stage import preload
+    preload("scheduler")
 if "preloads" in sys.argv:
     preload_descriptions()
 if os.fork():
@@ -32,6 +32,22 @@ try:
     [*S3Store("bucket", "prefix", "http://127.0.0.1:1").list("")]
 except StoreUnavailable:
     print("parsed", len(parsed), flush=True)
+"""
+
+PARSES = """
+import os, sys
+if "dag-processor" in sys.argv:
+    from sluice_airflow.stage import preload
+    preload("dag-processor")
+if os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+
+before = set(sys.modules)
+from sluice_airflow.dags import dags
+assert any(name.startswith("auctions") for name in dags("pipelines"))
+ours = {"sluice", "sluice_airflow", "sqlglot"}
+loaded = {name for name in set(sys.modules) - before if name.partition(".")[0] in ours}
+print("loaded", *sorted(loaded), flush=True)
 """
 
 
@@ -56,3 +72,14 @@ def test_an_environment_that_is_wrong_is_left_to_the_first_request() -> None:
 
     assert done.returncode != 0
     assert "(nobody) could not be found; correct AWS_PROFILE" in done.stderr
+
+
+def test_a_file_of_dags_is_parsed_without_importing_sluice_again(tmp_path: Path) -> None:
+    def loaded(*arguments: str) -> list[str]:
+        environment = {"AIRFLOW_HOME": str(tmp_path), "SLUICE_ROOT": str(tmp_path / "root")}
+        done = run_python(PARSES, *arguments, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.rpartition("loaded")[2].split()
+
+    assert "sqlglot.parser" in loaded()
+    assert loaded("dag-processor") == []
