@@ -32,7 +32,7 @@ from sluice_airflow.declared import check_declaration
 from sluice_airflow.forms import STAY_SUSPENDED, given_params
 from sluice_airflow.notes import note, switch_off_if_ended, switch_on
 from sluice_airflow.operators import CheckpointOperator, TaskSummary
-from sluice_airflow.runs import cause_of, pending_of
+from sluice_airflow.runs import pending_of, run_cause
 from sluice_airflow.settings import Settings
 from sluice_airflow.stats import emit_stats, try_to_send_trace
 from sluice_airflow.trigger_task import savepoint_name
@@ -112,7 +112,7 @@ class RestoreOperator(CheckpointOperator):
         if params.get("dry_run"):
             raise AirflowSkipException("a dry run: verify's log says what would be restored")
         request, state = request_of(params, self.pipeline), job.state()
-        cause = cause_of(context["ti"])
+        cause = run_cause(context["ti"])
         served = state.served_restore(cause)
         if served is not None:  # By an earlier try, which died: nothing is restored again.
             return self._ends(job, context, answered(job, state, served), may_switch_on=True)
@@ -290,7 +290,7 @@ class AbortOperator(CheckpointOperator):
     def act(self, job: Job, context: Context) -> str:
         ti = context["ti"]
         state = job.state()
-        pending = pending_of(state, cause_of(ti))
+        pending = pending_of(state, run_cause(ti))
         if pending is None:
             log.info("nothing to abort: no checkpoint of this run is pending")
         else:
@@ -299,7 +299,7 @@ class AbortOperator(CheckpointOperator):
             failed_tasks = frozenset(task for task in states if states[task] == "failed")
             state = _fail(job, pending, failed_tasks)
         switch_off_if_ended(context, self.pipeline, state.status)
-        failed = next((f for f in reversed(state.failed) if f.cause == cause_of(ti)), None)
+        failed = next((f for f in reversed(state.failed) if f.cause == run_cause(ti)), None)
         if failed is not None:
             advice = ""
             if state.status is JobStatus.FAILED:
@@ -362,7 +362,7 @@ def abort_on_failure(pipeline: Pipeline) -> Callable[[Mapping[str, Any]], None]:
 
         ti = context["ti"]
         job = open_job(pipeline, Settings.from_environment().location)
-        pending = pending_of(job.state(), cause_of(ti))
+        pending = pending_of(job.state(), run_cause(ti))
         if pending is not None:
             _fail(job, pending, frozenset({ti.task_id}), context.get("exception"))
 

@@ -18,7 +18,7 @@ from airflow.triggers.base import BaseTrigger, StartTriggerArgs, TaskFailedEvent
 
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import SluiceError, StoreUnavailable
-from sluice_airflow.runs import airflow_failures, cause_of
+from sluice_airflow.runs import airflow_failures, run_cause
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class AwaitAcksSensor(BaseOperator):  # type: ignore[misc]  # Airflow's annotati
         from sluice_airflow.polls import Acknowledged, Lost, Outstanding, StageWatch
 
         with airflow_failures():
-            location, cause = Settings.from_environment().location, cause_of(context["ti"])
+            location, cause = Settings.from_environment().location, run_cause(context["ti"])
             stage_progress = StageWatch(location, **self._kwargs, cause=cause).poll()
         match stage_progress:
             case Outstanding(progress):
@@ -152,5 +152,5 @@ class AwaitAcksTrigger(BaseTrigger):  # type: ignore[misc]  # Airflow's annotati
             location = Settings.from_environment().location
         else:
             location = StoreLocation(root=self.root, endpoint_url=self.endpoint_url)
-        cause = self.cause or cause_of(self.task_instance)
+        cause = self.cause or run_cause(self.task_instance)
         return StageWatch(location, pipeline=self.pipeline, stage=self.stage, cause=cause)

@@ -41,10 +41,10 @@ from sluice.surface.units import duration, size
 from sluice_airflow.notes import Needed, note, note_silence, report_unanswered, switch_off_if_ended
 from sluice_airflow.runs import (
     airflow_failures,
-    cause_of,
     checkpoint_of,
     failed_of,
     pending_of,
+    run_cause,
 )
 from sluice_airflow.settings import DRILLS_VARIABLE, Settings
 from sluice_airflow.stats import emit_stats, try_to_send_trace
@@ -117,7 +117,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
         """
         try:
             job = self.open_job()
-            pending = pending_of(job.state(), cause_of(context["ti"]))
+            pending = pending_of(job.state(), run_cause(context["ti"]))
             if pending is not None:
                 task, attempt = self.attempt_of(pending, context)
                 job.answers.keep_failure(
@@ -161,7 +161,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
         fault, ti = fault_of(context), context["ti"]
         if fault is None:
             return
-        pending = pending_of(job.state(), cause_of(ti))
+        pending = pending_of(job.state(), run_cause(ti))
         checkpoint_id = pending.checkpoint_id if pending is not None else None
         if not fault.strikes_task(
             ti.task_id, checkpoint_id, is_after=is_after, try_number=ti.try_number
@@ -216,7 +216,7 @@ class FinalizeOperator(CheckpointOperator):
     def act(self, job: Job, context: Context) -> TaskSummary:
         from sluice.coordinator.completion import finalize
 
-        cause = cause_of(context["ti"])
+        cause = run_cause(context["ti"])
         try:
             checkpoint_id = checkpoint_of(job.state(), cause)
             completed = once_sealed(lambda: finalize(job, checkpoint_id))
@@ -245,7 +245,7 @@ class CommitOperator(CheckpointOperator):
         from sluice.coordinator.completion import finalize
         from sluice.coordinator.publication import commit
 
-        checkpoint_id = checkpoint_of(job.state(), cause_of(context["ti"]))
+        checkpoint_id = checkpoint_of(job.state(), run_cause(context["ti"]))
         completed = finalize(job, checkpoint_id)  # Completed already; this returns its record.
         metadata = job.metadata(checkpoint_id)
         after = commit(job, checkpoint_id)

@@ -19,7 +19,7 @@ from sluice.core.state import CoordinatorState, FailedCheckpoint
 from sluice.errors import FencedError, SluiceError
 
 
-def cause_of(task_instance: Any) -> str:  # noqa: ANN401 - Airflow has four classes of them
+def run_cause(task_instance: Any) -> str:  # noqa: ANN401 - Airflow has four classes of them
     """The ``cause`` under which this DAG run triggers its checkpoint."""
     return f"airflow:{task_instance.dag_id}/{task_instance.run_id}"
 

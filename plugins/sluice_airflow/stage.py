@@ -19,7 +19,7 @@ from sluice.spark.session import ask_spark
 from sluice.store.redaction import redacted
 from sluice_airflow.notes import Needed
 from sluice_airflow.operators import CheckpointOperator, TaskSummary, fault_of, once_sealed
-from sluice_airflow.runs import cause_of, pending_of
+from sluice_airflow.runs import pending_of, run_cause
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class StageOperator(CheckpointOperator):
         self.stage = stage
 
     def act(self, job: Job, context: Context) -> TaskSummary:
-        cause = cause_of(context["ti"])
+        cause = run_cause(context["ti"])
         pending = pending_of(job.state(), cause)
         if pending is None:
             raise FencedError(f"no checkpoint of {cause} is pending any more")
@@ -166,7 +166,7 @@ class CancelStagesOperator(CheckpointOperator):
     def act(self, job: Job, context: Context) -> list[str]:
         from sluice.spark.session import connect, stage_tag
 
-        aborted = [f for f in job.state().failed if f.cause == cause_of(context["ti"])]
+        aborted = [f for f in job.state().failed if f.cause == run_cause(context["ti"])]
         if not aborted:
             return []
         submit = self.pipeline.orchestration.submit

@@ -38,7 +38,7 @@ from sluice_airflow.forms import (
 )
 from sluice_airflow.notes import note, switch_off_if_ended
 from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, TaskSummary, name_for_notes
-from sluice_airflow.runs import cause_of, pending_of, run_of
+from sluice_airflow.runs import pending_of, run_cause, run_of
 from sluice_airflow.stats import emit_stats
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TriggerOperator(CheckpointOperator):
     """
 
     def act(self, job: Job, context: Context) -> TaskSummary:
-        cause = cause_of(context["ti"])
+        cause = run_cause(context["ti"])
         state = job.state()
         given = given_params(self.pipeline, context["params"])
         if state.status is JobStatus.CREATED:
@@ -259,7 +259,7 @@ class TriggerSavepointOperator(TriggerOperator):
 
         params = context["params"]
         if params.get(REQUEST):
-            return carry_out(job, context, cause=cause)
+            return take_up_in_run(job, context, cause=cause)
         name = savepoint_name(context)
         if params.get("target"):  # Refuse a bad address before the savepoint is triggered.
             require_outside(job, params["target"])
@@ -287,7 +287,7 @@ def savepoint_name(context: Context) -> str:
     return context["params"]["name"] or re.sub(r"[^A-Za-z0-9_.-]", "-", context["run_id"])[:128]
 
 
-def carry_out(job: Job, context: Context, *, cause: str) -> Triggered:
+def take_up_in_run(job: Job, context: Context, *, cause: str) -> Triggered:
     """Take up the request that this run was started for, once it is due.
 
     Raises:

@@ -974,7 +974,7 @@ def publish_before_it_is_completed(patch: pytest.MonkeyPatch) -> None:
 @mutation(5)
 def restore_without_the_commit(patch: pytest.MonkeyPatch) -> None:
     """A restore does not replay an unfinished commit."""
-    patch.setattr(restore, "resume", lambda _, head: head)
+    patch.setattr(restore, "resume_duties", lambda _, head: head)
 
 
 @mutation(0)

@@ -24,7 +24,7 @@ from sluice.store.journal import Head
 log = logging.getLogger(__name__)
 
 
-def resume(job: Job, head: Head) -> Head:
+def resume_duties(job: Job, head: Head) -> Head:
     """Recover the tables, replay the commit of the latest completed checkpoint, delete what was
     subsumed and not deleted yet, and restore the master hooks.
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sluice.coordinator.duties import resume
+from sluice.coordinator.duties import resume_duties
 from sluice.coordinator.record import record
 from sluice.coordinator.restore_plan import (
     DEFAULT_OPTIONS,
@@ -253,7 +253,7 @@ def _carry_out(
             "a checkpoint completed or was committed while the one to restore was chosen, or a "
             "snapshot was disposed of or discarded; restore the job again"
         )
-    resume(job, job.journal.load())
+    resume_duties(job, job.journal.load())
     after = job.state()
     if after.generation != event.generation:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
@@ -277,7 +277,7 @@ def answered(job: Job, state: CoordinatorState, served: ServedRestore) -> Restor
     and the job is still as it was restored then, that is done now.
     """
     if state.generation == served.generation:
-        resume(job, job.journal.load())
+        resume_duties(job, job.journal.load())
     return RestoredJob(
         checkpoint_id=served.checkpoint_id,
         origin=served.origin,

@@ -32,7 +32,7 @@ from sluice.core.ids import SavepointId
 from sluice.core.state import CoordinatorState
 from sluice.errors import ConfigurationError, CorruptSegment, ProtocolViolation, RestoreError
 from sluice.job.job import Job, new_token
-from sluice.job.snapshots import verify
+from sluice.job.snapshots import verify_segment
 from sluice.protocol.keys import PipelinePaths, check_savepoint_name, is_uid
 from sluice.protocol.records import checksum, encode_metadata
 from sluice.store.object_store import AlreadyExists, ObjectStore, in_parallel
@@ -185,7 +185,7 @@ def _copy(
     source: ObjectStore, handle: SegmentHandle, target: ObjectStore, key: str, what: str
 ) -> None:
     def check(pieces: Iterable[bytes]) -> None:
-        verify(handle, pieces, what)
+        verify_segment(handle, pieces, what)
 
     if not copy_object(source, handle.key, target, key, check):
         raise RestoreError(f"{handle.key} is gone; {what}")

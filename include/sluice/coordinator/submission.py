@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sluice.coordinator.duties import resume
+from sluice.coordinator.duties import resume_duties
 from sluice.coordinator.record import record
 from sluice.coordinator.tables import compare_tables_to_submit
 from sluice.core.configuration import JobConfiguration
@@ -192,7 +192,7 @@ def submit(
     )  # fmt: skip
     if transition.state.table_recovery is None:
         return transition.state
-    return resume(job, job.journal.load()).state
+    return resume_duties(job, job.journal.load()).state
 
 
 def adopt(job: Job) -> CoordinatorState:

@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
-from sluice.coordinator.duties import resume
+from sluice.coordinator.duties import resume_duties
 from sluice.coordinator.failure import cause_of
 from sluice.coordinator.planning import (
     Barriers,
@@ -228,7 +228,7 @@ def _ask(job: Job, head: Head, request: CheckpointRequest, barriers: Barriers) -
 def _resumed(job: Job, head: Head) -> Head:
     """The head once what the job owes from before is done."""
     try:
-        return resume(job, head)
+        return resume_duties(job, head)
     except (RestoreError, ProtocolViolation):
         if head.state.status is not JobStatus.FAILED:  # A FAILED job's journal names the damage.
             raise

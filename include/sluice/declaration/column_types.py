@@ -44,7 +44,7 @@ _DDL_TOKEN = re.compile(
 )
 
 
-def column_type(name: str, arguments: tuple[int, ...]) -> ColumnType | None:
+def type_named(name: str, arguments: tuple[int, ...]) -> ColumnType | None:
     """The type of one value called *name*; None if Spark has none, or it needs more than that."""
     found = _TYPES.get(name.lower())
     if found is None or found in {"array", "interval", "map", "struct"}:

@@ -26,7 +26,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token as SqlglotToken
 from sqlglot.tokenizer_core import TokenType
 
-from sluice.declaration.column_types import ColumnType, column_type
+from sluice.declaration.column_types import ColumnType, type_named
 from sluice.declaration.sql_tree import (
     LITERAL,
     NO_TOKEN,
@@ -528,7 +528,7 @@ def _type(to: exp.Expr) -> ColumnType:
         if not isinstance(this, exp.Literal) or not str(this.this).isdecimal():
             raise UnreadError(_text_of(to))
         arguments.append(int(str(this.this)))
-    found = column_type(str(to.meta["name"]), tuple(arguments))
+    found = type_named(str(to.meta["name"]), tuple(arguments))
     if found is None:
         raise UnreadError(str(to.meta["name"]))
     return found
@@ -562,7 +562,7 @@ def _read_call(node: exp.Expr) -> Expression:
         return Call(name, (first, *map(_read, given[1:])))
     arguments = tuple(map(_read, given))
     if name in _CASTS and len(arguments) == 1:
-        to = column_type(name, ())
+        to = type_named(name, ())
         assert to is not None
         return Cast(arguments[0], to)
     return Call(_SYNONYMS.get(name, name), arguments)

@@ -404,7 +404,7 @@ def plan_services(
         trigger_log_port=ports.trigger_log,
         dags_folder=options.dags_folder or root_dir / "dags",
         plugins_folder=options.plugins_folder or root_dir / "plugins",
-        preloads_imports=options.preloads_spark_client,
+        preloads_imports=options.preloads_imports,
         parallelism=options.airflow_slots,
         database_url=servers.database_url(port=ports.postgres, sluice_dir=sluice_dir)
         if on_postgres

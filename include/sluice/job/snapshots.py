@@ -120,12 +120,12 @@ def segments_of(metadata: CheckpointMetadata) -> tuple[SegmentHandle, ...]:
 
 
 def verified(handle: SegmentHandle, raw: bytes, what: str) -> bytes:
-    """*raw*, which was read from *handle*.  Raises as ``verify``."""
-    verify(handle, [raw], what)
+    """*raw*, which was read from *handle*.  Raises as ``verify_segment``."""
+    verify_segment(handle, [raw], what)
     return raw
 
 
-def verify(handle: SegmentHandle, pieces: Iterable[bytes], what: str) -> None:
+def verify_segment(handle: SegmentHandle, pieces: Iterable[bytes], what: str) -> None:
     """Compare *pieces*, one after the other, with what was written at *handle*.
 
     Raises:

@@ -189,10 +189,10 @@ class Deployment:
     @property
     def stream_schema(self) -> bytes:
         """The serialized Arrow schema of the stage's stream."""
-        return stream_schema(self.run.node, self.result)
+        return sent_schema(self.run.node, self.result)
 
 
-def stream_schema(node: StageNode, result: pl.Schema) -> bytes:
+def sent_schema(node: StageNode, result: pl.Schema) -> bytes:
     """The serialized Arrow schema of the stream of a stage whose operation yields *result*."""
     frame = projected_result(node, result.to_frame())
     if node.kind != Append():
@@ -888,7 +888,7 @@ def rows_pass_jvm(pipeline: Pipeline, params: Mapping[str, str], endpoint_url: s
             exchange = exchange_over(stage, [_read_by(given, rows) for given in stage.shuffled])
             if exchange is None:
                 return True
-            yields = stream_schema(stage, exchange.operator.output_schema)
+            yields = sent_schema(stage, exchange.operator.output_schema)
             rows[uid] = StreamRows(_NOWHERE, (), yields, uid)
     except ConfigurationError:  # The check of the pipeline raises it again, or the first epoch.
         return True

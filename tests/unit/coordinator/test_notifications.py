@@ -707,7 +707,7 @@ def a_job_whose_restorer_died(monkeypatch: pytest.MonkeyPatch) -> tuple[Job, Wor
     def dies(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr("sluice.coordinator.restore.resume", dies)
+    monkeypatch.setattr("sluice.coordinator.restore.resume_duties", dies)
     with pytest.raises(Killed):
         restore(job, Latest())
     monkeypatch.undo()

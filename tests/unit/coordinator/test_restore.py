@@ -378,14 +378,14 @@ def test_a_restore_that_another_one_overtakes_says_so(monkeypatch: pytest.Monkey
     """Otherwise it would report a checkpoint whose commit was not replayed."""
     job = a_running_job()
     take_checkpoint(job)
-    resume = duties.resume
+    resume_duties = duties.resume_duties
 
     def meanwhile(job: Job, head: Head) -> Head:
-        monkeypatch.setattr(coordinator_restore, "resume", resume)
+        monkeypatch.setattr(coordinator_restore, "resume_duties", resume_duties)
         restore(job, Latest())
-        return resume(job, job.journal.load())
+        return resume_duties(job, job.journal.load())
 
-    monkeypatch.setattr(coordinator_restore, "resume", meanwhile)
+    monkeypatch.setattr(coordinator_restore, "resume_duties", meanwhile)
 
     with pytest.raises(FencedError, match="another coordinator restored job 'auctions' meanwhile"):
         restore(job, Latest())
@@ -441,7 +441,7 @@ def test_a_try_finishes_what_the_one_before_it_had_not_done() -> None:
     take_checkpoint(job)
     complete_one(job)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinator_restore, "resume", die)
+        patch.setattr(coordinator_restore, "resume_duties", die)
         with pytest.raises(Crash):
             restore(job, Latest(), cause="A")
 

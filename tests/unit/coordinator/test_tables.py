@@ -26,7 +26,7 @@ from harness.jobs import (
 from harness.noted_target import NotedTable
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
-from sluice.coordinator.duties import resume
+from sluice.coordinator.duties import resume_duties
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import foreign_target, restore, stop
 from sluice.coordinator.restore_plan import plan_restore
@@ -321,7 +321,7 @@ def test_what_a_restore_could_not_do_the_next_coordinator_does_before_anything_n
             trigger_one(job)
 
     assert published_records(job) == list(range(20))
-    resume(job, job.journal.load())
+    resume_duties(job, job.journal.load())
 
     assert published_records(job) == list(range(10))
     take_checkpoint(job)

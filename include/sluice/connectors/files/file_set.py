@@ -387,9 +387,9 @@ def mark_of(end: int, tail: bytes, file: Listed, *, head: bytes = b"") -> Conten
     *head* are its first ``HEAD_BYTES``, of a file that may grow and is longer.
     """
     assert len(tail) == tail_bytes(end)
-    first = checksum_of(head) if head and end > HEAD_BYTES else ""
+    first = part_checksum(head) if head and end > HEAD_BYTES else ""
     return ContentMark(
-        end, file.size_bytes, first, checksum_of(tail), listing_of(file), file.file_id
+        end, file.size_bytes, first, part_checksum(tail), listing_of(file), file.file_id
     )
 
 
@@ -397,7 +397,7 @@ def tail_bytes(end: int) -> int:
     return min(end, TAIL_BYTES)
 
 
-def checksum_of(part: bytes) -> str:
+def part_checksum(part: bytes) -> str:
     return hashlib.blake2b(part, digest_size=8).hexdigest()
 
 
