@@ -41,6 +41,7 @@ CALLED_FROM_OUTSIDE = {
     "readinto": "io, of a raw file",
     "seekable": "io, of a raw file",
     "writable": "io, of a raw file",
+    "isNotNull": "who declares, of a column of Spark's",
     "_parse_as_command": "sqlglot, of its parser",
     "_parse_types": "sqlglot, of its parser",
     "preload": "Airflow's settings, which are written as text",

@@ -9,14 +9,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import polars as pl
 import pytest
+from pyspark.sql.connect import functions
+from pyspark.sql.connect.expressions import ColumnAlias
+from pyspark.sql.connect.session import SparkSession
+from pyspark.sql.types import DecimalType
 
+from sluice.declaration.spark_columns import sql_text
 from sluice.devstack import processes, servers
 from sluice.errors import ConfigurationError
 from sluice.spark import session
@@ -57,12 +65,12 @@ clicks.transform("shouted", shouted).key_by("city").process_keyed(
 INCLUDE = str(Path(__file__).parents[2] / "include")
 
 
-@pytest.fixture
-def remote(tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port, ui_port = processes.free_ports(2)
     settings = servers.SparkSettings(port=port, ui_port=ui_port, driver_memory="1g", cores=2)
     env = {**os.environ, "PYTHONPATH": INCLUDE}  # The workers have sluice, and not the pipeline.
-    launch = servers.spark_launch(settings, sluice_dir=tmp_path / "server", env=env)
+    launch = servers.spark_launch(settings, sluice_dir=tmp_path_factory.mktemp("server"), env=env)
     record = processes.start(launch)
     try:
         processes.wait_until_ready(
@@ -109,6 +117,76 @@ def test_a_pipeline_with_state_and_functions_runs_on_a_server_that_has_not_its_c
         ("ROME", 2),
         ("ROME", 3),
     ]
+
+
+ROWS = (
+    "SELECT * FROM VALUES "
+    "(1, 2, 1.5D, 'a%b', true, named_struct('f', 7, 'a b', 'x'), timestamp_micros(0)), "
+    "(-3, null, double('NaN'), \"it's\\\\\", false, null, timestamp '2026-02-03 04:05:06'), "
+    "(null, 9, -0.0D, null, null, named_struct('f', -7, 'a b', null), null) "
+    "AS r(n, m, d, t, b, s, at)"
+)
+NAN = float("nan")
+COLUMNS: Sequence[Callable[[Any], Any]] = (
+    lambda f: f.col("n"),
+    lambda f: f.col("s.f"),
+    lambda f: f.col("`s`.`a b`"),
+    lambda f: f.col("s")["a b"],
+    lambda f: f.col("s").getField("f") + 1,
+    lambda f: f.col("n") - f.col("m") * 2,
+    lambda f: (f.col("n") - f.col("m")) * 2,
+    lambda f: -(f.col("n") - 1),
+    lambda f: 10 - f.col("n"),
+    lambda f: f.col("n") / 2,
+    lambda f: f.col("m") % -2,
+    lambda f: f.col("n").bitwiseAND(1),
+    lambda f: f.col("d") == NAN,
+    lambda f: f.col("d") <= 1.5,
+    lambda f: f.col("d") + f.lit(Decimal("1.50")),
+    lambda f: f.lit(1e300) * f.lit(-0.0),
+    lambda f: f.lit(float("-inf")) + f.col("d"),
+    lambda f: f.lit(-(2**31)) + f.lit(3_000_000_000),
+    lambda f: ~(f.col("b") & (f.col("n") > 0) | f.col("m").isNull()),
+    lambda f: f.col("n").eqNullSafe(None),
+    lambda f: f.col("n").isNotNull(),
+    lambda f: f.col("n").isin(1, -3),
+    lambda f: f.col("n").between(-5, 0),
+    lambda f: f.col("t").like("a\\%b"),
+    lambda f: f.col("t").rlike("^a."),
+    lambda f: f.col("t") == "it's\\",
+    lambda f: f.col("t").startswith("a"),
+    lambda f: f.col("t").substr(2, 2),
+    lambda f: f.concat(f.col("t"), f.lit("'\n\\n")),
+    lambda f: f.when(f.col("n") > 0, "up").when(f.col("n") < 0, "down"),
+    lambda f: f.when(f.col("n") > 0, f.col("m")).otherwise(0),
+    lambda f: f.col("n").cast("string"),
+    lambda f: f.col("d").cast(DecimalType(10, 2)).isNull(),
+    lambda f: f.col("t").try_cast("int"),
+    lambda f: f.col("at") < datetime(2020, 1, 1, tzinfo=UTC),
+    lambda f: f.to_date("at") == date(2026, 2, 3),
+    lambda f: f.date_trunc("hour", "at"),
+    lambda f: f.coalesce("m", f.lit(None), "n"),
+    lambda f: f.expr("n + 1") * 2,
+    lambda f: f.lit(b"\x00\xff"),
+    lambda f: f.array("n", "m")[0],
+    lambda f: f.upper("t").alias("T `x`"),
+)
+
+
+@pytest.mark.spark
+def test_a_column_of_spark_connect_is_what_its_text_is(remote: str) -> None:
+    spark = SparkSession.builder.remote(remote).getOrCreate()
+    try:
+        rows = spark.sql(ROWS)
+        for column in (made(functions) for made in COLUMNS):
+            name = column._expr._alias[0] if type(column._expr) is ColumnAlias else "it"  # noqa: SLF001
+            whole = column if name != "it" else column.alias(name)
+            told = rows.selectExpr(sql_text(whole))
+
+            assert told.schema == rows.select(whole).schema, column
+            assert repr(told.collect()) == repr(rows.select(whole).collect()), column
+    finally:
+        spark.stop()
 
 
 def test_a_session_ends_when_the_threads_that_its_client_began_have_ended() -> None:

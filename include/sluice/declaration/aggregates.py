@@ -5,15 +5,17 @@ A declaration only; ``sluice.operators`` computes it.  Import the module, not it
 
 What is aggregated is the name of a column, or else Spark SQL over the rows: ``sum("price * qty")``.
 ``where`` is SQL's FILTER clause: only rows for which this Spark SQL condition is true count.
+Both may be a column of Spark Connect, too (``spark_columns``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated
 
 from sluice.declaration.arguments import NumberLimits, checked_arguments
+from sluice.declaration.spark_columns import SparkColumn, sql_text
 from sluice.errors import ConfigurationError
 
 
@@ -63,89 +65,120 @@ class Aggregate:
 
 
 @checked_arguments
-def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
+def count(
+    column: str | SparkColumn | None = None, *, where: str | SparkColumn | None = None
+) -> Aggregate:
     """Rows of the group; with *column*, its non-null values."""
-    return Aggregate(kind=AggregateKind.COUNT, column=column, where=where)
+    return _aggregate(AggregateKind.COUNT, column, where)
 
 
 @checked_arguments
-def sum(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - the field's word; the module is imported, not the name
+def sum(column: str | SparkColumn, *, where: str | SparkColumn | None = None) -> Aggregate:  # noqa: A001 - the field's word; the module is imported, not the name
     """Sum of the non-null values; null when there are none.
 
     Of integers a BIGINT: a sum that is none is an error that names the column.  What is added on
     the way may be larger.
     """
-    return Aggregate(kind=AggregateKind.SUM, column=column, where=where)
+    return _aggregate(AggregateKind.SUM, column, where)
 
 
 @checked_arguments
-def min(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - as above
+def min(column: str | SparkColumn, *, where: str | SparkColumn | None = None) -> Aggregate:  # noqa: A001 - as above
     """Smallest non-null value."""
-    return Aggregate(kind=AggregateKind.MIN, column=column, where=where)
+    return _aggregate(AggregateKind.MIN, column, where)
 
 
 @checked_arguments
-def max(column: str, *, where: str | None = None) -> Aggregate:  # noqa: A001 - as above
+def max(column: str | SparkColumn, *, where: str | SparkColumn | None = None) -> Aggregate:  # noqa: A001 - as above
     """Largest non-null value."""
-    return Aggregate(kind=AggregateKind.MAX, column=column, where=where)
+    return _aggregate(AggregateKind.MAX, column, where)
 
 
 @checked_arguments
-def avg(column: str, *, where: str | None = None) -> Aggregate:
+def avg(column: str | SparkColumn, *, where: str | SparkColumn | None = None) -> Aggregate:
     """Mean of the non-null values, a double; null when there are none."""
-    return Aggregate(kind=AggregateKind.AVG, column=column, where=where)
+    return _aggregate(AggregateKind.AVG, column, where)
 
 
 @checked_arguments
-def first(column: str, *, by: str | None = None, where: str | None = None) -> Aggregate:
+def first(
+    column: str | SparkColumn,
+    *,
+    by: str | SparkColumn | None = None,
+    where: str | SparkColumn | None = None,
+) -> Aggregate:
     """The non-null value of the row with the smallest ``by``; of several, the smallest value."""
-    return Aggregate(kind=AggregateKind.FIRST, column=column, by=by, where=where)
+    return _aggregate(AggregateKind.FIRST, column, where, by)
 
 
 @checked_arguments
-def last(column: str, *, by: str | None = None, where: str | None = None) -> Aggregate:
+def last(
+    column: str | SparkColumn,
+    *,
+    by: str | SparkColumn | None = None,
+    where: str | SparkColumn | None = None,
+) -> Aggregate:
     """The non-null value of the row with the largest ``by``; of several, the largest value."""
-    return Aggregate(kind=AggregateKind.LAST, column=column, by=by, where=where)
+    return _aggregate(AggregateKind.LAST, column, where, by)
 
 
 @checked_arguments
-def count_distinct(column: str, *, where: str | None = None) -> Aggregate:
+def count_distinct(
+    column: str | SparkColumn, *, where: str | SparkColumn | None = None
+) -> Aggregate:
     """Distinct non-null values, exactly: the values are kept in the state."""
-    return Aggregate(kind=AggregateKind.COUNT_DISTINCT, column=column, where=where)
+    return _aggregate(AggregateKind.COUNT_DISTINCT, column, where)
 
 
 @checked_arguments
-def collect(column: str, *, where: str | None = None) -> Aggregate:
+def collect(column: str | SparkColumn, *, where: str | SparkColumn | None = None) -> Aggregate:
     """All non-null values as a sorted list, duplicates included (SQL's ARRAY_AGG)."""
-    return Aggregate(kind=AggregateKind.COLLECT, column=column, where=where)
+    return _aggregate(AggregateKind.COLLECT, column, where)
 
 
 @checked_arguments
-def variance(column: str, *, where: str | None = None) -> Aggregate:
+def variance(column: str | SparkColumn, *, where: str | SparkColumn | None = None) -> Aggregate:
     """Sample variance of the non-null values, SQL's VAR_SAMP, a double; null of fewer than two."""
-    return Aggregate(kind=AggregateKind.VARIANCE, column=column, where=where)
+    return _aggregate(AggregateKind.VARIANCE, column, where)
 
 
 @checked_arguments
-def stddev(column: str, *, where: str | None = None) -> Aggregate:
+def stddev(column: str | SparkColumn, *, where: str | SparkColumn | None = None) -> Aggregate:
     """Sample standard deviation, SQL's STDDEV_SAMP: the root of ``variance``."""
-    return Aggregate(kind=AggregateKind.STDDEV, column=column, where=where)
+    return _aggregate(AggregateKind.STDDEV, column, where)
 
 
 @checked_arguments
 def percentile(
-    column: str, fraction: Annotated[float, NumberLimits(0, 1)], *, where: str | None = None
+    column: str | SparkColumn,
+    fraction: Annotated[float, NumberLimits(0, 1)],
+    *,
+    where: str | SparkColumn | None = None,
 ) -> Aggregate:
     """The value below which *fraction* of the non-null values lie, a double; null of no values.
 
     Exactly, and interpolated between two values, SQL's PERCENTILE_CONT: the values are kept.
     """
-    return Aggregate(
-        kind=AggregateKind.PERCENTILE, column=column, where=where, fraction=float(fraction)
-    )
+    return replace(_aggregate(AggregateKind.PERCENTILE, column, where), fraction=float(fraction))
 
 
 @checked_arguments
-def string_agg(column: str, separator: str = ",", *, where: str | None = None) -> Aggregate:
+def string_agg(
+    column: str | SparkColumn, separator: str = ",", *, where: str | SparkColumn | None = None
+) -> Aggregate:
     """The non-null texts, sorted, with *separator* between them; null when there are none."""
-    return Aggregate(kind=AggregateKind.STRING_AGG, column=column, where=where, separator=separator)
+    return replace(_aggregate(AggregateKind.STRING_AGG, column, where), separator=separator)
+
+
+def _aggregate(
+    kind: AggregateKind,
+    column: str | SparkColumn | None,
+    where: str | SparkColumn | None,
+    by: str | SparkColumn | None = None,
+) -> Aggregate:
+    return Aggregate(
+        kind=kind,
+        column=None if column is None else sql_text(column),
+        where=None if where is None else sql_text(where),
+        by=None if by is None else sql_text(by),
+    )

@@ -475,6 +475,7 @@ _WRITTEN = {
     "Session": "Session(timedelta(minutes=30))",
     "SinkSpec": "a sink, such as FilesTable()",
     "SourceSpec": "a source, such as Files('/folder')",
+    "SparkColumn": "a column of pyspark.sql.connect.functions",
     "Stream": "a stream, as source() and the stages return it",
     "Submit": "Submit(...)",
     "Tumbling": "Tumbling(timedelta(hours=1))",

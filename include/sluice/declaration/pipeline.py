@@ -90,6 +90,7 @@ from sluice.declaration.operations import (
 from sluice.declaration.params import Param
 from sluice.declaration.places import SinkSpec, SourceSpec, params_of
 from sluice.declaration.schedules import Orchestration
+from sluice.declaration.spark_columns import SparkColumn, sql_text
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import not_compiled
 from sluice.errors import ConfigurationError
@@ -455,13 +456,15 @@ class Stream:
         inputs = tuple(stream.as_input() for stream in streams)
         return self._stage(uid, Union(), inputs, parallelism)
 
-    def key_by(self, *columns: str, **expressions: str) -> KeyedStream:
+    def key_by(self, *columns: str | SparkColumn, **expressions: str | SparkColumn) -> KeyedStream:
         """Key by *columns*, and by new ones computed by SQL: ``key_by(day="date(at)")``."""
         if not columns and not expressions:
             raise ConfigurationError("key_by() needs at least one column")
-        check_columns((*columns, *expressions), f"key_by() of {self.producer!r}")
-        check_key_expressions(f"key_by() of {self.producer!r}", expressions)
-        return KeyedStream(self, (*columns, *expressions), expressions)
+        computed = {name: sql_text(expression) for name, expression in expressions.items()}
+        keys = (*map(sql_text, columns), *computed)
+        check_columns(keys, f"key_by() of {self.producer!r}")
+        check_key_expressions(f"key_by() of {self.producer!r}", computed)
+        return KeyedStream(self, keys, computed)
 
     def window_top_n(
         self,
@@ -482,17 +485,20 @@ class Stream:
         keyless = KeyedStream(self, (), {})
         return keyless.window_top_n(uid, window, n, by=by, ties=ties, parallelism=parallelism)
 
-    def where(self, condition: str) -> Stream:
+    def where(self, condition: str | SparkColumn) -> Stream:
         """The rows for which the SQL *condition* is true: another stream, which costs no stage.
+
+        A column of ``pyspark.sql.connect.functions`` is taken, too, here and in ``select``.
 
         Spark SQL under ANSI; over a stage's result that part of it that is computed without Spark,
         as Spark does (``sql_functions``).  Calls of ``where`` and ``select`` apply in the order in
         which they are written, and see a row at a time.  This stream stays as it is: several may
         be derived of it, each with readers of its own.
         """
-        return self._step(Filter(condition), condition)
+        text = sql_text(condition)
+        return self._step(Filter(text), text)
 
-    def select(self, *columns: str) -> Stream:
+    def select(self, *columns: str | SparkColumn) -> Stream:
         """The rows with these columns, in this order: names, SQL or ``*``.  Another stream.
 
         ``"bid.price AS price"`` is SQL as that of ``where``.  A source whose event time is left out
@@ -500,9 +506,10 @@ class Stream:
         """
         if not columns:
             raise ConfigurationError(f"select() of {self.producer!r} needs at least one column")
-        named = [name for name in map(result_name, columns) if name is not None]
+        texts = tuple(map(sql_text, columns))
+        named = [name for name in map(result_name, texts) if name is not None]
         check_columns(named, f"select() of {self.producer!r}")
-        return self._step(Projection(columns), *columns)
+        return self._step(Projection(texts), *texts)
 
     def event_time(self, column: str, *, out_of_orderness: Duration = timedelta(0)) -> Stream:
         """The same rows, whose event time is *column*: another stream, which may be windowed.

@@ -308,8 +308,10 @@ def test_a_name_that_only_type_checkers_know_is_not_checked() -> None:
 
 def public_callables() -> Iterator[tuple[str, Callable[..., object]]]:
     """Each public function, initializer, and method that declares something."""
+    own = {name for name, of in vars(agg).items() if getattr(of, "__module__", "") == agg.__name__}
+    aggregates = [name for name in own if name.islower() and not name.startswith("_")]
     for module in (sluice, sources, sinks, testing, state_processor, agg):
-        for name in getattr(module, "__all__", [n for n in vars(module) if n.islower()]):
+        for name in getattr(module, "__all__", aggregates):
             found: Any = getattr(module, name)
             if inspect.isfunction(found) and found.__module__.startswith("sluice."):
                 yield name, found

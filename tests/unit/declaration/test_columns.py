@@ -30,6 +30,7 @@ PACKAGE = Path(sluice.__file__).parent
 ROOMS = ("declaration", "state", "operators", "exchange", "spark", "connectors")
 # Texts that look like names of columns, and are none.
 OTHERS = {
+    *("_expr", "_is_distinct"),  # Of a node of Spark Connect.
     *("_is_protocol", "_jdf", "_latest", "_manifests", "_metadata", "_ms", "_rows_of_the_epoch"),
     *("_sluice_states", "_timers"),
 }
