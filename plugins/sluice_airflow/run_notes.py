@@ -13,6 +13,8 @@ accepted a request that changes them:
     PATCH /api/v2/dags...                                     a DAG was paused, or switched on
 
 The request has been answered by then, so a note that cannot be written is left to the listener.
+Notes of one run are written one after another, as each writer locks the run's row: otherwise what
+was true while the run lasted might be written behind what the listener writes at its end.
 """
 
 from __future__ import annotations
@@ -200,6 +202,7 @@ def write_note(dag_id: str, run_id: str) -> None:
     from sqlalchemy import select
 
     query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+    query = query.with_for_update(of=DagRun)
     with create_session() as session:
         run = session.scalars(query).one_or_none()
         if run is not None:
@@ -212,14 +215,11 @@ def write_notes() -> None:
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
     from airflow.utils.state import DagRunState
-    from sqlalchemy import select
+    from sqlalchemy import exists, select
 
-    query = (
-        select(DagRun)
-        .join(XComModel, XComModel.dag_run_id == DagRun.id)
-        .where(DagRun.state == DagRunState.RUNNING, XComModel.key == NOTE_KEY)
-        .distinct()
-    )
+    has_one = exists().where(XComModel.dag_run_id == DagRun.id, XComModel.key == NOTE_KEY)
+    query = select(DagRun).where(DagRun.state == DagRunState.RUNNING, has_one)
+    query = query.order_by(DagRun.id).with_for_update(of=DagRun)
     with create_session() as session:
         for run in session.scalars(query).all():
             take_note(run, session)
