@@ -840,8 +840,8 @@ def _named(name: str, kind: str, of: str) -> tuple[str, str]:
             return name, of
 
 
-def plain_condition(random: Random, stream: Stream) -> str | None:
-    """A condition in plain SQL, which needs no JVM."""
+def simple_condition(random: Random, stream: Stream) -> str | None:
+    """A condition of comparisons."""
     parts = []
     for name in random.sample([*stream.columns], min(len(stream.columns), 4)):
         kind = stream.columns[name]
@@ -858,7 +858,7 @@ def plain_condition(random: Random, stream: Stream) -> str | None:
 
 
 def rich_condition(random: Random, stream: Stream) -> str | None:
-    """A condition in SQL that needs the JVM, and means the same in DuckDB."""
+    """A condition of other functions, which means the same in DuckDB."""
     choices = []
     for name, kind in stream.columns.items():
         if kind in ("int", "long"):
@@ -875,7 +875,7 @@ def rich_condition(random: Random, stream: Stream) -> str | None:
 
 
 def condition(random: Random, stream: Stream) -> str | None:
-    draw = plain_condition if random.random() < 0.5 else rich_condition
+    draw = simple_condition if random.random() < 0.5 else rich_condition
     return draw(random, stream)
 
 

@@ -21,8 +21,8 @@ from sluice.declaration.operations import Attached, KeyedLookup, Lookup, Tumblin
 from sluice.declaration.places import MALFORMED_COLUMN
 from sluice.exchange.reading import SOURCE
 from sluice.exchange.snapshot import SIDE, side_column
+from sluice.operators.arguments import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator
-from sluice.operators.expressions import aggregate_arguments, to_compute
 from sluice.operators.operator import WEIGHT
 from sluice.spark import deployment, tasks
 from sluice.spark.deployment import KeyedRows, needed_columns

@@ -6,11 +6,14 @@ operators compute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.exchange.reading import interned_input
+from sluice.operators import sql
 from tests.fuzz.plans import Checkpoint, Plan, Restore, SinkPlan
 from tests.planted import Fault
 
@@ -142,16 +145,16 @@ PATHS: dict[str, Mutation] = {
         needs=("filtered_reader",),
     ),
     "any_condition": Mutation(
-        "of conditions in plain SQL one is enough",
-        "operators.expressions:_plain_condition",
-        "one.expression & other.expression",
-        "one.expression | other.expression",
+        "of several conditions one is enough",
+        "operators.sql:_Compiler._logic",
+        "left.expr & right.expr if is_and",
+        "left.expr | right.expr if is_and",
     ),
     "null_is_any": Mutation(
         "IS NOT NULL is IS NULL past the JVM",
-        "operators.expressions:_plain_condition",
-        "PlainSql(path.expression.is_null(), (path.path,))",
-        "PlainSql(path.expression.is_not_null(), (path.path,))",
+        "operators.sql:_is_null",
+        "given[0].expr.is_null()",
+        "given[0].expr.is_not_null()",
     ),
     "no_task_no_ack": Mutation(
         "a stage of whose rows Spark plans none gets no ack",
@@ -684,7 +687,7 @@ def hunt(name: str, seeds: range = range(10**6, 10**7)) -> Caught | None:
     from tests.fuzz.play import play, playing
 
     mutation, plans = MUTATIONS[name], 0
-    with playing(), mutation.planted():
+    with playing(), mutation.planted(), _compiling_anew():
         for seed in seeds:
             if plans == MAX_PLANS:
                 return None
@@ -696,6 +699,19 @@ def hunt(name: str, seeds: range = range(10**6, 10**7)) -> Caught | None:
             if failure is not None:
                 return Caught(name, seed, plans, failure.message.splitlines()[0])
     return None
+
+
+@contextmanager
+def _compiling_anew() -> Iterator[None]:
+    """Nothing that was compiled without the fault is used with it, nor the other way round."""
+    caches = (sql._compiled, interned_input)  # noqa: SLF001 - no one else forgets
+    try:
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    finally:
+        for cache in caches:
+            cache.cache_clear()
 
 
 def hunt_all(

@@ -24,36 +24,34 @@ import pytest
 from harness.kafka_broker import Broker, running_broker
 from harness.key_groups import key_group_of, subtask_of
 from harness.postgres_database import Database, running_postgres
+from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Hopping, TopN, Tumbling
 from sluice.declaration.operations import KeyedAggregate as Declared
 from sluice.declaration.pipeline import Pipeline
 from sluice.exchange.faults import FAULT_VARIABLE
+from sluice.exchange.reading import Feed, ParquetRows
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
 from sluice.local.driver import Epoch, run_epochs
 from sluice.operators.aggregate import KeyedAggregateOperator
-from sluice.operators.expressions import (
-    aggregate_arguments,
-    plain_column,
-    plain_condition,
-    to_compute,
-)
+from sluice.operators.arguments import aggregate_arguments, to_compute
 from sluice.operators.operator import EpochTime, Operator
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.deployment import Exchange, exchange_of, keyed_rows, with_computed_columns
 from sluice.spark.tasks import Frame, StageRun
 from sluice.state.key_hash import key_hash
-from sluice.state.segments import HASH, to_frame
+from sluice.state.segments import HASH, to_frame, to_table
 from sluice.store.open import StoreLocation
 from tests.property.operators.played import a_stage
-from tests.spark.folder_job import a_submitted_job, completed_epochs
+from tests.spark.folder_job import FolderJob, a_submitted_job, completed_epochs
 from tests.spark.ways.arrow_places import Iceberg, ParquetFolder
 from tests.spark.ways.kafka_places import AvroTopic, JsonTopic, ProtobufTopic, RawTopic
 from tests.spark.ways.play import Case, Place, play
@@ -67,15 +65,20 @@ ROWS = 2_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TEXT_LENGTHS = (0, 1, 3, 4, 5, 7, 8, 12, 31, 32, 33, 40, 63, 64, 70, 100)
 
-PLAIN_COLUMNS = [
+SELECTED = [
     "id",
+    "ID",
     "id AS other",
     "bid.price",
+    "Bid.PRICE",
     "bid.price as cost",
     "timestamp_millis(bid.at) AS at",
     "timestamp_millis(id) AS at",
+    "id + 1 AS more",
+    "1 AS one",
+    "CASE WHEN bid.price > 9 THEN name END AS `a b`",
 ]
-PLAIN_CONDITIONS = [
+CONDITIONS = [
     "id = 2",
     "id <> 2 AND bid.price >= 10",
     "name = 'b c'",
@@ -84,23 +87,24 @@ PLAIN_CONDITIONS = [
     "small<-1",
     "bid.name > 'b'",
     "not name = 'b' 'c\\'' and (id = 2 AND `small` > -9)",
-]
-NOT_PLAIN = [
-    "id + 1 AS more",
-    "*",
-    "nobody",
-    "ID",
-    "id = 2 OR id = 3",
-    "id = '2'",
-    "name = 2",
-    "id = 2.5",
+    "ID = 2 OR id = 3",
+    "id > 2.5",
     "real > 1",
     "name LIKE 'b%'",
+    "real < 1 OR bid.price IN (1, 2)",
+]
+LEFT_TO_SPARK = [
+    "nobody",
+    "id = '2'",
+    "name = 2",
     "twice",
     "bid.nobody IS NULL",
-    "id = 99999999999999999999",
     "timestamp_millis(id)",
     "timestamp_millis(name) AS at",
+    "shiftleft(id, 1) AS doubled",
+    "round(real, 1) AS rounded",
+    "id AS _hash",
+    "id AS name",
 ]
 
 
@@ -178,33 +182,97 @@ def events() -> pl.DataFrame:
     )
 
 
-@pytest.mark.parametrize("sql", PLAIN_COLUMNS)
-def test_plain_columns_are_what_spark_selects(spark: SparkSession, sql: str) -> None:
+def read_of(rows: pl.DataFrame, *steps: Step) -> Feed:
+    schema = to_table(rows).schema.serialize().to_pybytes()
+    given = Input(producer="events", steps=steps)
+    rows_of = ParquetRows(ParquetSource(""), (), schema)
+    return Feed(rows=rows_of, schema=schema, given=given, hashed=())
+
+
+@pytest.mark.parametrize("sql", SELECTED)
+def test_columns_that_python_computes_are_what_spark_selects(spark: SparkSession, sql: str) -> None:
     rows = events()
-    found = plain_column(sql, rows.schema)
-    assert found is not None
+
+    ours = read_of(rows, Projection((sql,))).prepared(rows)
 
     by_spark = to_frame(_in_spark(spark, rows).selectExpr(sql).toArrow())
-    assert rows.select(found.expression).equals(by_spark)
-    assert rows.select(found.expression).schema == by_spark.schema
+    assert ours.equals(by_spark)
+    assert ours.schema == by_spark.schema
 
 
-@pytest.mark.parametrize("sql", PLAIN_CONDITIONS)
-def test_plain_conditions_keep_what_spark_keeps(spark: SparkSession, sql: str) -> None:
+@pytest.mark.parametrize("sql", CONDITIONS)
+def test_conditions_that_python_computes_keep_what_spark_keeps(
+    spark: SparkSession, sql: str
+) -> None:
     rows = events()
-    found = plain_condition(sql, rows.schema)
-    assert found is not None
 
-    by_spark = to_frame(_in_spark(spark, rows).where(sql).toArrow())
-    assert rows.filter(found.expression).equals(by_spark)
+    ours = read_of(rows, Filter(sql), Projection(("id", "bid.price"))).prepared(rows)
+
+    by_spark = to_frame(_in_spark(spark, rows).where(sql).selectExpr("id", "bid.price").toArrow())
+    assert ours.equals(by_spark)
     assert 0 < by_spark.height < rows.height
 
 
-@pytest.mark.parametrize("sql", NOT_PLAIN)
+@pytest.mark.parametrize("sql", LEFT_TO_SPARK)
 def test_what_may_mean_something_else_is_left_to_spark(sql: str) -> None:
-    schema = events().schema
-    assert plain_column(sql, schema) is None
-    assert plain_condition(sql, schema) is None
+    rows = events()
+
+    assert not read_of(rows, Projection((sql, "name"))).compiled.is_possible
+    assert not read_of(rows, Filter(sql)).compiled.is_possible
+
+
+def test_columns_that_differ_in_case_alone_are_left_to_spark() -> None:
+    rows = events()
+
+    assert not read_of(rows).compiled.is_possible
+    assert not read_of(rows, Projection(("*",))).compiled.is_possible
+    assert not read_of(rows, Projection(("id AS a", "id AS A"))).compiled.is_possible
+    assert read_of(rows, Projection(("*",)), Projection(("id",))).compiled.is_possible
+
+
+QUOTIENTS = pl.DataFrame({"k": [1, 1, 2], "a": [7, 9, 5], "b": [2, 0, 5]})
+
+
+def test_a_row_for_which_spark_would_stop_is_left_to_spark(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark computes the quotient behind the filter: it needs no quotient of the row without."""
+    caplog.set_level("INFO", "sluice.spark.stage")
+    job = FolderJob(spark, tmp_path)
+    quotients = job.rows().select("k", "b", "a DIV b AS q").where("b <> 0")
+    quotients.key_by("k").aggregate("sums", total=agg.sum("q")).sink(
+        "out", FilesTable(upsert_key=("k",))
+    )
+    job.write("rows.parquet", QUOTIENTS)
+
+    job.epoch()
+
+    assert "rows are left to Spark checkpoint_id=1 stage=sums" in caplog.messages
+    assert job.table("out").sort("k").select("k", "total").rows() == [(1, 3), (2, 1)]
+
+
+def test_the_error_in_a_row_of_a_source_is_that_of_spark(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    sums = job.rows().key_by("k").aggregate("sums", total=agg.sum("a DIV b"))
+    sums.sink("out", FilesTable(upsert_key=("k",)))
+    job.write("rows.parquet", QUOTIENTS)
+
+    assert "in 'a DIV b': DIVIDE_BY_ZERO: Division by zero" in job.failure()
+
+
+def test_an_error_in_a_row_of_a_stream_names_the_row(spark: SparkSession, tmp_path: Path) -> None:
+    job = FolderJob(spark, tmp_path)
+    first = job.rows().key_by("k", "a").deduplicate("first")
+    second = first.key_by(q="a DIV b").aggregate("second", n=agg.count())
+    second.sink("out", FilesTable(upsert_key=("q",)))
+    job.write("rows.parquet", QUOTIENTS)
+
+    assert (
+        "what is read of 'first' cannot be computed: a div b divides by zero in a row with "
+        "a = 9, b = 0"
+    ) in job.failure().lower()
 
 
 def two_stages(folder: Path) -> Pipeline:

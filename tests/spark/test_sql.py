@@ -2,14 +2,17 @@
 
 The cases are generated from the list: each function with each of its types over extreme values and
 nulls, in a few batches of Spark.  Where we say that a row fails, Catalyst has to fail, too, and
-nowhere else.
+nowhere else.  The same cases are read of a source both ways: of fields of a struct in Parquet, past
+Spark's JVM and through it.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +22,23 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sluice.connectors.files.json import UndecidedError
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.core.plan import Slice
+from sluice.declaration.expressions import Projection
+from sluice.declaration.nodes import Input
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import CASTS, FUNCTIONS, KINDS, Signature
-from sluice.operators.sql import RANGE, Compiled, NotCompiledError, compiled, spark_type
-from sluice.state.segments import to_frame
+from sluice.exchange.reading import Feed, ParquetRows
+from sluice.operators.sql import (
+    RANGE,
+    Compiled,
+    NotCompiledError,
+    compiled,
+    is_computed_by_row,
+    spark_type,
+)
+from sluice.state.segments import to_frame, to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -295,6 +311,88 @@ def call(name: str, arguments: Sequence[str]) -> str:
             return f"{name}({', '.join(arguments)})"
 
 
+class RowsOfSource:
+    """The rows of *world* in Parquet: columns are fields of a struct, which is null at times."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self._spark, self._folder = world.spark, folder
+        inside = pl.when(pl.col("row") % 7 != 3).then(pl.struct(pl.exclude("row")))
+        self._frame = world.frame.select("row", inside.alias("s"))
+
+    def differences(self, texts: Sequence[str]) -> Iterator[str]:
+        """What differs between the two ways for the expressions *texts* over fields of ``s``."""
+        inside = [_NAME.sub(r"S.\g<0>", text) for text in texts]
+        for start in range(0, len(inside), BATCH):
+            yield from self._differences(inside[start : start + BATCH])
+
+    def _differences(self, texts: list[str]) -> Iterator[str]:
+        fails = [
+            pl.any_horizontal([f.rows for f in one.value.fails] or [pl.lit(value=False)])
+            .fill_null(value=False)
+            .alias(f"fails_{place}")
+            for place, one in enumerate(
+                compiled(parsed(text), self._frame.schema) for text in texts
+            )
+        ]
+        rows = self._frame.with_columns(pl.struct(fails).alias("f"))
+        columns = [
+            f"CASE WHEN NOT F.FAILS_{n} THEN {text} END AS v_{n}" for n, text in enumerate(texts)
+        ]
+        past, paths = self._past(rows, columns)
+        through = to_frame(
+            self._spark.createDataFrame(rows.to_arrow(compat_level=pl.CompatLevel.oldest()))
+            .selectExpr("row", *columns)
+            .toArrow()
+        )
+        assert not {"s", "f"} & {*paths}, "only the fields that are used are read"
+        for n, text in enumerate(texts):
+            one, other = past[f"v_{n}"], through.sort("row")[f"v_{n}"]
+            if one.dtype != other.dtype or comparable(one).ne_missing(comparable(other)).any():
+                yield f"{text} is not the same past the JVM and through it"
+            try:
+                a_feed(rows, [f"{text} AS v"]).prepared(rows)
+            except UndecidedError:
+                stops = True
+            else:
+                stops = False
+            if stops != rows["f"].struct.field(f"fails_{n}").any():
+                yield f"{text} is {'' if stops else 'not '}left to Spark"
+
+    def _past(self, rows: pl.DataFrame, columns: list[str]) -> tuple[pl.DataFrame, list[str]]:
+        rows.write_parquet(self._folder / "rows.parquet")
+        source = ParquetSource(str(self._folder))
+        slices = source.plan((), max_records=None, parallelism=1).slices
+        feed = a_feed(rows, columns, source, slices)
+        assert feed.compiled.is_possible
+        read = [batch for _, batch in feed.rows.read(0, feed.compiled.paths)]
+        chunk = to_frame(pa.Table.from_batches(read))
+        return feed.keyed(chunk, is_hashed=False).sort("row"), feed.compiled.paths
+
+
+_NAME = re.compile(rf"\b(?:{'|'.join(of.split('(')[0] for of in VALUES)})[_\d]*_[abc]\b")
+
+
+def a_feed(
+    rows: pl.DataFrame,
+    columns: Sequence[str],
+    source: ParquetSource | None = None,
+    slices: tuple[Slice, ...] = (),
+) -> Feed:
+    types = to_table(rows).schema if source is None else source.schema()
+    schema = types.serialize().to_pybytes()
+    return Feed(
+        rows=ParquetRows(source or ParquetSource(""), (slices,), schema),
+        schema=schema,
+        given=Input(producer="rows", steps=(Projection(("row", *columns)),), keys=("row",)),
+        hashed=("row",),
+    )
+
+
+@pytest.fixture(name="source", scope="module")
+def a_source(world: World, tmp_path_factory: pytest.TempPathFactory) -> RowsOfSource:
+    return RowsOfSource(world, tmp_path_factory.mktemp("source"))
+
+
 INFIX = (*("+", "-", "*", "/", "%", "=", "<=>", "<", "<=", ">", ">="), "and", "or", "div", "like")
 
 
@@ -306,11 +404,29 @@ def test_a_function_has_the_value_the_type_and_the_error_of_spark(world: World, 
     assert world.differences(texts) == []
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_is_the_same_past_the_jvm_and_through_it(
+    source: RowsOfSource, name: str
+) -> None:
+    texts = [text for signature in FUNCTIONS[name] for text in cases(name, signature)]
+    texts = [text for text in texts if not is_computed_by_row(parsed(text))]
+
+    assert texts
+    assert [*source.differences(texts)] == []
+
+
 def test_a_cast_has_the_value_the_type_and_the_error_of_spark(world: World) -> None:
     pairs = [(of, to) for of, targets in CASTS.items() for to in targets]
     texts = [f"{how}({column(of, 0)} AS {to})" for of, to in pairs for how in ("CAST", "TRY_CAST")]
 
     assert world.differences(texts) == []
+
+
+def test_a_cast_is_the_same_past_the_jvm_and_through_it(source: RowsOfSource) -> None:
+    pairs = [(of, to) for of, targets in CASTS.items() for to in targets]
+    texts = [f"{how}({column(of, 0)} AS {to})" for of, to in pairs for how in ("CAST", "TRY_CAST")]
+
+    assert [*source.differences(texts)] == []
 
 
 LITERALS = {

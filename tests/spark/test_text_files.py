@@ -312,11 +312,11 @@ def test_both_ways_leave_the_same_state_and_report_the_same_lines(
         (tmp_path / "events" / f"{epoch}.json").write_text(body)
 
     in_columns = played(spark, tmp_path / "columns", tmp_path / "events", parallelism)
-    left = [line for line in caplog.messages if line.startswith("lines are left to Spark")]
+    left = [line for line in caplog.messages if line.startswith("rows are left to Spark")]
     monkeypatch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
     in_rows = played(spark, tmp_path / "rows", tmp_path / "events", parallelism)
 
-    assert left == ["lines are left to Spark checkpoint_id=2 stage=windows"]
+    assert left == ["rows are left to Spark checkpoint_id=2 stage=windows"]
     assert len(in_columns[0]) == 4
     assert checksums(in_columns[0]) == checksums(in_rows[0])
     assert in_columns[1:] == in_rows[1:]

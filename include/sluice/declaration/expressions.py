@@ -16,8 +16,18 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from sluice.declaration.sql import parsed
-from sluice.declaration.sql_tree import NO_TOKEN, WORD_VALUES, Call, Column, parts_of, tokens
+from sluice.declaration.sql_tree import (
+    NO_TOKEN,
+    WORD_VALUES,
+    Call,
+    Column,
+    parts_of,
+    spelled,
+    tokens,
+)
 from sluice.errors import ConfigurationError
+
+MAX_MILLIS = (2**63 - 1) // 1000  # An instant is a 64-bit number of microseconds.
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +182,7 @@ def computing(steps: tuple[Step, ...], column: str) -> tuple[Step, ...]:
 
     Filters are left out, so that rows that they drop have the column, too.  Only the filters before
     a projection whose expression may fail for a row stay: they may be there to keep such rows away.
+    Milliseconds that are no instant are null: reading the row itself fails.
     """
     for index in reversed(range(len(steps))):
         step = steps[index]
@@ -182,13 +193,15 @@ def computing(steps: tuple[Step, ...], column: str) -> tuple[Step, ...]:
             continue  # It came with the star, or is not there at all.
         sql = parsed(item)
         match sql.tree:  # A column, or milliseconds as an instant: neither ever fails.
-            case (
-                Column(parts=(base, *_))
-                | Call(function="timestamp_millis", arguments=(Column(parts=(base, *_)),))
-            ):
+            case Column(parts=(base, *_)):
                 before = computing(steps[:index], base)
                 is_as_it_was = sql.is_column and sql.name == base
                 return before if is_as_it_was else (*before, Projection((item,)))
+            case Call(function="timestamp_millis", arguments=(Column(parts=(base, *_)) as at,)):
+                millis, name = spelled(at), spelled(Column((column,)))
+                is_instant = f"{millis} BETWEEN -{MAX_MILLIS} AND {MAX_MILLIS}"
+                item = f"timestamp_millis(CASE WHEN {is_instant} THEN {millis} END) AS {name}"
+                return (*computing(steps[:index], base), Projection((item,)))
             case _:
                 return (*steps[:index], Projection((item,)))
     return ()

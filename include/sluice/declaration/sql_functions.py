@@ -2,8 +2,8 @@
 
 Each of them, with each of its signatures, has Spark's meaning under ANSI where Polars computes it
 (``sluice.operators.sql``), of every value: ``tests/spark/test_sql.py`` generates its cases from
-this list.  Whatever is not on the list is Spark's alone: it may stand in what is read of a source,
-and behind a stage it is refused.
+this list, and compares the two ways of a source.  Whatever is not on the list is Spark's alone: it
+may stand in what is read of a source, and behind a stage it is refused.
 """
 
 from __future__ import annotations

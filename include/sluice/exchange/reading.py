@@ -1,8 +1,7 @@
 """Feeds: inputs of a keyed stage that Python reads from files to columns, without Spark's JVM.
 
-A ``Feed`` is built by the stage's driver and read by its workers.  An input whose filters and
-projections are more than plain SQL, or whose keys only Spark can hash, has none: see
-``PlainInput.is_possible``.
+A ``Feed`` is built by the stage's driver and read by its workers.  An input has none whose filters,
+projections or keys only Spark can compute, or can faster: see ``CompiledInput.is_possible``.
 
 A stage's clock may be carried by its rows: the senders measure event times as they read, and send
 the times to each subtask through the shuffle that brings its rows.  When a subtask has all its rows
@@ -11,7 +10,7 @@ it has all times, too; so all subtasks compute the same watermark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -19,29 +18,31 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.connectors.columns import check_announced, narrowed_schema
-from sluice.connectors.files.json import decoded_lines
+from sluice.connectors.files.json import UndecidedError, decoded_lines
 from sluice.connectors.files.lines import lines_in
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import FilesSource
 from sluice.core.event_time import StageClock, later_times
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
-from sluice.declaration.expressions import Projection, Step, computing
+from sluice.declaration.expressions import Filter, Step, computing
 from sluice.declaration.nodes import Input
+from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
+from sluice.operators.arguments import Computed, to_compute
 from sluice.operators.changes import behind
-from sluice.operators.expressions import (
-    Computed,
-    NotPlainError,
-    PlainSql,
-    PlainSteps,
-    column,
+from sluice.operators.operator import EpochTime
+from sluice.operators.sql import (
+    Compiled,
+    NotCompiledError,
+    Path,
+    compiled,
+    computed,
     condition,
-    plain_steps,
-    to_compute,
+    is_computed_by_row,
     whole_column,
 )
-from sluice.operators.operator import EpochTime
+from sluice.operators.steps import CompiledSteps, compiled_steps
 from sluice.state.cache import SegmentCache
 from sluice.state.key_hash import can_hash, with_hash
 from sluice.state.segments import HASH, empty_frame, to_frame, to_table
@@ -135,13 +136,15 @@ class StreamRows:
         return behind(self.steps, rows, self.stage)
 
     def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Batches of the columns of *paths*, whole; a stream is one partition without a name."""
         cache = SegmentCache(self.location)
         schema = pa.ipc.read_schema(pa.py_buffer(self.written))
+        names = list(dict.fromkeys(path.partition(".")[0] for path in paths))
         for handle in self.shares[share]:
             rows = cache.open(handle).cast(schema)
             if self.steps:
                 rows = to_table(self.behind(to_frame(rows)))
-            for batch in rows.select(list(paths)).to_batches():
+            for batch in rows.select(names).to_batches():
                 yield "", batch
 
 
@@ -163,9 +166,9 @@ class Feed:
     types: tuple[pl.DataType, ...] = ()
 
     @property
-    def plain(self) -> PlainInput:
+    def compiled(self) -> CompiledInput:
         return interned_input(
-            PlainInput(
+            CompiledInput(
                 schema=self.schema,
                 steps=self.given.steps,
                 renames=(*self.given.renames.items(),),
@@ -179,7 +182,7 @@ class Feed:
     @property
     def prepared_schema(self) -> pl.Schema:
         """The columns of ``keyed``."""
-        return self.plain.result
+        return self.compiled.result
 
     def narrowed(self, columns: Sequence[str]) -> Feed:
         """The same input, of which the subtasks get *columns*, some of ``prepared_schema``."""
@@ -194,13 +197,30 @@ class Feed:
     def keyed(self, chunk: pl.DataFrame, *, is_hashed: bool = True) -> pl.DataFrame:
         """Rows of the input, with their hash if *is_hashed*.
 
-        *chunk* has the columns that are read, or all.
+        *chunk* has the columns that are read, or all.  Raises as ``prepared`` does.
         """
         columns = self.prepared_schema.names() if self.columns is None else self.columns
-        rows = self.plain.prepared(chunk)
+        rows = self.prepared(chunk)
         if not is_hashed:
             return rows.select(name for name in columns if name != HASH)
         return with_hash(rows, self.hashed).select(columns)
+
+    def prepared(self, chunk: pl.DataFrame) -> pl.DataFrame:
+        """The columns of rows that were read, as ``CompiledInput.prepared`` has them.
+
+        Raises:
+            UndecidedError: something cannot be computed for a row of a source.  Spark may not need
+                it, and says so in its own words if it does.
+            ConfigurationError: the same of a stream, whose rows Spark's JVM does not see.
+        """
+        try:
+            return self.compiled.prepared(chunk)
+        except ConfigurationError as error:
+            if not isinstance(self.rows, StreamRows):
+                raise UndecidedError(str(error)) from error
+            raise ConfigurationError(
+                f"what is read of {self.given.producer!r} cannot be computed: {error}"
+            ) from error
 
     def of_event_time(self) -> Feed:
         """The same input, of which only the event time is read, without its filters."""
@@ -213,12 +233,13 @@ class Feed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainInput:
+class CompiledInput:
     """The columns that are read of an input, and those that are computed of them.
 
     ``schema`` is all columns of the input, serialized by Arrow; ``renames`` are old and new names,
     ``key_expressions`` names and SQL; ``hashed``, ``wanted`` and ``columns`` are those of a
-    ``Feed``.  If some SQL is not plain, everything but ``is_possible`` raises NotPlainError.
+    ``Feed``.  If only Spark can compute some of it, everything but ``is_possible`` raises
+    NotCompiledError.
     """
 
     schema: bytes
@@ -231,18 +252,20 @@ class PlainInput:
 
     @cached_property
     def is_possible(self) -> bool:
-        """Whether everything that the declaration asks of this input is plain SQL."""
+        """Whether everything that the declaration asks of this input is computed without Spark."""
         try:
             result = self.result
-        except NotPlainError:
+        except NotCompiledError:
             return False
         return all(name in result and can_hash(result[name]) for name in self.hashed)
 
     @cached_property
     def result(self) -> pl.Schema:
         """The columns of ``prepared``, and the hash."""
-        prepared = self.prepared(self._raw.to_frame())
-        return prepared.with_columns(pl.lit(None, pl.Int64()).alias(HASH)).schema
+        wanted, steps, _ = self._needed
+        types = {name: steps.schema[name] for name in wanted}
+        types |= {name: one.dtype for name, one in self._computed.items()}
+        return pl.Schema({**types, HASH: pl.Int64()})
 
     @cached_property
     def paths(self) -> list[str]:
@@ -250,9 +273,10 @@ class PlainInput:
 
         One column is read where rows are only counted.
         """
-        return self.in_order(self._needed[2]) or [next(iter(self._raw))]
+        paths = {".".join(path) for path in self._needed[2]}
+        return self.in_order(paths) or [next(iter(self._raw))]
 
-    def in_order(self, paths: Iterable[str]) -> list[str]:
+    def in_order(self, paths: Collection[str]) -> list[str]:
         """*paths* in the order of the schema, each column or field once."""
         order = {name: place for place, name in enumerate(self._raw)}
         whole = {path for path in paths if "." not in path}
@@ -260,65 +284,81 @@ class PlainInput:
         return sorted(whole | parts, key=lambda path: (order[path.partition(".")[0]], path))
 
     def prepared(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """*rows* of the columns that were read, in the columns that the operator expects."""
+        """*rows* of the columns that were read, in the columns that the operator expects.
+
+        Raises:
+            ConfigurationError: one of them cannot be computed for one of the rows.
+        """
         wanted, steps, _ = self._needed
-        return (
-            steps.apply(rows)
-            .select(wanted)
-            .with_columns(item.expression.alias(name) for name, item in self._computed.items())
-        )
+        whole = [(name, whole_column(name, steps.schema[name])) for name in wanted]
+        return computed(steps.apply(rows), [*whole, *self._computed.items()])
 
     @cached_property
     def _raw(self) -> pl.Schema:
         return empty_frame(pa.ipc.read_schema(pa.py_buffer(self.schema))).schema
 
     @cached_property
-    def _steps(self) -> PlainSteps:
+    def _steps(self) -> CompiledSteps:
         """The declared filters and projections, up to the columns that the stage reads."""
-        renames = dict(self.renames)
         if any("." in name for name in self._raw):
-            raise NotPlainError("a dot in a name looks like the path to a field")
-        if not any(isinstance(step, Projection) for step in self.steps):
-            for name in self._raw:
-                whole_column(name, self._raw)
-        names = plain_steps(self.steps, self._raw).schema.names()
-        if len({renames.get(name, name) for name in names}) < len(names):
-            raise NotPlainError("two columns of one name")
-        if HASH in (renames.get(name, name).lower() for name in names):
-            raise NotPlainError("a reserved column")
-        renaming = Projection(tuple(f"{name} AS {renames.get(name, name)}" for name in names))
-        steps = (*self.steps, renaming) if set(renames) & set(names) else self.steps
-        return plain_steps(steps, self._raw)
+            raise NotCompiledError("a dot in a name looks like the path to a field")
+        texts = [
+            *(sql for step in self.steps for sql in _texts(step)),
+            *(sql for _, sql in self.key_expressions),
+            *(one.sql for one in self.wanted),
+        ]
+        slow = next((sql for sql in texts if is_computed_by_row(parsed(sql))), None)
+        if slow is not None:
+            raise NotCompiledError(f"Spark computes {slow!r} faster")
+        found = compiled_steps(self.steps, self._raw)
+        renames = dict(self.renames)
+        names = [renames.get(name, name) for name in found.schema]
+        if len({name.lower() for name in names}) < len(names):
+            raise NotCompiledError("names that differ in nothing, or in case alone")
+        if HASH in (name.lower() for name in names):
+            raise NotCompiledError("a reserved column")
+        if names == found.schema.names():
+            return found
+        renaming = {
+            new: whole_column(name, of)
+            for new, (name, of) in zip(names, found.schema.items(), strict=True)
+        }
+        renamed = pl.Schema(zip(names, found.schema.dtypes(), strict=True))
+        return CompiledSteps((*found.steps, renaming), renamed)
 
     @cached_property
-    def _computed(self) -> dict[str, PlainSql]:
+    def _computed(self) -> dict[str, Compiled]:
         """The columns that keys and aggregates compute beside those of ``_steps``."""
         known = self._steps.schema
-        keys = {name: column(text, known) for name, text in self.key_expressions}
-        if any(name in known for name in keys):
-            raise NotPlainError("a key hides a column")
+        keys = {name: compiled(parsed(text), known) for name, text in self.key_expressions}
+        if {name.lower() for name in keys} & {name.lower() for name in known}:
+            raise NotCompiledError("a key hides a column")
         return keys | {
-            item.column: (condition if item.is_condition else column)(item.sql, known)
+            item.column: condition(item.sql, known)
+            if item.is_condition
+            else compiled(parsed(item.sql), known)
             for item in to_compute(self.wanted, [*known, *keys])
         }
 
     @cached_property
-    def _needed(self) -> tuple[list[str], PlainSteps, set[str]]:
+    def _needed(self) -> tuple[list[str], CompiledSteps, set[Path]]:
         """The columns that are used, the steps that compute them, and the paths they read."""
         wanted = self._steps.schema.names()
         if self.columns is not None:
-            needed = {
-                path.partition(".")[0] for sql in self._computed.values() for path in sql.reads
-            }
-            needed |= {*self.columns, *self.hashed}
+            needed = {*self.columns, *self.hashed}
             wanted = [name for name in wanted if name in needed]
-        return (wanted, *self._steps.narrowed(wanted))
+        read = {path for one in self._computed.values() for path in one.reads}
+        return (wanted, *self._steps.narrowed(read.union((name,) for name in wanted)))
+
+
+def _texts(step: Step) -> tuple[str, ...]:
+    return (step.condition,) if isinstance(step, Filter) else step.columns
 
 
 @lru_cache(_INTERNED)
-def interned_input(plain: PlainInput) -> PlainInput:
-    """*plain*, or an equal one whose properties this process has computed in an earlier epoch."""
-    return plain
+def interned_input(given: CompiledInput) -> CompiledInput:
+    """*given*, or an equal one whose properties this process has computed in an earlier epoch."""
+    return given
 
 
 def read_together(
@@ -332,7 +372,7 @@ def read_together(
     measuring = [timed[side] for side in feeds if side in timed]
     reading = [*feeds.values(), *(timed_feed.feed for timed_feed in measuring)]
     first = reading[0]
-    paths = first.plain.in_order({path for feed in reading for path in feed.plain.paths})
+    paths = first.compiled.in_order({path for feed in reading for path in feed.compiled.paths})
 
     def batches() -> Iterator[pa.RecordBatch]:
         for partition, batch in first.rows.read(share, paths):
@@ -401,20 +441,19 @@ class TimedFeed:
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
-        self._plain = feed.plain
         self.times_ms: dict[str, tuple[int, int]] = {}
         at = pl.col(feed.given.event_time or "")
         self._ends = (at.min().dt.epoch("ms").alias("least"), at.max().dt.epoch("ms").alias("most"))
 
     def read(self, share: int) -> None:
         """Measure the rows of one reader's share, which are read for nothing else."""
-        for partition, batch in self.feed.rows.read(share, self.feed.plain.paths):
+        for partition, batch in self.feed.rows.read(share, self.feed.compiled.paths):
             self.measure(partition, batch)
 
     def measure(self, partition: str, batch: pa.RecordBatch) -> None:
         """Widen the least and the largest event time of *partition*, in ``times_ms``."""
         rows = to_frame(pa.Table.from_batches([batch]))
-        least, most = self._plain.prepared(rows).select(self._ends).row(0)
+        least, most = self.feed.prepared(rows).select(self._ends).row(0)
         if most is not None:
             before = self.times_ms.get(partition, (least, most))
             self.times_ms[partition] = min(least, before[0]), max(most, before[1])

@@ -1,9 +1,9 @@
 """What can be known of a pipeline without Spark: the columns that each stage yields, and whether it
 can read the state that its job has.
 
-The columns of files and of plain SQL are known, and the operators derive their results from them.
-The result of a user's function, or of SQL that only Spark can compute, is not known; stages that
-read it are left to Spark (``sluice.spark.checking``).  No row is read.
+The columns of files and of SQL on the allow-list are known, and the operators derive their results
+from them.  The result of a user's function, or of SQL that only Spark can compute, is not known;
+stages that read it are left to Spark (``sluice.spark.checking``).  No row is read.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.output import projected_result
 from sluice.job.job import Job
 from sluice.job.places import check_table
+from sluice.operators.arguments import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
-from sluice.operators.expressions import aggregate_arguments, is_sql
 from sluice.operators.operator import column_type
 from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache

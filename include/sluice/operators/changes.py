@@ -18,7 +18,8 @@ from sluice.declaration.nodes import SinkNode
 from sluice.errors import ConfigurationError
 from sluice.operators.kernels import grouped, without_negative_zero
 from sluice.operators.operator import WEIGHT
-from sluice.operators.sql import NotCompiledError, applied
+from sluice.operators.sql import NotCompiledError
+from sluice.operators.steps import applied
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, newest_per_identity
 from sluice.state.segments import HASH, StateSchema, empty_frame, to_table

@@ -37,7 +37,7 @@ from sluice.declaration.keyed_states import (
 )
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import ProcessKeyed
-from sluice.operators.expressions import declared_type
+from sluice.operators.declared_columns import declared_type
 from sluice.operators.operator import require_distinct
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.segments import WRITTEN, DeclaredColumn, StateSchema

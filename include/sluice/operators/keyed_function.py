@@ -54,7 +54,7 @@ from sluice.declaration.keyed_functions import (
 from sluice.declaration.keyed_states import Entries
 from sluice.declaration.nodes import StageNode
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
-from sluice.operators.expressions import declared_schema, frame_of_rows, row_values
+from sluice.operators.declared_columns import declared_schema, frame_of_rows, row_values
 from sluice.operators.joins import require_instant
 from sluice.operators.keyed_entries import (
     MAP_KEY,

@@ -18,7 +18,7 @@ import polars as pl
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
-from sluice.operators.expressions import conformed, declared_schema
+from sluice.operators.declared_columns import conformed, declared_schema
 from sluice.operators.operator import (
     EpochTime,
     Frames,

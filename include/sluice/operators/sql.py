@@ -8,7 +8,8 @@ value each part has the rows in which Spark would stop (an overflow, a division 
 Spark would compute it at all: not behind a condition that is false, and not where the other operand
 decides.  Such a row is an error that names the expression and the row's values.
 
-It knows what ``FUNCTIONS`` lists, and refuses everything else with its piece of text.
+It knows what ``FUNCTIONS`` lists, and refuses everything else with its piece of text.  Rows of a
+source that it refuses, or in which something fails, are Spark's (``sluice.exchange.reading``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from typing import TypeAlias
 import polars as pl
 
 from sluice.declaration.column_types import ColumnType
-from sluice.declaration.expressions import Filter, Step
 from sluice.declaration.sql import Sql, parsed
 from sluice.declaration.sql_functions import CASTS, FUNCTIONS
 from sluice.declaration.sql_tree import (
@@ -113,12 +113,16 @@ class Value:
         return replace(self, expr=self.expr.cast(dtype, strict=False), dtype=dtype)
 
 
+Path: TypeAlias = tuple[str, ...]  # A column, or the column and its field.
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """An expression over rows of one schema."""
+    """An expression over rows of one schema, and the columns and fields that it ``reads``."""
 
     sql: Sql
     value: Value
+    reads: tuple[Path, ...]
 
     @property
     def dtype(self) -> pl.DataType:
@@ -142,7 +146,9 @@ class Compiled:
 def _compiled(sql: Sql, columns: tuple[tuple[str, tuple[str, pl.DataType]], ...]) -> Compiled:
     if sql.tree is None:
         raise NotCompiledError(f"only Spark knows {sql.unread!r}; {ELSEWHERE}")
-    return Compiled(sql, _Compiler(dict(columns)).value(sql.tree))
+    compiler = _Compiler(dict(columns))
+    value = compiler.value(sql.tree)
+    return Compiled(sql, value, tuple(dict.fromkeys(map(compiler.path, sql.paths))))
 
 
 def compiled(sql: Sql, schema: Mapping[str, pl.DataType]) -> Compiled:
@@ -171,6 +177,12 @@ def _spelt(names: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
+def whole_column(name: str, dtype: pl.DataType) -> Compiled:
+    """The column that is spelt *name*, as it is."""
+    sql = Sql(name, Column((name,)), name)
+    return Compiled(sql, Value(pl.col(name), dtype), ((name,),))
+
+
 def condition(text: str, schema: Mapping[str, pl.DataType]) -> Compiled:
     """A condition over rows of *schema*; raises as ``compiled`` does, and for other types."""
     found = compiled(parsed(text), schema)
@@ -179,58 +191,29 @@ def condition(text: str, schema: Mapping[str, pl.DataType]) -> Compiled:
     return replace(found, value=found.value.cast(pl.Boolean()))
 
 
-def applied(step: Step, rows: pl.DataFrame, kept: Sequence[str] = ()) -> pl.DataFrame:
-    """*rows* after one step; the columns *kept* stay, whatever is selected.
-
-    Raises:
-        NotCompiledError: the step names what is not there, or what only Spark can compute.
-        ConfigurationError: it cannot be computed for one of the rows.
-    """
-    schema = {name: of for name, of in rows.schema.items() if name not in kept}
-    if isinstance(step, Filter):
-        return filtered(rows, condition(step.condition, schema))
-    values: list[tuple[str, Compiled | None]] = []
-    for text in step.columns:
-        sql = parsed(text)
-        if sql.is_star:
-            values += [(name, None) for name in schema]
-        elif sql.name is None:
-            raise NotCompiledError(f"{text!r} has no name; write {text.strip()!r} AS ...")
-        else:
-            values.append((sql.name, compiled(sql, schema)))
-    names = [name for name, _ in values]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise NotCompiledError(f"two columns are called {twice!r}")
-    return computed(rows, values, kept)
-
-
 def computed(
-    rows: pl.DataFrame, values: Sequence[tuple[str, Compiled | None]], kept: Sequence[str] = ()
+    rows: pl.DataFrame, values: Sequence[tuple[str, Compiled]], kept: Sequence[str] = ()
 ) -> pl.DataFrame:
     """The columns *values* of *rows* by their names, and the columns *kept*.
-
-    A column without SQL is as it was.
 
     Raises:
         ConfigurationError: a value cannot be computed for one of the rows.
     """
-    found = [(name, one) for name, one in values if one is not None]
-    fails = [failure.rows for _, one in found for failure in one.value.fails]
-    exprs = {name: one.value.expr for name, one in found}
+    fails = [failure.rows for _, one in values for failure in one.value.fails]
+    exprs = [one.value.expr.alias(name) for name, one in values] + [pl.col(name) for name in kept]
+    has_column = bool(kept) or any(isinstance(one.sql.tree, Column) for _, one in values)
+    if not rows.width or (has_column and not fails):
+        return rows.select(exprs)
     # Literals alone would be one row.
     beside = pl.nth(0)
     if fails:
         beside = pl.any_horizontal(fails) & (beside.is_null() | pl.lit(value=True))
-    selected = rows.select(
-        *(exprs.get(name, pl.col(name)).alias(name) for name, _ in values),
-        *map(pl.col, kept),
-        *([beside.alias(_BESIDE)] if rows.width else []),
-    )
-    if fails and rows.width and selected[_BESIDE].any():
-        for _, one in found:
+    selected = rows.select(*exprs, beside.alias(_BESIDE))
+    found = selected.drop_in_place(_BESIDE)
+    if fails and found.any():
+        for _, one in values:
             one.check(rows)
-    return selected.drop(_BESIDE, strict=False)
+    return selected
 
 
 def filtered(rows: pl.DataFrame, holds: Compiled) -> pl.DataFrame:
@@ -290,14 +273,16 @@ class _Compiler:
         spelt, dtype = self.columns[name.lower()]
         expr = pl.col(spelt)
         for part in inner:
-            fields = dtype.fields if isinstance(dtype, pl.Struct) else []
-            found = [one for one in fields if one.name.lower() == part.lower()]
-            if len(found) != 1:
-                raise NotCompiledError(f"{name!r} has no field {part!r}")
-            of_field = found[0].dtype
-            expr = expr.struct.field(found[0].name)
-            dtype = of_field if isinstance(of_field, pl.DataType) else of_field()
+            field, dtype = _field(name, dtype, part)
+            expr = expr.struct.field(field)
         return Value(expr, dtype)
+
+    def path(self, column: Column) -> Path:
+        """What has to be read for *column*: its first field, or all of it."""
+        name, *inner = column.parts
+        spelt, dtype = self.columns[name.lower()]
+        field = _field(name, dtype, inner[0])[0] if inner else "."
+        return (spelt,) if "." in field else (spelt, field)  # A dot would lead to a field of it.
 
     def _literal(self, literal: Literal) -> Value:
         if literal.type.name == "decimal":
@@ -367,6 +352,16 @@ class _Compiler:
         if to is None:
             raise refused(tree)
         return _cast_to(tree, signed(value), to)
+
+
+def _field(column: str, of: pl.DataType, name: str) -> tuple[str, pl.DataType]:
+    """The field *name* of a column of type *of*, as it is spelt, and its type."""
+    fields = of.fields if isinstance(of, pl.Struct) else []
+    found = [one for one in fields if one.name.lower() == name.lower()]
+    if len(found) != 1:
+        raise NotCompiledError(f"{column!r} has no field {name!r}")
+    dtype = found[0].dtype
+    return found[0].name, dtype if isinstance(dtype, pl.DataType) else dtype()
 
 
 def _instant(text: str, of: ColumnType) -> date | datetime | None:
@@ -691,7 +686,7 @@ def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     """``ceil``, ``floor`` and ``round``."""
     value = _known(tree, given[0])
     dtype = _numbers(tree, (value,), _NUMBERS)
-    if len(given) > 1:
+    if _is_rounded_to(tree):
         return _rounded_to(tree, value, given[1])
     if tree.function == "round":
         if dtype in _INTEGERS:
@@ -712,6 +707,16 @@ def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     found = pl.when(whole.is_nan()).then(0).otherwise(whole.cast(pl.Int64(), strict=False))
     fails = (*value.fails, StoppedRows(tree, f"{OVERFLOW} bigint", ~is_inside))
     return Value(found, pl.Int64(), fails)
+
+
+def is_computed_by_row(sql: Sql) -> bool:
+    """Whether Python computes a part of *sql* a row at a time: ``round`` to a number of places."""
+    parts = () if sql.tree is None else parts_of(sql.tree)
+    return any(isinstance(one, Call) and _is_rounded_to(one) for one in parts)
+
+
+def _is_rounded_to(tree: Call) -> bool:
+    return tree.function == "round" and len(tree.arguments) > 1
 
 
 # Spark rounds the decimal digits that a number is written with, of which a double has up to 1,075.

@@ -18,7 +18,6 @@ it, by the subtasks.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -37,7 +36,7 @@ from sluice.core.handles import StateHandle
 from sluice.core.plan import SourceCut, TaskPlan
 from sluice.core.transitions import columns_begun
 from sluice.declaration.changelog import Append
-from sluice.declaration.expressions import Filter, Projection, Step, computing
+from sluice.declaration.expressions import Filter, computing
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import (
     Attached,
@@ -78,8 +77,8 @@ from sluice.exchange.workspace import SubtaskSpec
 from sluice.job.job import Job, uncollected
 from sluice.job.lineage import assigned_state, compactions_of, record_compaction, stage_clock
 from sluice.job.places import open_source
+from sluice.operators.arguments import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator, hashes_groups
-from sluice.operators.expressions import aggregate_arguments, to_compute
 from sluice.operators.operator import COMPUTED, ROW_COUNT, WEIGHT, EpochTime, Operator, SparkPartial
 from sluice.protocol.records import decode_merged_runs
 from sluice.spark.frames import (
@@ -121,8 +120,6 @@ PRE_AGGREGATED_ROWS_PER_GROUP = 10.0
 # 1.8 CPU s in Python instead of 2.2.
 GROUPED_ROWS_PER_GROUP = 2.0
 
-MAX_MILLIS = (2**63 - 1) // 1000  # An instant is a 64-bit number of microseconds.
-_MILLIS = re.compile(r"timestamp_millis\(\s*([\w.]+)\s*\)", re.IGNORECASE)
 _NOWHERE = StoreLocation("memory://nowhere")  # Of streams that are never read.
 
 FileRows: TypeAlias = ParquetRows | JsonRows | StreamRows
@@ -318,7 +315,7 @@ def exchange_over(node: StageNode, rows: Sequence[FileRows | None]) -> Exchange 
         None if read is None else _feed(node, given, read)
         for given, read in zip(node.shuffled, rows, strict=True)
     ]
-    possible = [feed for feed in feeds if feed is not None and feed.plain.is_possible]
+    possible = [feed for feed in feeds if feed is not None and feed.compiled.is_possible]
     if len(possible) < len(feeds) or not all(map(_is_known_to_spark, possible)):
         return None
     operator = build_operator(node, [feed.prepared_schema for feed in possible])
@@ -694,7 +691,7 @@ def _timed_inputs(
         rows = feeds[side].rows
         assert isinstance(rows, ParquetRows | JsonRows), "no other source goes past the JVM"
         alone = feeds[side].of_event_time()
-        if not alone.plain.is_possible:
+        if not alone.compiled.is_possible:
             return None
         heads = replace(rows, shares=share(cut.heads, run.task.parallelism))
         timed[side] = TimedInput(feed=alone, heads=replace(alone, rows=heads))
@@ -749,16 +746,7 @@ def _by_spark(run: StageRun, given: Input, cut: SourceCut) -> Times:
     steps = computing(given.steps, at)
     with_heads = replace(cut, slices=(*cut.slices, *cut.heads))
     rows = read_source(run, given.producer, with_heads, steps, [at])
-    alone = replace(given, steps=tuple(map(_without_overflow, steps)))
-    return _measured(projected(rows, alone), given.event_time)
-
-
-def _without_overflow(step: Step) -> Step:
-    """*step*, in which a number that is no instant is null; reading the row itself will fail."""
-    if isinstance(step, Filter):
-        return step
-    guarded = rf"timestamp_millis(CASE WHEN \1 BETWEEN -{MAX_MILLIS} AND {MAX_MILLIS} THEN \1 END)"
-    return Projection(tuple(_MILLIS.sub(guarded, column) for column in step.columns))
+    return _measured(projected(rows, replace(given, steps=steps)), given.event_time)
 
 
 def _measured_after_transform(run: StageRun, given: Input, cut: SourceCut) -> Times:
@@ -875,7 +863,8 @@ def rows_pass_jvm(pipeline: Pipeline, params: Mapping[str, str], endpoint_url: s
 
     It is known before a Spark is started, so that its JVM need not compile code twice that only
     schedules tasks (``spark/session.py``).  False only if all sources are Parquet files, some of
-    which are there, and each stage has an exchange: of JSON a line may be left to Spark.
+    which are there, and each stage has an exchange: of JSON a line may be left to Spark.  A row of
+    Parquet is, too, for which something cannot be computed: seldom, and then it only takes longer.
     """
     rows: dict[str, FileRows] = {}
     try:

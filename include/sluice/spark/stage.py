@@ -273,7 +273,7 @@ def _collected(
         chain = deploy_chain(run, pending, lineage)
         done = _executions(chain[-1])
         if not done and chain[0].spec.is_exchanged:
-            log.info("lines are left to Spark %s", _of(run))
+            log.info("rows are left to Spark %s", _of(run))
             chain = deploy_chain(run, pending, lineage, by_spark=True)
             done = _executions(chain[-1])
         if not done and chain[0].has_no_rows():

@@ -79,9 +79,9 @@ def a_job(spec: Any, names: Sequence[str], spark: SparkSession, folder: Path) ->
     whole.sink("unkeyed_out", FilesTable())
     keyed = {
         "past": rows.where("n >= 0").key_by("n"),
-        "through": rows.where("abs(n) >= 0").key_by("n"),
+        "through": rows.where("shiftleft(n, 0) >= 0").key_by("n"),
         "stream_past": whole.key_by("n"),
-        "stream_through": whole.key_by(k_="abs(n)"),
+        "stream_through": whole.key_by(k_="shiftleft(n, 0)"),
     }
     for way, stream in keyed.items():
         stream.deduplicate(way).sink(f"{way}_out", FilesTable())

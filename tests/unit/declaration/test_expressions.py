@@ -14,7 +14,7 @@ from sluice.declaration.expressions import (
     unknown_column,
 )
 from sluice.declaration.sql_tree import LITERAL
-from sluice.operators.sql import applied
+from sluice.operators.steps import applied
 from tests.sql_keywords import KEYWORDS
 
 NAMES = ["a", "at", "b", "price"]

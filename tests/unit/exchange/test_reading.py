@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
 
+from sluice.connectors.files.json import UndecidedError
+from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.event_time import SourceClock, StageClock
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.declaration.expressions import Filter, Projection
+from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.nodes import Input
+from sluice.errors import ConfigurationError
 from sluice.exchange import reading
 from sluice.exchange.reading import (
     CarriedClock,
     Feed,
+    ParquetRows,
     StreamRows,
     bounded,
     decisive_times,
     times_frame,
     times_of,
 )
-from sluice.operators.expressions import Computed
+from sluice.operators.arguments import Computed
 from sluice.operators.operator import EpochTime
 from sluice.state.segments import HASH, to_table
 from sluice.store.open import StoreLocation
@@ -125,24 +130,82 @@ def test_the_next_epoch_knows_what_is_read() -> None:
     read = pickle.loads(pickle.dumps(FEED))  # noqa: S301 - as a worker gets it
     following = replace(read, rows=replace(STREAM, shares=((SEGMENT,),)))
 
-    assert following.plain is read.plain is FEED.plain
-    assert following.plain.paths == ["k", "n"]
+    assert following.compiled is read.compiled is FEED.compiled
+    assert following.compiled.paths == ["k", "n"]
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_of_any_other_input_it_is_computed_anew(name: str) -> None:
     other = OTHERS[name]
 
-    assert other.plain is not FEED.plain
+    assert other.compiled is not FEED.compiled
     computed, of_feed = (
-        (feed.plain.paths, feed.plain.prepared(ROWS).rows(), feed.prepared_schema)
+        (feed.compiled.paths, feed.compiled.prepared(ROWS).rows(), feed.prepared_schema)
         for feed in (other, FEED)
     )
     assert computed != of_feed or other.hashed != FEED.hashed or other.schema != FEED.schema
 
 
-def test_what_only_spark_can_compute_is_no_plain_input_however_often_it_is_asked() -> None:
-    feed = replace(FEED, given=replace(GIVEN, steps=(Filter("n > rand()"),)))
+NESTED = pl.DataFrame({"k": [1, 2], "s": [{"A": 5, "b": 6}, None], "unit price": [3, 4]})
 
-    assert [feed.plain.is_possible, feed.plain.is_possible] == [False, False]
-    assert FEED.plain.is_possible
+
+def read_of(*steps: Step, rows: pl.DataFrame = NESTED, **given: Any) -> Feed:
+    schema = to_table(rows).schema.serialize().to_pybytes()
+    declared = Input(producer="rows", steps=steps, **given)
+    rows_of = ParquetRows(ParquetSource(""), (), schema)
+    return Feed(rows=rows_of, schema=schema, given=declared, hashed=("k",))
+
+
+def test_of_a_struct_only_the_fields_that_are_used_are_read() -> None:
+    feed = read_of(
+        Projection(("k", "S.a * 2 AS twice", "s.B", "`Unit Price`")), Filter("twice > 1")
+    )
+    narrow = feed.narrowed(["k", "twice"])
+
+    assert feed.compiled.paths == ["k", "s.A", "s.b", "unit price"]
+    assert narrow.compiled.paths == ["k", "s.A"]
+    read = NESTED.select("k", pl.struct(pl.col("s").struct.field("A")).alias("s"))
+    assert narrow.prepared(read).rows() == [(1, 10)]
+
+
+def test_rows_of_which_no_column_is_used_are_counted() -> None:
+    feed = read_of(
+        Projection(("k", "1 AS one")), Projection(("2 AS k",)), key_expressions={"x": "3"}
+    )
+
+    assert feed.compiled.paths == ["k"]
+    assert feed.narrowed(["x"]).prepared(NESTED.select("k"))["x"].to_list() == [3, 3]
+
+
+def test_a_row_that_cannot_be_computed_is_sparks_of_a_source_and_an_error_of_a_stream() -> None:
+    of_source = read_of(Projection(("k", "10 DIV (k - 1) AS q")))
+    of_stream = replace(of_source, rows=STREAM)
+
+    with pytest.raises(
+        UndecidedError, match=r"10 DIV \(k - 1\) divides by zero in a row with k = 1"
+    ):
+        of_source.prepared(NESTED)
+    with pytest.raises(
+        ConfigurationError, match="what is read of 'rows' cannot be computed: 10 DIV"
+    ):
+        of_stream.prepared(NESTED)
+
+
+def test_an_event_time_that_is_no_instant_is_not_measured() -> None:
+    rows = pl.DataFrame({"k": [5, 2**62]})
+    steps = Filter("k < 9"), Projection(("k", "timestamp_millis(K) AS at"))
+    feed = read_of(*steps, rows=rows, event_time="at")
+
+    measured = feed.of_event_time().prepared(rows)
+
+    assert measured["at"].dt.epoch("ms").to_list() == [5, None]
+
+
+@pytest.mark.parametrize("sql", ["n > rand()", "round(n / 2, 1) > 1"])
+def test_what_spark_alone_computes_or_faster_is_left_to_it_however_often_it_is_asked(
+    sql: str,
+) -> None:
+    feed = replace(FEED, given=replace(GIVEN, steps=(Filter(sql),)))
+
+    assert [feed.compiled.is_possible, feed.compiled.is_possible] == [False, False]
+    assert FEED.compiled.is_possible

@@ -11,7 +11,8 @@ import pytest
 from sluice.declaration.expressions import Filter, Projection
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
-from sluice.operators.sql import NotCompiledError, applied, compiled, condition
+from sluice.operators.sql import NotCompiledError, compiled, condition
+from sluice.operators.steps import applied
 
 ROWS = pl.DataFrame(
     {
