@@ -36,7 +36,7 @@ def behind_a_transform(rows: Any) -> Any:
 
 
 def behind_sql_of_sparks(rows: Any) -> Any:
-    return totals(rows.where("upper(name) = 'A'"))
+    return totals(rows.where("hex(name) = '61'"))
 
 
 def of_floats(rows: Any) -> Any:

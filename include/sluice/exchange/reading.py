@@ -139,12 +139,15 @@ class StreamRows:
         """Batches of the columns of *paths*, whole; a stream is one partition without a name."""
         cache = SegmentCache(self.location)
         schema = pa.ipc.read_schema(pa.py_buffer(self.written))
-        names = list(dict.fromkeys(path.partition(".")[0] for path in paths))
         for handle in self.shares[share]:
             rows = cache.open(handle).cast(schema)
             if self.steps:
                 rows = to_table(self.behind(to_frame(rows)))
-            for batch in rows.select(names).to_batches():
+            # A name with a dot is a column's; what is read by paths has none.
+            whole = [
+                path if path in rows.schema.names else path.partition(".")[0] for path in paths
+            ]
+            for batch in rows.select(list(dict.fromkeys(whole))).to_batches():
                 yield "", batch
 
 
