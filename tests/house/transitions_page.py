@@ -49,6 +49,8 @@ def _changed(row: TransitionRow) -> str:
 
 
 def _said(becomes: Becomes | None) -> str:
+    if becomes is Becomes.RECOMPUTED:
+        return "recomputed, else refused"
     return "-" if becomes is None else becomes.value
 
 

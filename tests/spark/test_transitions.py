@@ -1,9 +1,9 @@
 """The table of transitions is true: each change of a declaration is played on Spark.
 
-A job takes an epoch as it was declared before and one as it is declared then.  What is *same* or
-*taken over* ends as if it had been declared so from the beginning; what *begins anew* as if there
-had been the later rows alone; what is *kept* as if the later rows had come as they are read now.
-What is refused is let through by force, and ends as none of these.
+A job takes an epoch as it was declared before and one as it is declared then.  What is *same*,
+*taken over* or *recomputed* ends as if it had been declared so from the beginning; what *begins
+anew* as if there had been the later rows alone; what is *kept* as if the later rows had come as
+they are read now.  What is refused is let through by force, and ends as none of these.
 """
 
 from __future__ import annotations
@@ -21,9 +21,16 @@ import pytest
 from sluice.coordinator import compatibility
 from sluice.coordinator.compatibility import require_same_chain
 from sluice.coordinator.restore import restore
-from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.submission import configure, reconfigure, submit
 from sluice.core import restoring
-from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.ids import CheckpointId
+from sluice.core.restoring import (
+    FromCheckpoint,
+    Latest,
+    RestoreOptions,
+    changes_since,
+    recomputed_since,
+)
 from sluice.core.transitions import (
     TRANSITIONS,
     Becomes,
@@ -31,7 +38,7 @@ from sluice.core.transitions import (
     PartChange,
     PartDifference,
     begins_with,
-    compare,
+    row_of,
 )
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
@@ -39,6 +46,7 @@ from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.operations import KeyedAggregate, Tumbling, Window
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError, RestoreError
+from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.job.job import Job, open_job
 from sluice.job.lineage import lineage_of_tip
 from sluice.job.places import open_sinks
@@ -58,18 +66,22 @@ BY_K = FilesTable(upsert_key=("k",))
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The sources of a declaration; what it reads *is_updated*: the newest row of each user."""
+    """The sources of a declaration; what it reads *is_updated*: the newest row of each user, which
+    its stage *forgets*.
+    """
 
     pipeline: Pipeline
     folder: Path
     is_updated: bool
+    forgets: bool = False
 
     def stream(self, event_time: str = "at", bound: timedelta = timedelta(0)) -> Stream:
         spec = Files(str(self.folder), format="parquet", bounded=False)
         if not self.is_updated:
             return self.pipeline.source("rows", spec, event_time=event_time, out_of_orderness=bound)
         rows = self.pipeline.source("rows", spec, event_time="at")
-        newest = rows.key_by("u").latest("newest", by="n")
+        ttl = timedelta(days=30) if self.forgets else None
+        newest = rows.key_by("u").latest("newest", by="n", ttl=ttl)
         return newest.event_time(event_time, out_of_orderness=bound)
 
     def names(self) -> Stream:
@@ -275,6 +287,11 @@ CASES = [
 ]
 
 
+def is_recomputed(key: tuple[str | None, PartDifference]) -> bool:
+    row = row_of(*key)
+    return row is not None and row.updates is Becomes.RECOMPUTED
+
+
 def test_every_row_of_the_table_is_played() -> None:
     said = {
         (is_updated, row.part)
@@ -312,13 +329,15 @@ def test_a_change_does_what_the_table_says(
     job = job_of(tmp_path / "job", case.after, is_updated=is_updated)
     change = change_of(job)
     assert (change.part, change.difference) == key
+    assert change.row is not None
+    assert change.becomes is (change.row.updates if is_updated else change.row.append)
 
-    if change.becomes in (Becomes.SAME, Becomes.TAKEN_OVER):
+    if change.becomes in (Becomes.SAME, Becomes.TAKEN_OVER, Becomes.RECOMPUTED):
         restore(job, Latest())
     else:
         refuses(job, change)
     match change.becomes:
-        case Becomes.SAME | Becomes.TAKEN_OVER:
+        case Becomes.SAME | Becomes.TAKEN_OVER | Becomes.RECOMPUTED:
             after = take(job, spark, LATER, drain=True)
             right = batch(case.after, ALL)
             assert counter(after.select(right.columns)) == counter(right)
@@ -339,6 +358,34 @@ def test_a_change_does_what_the_table_says(
             monkeypatch.setattr(restoring, "problems_of", lambda *_: [])
             monkeypatch.setattr(compatibility, "problems_of", lambda *_: [])
             assert forced(job, spark) != counter(right)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [key for key in ANY if is_recomputed(key)],
+    ids=lambda key: f"{key[0] or 'column'} {key[1]}",
+)
+def test_what_is_recomputed_is_refused_where_the_rows_are_not_held(
+    key: tuple[str | None, PartDifference],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def declared(folder: str, declare: Declaration) -> Job:
+        job = job_of(tmp_path / folder, declare, is_updated=True, forgets=True)
+        submit(job, configure(job.pipeline, {}))
+        return job
+
+    old, fresh = declared("job", ANY[key].before), declared("batch", ANY[key].after)
+    take(old, spark, EARLIER)
+    job = job_of(tmp_path / "job", ANY[key].after, is_updated=True, forgets=True)
+    change = change_of(job)
+
+    assert change.becomes is Becomes.REFUSED
+    refuses(job, change)
+    monkeypatch.setattr(restoring, "problems_of", lambda *_: [])
+    monkeypatch.setattr(compatibility, "problems_of", lambda *_: [])
+    assert forced(job, spark) != counter(take(fresh, spark, ALL, drain=True))
 
 
 FORMS = {
@@ -424,10 +471,115 @@ def test_over_updates_all_of_them_begin_anew_together(
     begins_from(after, before, take(fresh, spark, LATER, drain=True))
 
 
-def job_of(folder: Path, declare: Declaration, *, is_updated: bool) -> Job:
+# What is before and behind a stage that is recomputed; "k" keys hold other keys once it is.
+def declared_around(key: str, least: int, n: int, *, has_more: bool = True) -> Declaration:
+    """Two readers of the newest rows, one of them with a reader of its own, and tables behind."""
+
+    def declare(rows: Rows) -> None:
+        newest = rows.stream()
+        counts = newest.where(f"x > {least}").key_by(k=key).aggregate("stage", v=agg.count())
+        counts.where("v > 1").select("k AS group", "v").sink(
+            "out", FilesTable(upsert_key=("group",))
+        )
+        sizes = counts.key_by("v").aggregate("sizes", groups=agg.count(), least=agg.min("k"))
+        sizes.sink("sizes_out", FilesTable(upsert_key=("v",)))
+        ranked = newest.key_by("k").top_n("ranked", n, by="x", ties_by="n")
+        ranked.sink("ranked_out", FilesTable(upsert_key=("k", "rank")))
+        if has_more:
+            best = ranked.where("rank = 1").key_by("x").latest("best", by="n")
+            best.select("x", "n", "k").sink("best_out", FilesTable(upsert_key=("x",)))
+
+    return declare
+
+
+def held_by(holder: str, key: str) -> Declaration:
+    def declare(rows: Rows) -> None:
+        spec = Files(str(rows.folder), format="parquet", bounded=False)
+        keyed = rows.pipeline.source("rows", spec, event_time="at").key_by("u")
+        if holder == "aggregate":
+            held = keyed.aggregate("held", x=agg.count_distinct("x"), k=agg.max("k"))
+        elif holder == "aggregate of updates":
+            held = keyed.latest("newest", by="n").key_by("x").aggregate("held", k=agg.max("k"))
+        else:
+            held = keyed.top_n("held", 3, by="x", ties_by="n")
+        counted = held.select("x", "k").key_by(k=key).aggregate("stage", v=agg.sum("x"))
+        counted.sink("out", BY_K)
+
+    return declare
+
+
+HOLDERS = {"newest", "held"}
+SHAPES: dict[str, tuple[Declaration, Declaration]] = {
+    "readers of the same rows, and those behind": (
+        declared_around("k", 3, 2), declared_around("u % 3", 9, 3)
+    ),
+    "a stage in the middle": (declared_around("k", 3, 2), declared_around("k", 9, 2)),
+    "a new stage": (declared_around("k", 3, 2, has_more=False), declared_around("k", 3, 2)),
+    "of an aggregate": (held_by("aggregate", "k"), held_by("aggregate", "k % 2")),
+    "of an aggregate of updates": (
+        held_by("aggregate of updates", "k"), held_by("aggregate of updates", "x % 4")
+    ),
+    "of a top n": (held_by("top_n", "k"), held_by("top_n", "x % 4")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_that_reads_the_rows_that_are_sent_again_is_recomputed(
+    shape: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    before, after = SHAPES[shape]
+    old = job_of(tmp_path / "job", before, is_updated=True)
+    submit(old, configure(old.pipeline, {}))
+    take(old, spark, EARLIER)
+    job = job_of(tmp_path / "job", after, is_updated=True)
+    fresh = job_of(tmp_path / "batch", after, is_updated=True)
+    submit(fresh, configure(fresh.pipeline, {}))
+
+    metadata = job.base_metadata(job.state())
+    assert metadata is not None
+    anew = recomputed_since(metadata, fingerprints(job.pipeline, {}))
+    restore(job, Latest())
+    take(job, spark, EARLIER.clear())
+    take(fresh, spark, EARLIER)
+    assert tables_of(job) == tables_of(fresh), "without a change of the rows"
+    take(job, spark, LATER, drain=True)
+    take(fresh, spark, LATER, drain=True)
+    assert tables_of(job) == tables_of(fresh)
+    assert anew == ({"best"} if shape == "a new stage" else {*job.pipeline.stages} - HOLDERS)
+
+
+def test_a_stage_is_recomputed_whatever_fails_and_from_any_checkpoint(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = job_of(tmp_path / "job", declared_around("k", 3, 2), is_updated=True)
+    submit(old, configure(old.pipeline, {}))
+    take(old, spark, EARLIER)
+    take(old, spark, LATER.head(9))
+    after = declared_around("u % 3", 9, 3)
+    job = job_of(tmp_path / "job", after, is_updated=True)
+    fresh = job_of(tmp_path / "batch", after, is_updated=True)
+    submit(fresh, configure(fresh.pipeline, {}))
+    take(fresh, spark, ALL)
+
+    wider = reconfigure(job.pipeline, job.state().configuration, {}, parallelism=3)
+    restore(job, Latest(), configuration=wider)
+    monkeypatch.setenv(FAULT_VARIABLE, "decline stage=sizes checkpoint=3")
+    with pytest.raises(RestoreError, match="fault injected"):
+        take(job, spark, LATER.tail(-9))
+    monkeypatch.delenv(FAULT_VARIABLE)
+    restore(job, Latest())
+    take(job, spark, ALL.clear())
+    assert tables_of(job) == tables_of(fresh)
+
+    restore(job, FromCheckpoint(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
+    take(job, spark, ALL.clear())
+    assert tables_of(job) == tables_of(fresh)
+
+
+def job_of(folder: Path, declare: Declaration, *, is_updated: bool, forgets: bool = False) -> Job:
     pipeline = Pipeline("job", checkpointing=Checkpointing(interval=None), parallelism=2)
     (folder / "files").mkdir(parents=True, exist_ok=True)
-    declare(Rows(pipeline, folder / "files", is_updated))
+    declare(Rows(pipeline, folder / "files", is_updated, forgets))
     return open_job(pipeline, StoreLocation(root=f"file://{folder / 'root'}"))
 
 
@@ -443,11 +595,16 @@ def take(job: Job, spark: SparkSession, rows: pl.DataFrame, *, drain: bool = Fal
     return to_frame(open_sinks(job, {})["out"].read())  # type: ignore[attr-defined]
 
 
+def tables_of(job: Job) -> dict[str, Counter[tuple[object, ...]]]:
+    sinks = open_sinks(job, {}).items()
+    return {uid: counter(to_frame(sink.read())) for uid, sink in sinks}  # type: ignore[attr-defined]
+
+
 def change_of(job: Job) -> PartChange:
     """The one change since the job's latest checkpoint."""
     metadata = job.base_metadata(job.state())
     assert metadata is not None
-    (change,) = compare(metadata.fingerprints, fingerprints(job.pipeline, {}), metadata.held)
+    (change,) = changes_since(metadata, fingerprints(job.pipeline, {}))
     return change
 
 

@@ -23,6 +23,7 @@ from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.plan import CheckpointPlan, Slice, SourceCut, TaskPlan
 from sluice.core.position import Position, with_layers, with_whole
 from sluice.core.requests import records_of_next_epoch
+from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
 from sluice.core.transitions import columns_begun
 from sluice.declaration.fingerprints import fingerprints
@@ -86,7 +87,10 @@ def make_plan(
     # would never be read.
     finishes = state.configuration.checkpoints_after_tasks_finish
     begun = () if state.pending else state.consent.begun
-    rewrites = any(columns_begun(begun, uid) for uid in job.pipeline.stages)
+    declared = fingerprints(job.pipeline, state.configuration.params)
+    parent = lineage.metadata if isinstance(lineage, CompletedParent) else None
+    recomputed = frozenset() if parent is None else recomputed_since(parent, declared)
+    rewrites = bool(recomputed) or any(columns_begun(begun, uid) for uid in job.pipeline.stages)
     if full or request.is_canonical or rewrites or not finishes:
         running, finished = tuple(job.pipeline.stages), ()
     must_align = request.type.is_savepoint or drains or full or rewrites
@@ -99,7 +103,8 @@ def make_plan(
         origin=None if state.pending else state.origin,
         ignores_in_flight=not state.pending and state.ignores_in_flight,
         begun=begun,
-        fingerprints=fingerprints(job.pipeline, state.configuration.params),
+        recomputed=tuple(sorted(recomputed)),
+        fingerprints=declared,
         type=request.type,
         triggered_at_ms=now_ms,
         expires_at_ms=now_ms + timeout_ms(job, state),
@@ -115,7 +120,8 @@ def make_plan(
         savepoint_token="" if request.savepoint_name is None else new_token(),
         journal_seq=head.seq,
     )
-    is_idle = plan.records == 0 and not (drains or full or has_rows_in_flight(job, lineage))
+    has_work = drains or full or recomputed or has_rows_in_flight(job, lineage)
+    is_idle = plan.records == 0 and not has_work
     if request.is_periodic and is_idle:
         return NothingToDo(message="no new records since the last checkpoint")
     return plan

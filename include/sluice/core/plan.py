@@ -214,7 +214,7 @@ class CheckpointPlan:
     ``journal_seq`` was the journal's newest entry when the plan was made: a hint where to read on.
     ``fingerprints`` are by uid those of the declaration that it was made of: what the state that
     it leaves is the state of.  ``begun`` are uids, and ``uid.column``, whose state in the parent it
-    does not take.
+    does not take; ``recomputed`` stages do not either, and are sent all rows of those before them.
     ``token`` was drawn with the plan, and no other plan has it: an answer says which plan it
     answers, so that none of another life of the job, or of nobody, counts.
     """
@@ -242,6 +242,7 @@ class CheckpointPlan:
     journal_seq: int = 0
     fingerprints: dict[str, Fingerprint] = field(default_factory=dict[str, Fingerprint])
     begun: tuple[str, ...] = ()
+    recomputed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require(bool(self.tasks), "a checkpoint needs at least one stage")

@@ -33,6 +33,7 @@ from sluice.core.transitions import (
     compare,
     notes_of,
     problems_of,
+    recomputed,
 )
 
 
@@ -285,7 +286,16 @@ def changes_since(
     """What of the *declared* meanings is not that of the state in the checkpoint."""
     if metadata is None:
         return ()
-    return compare(metadata.fingerprints, declared, metadata.held)
+    anew = recomputed_since(metadata, declared)
+    return compare(metadata.fingerprints, declared, metadata.held, anew)
+
+
+def recomputed_since(
+    metadata: CheckpointMetadata, declared: Mapping[str, Fingerprint]
+) -> frozenset[str]:
+    """The stages that the epoch behind the checkpoint computes anew."""
+    in_flight = {stage.uid for stage in metadata.stages if stage.in_flight_segments}
+    return recomputed(metadata.fingerprints, declared, metadata.held, in_flight)
 
 
 def _taken_back_in_flight(

@@ -11,14 +11,16 @@ operator, or of one column, is empty, and it says what came since.  *Kept*: the 
 was of the rows so far, and rows from then on are read as they are declared now.
 
 A stage that reads updates takes rows back as they were sent.  What was sent before the change is in
-no state but the sender's, so such a stage begins anew with all that send it updates, or not at all.
+no state but the sender's.  Where that holds its rows as it sends them, the stage is *recomputed*:
+it reads all of them once, from empty state (``recomputed``).  Elsewhere it begins anew with all
+that send it updates, or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 OPERATOR = "operator"
@@ -31,9 +33,13 @@ class Becomes(StrEnum):
 
     SAME = "same"
     TAKEN_OVER = "taken over"
+    RECOMPUTED = "recomputed"
     BEGUN_ANEW = "begun anew with consent"
     KEPT = "kept with consent"
     REFUSED = "refused"
+
+
+_WITHOUT_CONSENT = (Becomes.SAME, Becomes.TAKEN_OVER, Becomes.RECOMPUTED)
 
 
 class PartDifference(StrEnum):
@@ -51,6 +57,10 @@ class Fingerprint:
     ``parts`` are the meanings of the operator's parts in canonical words, ``columns`` those of the
     columns that it computes.  ``updates_from`` are the stages with state whose updates reach it.  A
     sink that ``keeps_changes`` has a row for each change, so none may be left out.
+
+    ``holds`` are the columns by which the state of a stage has each row that it has sent; empty if
+    it does not have them all.  ``recomputed_from`` is the stage whose rows are all that this one
+    reads, if it, and what is behind it, can follow when these are sent again; else empty.
     """
 
     operator: str
@@ -58,6 +68,8 @@ class Fingerprint:
     columns: dict[str, str] = field(default_factory=dict[str, str])
     updates_from: tuple[str, ...] = ()
     keeps_changes: bool = False
+    holds: tuple[str, ...] = ()
+    recomputed_from: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +77,8 @@ class TransitionRow:
     """A row of the table: what a difference of a *part* makes of the state.
 
     ``part`` None is any column that the operator computes.  ``append`` holds where all inputs only
-    grow, ``updates`` where rows are taken back; None where no operator has that part.  ``because``
-    says why, for people.
+    grow, ``updates`` where rows are taken back; None where no operator has that part.  What is
+    *recomputed* is refused where it cannot be.  ``because`` says why, for people.
     """
 
     part: str | None
@@ -80,7 +92,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     TransitionRow(
         part=OPERATOR,
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="the state of one operator says nothing to another",
     ),
     TransitionRow(
@@ -94,19 +106,19 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         part=None,
         differences=(PartDifference.ADDED, PartDifference.CHANGED),
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="what came before is not in it: the column says what came since",
     ),
     TransitionRow(
         part="keys",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="rows are kept, and found, by their keys",
     ),
     TransitionRow(
         part="input",
         append=Becomes.KEPT,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="the rows so far were read otherwise: filters, columns and functions before it",
     ),
     TransitionRow(
@@ -118,7 +130,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     TransitionRow(
         part="event time",
         append=Becomes.KEPT,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="the rows so far were put in order, or into windows, by another time",
     ),
     TransitionRow(
@@ -148,25 +160,25 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     TransitionRow(
         part="n",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="rows beyond n are not kept, and ranks beyond it would stay where they were sent",
     ),
     TransitionRow(
         part="by",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="rows that would be first now were not kept",
     ),
     TransitionRow(
         part="ties",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="rows that would be kept now were not",
     ),
     TransitionRow(
         part="unique",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
+        updates=Becomes.RECOMPUTED,
         because="rows that would replace one another are others, and so is the order of ties",
     ),
     TransitionRow(
@@ -236,7 +248,8 @@ def columns_begun(begun: Iterable[str], uid: str) -> tuple[str, ...]:
 class PartChange:
     """A part of an operator, or a *column* of it, that is not what it was.
 
-    ``before`` and ``now`` are empty where there was, or is, none.
+    ``before`` and ``now`` are empty where there was, or is, none; ``recomputed_from`` is the stage
+    of whose rows the state is computed anew, if it is.
     """
 
     uid: str
@@ -247,12 +260,15 @@ class PartChange:
     now: str
     reads_updates: bool
     row: TransitionRow | None
+    recomputed_from: str = ""
 
     @property
     def becomes(self) -> Becomes:
         if self.row is None:
             return Becomes.REFUSED
         found = self.row.updates if self.reads_updates else self.row.append
+        if found is Becomes.RECOMPUTED and not self.recomputed_from:
+            return Becomes.REFUSED
         return found or Becomes.REFUSED
 
     @property
@@ -299,19 +315,89 @@ def compare(
     before: Mapping[str, Fingerprint],
     now: Mapping[str, Fingerprint],
     held: AbstractSet[str],
+    recomputed: AbstractSet[str] = frozenset(),
 ) -> tuple[PartChange, ...]:
     """Every part that is not what it was, of the operators and sinks in both.
 
     *held* are the uids of which the checkpoint has state, or a table: where nothing is kept nothing
     has a meaning.  But a stage without state may be sent updates of rows that it was not sent, as
-    it is new, or as they were filtered away.
+    it is new, or as they were filtered away.  *recomputed* are those that ``recomputed`` finds.
     """
     return tuple(
-        change
+        replace(change, recomputed_from=declared.recomputed_from) if uid in recomputed else change
         for uid, declared in now.items()
         if uid in held or (declared.operator != SINK and not held.isdisjoint(declared.updates_from))
         for change in _changes_of(uid, before.get(uid, Fingerprint(operator="")), declared)
     )
+
+
+def recomputed(
+    before: Mapping[str, Fingerprint],
+    now: Mapping[str, Fingerprint],
+    held: AbstractSet[str],
+    in_flight: AbstractSet[str],
+) -> frozenset[str]:
+    """The stages that the next epoch computes anew: those that changed so, those that read the same
+    rows, which are sent to all, and those behind them, whose rows are all sent anew.
+
+    *held* is that of ``compare``; rows are *in_flight* to these uids, so that the rows of the stage
+    before them are not all that they have read.
+    """
+    changes = compare(before, now, held)
+    changed = {one.uid for one in changes if not _is_same(one)}
+    found: set[str] = set()
+    for change in changes:
+        if change.reads_updates and change.row and change.row.updates is Becomes.RECOMPUTED:
+            together = _recomputed_with(change.uid, now)
+            if in_flight.isdisjoint(together) and all(
+                _can_be_recomputed(uid, before, now, together, changed) for uid in together
+            ):
+                found |= together
+    return frozenset(found)
+
+
+def _is_same(change: PartChange) -> bool:
+    return change.becomes is Becomes.SAME
+
+
+def _recomputed_with(uid: str, now: Mapping[str, Fingerprint]) -> set[str]:
+    found, waiting = {uid}, [uid]
+    while waiting:
+        one = waiting.pop()
+        sender = now[one].recomputed_from
+        for other in (*_readers_of_updates(one, now), *_readers_of_updates(sender, now)):
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found
+
+
+def _can_be_recomputed(
+    uid: str,
+    before: Mapping[str, Fingerprint],
+    now: Mapping[str, Fingerprint],
+    together: AbstractSet[str],
+    changed: AbstractSet[str],
+) -> bool:
+    """Whether the stage *uid* can be, if all *together* are."""
+    own, sender = now[uid], now[uid].recomputed_from
+    is_sent_all = sender in together or (
+        sender in before and sender not in changed and before[sender].holds == now[sender].holds
+    )
+    known = before.get(uid, Fingerprint(operator=""))
+    sinks = {
+        sink: declared
+        for sink, declared in now.items()
+        if declared.operator == SINK and uid in declared.updates_from
+    }
+    # A key that the new result has not is found by what the old state held.
+    is_taken_back = not sinks or not known.operator or known.holds == own.holds
+    has_same_sinks = all(
+        sink not in before or before[sink].updates_from == declared.updates_from
+        for sink, declared in sinks.items()
+    )
+    has_forgotten = "ttl" in known.parts
+    return bool(sender) and is_sent_all and is_taken_back and has_same_sinks and not has_forgotten
 
 
 def _changes_of(uid: str, before: Fingerprint, now: Fingerprint) -> Iterator[PartChange]:
@@ -362,7 +448,7 @@ def problems_of(
 def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]:
     """What becomes of the state by each change that is covered, and by each consent, in words."""
     lines = [
-        f"{change.what}: {becomes}, {change.row.because}"
+        f"{change.what}: {_told(change, change.row, becomes)}"
         for change in changes
         if change.row is not None
         and _is_covered(change, consent)
@@ -374,8 +460,14 @@ def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]
     return tuple(lines)
 
 
+def _told(change: PartChange, row: TransitionRow, becomes: Becomes) -> str:
+    if becomes is Becomes.RECOMPUTED:
+        return f"recomputed from the rows of stage {change.recomputed_from!r}"
+    return f"{becomes}, {row.because}"
+
+
 def _is_covered(change: PartChange, consent: Consent) -> bool:
-    if change.becomes in (Becomes.SAME, Becomes.TAKEN_OVER) or change.uid in consent.begun:
+    if change.becomes in _WITHOUT_CONSENT or change.uid in consent.begun:
         return True
     if change.becomes is Becomes.BEGUN_ANEW:
         return change.column is not None and change.target in consent.begun

@@ -125,6 +125,25 @@ def result_name(column: str) -> str | None:
     return parsed(column).name
 
 
+def origin_of(column: str, steps: Sequence[Step]) -> str | None:
+    """The column that *column* behind *steps* is as it was before them; None if it is computed."""
+    name = column
+    for step in reversed(steps):
+        items = list(map(parsed, step.columns)) if isinstance(step, Projection) else []
+        own = [item for item in items if item.name is not None and _same(item.name, name)]
+        if own and not own[-1].is_column:
+            return None
+        if own:
+            name = own[-1].paths[0].parts[0]
+        elif items and not any(item.is_star for item in items):
+            return None
+    return name
+
+
+def _same(one: str, other: str) -> bool:
+    return one.lower() == other.lower()
+
+
 def keeps(step: Projection, column: str) -> bool:
     """Whether the projection's result has *column*, as it was or computed anew."""
     return any(parsed(text).is_star or result_name(text) == column for text in step.columns)

@@ -17,7 +17,7 @@ from sluice.core.transitions import SINK, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append
 from sluice.declaration.durations import in_words
-from sluice.declaration.expressions import Filter, Step, result_name
+from sluice.declaration.expressions import Filter, Step, origin_of, result_name
 from sluice.declaration.functions import described_function
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import (
@@ -87,6 +87,8 @@ class _Maker:
             parts={name: text for name, text in (parts | own).items() if text},
             columns=columns,
             updates_from=self._updates_from(stage.inputs),
+            holds=_held_by(stage),
+            recomputed_from=self._recomputed_from(stage),
         )
 
     def of_sink(self, sink: SinkNode) -> Fingerprint:
@@ -158,6 +160,32 @@ class _Maker:
             found |= dict.fromkeys(of)
         return tuple(sorted(found))
 
+    def _recomputed_from(self, stage: StageNode) -> str:
+        """The stage whose rows may be sent to this one again; empty if it, or another that they
+        reach, or one behind it, could not follow.
+        """
+        sender = stage.inputs[0].producer
+        together = [*self.pipeline.consumers_of(sender), *self.pipeline.consumers_of(stage.uid)]
+        return sender if all(map(self._can_be_recomputed, together)) else ""
+
+    def _can_be_recomputed(self, stage: StageNode) -> bool:
+        """Whether all rows that *stage* reads are held before it, and all tables of its rows have
+        them by what it holds of each.
+        """
+        sender = self.pipeline.stages.get(stage.inputs[0].producer)
+        is_alone = len(stage.inputs) == 1 and sender is not None and bool(_held_by(sender))
+        held = _lowered(_held_by(stage))
+        return (
+            is_alone
+            and bool(held)
+            and all(
+                not sink.spec.changelog
+                and {*getattr(sink.spec, "partition_by", ())} <= {*sink.spec.upsert_key}
+                and _origins(sink.spec.upsert_key, (*stage.steps, *sink.steps)) <= held
+                for sink in self.pipeline.sinks_of(stage.uid)
+            )
+        )
+
     def _bound(self, stream: Input) -> str:
         """By how much event time trails, over all sources of *stream*."""
         source = self.pipeline.sources.get(stream.producer)
@@ -210,6 +238,24 @@ def _operation(stage: StageNode, made: _Maker) -> tuple[str, dict[str, str], dic
             return name, {"function": described_function(function, version)}, {}
         case other:
             raise AssertionError(f"{other} keeps no state")
+
+
+def _held_by(stage: StageNode) -> tuple[str, ...]:
+    """The columns by which a stage has each row that it has sent in its state; with a ttl it has
+    forgotten some.
+    """
+    match stage.operation:
+        case KeyedAggregate() | Latest() if stage.ttl_ms is None:
+            return stage.keys
+        case TopN() if stage.ttl_ms is None:
+            return (*stage.keys, "rank")
+        case _:
+            return ()
+
+
+def _origins(columns: Iterable[str], steps: Sequence[Step]) -> frozenset[str]:
+    """What *columns* are before *steps*, in lower case; "" for one that is computed."""
+    return _lowered(origin_of(column, steps) or "" for column in columns)
 
 
 def _columns(aggregates: Mapping[str, Aggregate]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from sluice.core.answers import Committable
 from sluice.core.handles import SegmentHandle
 from sluice.declaration.changelog import Append, Upsert, after, check_row_kind_column
 from sluice.declaration.columns import check_columns
-from sluice.declaration.expressions import Projection
+from sluice.declaration.expressions import Projection, origin_of
 from sluice.declaration.nodes import SinkNode, StageNode
 from sluice.declaration.pipeline import LATE, LATE_RIGHT, MALFORMED, NO_EVENT_TIME, side_output
 from sluice.declaration.places import DELETED, MALFORMED_COLUMN, RAW, Sink
@@ -92,10 +92,24 @@ class StageOutput:
         self.late_rows += frame.height
         self._add_to_side(LATE_OF_SIDE[side], frame)
 
-    def add(self, rows: pl.DataFrame, retracted: pl.DataFrame | None = None) -> None:
+    def resend(self, rows: pl.DataFrame) -> None:
+        """Add rows of the stage's result to its stream once more; its sinks have them."""
+        stage = self._work.spec.stage
+        again = projected_result(stage, changes_of(rows, None, stage.keys))
+        rows, taken_back = split_by_weight(again)
+        self.rows_out += rows.height
+        self._emit(rows, taken_back)
+
+    def add(
+        self,
+        rows: pl.DataFrame,
+        retracted: pl.DataFrame | None = None,
+        former: pl.DataFrame | None = None,
+    ) -> None:
         """Add rows of the stage's result, and those taken back, before filter and projection.
 
-        Rows of a stateless stage that reads changes have their weight already.
+        Rows of a stateless stage that reads changes have their weight already.  *former* are the
+        keys of the rows that the sinks may have of these hashes, where *rows* are all there are.
         """
         stage = self._work.spec.stage
         if self._kind == Append():
@@ -112,7 +126,10 @@ class StageOutput:
         self.rows_out += rows.height
         self._emit(rows, taken_back)
         for sink in self._sinks:
-            sink.add(*(sink.behind_steps(changes) if sink.has_steps else (rows, taken_back)))
+            own = sink.behind_steps(changes) if sink.has_steps else (rows, taken_back)
+            sink.add(*own)
+            if former is not None:
+                sink.take_away(former, but=own[0])
 
     def finish(self) -> tuple[tuple[SegmentHandle, ...], tuple[Committable, ...]]:
         """Stage the remaining rows; returns the segments and files that the ack names."""
@@ -179,6 +196,7 @@ class _SinkFiles:
         self._key = node.spec.upsert_key
         self._is_append = stage.kind == Append()
         self.has_steps = bool(node.steps)
+        self._steps = (*stage.steps, *node.steps)
         # In a stage without state, another subtask may have the row that this one replaces.
         kind = after(node.steps, stage.kind)
         self._replaced_by = kind.key if stage.is_stateful and isinstance(kind, Upsert) else ()
@@ -210,6 +228,19 @@ class _SinkFiles:
             return
         gone = taken_back.join(rows, on=self._key, how="anti", nulls_equal=True)
         self._deletes.add(gone.with_columns(pl.lit(True).alias(DELETED)))  # noqa: FBT003 - a value
+
+    def take_away(self, former: pl.DataFrame, *, but: pl.DataFrame) -> None:
+        """Delete the rows with the keys *former* that the sink is not sent anew in *but*."""
+        names = {name.lower(): name for name in former.columns}
+        origins = {key: origin_of(key, self._steps) for key in self._key}
+        keys = former.select(
+            pl.col(names[origin.lower()]).alias(key)
+            for key, origin in origins.items()
+            if origin is not None
+        )
+        gone = keys.join(but, on=self._key, how="anti", nulls_equal=True)
+        rows = pl.concat([but.clear(), gone], how="diagonal")
+        self._deletes.add(rows.with_columns(pl.lit(True).alias(DELETED)))  # noqa: FBT003 - a value
 
 
 def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:

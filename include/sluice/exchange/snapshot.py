@@ -19,12 +19,14 @@ from sluice.core.answers import Execution
 from sluice.core.compaction import SortedRun, sorted_runs
 from sluice.core.handles import StateHandle
 from sluice.declaration.keyed_functions import SubtaskContext
+from sluice.declaration.operations import TopN
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions_in
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.exchange.output import StageOutput
 from sluice.exchange.reading import SOURCE, CarriedClock
 from sluice.exchange.workspace import Workspace
+from sluice.operators.aggregate import GROUPS
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.keyed_function import (
@@ -34,7 +36,15 @@ from sluice.operators.keyed_function import (
     ProcessKeyedOperator,
     instant_of,
 )
-from sluice.operators.operator import ROW_COUNT, ComputesColumns, EpochTime, Operator, Outcome
+from sluice.operators.operator import (
+    ROW_COUNT,
+    ComputesColumns,
+    EpochTime,
+    HoldsResult,
+    Operator,
+    Outcome,
+)
+from sluice.operators.ranking import RANK, ROWS
 from sluice.state.keyed import Changes, KeyedState, delta_table
 from sluice.state.merging import GROWTH, describe_segment, merged_frames, open_runs, stored_run
 from sluice.state.runs import Run
@@ -153,15 +163,22 @@ class KeyedSnapshot:
             for name, schema in self._operator.tables.items()
         }
         state, broadcast = self._state(), self._broadcast_state(writers)
+        former = self._former()
         if self._function is not None:
             self._function.begin(broadcast, self._time)
         with self._buffer:
-            for bounds, groups in self._buffer.ranges(self._due_bytes()):
+            for bounds, groups in self._buffer.ranges(self._bytes_read()):
                 part = {
                     name: table.slice(bounds.first, bounds.last) for name, table in state.items()
                 } | broadcast
+                if self._work.spec.resends:
+                    assert isinstance(self._operator, HoldsResult)
+                    self._output.resend(self._operator.held(part))
                 outcome = self._operator.process(groups, part, self._time)
-                self._take(outcome, writers)
+                gone = None
+                if former is not None:
+                    gone = former.slice(bounds.first, bounds.last).scan().drop(HASH)
+                self._take(outcome, writers, gone)
         if self._function is not None:
             self._take(self._function.end(self._time), writers)
         handles = [
@@ -187,8 +204,13 @@ class KeyedSnapshot:
             case None:
                 pass
 
-    def _take(self, outcome: Outcome, writers: dict[str, StateWriter]) -> None:
-        self._output.add(outcome.output, outcome.retracted)
+    def _take(
+        self,
+        outcome: Outcome,
+        writers: dict[str, StateWriter],
+        former: pl.DataFrame | None = None,
+    ) -> None:
+        self._output.add(outcome.output, outcome.retracted, former)
         for side, late in outcome.late.items():
             self._output.add_late(late, side)
         for name, changes in outcome.changes.items():
@@ -197,7 +219,7 @@ class KeyedSnapshot:
     def _state(self) -> dict[str, KeyedState]:
         spec = self._work.spec
         now_ms = self._time.processing_time_ms
-        if self.rows_in or self._due_bytes():
+        if self.rows_in or self._bytes_read():
             self._work.cache.prefetch(
                 handle.segment
                 for name, schema in self._operator.tables.items()
@@ -223,6 +245,33 @@ class KeyedSnapshot:
             writers[name].add(changed)
         self.rows_in += self._broadcast.rows_in
         return state
+
+    def _former(self) -> KeyedState | None:
+        """The keys of what a stage that is recomputed has sent to its sinks."""
+        spec = self._work.spec
+        if not (spec.former and spec.sinks):
+            return None
+        result, keys = self._operator.output_schema, spec.stage.keys
+        held = [RANK] if isinstance(spec.stage.operation, TopN) else []
+        schema = StateSchema(
+            columns=pl.Schema({name: result[name] for name in (*keys, *held)}),
+            key_columns=keys,
+            sub_key_columns=tuple(held),
+        )
+        handles = [h for h in self._former_handles() if h.table in (GROUPS, ROWS)]
+        runs = open_runs(self._work.cache, handles)
+        return KeyedState(schema, runs, owner=f"stage {spec.stage.uid!r}")
+
+    def _former_handles(self) -> tuple[StateHandle, ...]:
+        former = self._work.spec.former
+        return former[self._work.subtask.index] if former else ()
+
+    def _bytes_read(self) -> int:
+        """An upper bound of the state that is read whatever rows there are."""
+        handles = list(self._former_handles())
+        if self._work.spec.resends:
+            handles += [one for inherited in self._inherited.values() for one in inherited]
+        return self._due_bytes() + sum(handle.segment.size_bytes for handle in handles)
 
     def _due_bytes(self) -> int:
         """An upper bound of the state that is read because its timers are due."""

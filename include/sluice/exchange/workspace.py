@@ -33,6 +33,8 @@ class SubtaskSpec:
     ``event_times_ms`` are what the stage's driver measured of the input, for the ack.  With a
     ``clock`` the watermark of the epoch's end comes with the rows, and ``epoch_time`` lacks it.
     With ``chained_to`` the output goes to the next stage's subtasks, and not to the bucket.
+    A subtask that ``resends`` sends all rows that its state holds before those that changed.  One
+    that is recomputed has no ``state``; ``former``, likewise, is what it had.
     """
 
     location: StoreLocation
@@ -61,6 +63,8 @@ class SubtaskSpec:
     max_state_runs: int = 16
     fault: Fault | None = None
     begun: tuple[str, ...] = ()  # Columns of the result whose state begins anew with this epoch.
+    resends: bool = False
+    former: tuple[tuple[StateHandle, ...], ...] = ()
     broadcast: tuple[SegmentHandle, ...] = ()  # The rows that every subtask reads,
     broadcast_schema: bytes = b""  # and their serialized Arrow schema; empty without such an input.
 

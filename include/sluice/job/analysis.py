@@ -54,6 +54,7 @@ _TYPES: Mapping[str, pl.DataType] = {
     "binary": pl.Binary(),
 }
 _DECIMAL = (10, 0)  # Spark's default precision and scale.
+_NOT_READ = (Becomes.BEGUN_ANEW, Becomes.RECOMPUTED, Becomes.REFUSED)
 _HIDDEN = (RECORD, MALFORMED_COLUMN, RAW)  # Columns of a source that no stage sees.
 _CONTINUES = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
 
@@ -144,7 +145,7 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> tuple[str, ..
     changes = changes_since(metadata, declared)
     consent = state.consent.within(declared)
     problems = problems_of(changes, declared, consent)
-    anew = {one.uid for one in changes if one.becomes in (Becomes.BEGUN_ANEW, Becomes.REFUSED)}
+    anew = {one.uid for one in changes if one.becomes in _NOT_READ}
     problems += [
         problem
         for uid, result in results.items()

@@ -180,6 +180,9 @@ class KeyedAggregateOperator:
         )
         return self._outcome(before, after, changes)
 
+    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
+        return self._results.result(state[GROUPS].scan(), self._keys)
+
     def _outcome(
         self, before: pl.DataFrame, after: pl.DataFrame, changes: Mapping[str, Changes]
     ) -> Outcome:

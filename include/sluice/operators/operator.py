@@ -117,6 +117,15 @@ class ComputesColumns(Protocol):
         ...
 
 
+@runtime_checkable
+class HoldsResult(Protocol):
+    """An operator whose state has its whole result: every row that it has sent, as it was sent."""
+
+    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
+        """The current rows of the result, in the columns of the output."""
+        ...
+
+
 class Operator(Protocol):
     """A built-in stateful operator, built for one stage and the schemas of its inputs."""
 

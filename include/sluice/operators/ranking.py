@@ -140,6 +140,9 @@ class LatestOperator(RawRows):
             },
         )
 
+    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
+        return state[ROWS].scan().select(self.output_schema.names())
+
     def _of_changelog(
         self, ranking: RetractableRanking, groups: Frames, state: Mapping[str, KeyedState]
     ) -> Outcome:
@@ -250,6 +253,9 @@ class TopNOperator(RawRows):
         if self._unique:
             both = newest_per_identity(both, [*self._key, *self._unique])
         return self._outcome(self._ranking.ranked(both, self._key), before, {})
+
+    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
+        return state[ROWS].scan().select(self.output_schema.names())
 
     def _outcome(
         self, ranked: pl.DataFrame, before: pl.DataFrame, changes: Mapping[str, Changes]

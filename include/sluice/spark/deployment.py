@@ -252,6 +252,11 @@ def _deployment(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) 
 def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> SubtaskSpec:
     job, plan, node = run.job, run.plan, run.node
     stream = run.given.streams[node.broadcast.producer] if node.broadcast is not None else None
+    state = take_over_compactions(
+        job, node.uid, assigned_state(run.before, run.task), plan.processing_time_ms
+    )
+    is_recomputed = node.uid in plan.recomputed
+    reads_again = {reader.uid for reader in job.pipeline.consumers_of(node.uid)}
     return SubtaskSpec(
         location=job.location,
         paths=job.paths,
@@ -264,9 +269,9 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
         attempt=run.attempt,
         params=dict(run.configuration.params),
         input_schemas=keyed.schemas,
-        state=take_over_compactions(
-            job, node.uid, assigned_state(run.before, run.task), plan.processing_time_ms
-        ),
+        state=((),) * len(state) if is_recomputed else state,
+        former=state if is_recomputed else (),
+        resends=not is_recomputed and not reads_again.isdisjoint(plan.recomputed),
         epoch_time=event_time.time,
         streams_watermark_ms=run.given.watermark_ms(run.before),
         event_times_ms=event_time.measured_ms,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sluice.core.transitions import (
@@ -16,6 +18,7 @@ from sluice.core.transitions import (
     compare,
     notes_of,
     problems_of,
+    recomputed,
     row_of,
 )
 
@@ -46,18 +49,11 @@ def told(
 
 def with_part(of: Fingerprint, **parts: str) -> Fingerprint:
     named = {name.replace("_", " "): text for name, text in parts.items()}
-    return Fingerprint(
-        operator=of.operator,
-        parts=of.parts | named,
-        columns=of.columns,
-        updates_from=of.updates_from,
-    )
+    return replace(of, parts=of.parts | named)
 
 
 def with_columns(of: Fingerprint, **columns: str) -> Fingerprint:
-    return Fingerprint(
-        operator=of.operator, parts=of.parts, columns=columns, updates_from=of.updates_from
-    )
+    return replace(of, columns=columns)
 
 
 def test_equal_meanings_are_the_same_in_any_order() -> None:
@@ -268,3 +264,105 @@ def test_every_difference_of_a_part_has_one_row() -> None:
 
     assert len(found) == len(set(found))
     assert {one for row in TRANSITIONS for one in (row.append, row.updates)} == {*Becomes, None}
+
+
+# latest, which holds its rows -> total -> sizes, and beside total another; a table behind total.
+SENDER = replace(LATEST, holds=("u",))
+READER = replace(TOTAL, holds=("k",), recomputed_from="latest")
+
+
+def a_chain(**changed: Fingerprint | None) -> dict[str, Fingerprint]:
+    chain: dict[str, Fingerprint | None] = {
+        "latest": SENDER,
+        "total": READER,
+        "other": with_columns(READER, x="max(x)"),
+        "sizes": replace(READER, holds=("n",), updates_from=("total",), recomputed_from="total"),
+        "out": a_sink("total as upsert by k"),
+    }
+    return {uid: one for uid, one in (chain | changed).items() if one is not None}
+
+
+CHANGED = with_columns(READER, n="count()", s="max(x)")
+READERS = {"total", "other", "sizes"}
+
+
+def anew(
+    before: dict[str, Fingerprint], now: dict[str, Fingerprint], in_flight: str = ""
+) -> frozenset[str]:
+    return recomputed(before, now, {*before}, {in_flight})
+
+
+def test_a_change_over_rows_that_are_held_needs_no_consent() -> None:
+    before, now = a_chain(), a_chain(total=CHANGED)
+
+    found = anew(before, now)
+    (change,) = compare(before, now, {*before}, found)
+    assert found == READERS, "those that read the same rows, and those behind, too"
+    assert change.becomes is Becomes.RECOMPUTED
+    assert problems_of([change], now, NO_CONSENT) == []
+    (note,) = notes_of([change], NO_CONSENT)
+    assert note == (
+        "stage 'total': column 's' was sum(x) and is now max(x): recomputed from the rows of stage "
+        "'latest'"
+    )
+
+
+def test_what_did_not_change_is_not_recomputed() -> None:
+    fewer = with_columns(READER, n="count()")
+
+    assert anew(a_chain(), a_chain()) == frozenset()
+    assert anew(a_chain(), a_chain(total=fewer)) == frozenset()
+    assert anew({"total": ALONE}, {"total": with_columns(ALONE, n="max(x)")}) == frozenset()
+
+
+def test_a_stage_behind_one_that_is_recomputed_reads_all_that_it_sends() -> None:
+    sizes = with_columns(a_chain()["sizes"], n="max(n)")
+
+    assert anew(a_chain(), a_chain(total=CHANGED, sizes=sizes)) == READERS
+    assert anew(a_chain(), a_chain(sizes=sizes)) == {"sizes"}
+
+
+def test_a_new_stage_reads_all_rows_that_are_held() -> None:
+    before = a_chain(other=None, sizes=None)
+
+    assert anew(before, a_chain(sizes=None)) == {"total", "other"}
+    assert anew(before, a_chain(other=None)) == {"sizes"}
+
+
+@pytest.mark.parametrize(
+    ("why", "before", "now"),
+    [
+        ("no stage before it holds its rows", {}, {"total": replace(CHANGED, recomputed_from="")}),
+        ("nor can another follow", {}, {"other": replace(READER, recomputed_from="")}),
+        ("the sender changed", {}, {"latest": with_part(SENDER, by="at")}),
+        ("the sender is new", {"latest": None}, {}),
+        ("the sender did not hold them", {"latest": replace(SENDER, holds=())}, {}),
+        ("the sender forgot rows", {"latest": with_part(SENDER, ttl="1 h")}, {}),
+        ("it has forgotten rows", {"total": with_part(READER, ttl="1 h")}, {}),
+        ("a table has it by other keys", {"total": replace(READER, holds=("u",))}, {}),
+        ("a table had another stage's", {"out": a_sink("total as upsert by k", of="other")}, {}),
+    ],
+)
+def test_what_cannot_be_computed_anew_is_refused(
+    why: str, before: dict[str, Fingerprint | None], now: dict[str, Fingerprint]
+) -> None:
+    was, declared = a_chain(**before), a_chain(**{"total": CHANGED} | now)
+
+    found = anew(was, declared)
+
+    assert found == frozenset(), why
+    problems = problems_of(compare(was, declared, {*was}, found), declared, NO_CONSENT)
+    assert any("could not be taken back as they were sent" in problem for problem in problems)
+
+
+def test_where_no_table_has_the_rows_the_keys_may_change() -> None:
+    before = {"latest": SENDER, "total": replace(READER, holds=("u",))}
+
+    assert anew(before, {"latest": SENDER, "total": with_part(READER, keys="u")}) == {"total"}
+
+
+def test_rows_in_flight_are_not_read_twice() -> None:
+    now = a_chain(total=CHANGED)
+
+    assert anew(a_chain(), now, in_flight="sizes") == frozenset()
+    assert anew(a_chain(), now, in_flight="latest") == READERS

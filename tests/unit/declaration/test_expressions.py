@@ -10,6 +10,7 @@ from sluice.declaration.expressions import (
     Projection,
     Step,
     columns_read,
+    origin_of,
     result_name,
     unknown_column,
 )
@@ -140,3 +141,21 @@ def test_what_is_looked_at_behind_the_steps_is_read_with_what_they_name() -> Non
 )
 def test_a_selected_column_is_called_what_stands_last(column: str, name: str) -> None:
     assert result_name(column) == name
+
+
+@pytest.mark.parametrize(
+    ("column", "steps", "origin"),
+    [
+        ("k", (), "k"),
+        ("K", (Filter("v > 1"), Projection(("v", "k"))), "k"),
+        ("g", (Projection(("k AS h", "v")), Projection(("*", "h AS g"))), "k"),
+        ("v", (Projection(("*", "h AS g")),), "v"),
+        ("g", (Projection(("k + 0 AS g",)),), None),
+        ("g", (Projection(("s.k AS g",)),), None),
+        ("g", (Projection(("k",)),), None),
+    ],
+)
+def test_a_column_is_what_it_was_before_steps(
+    column: str, steps: tuple[Step, ...], origin: str | None
+) -> None:
+    assert origin_of(column, steps) == origin

@@ -319,3 +319,84 @@ def test_windows_that_rows_carry_are_read() -> None:
 )
 def test_sql_is_told_in_one_spelling(sql: str, is_now: str) -> None:
     assert meaning(sql) == is_now
+
+
+BY_K = FilesTable(upsert_key=("k",))
+
+
+def counted(stream: Stream, **options: Any) -> Stream:
+    return stream.key_by("k").aggregate("stage", **options, v=agg.count())
+
+
+def newest(stream: Stream, **options: Any) -> Stream:
+    return stream.key_by("u").latest("newest", by="at", **options)
+
+
+def also(stream: Stream, *others: Callable[[Stream], object]) -> Stream:
+    for other in others:
+        other(stream)
+    return stream
+
+
+FOLLOWS: dict[str, Declare] = {
+    "a count": lambda s: counted(newest(s)),
+    "behind filters and projections": lambda s: counted(newest(s).where("x > 1").select("k", "x")),
+    "into a table": lambda s: counted(newest(s)).sink("out", BY_K),
+    "under another name": lambda s: (
+        counted(newest(s))
+        .where("v > 1")
+        .select("K AS kk", "v")
+        .select("*", "kk AS g")
+        .sink("out", FilesTable(upsert_key=("kk",), partition_by=("kk",)))
+    ),
+    "beside another": lambda s: counted(
+        also(newest(s), lambda n: n.key_by("x").top_n("other", 3, by="x"))
+    ),
+    "before another": lambda s: counted(newest(s)).key_by("v").latest("behind", by="k"),
+    "best rows": lambda s: (
+        newest(s)
+        .key_by("k")
+        .top_n("stage", 2, by="x")
+        .sink("out", FilesTable(upsert_key=("k", "rank")))
+    ),
+}  # fmt: skip
+CANNOT: dict[str, Declare] = {
+    "rows that only come": counted,
+    "a sender that forgets": lambda s: counted(newest(s, ttl=HOUR)),
+    "one that forgets": lambda s: counted(newest(s), ttl=HOUR),
+    "a sender that holds other rows": lambda s: counted(
+        newest(s).key_by("k").join("both", newest_of(s, "y").key_by("k")).select("k", "x")
+    ),
+    "two senders": lambda s: newest(s).key_by("k").join("stage", newest_of(s, "y").key_by("k")),
+    "by way of another stage": lambda s: counted(newest(s).union("all", newest_of(s, "x"))),
+    "beside one that cannot": lambda s: counted(
+        also(newest(s), lambda n: n.key_by("x").latest("other", by="k", ttl=HOUR))
+    ),
+    "before one that cannot": lambda s: (
+        counted(newest(s)).key_by("v").latest("behind", by="k", ttl=HOUR)
+    ),
+    "a table of changes": lambda s: counted(newest(s)).sink("out", FilesTable(changelog=True)),
+    "a table in folders": lambda s: (
+        counted(newest(s)).sink("out", FilesTable(upsert_key=("k",), partition_by=("v",)))
+    ),
+    "a table by more than its key": lambda s: (
+        counted(newest(s)).sink("out", FilesTable(upsert_key=("k", "v")))
+    ),
+}  # fmt: skip
+
+
+def newest_of(stream: Stream, key: str) -> Stream:
+    return stream.key_by(key).latest(f"newest_{key}", by="at")
+
+
+@pytest.mark.parametrize("name", FOLLOWS)
+def test_a_stage_follows_rows_that_are_held_and_sent_again(name: str) -> None:
+    found = of(FOLLOWS[name])
+
+    assert found.recomputed_from == "newest"
+    assert found.holds == (("k", "rank") if name == "best rows" else ("k",))
+
+
+@pytest.mark.parametrize("name", CANNOT)
+def test_a_stage_follows_no_rows_that_it_or_another_could_not(name: str) -> None:
+    assert of(CANNOT[name]).recomputed_from == ""
