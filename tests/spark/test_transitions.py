@@ -427,6 +427,45 @@ def test_a_column_begins_anew_whatever_it_keeps(
     assert counter(shown.select("k", "v")) == counter(counts)
 
 
+def test_a_column_that_begins_anew_is_shown_so_in_all_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Where nothing is counted yet, too: the table does not go on with what it was."""
+
+    def declared(column: agg.Aggregate) -> Job:
+        return job_of(tmp_path, aggregate(v=agg.count(), w=column), is_updated=False)
+
+    old = declared(agg.stddev("x"))
+    submit(old, configure(old.pipeline, {}))
+    take(old, spark, EARLIER)
+    job = declared(agg.variance("x"))
+    restore(job, Latest(), RestoreOptions(consent=Consent(begun=("stage.w",))))
+    shown = take(job, spark, LATER.head(1))
+
+    assert shown["w"].to_list() == [None] * 4
+    assert shown["v"].sum() == EARLIER.height + 1
+
+
+def test_a_count_of_open_windows_begins_with_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    def declared(column: agg.Aggregate) -> Job:
+        def declare(rows: Rows) -> None:
+            keyed = rows.stream().key_by("k")
+            keyed.window("stage", Tumbling(15 * MINUTE), w=column).sink("out", FilesTable())
+
+        return job_of(tmp_path, declare, is_updated=False)
+
+    old = declared(agg.sum("x"))
+    submit(old, configure(old.pipeline, {}))
+    take(old, spark, EARLIER)
+    job = declared(agg.count())
+    restore(job, Latest(), RestoreOptions(consent=Consent(begun=("stage.w",))))
+    shown = take(job, spark, LATER.tail(1))
+
+    fired = shown.filter(pl.col("window_start") == START + 15 * MINUTE)
+    assert not fired.is_empty()
+    assert set(fired["w"].to_list()) == {0}
+
+
 def test_a_column_of_open_windows_begins_anew(spark: SparkSession, tmp_path: Path) -> None:
     def declared(column: agg.Aggregate) -> Job:
         def declare(rows: Rows) -> None:

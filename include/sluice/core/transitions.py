@@ -417,7 +417,11 @@ def _changes_of(uid: str, before: Fingerprint, now: Fingerprint) -> Iterator[Par
         )
 
     if now.operator == SINK and before.updates_from != now.updates_from:
-        return  # It reads another stage: what that had sent was dropped by a consent of its own.
+        # It reads another stage: what that had sent was dropped by a consent of its own.  But rows
+        # that a table has for good were to be taken back by rows, too, which do not come any more.
+        if before.keeps_changes and not now.updates_from:
+            yield change("rows", None, before.parts["rows"], "never taken back")
+        return
     if before.operator != now.operator:
         yield change(OPERATOR, None, before.operator, now.operator)
         return

@@ -43,6 +43,7 @@ from sluice.operators.operator import (
     HoldsResult,
     Operator,
     Outcome,
+    PublishesItsState,
 )
 from sluice.operators.ranking import RANK, ROWS
 from sluice.state.keyed import Changes, KeyedState, delta_table
@@ -179,6 +180,9 @@ class KeyedSnapshot:
                 if former is not None:
                     gone = former.slice(bounds.first, bounds.last).scan().drop(HASH)
                 self._take(outcome, writers, gone)
+                if self._begun and isinstance(self._operator, PublishesItsState):
+                    rows = self._operator.published_anew(part, outcome.output)
+                    self._output.add(rows, rows.clear())
         if self._function is not None:
             self._take(self._function.end(self._time), writers)
         handles = [
@@ -274,12 +278,13 @@ class KeyedSnapshot:
         return self._due_bytes() + sum(handle.segment.size_bytes for handle in handles)
 
     def _due_bytes(self) -> int:
-        """An upper bound of the state that is read because its timers are due."""
+        """An upper bound of the state that is read because its timers are due, or columns anew."""
         return sum(
             handle.segment.size_bytes
             for handles in self._inherited.values()
             for handle in handles
-            if handle.min_time_ms is not None and handle.min_time_ms <= self._time.watermark_ms
+            if self._begun
+            or (handle.min_time_ms is not None and handle.min_time_ms <= self._time.watermark_ms)
         )
 
     def _copied(self, handle: StateHandle) -> StateHandle:

@@ -213,7 +213,7 @@ def counted(argument: Argument, *, is_changelog: bool) -> Kernel:
         partial=(_int64(count, name),),
         combine=(pl.col(name).sum(),),
         merge=(_added(name),),
-        final=pl.col(name),
+        final=pl.col(name).fill_null(0),  # A column that began anew has counted nothing yet.
         sql=None if is_changelog else {name: _count_sql(argument)},
         reads=argument.reads,
     )
@@ -558,7 +558,7 @@ def distinct_list(argument: Argument) -> Kernel:
         combine=(state.explode().drop_nulls().unique().sort(),),
         # Polars has no union of lists of booleans.
         merge=(_together(before, state).list.unique().list.sort().alias(name),),
-        final=state.list.len().cast(pl.Int64),
+        final=state.list.len().fill_null(0).cast(pl.Int64),
         sql=None,
         reads=argument.reads,
     )
@@ -581,7 +581,7 @@ def collected(argument: Argument, reading: Reading) -> Kernel:
         partial=(argument.value.drop_nulls().sort().alias(name),),
         combine=(state.explode().drop_nulls().sort(),),
         merge=(_together(before, state).list.sort().alias(name),),
-        final=reading.of(state),
+        final=reading.of(state.fill_null([])),
         sql=None,
         reads=argument.reads,
     )

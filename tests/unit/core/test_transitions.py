@@ -224,6 +224,16 @@ def test_a_table_of_changes_has_to_see_all_of_them() -> None:
         )
 
 
+def test_a_table_of_changes_is_not_continued_by_rows_that_are_never_taken_back() -> None:
+    before = {"total": ALONE, "log": a_sink("total as changelog", keeps_changes=True)}
+
+    (problem,) = told(before, {"total": ALONE, "log": Fingerprint(operator=SINK)})
+
+    assert problem.startswith(
+        "sink 'log': its rows were total as changelog and are now never taken back; put it back"
+    )
+
+
 @pytest.mark.parametrize(
     ("consent", "said"),
     [
