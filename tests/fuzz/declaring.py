@@ -206,6 +206,7 @@ def _process(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
         functions.count_rows(key),
         state={"total": int},
         result={key: kind, "rows": int, "total": int},
+        version=stage.args.get("version"),
         parallelism=stage.parallelism,
     )
 
@@ -216,6 +217,7 @@ def _process_keyed(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
         stage.uid,
         functions.number_rows(key, stage.uid, stage.args.get("lists", "")),
         result={key: kind, "number": int, "fired_at": datetime},
+        version=stage.args.get("version"),
         parallelism=stage.parallelism,
     )
 

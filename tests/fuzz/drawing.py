@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tests.fuzz.changing import changing
 from tests.fuzz.data import column_sql
 from tests.fuzz.plans import (
     Act,
@@ -103,7 +104,8 @@ def draw(seed: int) -> Plan:
     plan = only_used(plan)
     plan = _apart(drawing, plan)
     plan = replace(plan, acts=draw_acts(random, plan))
-    return unaligned(Random(f"{seed} unaligned"), plan)
+    plan = unaligned(Random(f"{seed} unaligned"), plan)
+    return changing(Random(f"{seed} change"), plan)
 
 
 def _apart(drawing: Drawing, plan: Plan) -> Plan:

@@ -1,7 +1,7 @@
 """Faults planted in operators, state and output one at a time: proof that the fuzz would see them.
 
 ``PATHS`` has the faults in reading, shuffle, state and output, ``OPERATORS`` those in what
-operators compute.
+operators compute, ``TRANSITIONS`` those in what becomes of state when the declaration changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from sluice.exchange.reading import interned_input
 from sluice.operators import sql
-from tests.fuzz.plans import Checkpoint, Plan, Restore, SinkPlan
+from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan
 from tests.planted import Fault
 
 
@@ -65,9 +65,17 @@ def features(plan: Plan) -> set[str]:
     found |= {"restore" for act in plan.acts if isinstance(act, Restore)}
     rescaled = [act for act in plan.acts if isinstance(act, Restore) and act.parallelism]
     found |= {"rescale"} if rescaled else set()
+    found |= _changed(plan)
     checkpoints = sum(isinstance(act, Checkpoint) for act in plan.acts)
     found |= {"epochs"} if checkpoints > 1 else set()
     return found
+
+
+def _changed(plan: Plan) -> set[str]:
+    changes = [act for act in plan.acts if isinstance(act, Change)]
+    found = {f"changed_{act.part or 'nothing'}".replace(" ", "_") for act in changes}
+    found |= {"began"} if any(act.consents == "begin" for act in changes) else set()
+    return found | ({"changed"} if changes else set())
 
 
 def _options(sink: SinkPlan) -> set[str]:
@@ -668,7 +676,171 @@ OPERATORS: dict[str, Mutation] = {
     ),
 }
 
-MUTATIONS: dict[str, Mutation] = {**OPERATORS, **PATHS}
+TRANSITIONS: dict[str, Mutation] = {
+    "filters_mean_nothing": Mutation(
+        "a filter before a stage is no part of what its state is of",
+        "declaration.fingerprints:_described_steps",
+        'texts.append(f".where({meaning(step.condition)})")',
+        "pass",
+        needs=("changed_input",),
+    ),
+    "arguments_mean_nothing": Mutation(
+        "the argument of an aggregate is no part of its column",
+        "declaration.fingerprints:_aggregate",
+        'of = [meaning(aggregate.column or "")]',
+        'of = [""]',
+        needs=("changed_column",),
+    ),
+    "conditions_mean_nothing": Mutation(
+        "the filter of an aggregate is no part of its column",
+        "declaration.fingerprints:_aggregate",
+        'if aggregate.where is not None else ""',
+        'if False else ""',
+        needs=("changed_column",),
+    ),
+    "functions_mean_nothing": Mutation(
+        "the function of an aggregate is no part of its column",
+        "declaration.fingerprints:_aggregate",
+        "{aggregate.kind.value}(",
+        "aggregate(",
+        needs=("changed_column",),
+    ),
+    "keys_are_names": Mutation(
+        "the expression of a key is no part of it",
+        "declaration.fingerprints:_keys",
+        'f"{k} = {expressions[k]}" if k in expressions else k',
+        "k",
+        needs=("changed_keys",),
+    ),
+    "versions_mean_nothing": Mutation(
+        "the version of a function is no part of it",
+        "declaration.fingerprints:_operation",
+        "described_function(function, version)",
+        "described_function(function, None)",
+        needs=("changed_function",),
+    ),
+    "sinks_have_no_key": Mutation(
+        "the mode of a sink is no part of its rows",
+        "declaration.fingerprints:_Maker.of_sink",
+        "as {mode}",
+        "as rows",
+        needs=("changed_rows",),
+    ),
+    "n_means_nothing": Mutation(
+        "how many are ranked is no part of a ranking",
+        "declaration.fingerprints:_operation",
+        'parts = {"n": str(n), "by": meaning(by)}',
+        'parts = {"by": meaning(by)}',
+        needs=("changed_n", "top_n"),
+    ),
+    "windows_mean_nothing": Mutation(
+        "the size of a window is no part of it",
+        "declaration.fingerprints:_window",
+        'f"tumbling {in_words(size)}"',
+        '"tumbling"',
+        needs=("changed_window", "tumbling"),
+    ),
+    "joins_are_alike": Mutation(
+        "the kind of a join is no part of it",
+        "declaration.fingerprints:_operation",
+        'return "join", {"how": how}, {}',
+        'return "join", {}, {}',
+        needs=("changed_how", "join"),
+    ),
+    "bounds_mean_nothing": Mutation(
+        "the bounds of an interval join are no part of it",
+        "declaration.fingerprints:_operation",
+        '{"bounds": f"{_duration(lower)} to {last}", "how": how}',
+        '{"how": how}',
+        needs=("changed_bounds",),
+    ),
+    "lateness_means_nothing": Mutation(
+        "the allowed lateness is no part of a window",
+        "declaration.fingerprints:_operation",
+        ', "allowed lateness": _duration(late_ms)}',
+        "}",
+        needs=("changed_allowed_lateness",),
+    ),
+    "times_mean_nothing": Mutation(
+        "the event time is no part of what goes by it",
+        "declaration.fingerprints:_Maker.of_stage",
+        '"event time": " | ".join(times),',
+        '"event time": "",',
+        needs=("changed_event_time",),
+    ),
+    "blanks_mean_something": Mutation(
+        "a blank is another meaning",
+        "declaration.fingerprints:meaning",
+        "parsed(sql).canonical()",
+        "sql",
+        needs=("changed_nothing",),
+    ),
+    "order_means_something": Mutation(
+        "the order of operands is another meaning",
+        "declaration.sql_tree:_written",
+        "if write is canonical else operands",
+        "if False else operands",
+        needs=("changed_nothing",),
+    ),
+    "consent_is_not_heard": Mutation(
+        "who consents to keep state is refused again",
+        "core.transitions:_is_covered",
+        "change.uid in consent.kept",
+        "False",
+        needs=("changed_input",),
+    ),
+    "begun_is_full": Mutation(
+        "state that begins anew is not empty",
+        "core.completed:without_state",
+        "state=()",
+        "state=subtask.state",
+        needs=("began",),
+    ),
+    "begun_column_is_full": Mutation(
+        "a column that begins anew is not empty",
+        "exchange.snapshot:_state_of",
+        "if not columns:",
+        "if True:",
+        needs=("changed_column", "began"),
+    ),
+    "begun_column_is_not_shown": Mutation(
+        "a column that begins anew shows what it was",
+        "exchange.snapshot:KeyedSnapshot.finish",
+        "if self._begun and",
+        "if False and",
+        needs=("changed_column", "began", "aggregate"),
+    ),
+    "nothing_counted_is_null": Mutation(
+        "a count that has begun anew is null",
+        "operators.kernels:counted",
+        "final=pl.col(name).fill_null(0)",
+        "final=pl.col(name)",
+        needs=("changed_column", "began", "window"),
+    ),
+    "updates_begin_alone": Mutation(
+        "a stage over updates begins anew without those that send them",
+        "core.transitions:PartChange.becomes",
+        "self.row.updates if self.reads_updates else",
+        "",
+        needs=("changed", "behind"),
+    ),
+    "lateness_of_changelogs": Mutation(
+        "a changelog goes on with rows that are never taken back",
+        "core.transitions:_changes_of",
+        "if before.keeps_changes and",
+        "if False and",
+        needs=("changed_how", "changelog", "join"),
+    ),
+    "trigger_says_nothing": Mutation(
+        "a trigger goes on with another meaning",
+        "coordinator.compatibility:change_of",
+        "*problems_of(changes_since(metadata, declared)",
+        "*problems_of(()",
+        needs=("changed",),
+    ),
+}
+
+MUTATIONS: dict[str, Mutation] = {**OPERATORS, **PATHS, **TRANSITIONS}
 MAX_PLANS = 400  # Those that have nothing of what is concerned are not played, nor counted.
 MOST_STAGES = 3  # More hide no fault, and take longer.
 

@@ -14,8 +14,11 @@ from functools import partial
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from sluice.core.transitions import Consent
 from sluice.declaration.pipeline import side_output
+from tests.fuzz.changing import STATELESS
 from tests.fuzz.data import schema_of
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
@@ -34,19 +37,82 @@ class Oracle:
         self._columns: dict[str, dict[str, str]] = {}
         # By the checkpoints up to a barrier, and by stream: its rows, with when each came.
         self._remembered: dict[tuple[tuple[int, ...], str], pa.Table] = {}
+        self._changed_at = 0  # The epoch behind which the declaration changed last.
+        self._sent: dict[str, pa.Table] = {}  # By then, of each stage.
+        self._shown: dict[str, pa.Table] = {}  # By then, of each sink.
+        # Of a stage and side whose state is not that of all rows: the rows that it was of up to
+        # that epoch.
+        self._memory: dict[tuple[str, int], tuple[int, pa.Table]] = {}
+        # The epochs behind which stages, and columns of them, began anew.
+        self._anew: dict[str, int] = {}
+        self._columns_anew: dict[tuple[str, str], int] = {}
+        self._came: dict[str, set[str]] = {}  # Of sinks of such: the keys that came since.
 
     def sinks(self) -> dict[str, pa.Table]:
         """The rows of every sink at the last barrier."""
+        self._compute()
+        return {sink.uid: self._sink(sink) for sink in self.past.plan.sinks}
+
+    def _compute(self) -> None:
         self._columns.clear()
         for source in self.past.plan.sources:
             self._source(source)
         self._watermarks()
         for stage in self.past.plan.stages:
-            text = QUERIES[stage.op](self, stage)
-            self.make(stage.uid, _narrowed(stage, text))
+            text = _narrowed(stage, QUERIES[stage.op](self, stage))
+            self._columns.pop(stage.uid, None)
+            self.make(stage.uid, text)
+            if stage.uid in self._sent and _has_epochs(self._sent[stage.uid]):
+                name = f"{stage.uid}_now"
+                self.make(name, f"SELECT * FROM {q(stage.uid)}")
+                later = self._later(name, self._changed_at, self._sent[stage.uid])
+                self.make(stage.uid, f"SELECT * FROM {q(later)}")
+            given = [one.producer for one in stage.inputs if one.producer in self._anew]
+            if stage.op in STATELESS and any(self.is_updating(uid) for uid in given):
+                self._anew[stage.uid] = self._anew[given[0]]
             if self.past.plan.unaligned:  # Others may read it later than at this barrier.
                 self._remembered[self._barriers(), stage.uid] = self._whole(stage.uid)
-        return {sink.uid: self._sink(sink) for sink in self.past.plan.sinks}
+
+    def changes(self, consent: Consent) -> None:
+        """From the next epoch on the plan is another: what is sent and published stays, and state
+        is of all rows, but for what begins anew, or is kept as it is of the rows so far.
+        """
+        self._shown, epoch = self.sinks(), len(self.past.epochs)
+        for stage in self.past.plan.stages:
+            self._sent[stage.uid] = self._whole(stage.uid)
+            for side in range(len(stage.inputs)):
+                if stage.uid in consent.begun or stage.uid in consent.kept:
+                    rows = self._whole(self.given(stage, side))
+                    rows = rows if stage.uid in consent.kept else rows.slice(0, 0)
+                    self._memory[stage.uid, side] = (epoch, rows)
+        for target in consent.begun:
+            uid, _, column = target.partition(".")
+            if column:
+                self._columns_anew[uid, column] = epoch
+            else:
+                self._anew[uid] = epoch
+        for sink in self.past.plan.sinks:
+            if self._anew.get(sink.producer) == epoch:
+                self._came[sink.uid] = set()
+        self._changed_at = epoch
+
+    def since_when(self, stage: StagePlan, column: str) -> int:
+        """The epoch behind which a column of the stage began anew."""
+        return self._columns_anew.get((stage.uid, column), 0)
+
+    def _later(self, name: str, epoch: int, before: pa.Table) -> str:
+        """The name of a table: the rows of the table *name* that are of epochs behind *epoch*, and
+        the rows *before*.
+        """
+        found = f"{name}_later"
+        names = [n for n in before.column_names if n in self.columns(name) or n == EPOCH]
+        self.make(
+            found,
+            f"SELECT * FROM {q(name)} WHERE {EPOCH} > {epoch} "
+            f"UNION ALL BY NAME SELECT {listed(names)} FROM _before",
+            _before=before,
+        )
+        return found
 
     def sides(self) -> dict[str, pa.Table]:
         """The rows of the side outputs of late rows and of those without event time, by their uid;
@@ -87,6 +153,14 @@ class Oracle:
             text = f"SELECT * EXCLUDE ({listed([*renamed])}), {columns} FROM ({text})"
         self.sql.execute(f"CREATE OR REPLACE TEMP VIEW {q(name)} AS {text}")
         self._columns.pop(name, None)
+        if (stage.uid, side) not in self._memory:
+            return name
+        epoch, rows = self._memory[stage.uid, side]
+        if not rows.num_rows and self.is_updating(given.producer):
+            return name  # It began anew with what sends it updates.
+        self.make(f"{name}_now", f"SELECT * FROM {q(name)}")
+        later = self._later(f"{name}_now", epoch, rows)
+        self.sql.execute(f"CREATE OR REPLACE TEMP VIEW {q(name)} AS SELECT * FROM {q(later)}")
         return name
 
     def seen_by(self, stage: StagePlan, producer: str) -> str:
@@ -213,10 +287,35 @@ class Oracle:
         self.make("_watermarks", "SELECT * FROM _given", _given=table)
 
     def _sink(self, sink: SinkPlan) -> pa.Table:
-        text = f"SELECT * EXCLUDE ({EPOCH}) FROM {q(sink.producer)}"
+        text = f"SELECT * FROM {q(sink.producer)}"
         for condition in sink.where:
             text = f"SELECT * FROM ({text}) WHERE {condition}"
-        return self.sql.sql(text).to_arrow_table()
+        rows = self.sql.sql(text).to_arrow_table()
+        if sink.producer in self._anew and sink.upsert_key and self._shown:
+            return self._over_what_was_shown(sink, rows)
+        return rows.drop_columns([EPOCH])
+
+    def _over_what_was_shown(self, sink: SinkPlan, rows: pa.Table) -> pa.Table:
+        """What was published stays until its key comes again; *rows* are those of the stream."""
+        before, epoch = self._shown[sink.uid], self._anew[sink.producer]
+        names, came = sink.upsert_key, self._came.setdefault(sink.uid, set())
+        if _has_epochs(rows):
+            rows = rows.filter(pc.greater(rows.column(EPOCH), epoch))
+        came |= {*_keys_of(rows, names)}
+        kept = [key not in came for key in _keys_of(before, names)]
+        rows = rows.drop_columns([EPOCH])
+        before = before.filter(pa.array(kept, pa.bool_()))
+        before = before.select([n for n in before.column_names if n in rows.column_names])
+        return pa.concat_tables([rows, before], promote_options="permissive")
+
+
+def _has_epochs(rows: pa.Table) -> bool:
+    """Whether they are of a stream whose rows are not taken back; not, if there are none."""
+    return bool(rows.num_rows) and min(rows.column(EPOCH).to_pylist()) > 0
+
+
+def _keys_of(rows: pa.Table, names: Sequence[str]) -> list[str]:
+    return [repr(tuple(row.values())) for row in rows.select([*names]).to_pylist()]
 
 
 def _narrowed(stage: StagePlan, text: str) -> str:

@@ -43,7 +43,8 @@ class Position:
 class Epoch:
     """``read``: source -> partition -> position; ``tables``: table sources as they were pinned;
     ``unaligned`` and ``overtaken``: the stages that were; ``planned_ms``: by which moment a
-    source's partitions are idle.
+    source's partitions are idle.  ``out_of_orderness_ms`` of sources and ``ttl_ms`` of stages are
+    as they were declared then.
     """
 
     checkpoint_id: int
@@ -54,6 +55,8 @@ class Epoch:
     unaligned: frozenset[str] = frozenset()
     overtaken: frozenset[str] = frozenset()
     planned_ms: Mapping[str, int] = field(default_factory=dict)
+    out_of_orderness_ms: Mapping[str, int] = field(default_factory=dict)
+    ttl_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -203,7 +206,8 @@ class Past:
         if is_silent and not times:
             return None
         at = min(times.values(), default=passed)
-        return MIN_WATERMARK if at == MIN_WATERMARK else at - source.out_of_orderness_ms - 1
+        bound_ms = self.epochs[epoch - 1].out_of_orderness_ms[source.uid]
+        return MIN_WATERMARK if at == MIN_WATERMARK else at - bound_ms - 1
 
     def _measured(
         self,

@@ -94,7 +94,24 @@ class Restore:
     parallelism: int | None = None
 
 
-Act = Feed | Checkpoint | Restore
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The declaration becomes another: ``edits`` are each a uid, a path in its part and a value.
+
+    ``part`` is what differs of the stage or sink ``uid``, as ``sluice.core.transitions`` calls it;
+    "column" is one of an aggregate; empty if all means what it did.  ``difference`` is how.
+    ``consents``: what is chosen where a restore asks, to "keep" or to "begin"; empty to go back.
+    """
+
+    edits: tuple[tuple[str, str, Any], ...]
+    uid: str
+    part: str = ""
+    difference: str = "changed"
+    consents: str = ""
+
+
+Act = Feed | Checkpoint | Restore | Change
+ACTS = (Feed, Checkpoint, Restore, Change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +183,38 @@ def without(plan: Plan, uid: str) -> Plan:
     return only_used(replace(plan, stages=stages, sinks=sinks))
 
 
+def changed(plan: Plan, edits: tuple[tuple[str, str, Any], ...]) -> Plan:
+    """The plan with *edits*; one of a part that it does not have changes nothing."""
+    for uid, path, value in edits:
+        names = path.split("/")
+        stages = [_edited(s, names, value) if s.uid == uid else s for s in plan.stages]
+        sources = [replace(s, **{path: value}) if s.uid == uid else s for s in plan.sources]
+        sinks = [replace(s, **{path: value}) if s.uid == uid else s for s in plan.sinks]
+        plan = replace(plan, stages=tuple(stages), sources=tuple(sources), sinks=tuple(sinks))
+    return plan
+
+
+def _edited(stage: StagePlan, path: list[str], value: Any) -> StagePlan:
+    whole = _with(asdict(stage), path, value)
+    inputs = tuple(InputPlan(**given) for given in whole.pop("inputs"))
+    return StagePlan(**whole, inputs=inputs)
+
+
+def _with(whole: Any, path: list[str], value: Any) -> Any:
+    """*whole* with *value* at *path*; None is no column of an aggregate any more."""
+    name, *rest = path
+    if isinstance(whole, tuple):
+        return tuple(
+            _with(one, rest, value) if place == int(name) else one
+            for place, one in enumerate(whole)
+        )
+    if rest:
+        is_gone = rest[1:] == [] and name == "aggregates" and value is None
+        inner = {k: v for k, v in whole[name].items() if k != rest[0]} if is_gone else None
+        return {**whole, name: _with(whole[name], rest, value) if inner is None else inner}
+    return {**whole, name: value}
+
+
 def only_used(plan: Plan) -> Plan:
     """The plan without unread sources, and their rows."""
     used = set(producers_of(plan))
@@ -210,7 +259,7 @@ def _stage(given: dict[str, Any]) -> StagePlan:
 
 
 def _act(given: dict[str, Any]) -> Act:
-    kind: type[Act] = {"Feed": Feed, "Checkpoint": Checkpoint, "Restore": Restore}[given.pop("act")]
+    kind: type[Act] = {one.__name__: one for one in ACTS}[given.pop("act")]
     if kind is Feed:
         given.setdefault("rows", [])
         given.setdefault("batch", 0)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from sluice.errors import ConfigurationError
 from sluice.store import memory
+from tests.fuzz.consents import DifferenceError
 from tests.fuzz.plans import Plan
 from tests.fuzz.session import spark_in_process
 from tests.fuzz.tuning import tuned
-from tests.fuzz.world import DifferenceError, World
+from tests.fuzz.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -417,20 +417,27 @@ def on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
 
 def remembered(oracle: Oracle, stage: StagePlan, given: str) -> str:
     """The rows that state still knows: with a TTL, of a key that rested that long, those since."""
-    ttl = stage.args.get("ttl")
-    if ttl is None:
+    ttls = [epoch.ttl_ms.get(stage.uid) for epoch in oracle.past.epochs]
+    if not any(ttls):
         return q(given)
     names = stage.inputs[0].keys
     keys = listed(names)
-    times = ", ".join(f"({n}, {at})" for n, at in enumerate(oracle.past.barriers_ms(), start=1))
+    times = ", ".join(
+        f"({n}, {at}, {'NULL' if ttl is None else ttl})"
+        for n, (at, ttl) in enumerate(zip(oracle.past.barriers_ms(), ttls, strict=True), start=1)
+    )
     rests = (
-        f"SELECT {keys}, {EPOCH}, _at - lag(_at) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
-        f"_rest FROM (SELECT DISTINCT {keys}, {EPOCH}, _at FROM {q(given)} "
-        f"JOIN (VALUES {times}) t(_epoch_of, _at) ON _epoch_of = {EPOCH})"
+        f"SELECT {keys}, {EPOCH}, lag({EPOCH}) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
+        f"_last FROM (SELECT DISTINCT {keys}, {EPOCH} FROM {q(given)})"
+    )
+    # At every barrier since it was there last the key may have been forgotten.
+    forgotten = (
+        f"EXISTS (FROM (VALUES {times}) t(n, ms, ttl), (VALUES {times}) l(n, ms, ttl) "
+        f"WHERE l.n = _last AND t.n > _last AND t.n <= {EPOCH} AND t.ms - l.ms >= t.ttl)"
     )
     begins = (
         f"SELECT {keys}, max({EPOCH}) AS _begin FROM ({rests}) "
-        f"WHERE _rest IS NULL OR _rest >= {ttl} GROUP BY {keys}"
+        f"WHERE _last IS NULL OR {forgotten} GROUP BY {keys}"
     )
     same = " AND ".join(f"r.{q(name)} IS NOT DISTINCT FROM b.{q(name)}" for name in names)
     return f"(SELECT r.* FROM {q(given)} r JOIN ({begins}) b ON {same} AND r.{EPOCH} >= b._begin)"
@@ -497,9 +504,16 @@ def join_columns(
 def aggregates_of(oracle: Oracle, stage: StagePlan, given: str) -> str:
     types, at = oracle.columns(given), oracle.event_time(stage)
     return ", ".join(
-        f"{_aggregated(kind, column, where, by or at, types)} AS {q(name)}"
+        f"{_aggregated(kind, column, _since(oracle, stage, name, where), by or at, types)} "
+        f"AS {q(name)}"
         for name, (kind, column, where, by) in stage.args["aggregates"].items()
     )
+
+
+def _since(oracle: Oracle, stage: StagePlan, name: str, where: str | None) -> str | None:
+    """The filter of a column, which may have begun anew behind an epoch."""
+    epoch = oracle.since_when(stage, name)
+    return f"{EPOCH} > {epoch}{f' AND ({where})' if where else ''}" if epoch else where
 
 
 def _aggregated(

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Played:
 
 
 def play_seeds(
-    seeds: range,
+    seeds: Sequence[int],
     processes: int | None = None,
     *,
     keep_going: bool = False,

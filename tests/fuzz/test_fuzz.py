@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 
 from tests.fuzz.drawing import draw
 from tests.fuzz.mutations import MUTATIONS, hunt_all
-from tests.fuzz.plans import from_json, to_json
+from tests.fuzz.plans import Change, from_json, to_json
 from tests.fuzz.queries import QUERIES
 from tests.fuzz.seeds import check_refusals, play_seeds
 
 PLANS = int(os.environ.get("FUZZ_PLANS", "10"))  # 2 s on two processors.
+CHANGED = 5  # With another declaration between epochs.
 REFUSALS = 40
 
 # A handful, of each kind one, that few plans show; ``make fuzz`` plants all.
-SAMPLE = ("mean_of_nulls", "hops_once", "first_again", "rank_forgets", "filter_is_dropped")
+SAMPLE = (
+    "mean_of_nulls", "hops_once", "first_again", "rank_forgets", "filter_is_dropped",
+    "keys_are_names", "begun_is_full",
+)  # fmt: skip
 
 
 @pytest.mark.timeout(0)
@@ -38,6 +43,15 @@ def test_every_sink_holds_what_batch_sql_says(
         from tests.fuzz.shrink import explain
 
         pytest.fail(explain(min(played.failed)), pytrace=False)
+
+
+@pytest.mark.timeout(0)
+def test_a_changed_declaration_does_what_the_table_of_transitions_says() -> None:
+    plans = map(draw, range(1_000))
+    is_changed = (plan for plan in plans if any(isinstance(act, Change) for act in plan.acts))
+    played = play_seeds([plan.seed for plan in islice(is_changed, CHANGED)])
+
+    assert played.failed == {}
 
 
 @pytest.mark.timeout(0)

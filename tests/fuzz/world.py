@@ -30,19 +30,23 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.restoring import FromCheckpoint, Latest
+from sluice.core.transitions import Consent
+from sluice.declaration.pipeline import Pipeline
 from sluice.errors import StageFailed
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table, open_sinks
 from sluice.sources import Files
 from sluice.spark.stage import run_stage
 from sluice.store.open import StoreLocation
+from tests.fuzz.changing import STATELESS
 from tests.fuzz.compare import added_up, difference, left_out_difference
+from tests.fuzz.consents import DifferenceError, consented
 from tests.fuzz.data import batch_of, schema_of, write_avro
 from tests.fuzz.declaring import declare
 from tests.fuzz.growing import Growing
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.past import Epoch, Past, Position
-from tests.fuzz.plans import Checkpoint, Feed, Plan, Restore, SourcePlan
+from tests.fuzz.plans import Change, Checkpoint, Feed, Plan, Restore, SourcePlan, changed
 from tests.fuzz.session import Session
 
 # Where a checkpoint may die: before and behind a subtask's ack, which is run again or fails the
@@ -56,10 +60,6 @@ TINY_BYTES = 2_048
 
 class KilledError(Exception):
     """A subtask's process is gone."""
-
-
-class DifferenceError(Exception):
-    """A sink does not hold what it must."""
 
 
 class ManualClock:
@@ -82,19 +82,18 @@ class World:
     strikes: Checkpoint | None = field(default=None, init=False)
     subtasks: int = field(default=0, init=False)
     is_behind: bool = field(default=False, init=False)
+    has_changed: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.past = Past(self.plan)
         self.tables: dict[str, list[pa.Table]] = {}
         self.growing: dict[str, Growing] = {}
-        specs = {source.uid: self._spec(source) for source in self.plan.sources}
-        pipeline = declare(self.plan, specs)
-        if self.plan.spills:
-            # Below what a person may set: rows here are few, and are to be spilled all the same.
-            object.__setattr__(pipeline.state_backend, "memory_per_subtask", TINY_BYTES)
+        self.specs = {source.uid: self._spec(source) for source in self.plan.sources}
+        pipeline = self._declared(self.plan)
         if self.spark is None:
             self.spark = Session(Random(self.plan.seed), self._around, self.plan.way)
-        self.job: Job = open_job(pipeline, StoreLocation(self.root), clock=ManualClock())
+        self.clock = ManualClock()
+        self.job: Job = open_job(pipeline, StoreLocation(self.root), clock=self.clock)
         submit(self.job, configure(pipeline, {}))
         self.oracle = Oracle(self.past)
 
@@ -108,8 +107,17 @@ class World:
                     self._checkpoint(act)
                 case Restore():
                     self._restore(act)
+                case Change():
+                    self._change(act)
             if self.job.state().status is not JobStatus.RUNNING:
                 return
+
+    def _declared(self, plan: Plan) -> Pipeline:
+        pipeline = declare(plan, self.specs)
+        if plan.spills:
+            # Below what a person may set: rows here are few, and are to be spilled all the same.
+            object.__setattr__(pipeline.state_backend, "memory_per_subtask", TINY_BYTES)
+        return pipeline
 
     def _spec(self, source: SourcePlan) -> Any:
         self.past.rows[source.uid] = {}
@@ -248,6 +256,30 @@ class World:
             self.past.epochs.pop()
             self.is_behind = True  # The tables show more, until the next commit.
 
+    def _change(self, act: Change) -> None:
+        """The job goes on as it is declared then, perhaps with consent; or as it was, if none
+        helps, or nobody consents.
+        """
+        after = changed(self.plan, act.edits)
+        state = self.job.state()
+        if after == self.plan or not self.past.epochs or self.is_behind or not state.completed:
+            return
+        job = open_job(self._declared(after), StoreLocation(self.root), clock=self.clock)
+        metadata = job.base_metadata(state)
+        assert metadata is not None
+        # Where nothing is kept, as all windows have ended, a stage begins anew whatever changes.
+        stateful = (one for one in self.plan.stages if one.op not in STATELESS)
+        empty = [stage for stage in stateful if stage.uid not in metadata.held]
+        if any(stage.args.get("lateness") for stage in empty):
+            return  # What it sent, to be replaced, may be in the state of others.
+        consent = consented(job, act)
+        if consent is None:
+            return
+        begun = Consent(begun=tuple(stage.uid for stage in empty))
+        self.oracle.changes(consent.beside(begun))
+        self.job, self.plan, self.past.plan = job, after, after
+        self.has_changed = self.is_behind = True  # The tables follow with the next commit.
+
     def _epoch(self, plan: CheckpointPlan, *, drains: bool) -> Epoch:
         read: dict[str, dict[str, Position]] = {}
         tables = {}
@@ -274,6 +306,12 @@ class World:
             tables=tables,
             drains=drains,
             unaligned=frozenset(task.uid for task in plan.tasks if task.is_unaligned),
+            out_of_orderness_ms={one.uid: one.out_of_orderness_ms for one in self.plan.sources},
+            ttl_ms={
+                stage.uid: stage.args["ttl"]
+                for stage in self.plan.stages
+                if stage.args.get("ttl") is not None
+            },
         )
 
     def _compare(self) -> None:
@@ -284,10 +322,12 @@ class World:
             table = sinks[uid]
             assert isinstance(table, ManifestTable)
             got = table.read()
+            if self.has_changed:
+                got = _as_declared(got, rows.schema)
             wrong = difference(rows, added_up(got) if uid in changelogs else got)
             if wrong is not None:
                 raise DifferenceError(f"sink {uid} at checkpoint {self._newest}: {wrong}")
-        for uid, rows in self.oracle.sides().items():
+        for uid, rows in ({} if self.has_changed else self.oracle.sides()).items():
             wrong = left_out_difference(rows, open_side_table(self.job, uid).read())
             if wrong is not None:
                 raise DifferenceError(f"side output {uid} at checkpoint {self._newest}: {wrong}")
@@ -295,3 +335,13 @@ class World:
     @property
     def _newest(self) -> int:
         return self.past.epochs[-1].checkpoint_id
+
+
+def _as_declared(table: pa.Table, declared: pa.Schema) -> pa.Table:
+    """*table* without columns that are not declared any more, and with those that no file has."""
+    kept = [n for n in table.column_names if n in (*declared.names, "kind")]
+    for field_ in declared if kept else ():
+        if field_.name not in kept:
+            table = table.append_column(field_, pa.nulls(table.num_rows, field_.type))
+            kept.append(field_.name)
+    return table.select(kept)

@@ -1,0 +1,347 @@
+"""Changes of a declaration between epochs: one part of a plan, or only how it is written.
+
+Each of ``PARTS`` draws a change of a stage or a sink, or None; what it changes is named as the
+table of transitions names it.  Types stay as they are, and columns that others read stay there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from tests.fuzz.plans import (
+    Act,
+    Change,
+    Checkpoint,
+    Feed,
+    InputPlan,
+    Plan,
+    Restore,
+    StagePlan,
+    changed,
+)
+
+STATELESS = ("transform", "union")
+ALWAYS = ("input", "out of orderness", "rows", "spelling", "parallelism")
+CHANGED_PLANS = 0.3  # A share of those whose checkpoints are aligned: in flight is another subject.
+KINDS = {
+    "min": "max", "max": "min", "first": "last", "last": "first", "stddev": "variance",
+    "variance": "stddev", "count": "count_distinct", "count_distinct": "count",
+}  # fmt: skip
+
+
+def changing(random: Random, plan: Plan) -> Plan:
+    """The plan, of some seeds with a change of its declaration behind its checkpoints."""
+    if plan.unaligned or random.random() >= CHANGED_PLANS or _forgets_in_a_changelog(plan):
+        return plan
+    acts = [act for act in plan.acts if not (isinstance(act, Checkpoint) and act.drains)]
+    drains = acts != [*plan.acts]
+    after = plan
+    for _ in range(random.choice((1, 1, 1, 2))):
+        change = _drawn(random, after)
+        if change is None:
+            return plan
+        after = changed(after, change.edits)
+        acts += [change, *_later(random, plan, acts)]
+    drained = [Checkpoint(drains=True)] if drains or random.random() < 0.4 else []
+    return replace(plan, acts=(*acts, *drained))
+
+
+def _forgets_in_a_changelog(plan: Plan) -> bool:
+    """What TTLs forget stays in a changelog, as if it had been another row."""
+    forgetful = {stage.uid for stage in plan.stages if stage.args.get("ttl") is not None}
+    return any(sink.changelog and sink.producer in forgetful for sink in plan.sinks)
+
+
+def _later(random: Random, plan: Plan, acts: list[Act]) -> Iterator[Act]:
+    """Rows for every source, and a checkpoint or two."""
+    from tests.fuzz.world import POINTS
+
+    batch = max((act.batch for act in acts if isinstance(act, Feed)), default=0)
+    if random.random() < 0.15:
+        yield Restore()
+    for _ in range(random.choice((1, 1, 2))):
+        for source in plan.sources:
+            batch += 1
+            count = random.choice((0, 1, 3, 8, 20))
+            partition = random.randrange(2) if source.grows else 0
+            rows = tuple(range(count))
+            yield Feed(source=source.uid, batch=batch, rows=rows, partition=partition)
+        dies = random.random() < 0.15
+        yield Checkpoint(
+            fate=random.choice(POINTS) if dies else "", at=random.randrange(6) if dies else 0
+        )
+
+
+def _drawn(random: Random, plan: Plan) -> Change | None:
+    stages = [stage for stage in plan.stages if stage.op not in STATELESS] or [*plan.stages]
+    names = random.sample([*PARTS], len(PARTS))
+    if random.random() < 0.7:  # These can always be drawn.
+        names.sort(key=lambda name: name in ALWAYS)
+    for name in names:
+        for stage in random.sample(stages, len(stages)):
+            change = PARTS[name](random, plan, stage)
+            if change is not None:
+                consents = random.choice(("keep", "keep", "begin", "begin", ""))
+                is_refused = change.part == "event time"
+                return replace(change, consents="" if is_refused else consents)
+    return None
+
+
+Draw = Callable[[Random, Plan, StagePlan], Change | None]
+
+
+def _of(
+    stage: StagePlan, part: str, *edits: tuple[str, Any], difference: str = "changed"
+) -> Change:
+    return Change(
+        uid=stage.uid,
+        part=part,
+        difference=difference,
+        edits=tuple((stage.uid, path, value) for path, value in edits),
+    )
+
+
+def _argument(part: str, name: str, others: Callable[[Random, Any], Any]) -> Draw:
+    """A change of an argument that the stage has."""
+
+    def draw(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+        if name not in stage.args:
+            return None
+        value = others(random, stage.args[name])
+        if value is None or value == stage.args[name]:
+            return None
+        return _of(stage, part, (f"args/{name}", value))
+
+    return draw
+
+
+def _window(random: Random, given: Any) -> Any:
+    kind, *lengths = given
+    if kind == "attached":
+        return None
+    if kind == "session":
+        return ["session", lengths[0] * random.choice((2, 3))]
+    return [kind, lengths[0] * 2, *lengths[1:]]
+
+
+def _how(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """The kind of a join, where all that read it take changes of any kind."""
+    given, alike = stage.args.get("how"), ("inner", "left", "right", "full")
+    if stage.op == "window_join" and given in ("inner", "left"):
+        return _of(stage, "how", ("args/how", "left" if given == "inner" else "inner"))
+    sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
+    is_read = any(given.producer == stage.uid for one in plan.stages for given in one.inputs)
+    if stage.op != "join" or given not in alike or is_read or not all(s.changelog for s in sinks):
+        return None
+    return _of(stage, "how", ("args/how", random.choice([how for how in alike if how != given])))
+
+
+def _bounds(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    if stage.op != "interval_join" or isinstance(stage.args["upper"], str):
+        return None
+    upper = stage.args["upper"] + random.choice((1_000, 10_000))
+    return _of(stage, "bounds", ("args/upper", upper))
+
+
+def _ttl(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    if stage.args.get("ttl") is None or stage.op == "deduplicate":
+        return None
+    value = random.choice((None, 4_000, 12_000, 40_000))
+    if value == stage.args["ttl"]:
+        return None
+    difference = "removed" if value is None else "changed"
+    return _of(stage, "ttl", ("args/ttl", value), difference=difference)
+
+
+def _out_of_orderness(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    source = plan.source(stage.inputs[0].producer)
+    if source is None or source.event_time is None:
+        return None
+    value = random.choice((0, 1_000, 5_000, 30_000))
+    if value == source.out_of_orderness_ms:
+        return None
+    edit = (source.uid, "out_of_orderness_ms", value)
+    return Change(uid=stage.uid, part="out of orderness", edits=(edit,))
+
+
+def _event_time(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """Of a source by another column; nobody consents, as what was measured is of the other."""
+    source = plan.source(stage.inputs[0].producer)
+    if stage.op not in ("window", "window_top_n") or source is None or stage.inputs[0].select:
+        return None
+    if source.event_time is None or "u" not in dict(source.columns):
+        return None
+    return Change(uid=stage.uid, part="event time", edits=((source.uid, "event_time", "u"),))
+
+
+def _keys(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """Another expression of a key."""
+    (given, *_) = stage.inputs
+    if len(stage.inputs) > 1 or not given.key_expressions:
+        return None
+    ((name, text),) = given.key_expressions
+    return _of(stage, "keys", ("inputs/0/key_expressions", ((name, text.replace("% 3", "% 2")),)))
+
+
+def _version(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    if stage.op not in ("process", "process_keyed"):
+        return None
+    return _of(stage, "function", ("args/version", random.choice(("2", "3"))))
+
+
+def _rows(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """A filter before the stage, of its own."""
+    side = random.randrange(len(stage.inputs))
+    given = stage.inputs[side]
+    name = _number(plan, given)
+    where = () if given.where else (f"{name} >= {random.randrange(1, 3)}",)
+    if not given.where and name is None:
+        return None
+    return _of(stage, "input", (f"inputs/{side}/where", where))
+
+
+def _behind(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """The filter of what the stage before sends, to all its readers."""
+    before = [given.producer for given in stage.inputs if plan.source(given.producer) is None]
+    filtered = [uid for uid in before if plan.stage(uid).where]
+    if not filtered:
+        return None
+    uid = random.choice(filtered)
+    return Change(uid=stage.uid, part="input", edits=((uid, "where", ()),))
+
+
+def _number(plan: Plan, given: InputPlan) -> str | None:
+    source = plan.source(given.producer)
+    columns = dict(source.columns) if source is not None else {}
+    return next((name for name, kind in columns.items() if kind == "int"), None)
+
+
+def _column(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """An aggregate: another function, argument or filter; one more, or one less."""
+    columns = stage.args.get("aggregates")
+    if not columns or stage.args.get("lateness"):
+        return None
+    name = random.choice([*columns])
+    sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
+    if any(name in text for where in (stage.where, *(s.where for s in sinks)) for text in where):
+        return None  # A row that what it was has let through would stay where it was sent.
+    path, (kind, column, where, by) = f"args/aggregates/{name}", columns[name]
+    draw = random.choice(("kind", "argument", "where", "where", "added", "removed"))
+    if draw == "added" and not stage.select:
+        more = [random.choice(("count", "max", "min")), column, None, None]
+        more = more if column is not None else ["count", None, where, None]
+        more_path = f"args/aggregates/{name}_more"
+        return _of(stage, "column", (more_path, more), difference="added")
+    if draw == "removed" and len(columns) > 1 and name not in _read_of(plan, stage):
+        return _of(stage, "column", (path, None), difference="removed")
+    if draw == "kind" and kind in KINDS and column is not None:
+        kind = KINDS[kind]
+        if kind == "count_distinct" and not _is_ordered(plan, stage, column):
+            return None
+        return _of(stage, "column", (path, [kind, column, where, by]))
+    if draw == "where":
+        of = _number(plan, stage.inputs[0]) if not stage.inputs[0].select else None
+        text = None if where else f"{of} >= 1"
+        return None if text and not of else _of(stage, "column", (path, [kind, column, text, by]))
+    if draw == "argument" and kind == "count" and column != "id" and "id" in _known(plan, stage):
+        return _of(stage, "column", (path, [kind, "k" if column == "g" else "g", where, by]))
+    return None
+
+
+def _known(plan: Plan, stage: StagePlan) -> set[str]:
+    source = plan.source(stage.inputs[0].producer)
+    is_whole = source is not None and not stage.inputs[0].select
+    return {name for name, _ in source.columns} if source is not None and is_whole else set()
+
+
+def _is_ordered(plan: Plan, stage: StagePlan, column: str) -> bool:
+    source = plan.source(stage.inputs[0].producer)
+    kinds = dict(source.columns) if source is not None else {}
+    return kinds.get(column) in ("int", "long", "text", "date", "bool")
+
+
+def _read_of(plan: Plan, stage: StagePlan) -> set[str]:
+    """The columns of a stage that its own steps, or others, may read; all, if a stage reads it."""
+    if any(given.producer == stage.uid for one in plan.stages for given in one.inputs):
+        return {*stage.args["aggregates"]}
+    sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
+    texts = [*stage.where, *(text for sink in sinks for text in sink.where)]
+    found = {name for name in stage.args["aggregates"] if any(name in text for text in texts)}
+    found |= {*stage.select}
+    return found.union(*((*sink.upsert_key, *sink.partition_by) for sink in sinks))
+
+
+def _sink(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """Of a sink of updates the mode."""
+    updating = {one.uid for one in plan.stages if one.op in ("aggregate", "latest", "top_n")}
+    sinks = [sink for sink in plan.sinks if sink.upsert_key and sink.producer in updating]
+    if not sinks:
+        return None
+    sink = random.choice(sinks)
+    edits = ((sink.uid, "changelog", True), (sink.uid, "upsert_key", ()))
+    return Change(uid=sink.uid, part="rows", edits=edits)
+
+
+def _keep(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """Of a lookup of rows that are updated; what others look up is of their input."""
+    if stage.op != "lookup" or stage.args.get("add") or stage.args["keep"] == "all":
+        return None
+    other = "unmatched" if stage.args["keep"] == "matched" else "matched"
+    return _of(stage, "table", ("args/keep", other))
+
+
+def _spelling(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """Blanks, the case of words and the order of operands; nothing is another."""
+    edits: list[tuple[str, str, Any]] = []
+    for one in plan.stages:
+        for side, given in enumerate(one.inputs):
+            if given.where:
+                texts = tuple(_otherwise(random, text) for text in given.where)
+                edits.append((one.uid, f"inputs/{side}/where", texts))
+        for name, (kind, column, where, by) in one.args.get("aggregates", {}).items():
+            if where:
+                value = [kind, column, _otherwise(random, where), by]
+                edits.append((one.uid, f"args/aggregates/{name}", value))
+        if len(one.args.get("aggregates", {})) > 1:
+            turned = dict(reversed(one.args["aggregates"].items()))
+            edits = [e for e in edits if not (e[0] == one.uid and e[1].startswith("args/"))]
+            edits.append((one.uid, "args/aggregates", turned))
+    return Change(uid=stage.uid, edits=tuple(edits)) if edits else None
+
+
+def _otherwise(random: Random, text: str) -> str:
+    words = text.split(" AND ")
+    if len(words) == 2 and "BETWEEN" not in text and random.random() < 0.5:
+        return f"{words[1]} and {words[0]}"
+    for word in ("IS", "NOT", "NULL", "IN", "LIKE", "BETWEEN", "AND"):
+        text = text.replace(f" {word} ", f"  {word.lower()}   ")
+    return f"({text})" if random.random() < 0.5 else f" {text} "
+
+
+def _parallelism(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    return _of(stage, "", ("parallelism", random.choice((1, 2, 3))))
+
+
+PARTS: dict[str, Draw] = {
+    "column": _column,
+    "another column": _column,
+    "keys": _keys,
+    "input": _rows,
+    "behind": _behind,
+    "function": _version,
+    "event time": _event_time,
+    "out of orderness": _out_of_orderness,
+    "window": _argument("window", "window", _window),
+    "allowed lateness": _argument("allowed lateness", "lateness", lambda r, n: n and n + 9_000),
+    "ttl": _ttl,
+    "n": _argument("n", "n", lambda random, n: random.choice((1, 2, 3))),
+    "how": _how,
+    "bounds": _bounds,
+    "table": _keep,
+    "rows": _sink,
+    "spelling": _spelling,
+    "parallelism": _parallelism,
+}
