@@ -222,10 +222,12 @@ def _number(plan: Plan, given: InputPlan) -> str | None:
 def _column(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
     """An aggregate: another function, argument or filter; one more, or one less."""
     columns = stage.args.get("aggregates")
-    if not columns or stage.args.get("lateness"):
-        return None
+    if not columns or stage.args.get("lateness") or stage.args.get("ttl") is not None:
+        return None  # What was forgotten is not shown anew.
     name = random.choice([*columns])
     sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
+    if any(name in sink.upsert_key for sink in sinks):
+        return None
     if any(name in text for where in (stage.where, *(s.where for s in sinks)) for text in where):
         return None  # A row that what it was has let through would stay where it was sent.
     path, (kind, column, where, by) = f"args/aggregates/{name}", columns[name]

@@ -831,6 +831,20 @@ TRANSITIONS: dict[str, Mutation] = {
         "if False and",
         needs=("changed_how", "changelog", "join"),
     ),
+    "longer_ttls_hold_at_once": Mutation(
+        "what has expired comes back when a TTL becomes longer",
+        "declaration.fingerprints:shorter_ttl_ms",
+        "and is_shorter else",
+        "and False else",
+        needs=("changed_ttl",),
+    ),
+    "expired_state_stays": Mutation(
+        "what has expired is still there when a longer TTL holds",
+        "exchange.snapshot:StateWriter.__init__",
+        "or work.spec.drops_expired",
+        "",
+        needs=("changed_ttl",),
+    ),
     "trigger_says_nothing": Mutation(
         "a trigger goes on with another meaning",
         "coordinator.compatibility:change_of",

@@ -48,7 +48,7 @@ class Epoch:
     """
 
     checkpoint_id: int
-    triggered_at_ms: int
+    processing_time_ms: int
     read: Mapping[str, Mapping[str, Position]]
     tables: Mapping[str, pa.Table]
     drains: bool = False
@@ -66,13 +66,14 @@ class Past:
     plan: Plan
     rows: dict[str, dict[str, pa.Table]] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
+    ttls: dict[str, int | None] = field(default_factory=dict)  # As declared in the last of them.
     _seen: dict[tuple[str, str, str, int, int], tuple[int, int] | None] = field(
         default_factory=dict
     )
 
     def barriers_ms(self) -> list[int]:
-        """When each was triggered: TTL goes by it."""
-        return [epoch.triggered_at_ms for epoch in self.epochs]
+        """The processing time of each: TTL goes by it."""
+        return [epoch.processing_time_ms for epoch in self.epochs]
 
     def rows_of(self, source: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:
         """The rows that *epoch*, counted from 1, has read, by partition."""

@@ -92,8 +92,7 @@ class World:
         pipeline = self._declared(self.plan)
         if self.spark is None:
             self.spark = Session(Random(self.plan.seed), self._around, self.plan.way)
-        self.clock = ManualClock()
-        self.job: Job = open_job(pipeline, StoreLocation(self.root), clock=self.clock)
+        self.job: Job = open_job(pipeline, StoreLocation(self.root), clock=ManualClock())
         submit(self.job, configure(pipeline, {}))
         self.oracle = Oracle(self.past)
 
@@ -177,6 +176,7 @@ class World:
         overtaken = frozenset(self._pending(plan).overtaken)
         finalize(self.job, plan.checkpoint_id)
         self.past.epochs.append(replace(epoch, overtaken=overtaken))
+        self.past.ttls = {stage.uid: stage.args.get("ttl") for stage in self.plan.stages}
         self.is_behind = False
         if act.fate == "before_commit":
             self._fail_over()
@@ -264,7 +264,8 @@ class World:
         state = self.job.state()
         if after == self.plan or not self.past.epochs or self.is_behind or not state.completed:
             return
-        job = open_job(self._declared(after), StoreLocation(self.root), clock=self.clock)
+        job = replace(self.job, pipeline=self._declared(after))
+        object.__setattr__(job, "time", self.job.time)  # TTLs would wait for one that begins anew.
         metadata = job.base_metadata(state)
         assert metadata is not None
         # Where nothing is kept, as all windows have ended, a stage begins anew whatever changes.
@@ -301,18 +302,21 @@ class World:
         return Epoch(
             checkpoint_id=plan.checkpoint_id,
             planned_ms={uid: at_ms for uid, at_ms in planned_ms.items() if at_ms is not None},
-            triggered_at_ms=plan.triggered_at_ms,
+            processing_time_ms=plan.processing_time_ms,
             read=read,
             tables=tables,
             drains=drains,
             unaligned=frozenset(task.uid for task in plan.tasks if task.is_unaligned),
             out_of_orderness_ms={one.uid: one.out_of_orderness_ms for one in self.plan.sources},
-            ttl_ms={
-                stage.uid: stage.args["ttl"]
-                for stage in self.plan.stages
-                if stage.args.get("ttl") is not None
-            },
+            ttl_ms=self._ttls(),
         )
+
+    def _ttls(self) -> dict[str, int]:
+        """Of stages; one that became longer, or was removed, holds from the next epoch on."""
+        now = {stage.uid: stage.args.get("ttl") for stage in self.plan.stages}
+        both = {uid: (ttl, self.past.ttls.get(uid)) for uid, ttl in now.items()}
+        known = {uid: [ttl for ttl in ttls if ttl is not None] for uid, ttls in both.items()}
+        return {uid: min(ttls) for uid, ttls in known.items() if ttls}
 
     def _compare(self) -> None:
         expected = self.oracle.sinks()

@@ -26,7 +26,7 @@ from sluice.core.requests import records_of_next_epoch
 from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
 from sluice.core.transitions import columns_begun
-from sluice.declaration.fingerprints import fingerprints
+from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError, SourceUnreadable
 from sluice.job.job import Job, new_token
@@ -90,7 +90,11 @@ def make_plan(
     declared = fingerprints(job.pipeline, state.configuration.params)
     parent = lineage.metadata if isinstance(lineage, CompletedParent) else None
     recomputed = frozenset() if parent is None else recomputed_since(parent, declared)
-    rewrites = bool(recomputed) or any(columns_begun(begun, uid) for uid in job.pipeline.stages)
+    rewrites = bool(recomputed) or any(
+        columns_begun(begun, uid)
+        or shorter_ttl_ms(lineage.fingerprint(uid), declared.get(uid)) is not None
+        for uid in job.pipeline.stages
+    )
     if full or request.is_canonical or rewrites or not finishes:
         running, finished = tuple(job.pipeline.stages), ()
     must_align = request.type.is_savepoint or drains or full or rewrites

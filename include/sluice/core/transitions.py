@@ -155,7 +155,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         part="ttl",
         append=Becomes.TAKEN_OVER,
         updates=Becomes.TAKEN_OVER,
-        because="it counts from the next epoch on; what has expired does not come back",
+        because="a longer one holds one epoch later, so what has expired does not come back",
     ),
     TransitionRow(
         part="n",

@@ -87,6 +87,12 @@ def milliseconds(duration: timedelta) -> int:
     return whole
 
 
+def from_words(words: str) -> timedelta:
+    """The positive duration, of whole milliseconds, of which ``in_words`` made *words*."""
+    number, unit = words.replace(",", "").split(" ")
+    return int(number) * _UNITS[{"min": "m"}.get(unit, unit)]
+
+
 def in_words(duration: timedelta) -> str:
     """``-1 h``, ``90 s``, ``0.5 ms``: in the largest unit that has a whole number of it."""
     size, sign = abs(duration), "-" if duration < timedelta(0) else ""

@@ -16,7 +16,7 @@ from datetime import timedelta
 from sluice.core.transitions import SINK, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append
-from sluice.declaration.durations import in_words
+from sluice.declaration.durations import MS, from_words, in_words
 from sluice.declaration.expressions import Filter, Step, origin_of, result_name
 from sluice.declaration.functions import described_function
 from sluice.declaration.nodes import Input, SinkNode, StageNode
@@ -57,6 +57,14 @@ def fingerprints(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, Fin
         uid: made.of_stage(stage) for uid, stage in pipeline.stages.items() if stage.is_stateful
     }
     return found | {uid: made.of_sink(sink) for uid, sink in pipeline.sinks.items()}
+
+
+def shorter_ttl_ms(before: Fingerprint | None, now: Fingerprint | None) -> int | None:
+    """The TTL of a stage's state *before*, if it has a longer one *now*, or none."""
+    ttls = [of.parts.get("ttl") if of is not None else None for of in (before, now)]
+    was, is_now = (from_words(words) if words is not None else None for words in ttls)
+    is_shorter = was is not None and (is_now is None or was < is_now)
+    return was // MS if was is not None and is_shorter else None
 
 
 def meaning(sql: str) -> str:

@@ -331,6 +331,7 @@ class StateWriter:
         Columns that have *begun* anew are not read of them; so all of them are written anew.
         """
         self._begun = begun
+        self._rewrites = bool(begun) or work.spec.drops_expired
         self._work = work
         self._table = table
         self._schema = schema
@@ -349,14 +350,14 @@ class StateWriter:
         rest = self._files.take()
         runs = sorted_runs(self._inherited)
         is_short = len(runs) <= self._work.spec.max_state_runs
-        if rest is None and not self._written and is_short and not self._begun:
+        if rest is None and not self._written and is_short and not self._rewrites:
             return self._inherited
         new_rows = sum(handle.segment.rows for handle in self._written)
         new_rows += 0 if rest is None else rest.height
         count = _runs_to_merge_now(
             [run.rows for run in runs], new_rows, self._work.spec.max_state_runs
         )
-        count = len(runs) if self._begun else count
+        count = len(runs) if self._rewrites else count
         kept, swallowed = runs[: len(runs) - count], runs[len(runs) - count :]
         if swallowed:
             self._merge(swallowed, rest, is_oldest=not kept)

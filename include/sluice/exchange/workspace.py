@@ -65,6 +65,7 @@ class SubtaskSpec:
     begun: tuple[str, ...] = ()  # Columns of the result whose state begins anew with this epoch.
     resends: bool = False
     former: tuple[tuple[StateHandle, ...], ...] = ()
+    drops_expired: bool = False  # State that has expired is not to be found by a longer TTL.
     broadcast: tuple[SegmentHandle, ...] = ()  # The rows that every subtask reads,
     broadcast_schema: bytes = b""  # and their serialized Arrow schema; empty without such an input.
 

@@ -38,6 +38,7 @@ from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, PartitionOffset, SourceCut, TaskPlan
 from sluice.core.position import Position, with_whole
 from sluice.core.state import CoordinatorState
+from sluice.core.transitions import Fingerprint
 from sluice.declaration.nodes import SourceNode
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.places import SourcePosition
@@ -72,6 +73,8 @@ class Lineage(Protocol):
 
     def source(self, uid: str) -> SourceCut | None: ...
 
+    def fingerprint(self, uid: str) -> Fingerprint | None: ...
+
     @property
     def tables(self) -> dict[str, int]:
         """Per sink, the checkpoint whose commit made the version of its table."""
@@ -104,6 +107,9 @@ class CompletedParent:
 
     def source(self, uid: str) -> SourceCut | None:
         return self.metadata.source(uid) if self.metadata is not None else None
+
+    def fingerprint(self, uid: str) -> Fingerprint | None:
+        return self.metadata.fingerprints.get(uid) if self.metadata is not None else None
 
     @property
     def tables(self) -> dict[str, int]:
@@ -142,6 +148,9 @@ class PendingParent:
 
     def source(self, uid: str) -> SourceCut | None:
         return next((cut for cut in self.plan.sources if cut.uid == uid), None)
+
+    def fingerprint(self, uid: str) -> Fingerprint | None:
+        return self.plan.fingerprints.get(uid)
 
     @property
     def tables(self) -> dict[str, int]:

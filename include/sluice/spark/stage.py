@@ -41,7 +41,8 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
-from sluice.declaration.fingerprints import fingerprints
+from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
+from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Transform
 from sluice.errors import (
     ConfigurationError,
@@ -175,7 +176,7 @@ def _run_stage(
         job=job,
         spark=with_our_settings(spark),
         plan=plan,
-        node=job.pipeline.stages[stage],
+        node=_forgetting_as_before(job.pipeline.stages[stage], plan, lineage),
         configuration=state.configuration,
         given=given,
         before=lineage.stage(stage),
@@ -188,6 +189,15 @@ def _run_stage(
     else:
         snapshots = (_Snapshot(run, _acknowledge_nothing(run)),)
     return _acknowledged(snapshots)
+
+
+def _forgetting_as_before(node: StageNode, plan: CheckpointPlan, lineage: Lineage) -> StageNode:
+    """The stage as it runs in this epoch: a longer TTL holds from the next one on.  State that has
+    expired by the shorter one may still be there, and is dropped first.
+    """
+    before = lineage.fingerprint(node.uid)
+    shorter_ms = shorter_ttl_ms(before, plan.fingerprints.get(node.uid))
+    return node if shorter_ms is None else replace(node, ttl_ms=shorter_ms)
 
 
 def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:
@@ -320,7 +330,7 @@ def deploy_chain(
         )
         behind = replace(
             run,
-            node=node,
+            node=_forgetting_as_before(node, run.plan, lineage),
             given=StageInput(streams={before.run.node.uid: stream}),
             before=lineage.stage(node.uid),
             attempt=pending.attempt_of(node.uid),

@@ -28,6 +28,7 @@ from sluice.declaration.durations import (
     MS,
     DurationLimits,
     duration_of,
+    from_words,
     in_words,
     milliseconds,
     what_to_use,
@@ -177,3 +178,10 @@ def test_a_text_has_the_limits_of_its_option() -> None:
 )
 def test_a_duration_in_words_says_its_sign(duration: timedelta, words: str) -> None:
     assert in_words(duration) == words
+
+
+@given(st.integers(1, 10**13))
+def test_words_are_understood_as_what_they_were_made_of(ms: int) -> None:
+    duration = timedelta(milliseconds=ms)
+
+    assert from_words(in_words(duration)) == duration

@@ -12,7 +12,7 @@ import pytest
 
 from sluice.core.transitions import Fingerprint
 from sluice.declaration import aggregates as agg
-from sluice.declaration.fingerprints import fingerprints, meaning
+from sluice.declaration.fingerprints import fingerprints, meaning, shorter_ttl_ms
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
 from sluice.declaration.params import param
@@ -400,3 +400,24 @@ def test_a_stage_follows_rows_that_are_held_and_sent_again(name: str) -> None:
 @pytest.mark.parametrize("name", CANNOT)
 def test_a_stage_follows_no_rows_that_it_or_another_could_not(name: str) -> None:
     assert of(CANNOT[name]).recomputed_from == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "shorter_ms"),
+    [
+        ("90 min", "2 h", 5_400_000),
+        ("1500 ms", "2 s", 1_500),
+        ("3,000 d", "", 259_200_000_000),
+        ("2 h", "90 min", None),
+        ("2 h", "2 h", None),
+        ("", "2 h", None),
+        (None, "2 h", None),
+    ],
+)
+def test_a_ttl_that_was_shorter_is_known(
+    before: str | None, now: str, shorter_ms: int | None
+) -> None:
+    def of(ttl: str) -> Fingerprint:
+        return Fingerprint(operator="aggregate", parts={"ttl": ttl} if ttl else {})
+
+    assert shorter_ttl_ms(None if before is None else of(before), of(now)) == shorter_ms
