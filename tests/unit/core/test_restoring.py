@@ -140,6 +140,24 @@ def test_what_takes_rows_back_does_not_begin_anew_with_such_rows_in_flight() -> 
     )
 
 
+def test_what_is_recomputed_is_said_unless_rows_are_in_flight_to_it() -> None:
+    sender = Fingerprint(operator="latest", holds=("u",))
+    before = {"b": sender, "a": replace(MEANT["a"], updates_from=("b",), recomputed_from="b")}
+    declared = {"b": sender, "a": replace(before["a"], columns=ANEW["a"].columns)}
+
+    def decision(stage: StageState) -> RestoreApproval | Stop:
+        metadata = replace(a_metadata(7, stage), fingerprints=before)
+        observed = Observed(metadata=metadata, sizes={FILE: 10}, fingerprints=declared)
+        chosen = Choice(checkpoint_id=X.checkpoint_id, origin=X)
+        return decide_restore(a_submitted(), chosen, observed, [A], NO_CLAIM)
+
+    aligned = decision(replace(a_stage("a"), in_flight=()))
+    assert isinstance(aligned, RestoreApproval)
+    (change,) = aligned.changes
+    assert change.endswith("is now sum(x): recomputed from the rows of stage 'b'")
+    assert "could not be taken back as they were sent" in problem_of(decision(a_stage("a")))
+
+
 def test_a_job_without_checkpoints_starts_from_empty() -> None:
     choice = choose(a_submitted(), Latest(), NO_CLAIM)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from harness.jobs import a_running_job, trigger_one
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
+from sluice.core.plan import CheckpointPlan
 from sluice.declaration import aggregates as agg
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.checkpointing import Checkpointing
@@ -84,3 +86,41 @@ def test_a_job_that_starts_anew_has_no_state_to_read(status: JobStatus | None) -
         stop(job, status)
 
     check(job, a_pipeline(agg.collect("price")))
+
+
+def over_updates(most: Aggregate) -> Pipeline:
+    checkpointing = Checkpointing(
+        max_records_per_epoch=150, unaligned=True, aligned_checkpoint_timeout=timedelta(hours=1)
+    )
+    pipeline = Pipeline("bids", checkpointing)
+    events = pipeline.source("events", Nexmark(1_000, columns=("bid_auction", "price", "category")))
+    newest = events.key_by("bid_auction").latest("newest", by="price")
+    counted = newest.key_by("category").aggregate("counted", most=most)
+    counted.sink("out", FilesTable(upsert_key=("category",)))
+    return pipeline
+
+
+def taken(job: Job) -> CheckpointPlan:
+    plan = trigger_one(job)
+    for task in plan.tasks:
+        run_stage(job, None, plan.checkpoint_id, task.uid, attempt=1)  # type: ignore[arg-type]
+    finish(job, plan.checkpoint_id)
+    return plan
+
+
+def test_what_is_recomputed_is_said_and_done_by_the_next_checkpoint_alone() -> None:
+    job = a_running_job(over_updates(agg.max("price")))
+    first = taken(job)
+    changed = replace(job, pipeline=over_updates(agg.min("price")))
+
+    (note,) = check_state(changed, analyse(changed.pipeline, {}, None))
+    plan, later = taken(changed), taken(changed)
+
+    assert note == (
+        "stage 'counted': column 'most' was max(price) and is now min(price): recomputed from the "
+        "rows of stage 'newest'"
+    )
+    assert (first.recomputed, plan.recomputed, later.recomputed) == ((), ("counted",), ())
+    assert [one.task("counted").may_be_overtaken for one in (first, plan, later)] == [
+        True, False, True
+    ]  # fmt: skip
