@@ -102,7 +102,6 @@ LEFT_TO_SPARK = [
     "timestamp_millis(id)",
     "timestamp_millis(name) AS at",
     "shiftleft(id, 1) AS doubled",
-    "round(real, 1) AS rounded",
     "id AS _hash",
     "id AS name",
 ]

@@ -35,7 +35,6 @@ from sluice.operators.sql import (
     Compiled,
     NotCompiledError,
     compiled,
-    is_computed_by_row,
     spark_type,
 )
 from sluice.state.segments import to_frame, to_table
@@ -409,7 +408,6 @@ def test_a_function_is_the_same_past_the_jvm_and_through_it(
     source: RowsOfSource, name: str
 ) -> None:
     texts = [text for signature in FUNCTIONS[name] for text in cases(name, signature)]
-    texts = [text for text in texts if not is_computed_by_row(parsed(text))]
 
     assert texts
     assert [*source.differences(texts)] == []

@@ -1,7 +1,7 @@
 """Feeds: inputs of a keyed stage that Python reads from files to columns, without Spark's JVM.
 
 A ``Feed`` is built by the stage's driver and read by its workers.  An input has none whose filters,
-projections or keys only Spark can compute, or can faster: see ``CompiledInput.is_possible``.
+projections or keys only Spark can compute: see ``CompiledInput.is_possible``.
 
 A stage's clock may be carried by its rows: the senders measure event times as they read, and send
 the times to each subtask through the shuffle that brings its rows.  When a subtask has all its rows
@@ -25,7 +25,7 @@ from sluice.connectors.files.text import FilesSource
 from sluice.core.event_time import StageClock, later_times
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
-from sluice.declaration.expressions import Filter, Step, computing
+from sluice.declaration.expressions import Step, computing
 from sluice.declaration.nodes import Input
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
@@ -39,7 +39,6 @@ from sluice.operators.sql import (
     compiled,
     computed,
     condition,
-    is_computed_by_row,
     whole_column,
 )
 from sluice.operators.steps import CompiledSteps, compiled_steps
@@ -305,14 +304,6 @@ class CompiledInput:
         """The declared filters and projections, up to the columns that the stage reads."""
         if any("." in name for name in self._raw):
             raise NotCompiledError("a dot in a name looks like the path to a field")
-        texts = [
-            *(sql for step in self.steps for sql in _texts(step)),
-            *(sql for _, sql in self.key_expressions),
-            *(one.sql for one in self.wanted),
-        ]
-        slow = next((sql for sql in texts if is_computed_by_row(parsed(sql))), None)
-        if slow is not None:
-            raise NotCompiledError(f"Spark computes {slow!r} faster")
         found = compiled_steps(self.steps, self._raw)
         renames = dict(self.renames)
         names = [renames.get(name, name) for name in found.schema]
@@ -352,10 +343,6 @@ class CompiledInput:
             wanted = [name for name in wanted if name in needed]
         read = {path for one in self._computed.values() for path in one.reads}
         return (wanted, *self._steps.narrowed(read.union((name,) for name in wanted)))
-
-
-def _texts(step: Step) -> tuple[str, ...]:
-    return (step.condition,) if isinstance(step, Filter) else step.columns
 
 
 @lru_cache(_INTERNED)

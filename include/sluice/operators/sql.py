@@ -686,7 +686,7 @@ def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     """``ceil``, ``floor`` and ``round``."""
     value = _known(tree, given[0])
     dtype = _numbers(tree, (value,), _NUMBERS)
-    if _is_rounded_to(tree):
+    if len(given) > 1:
         return _rounded_to(tree, value, given[1])
     if tree.function == "round":
         if dtype in _INTEGERS:
@@ -709,16 +709,6 @@ def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(found, pl.Int64(), fails)
 
 
-def is_computed_by_row(sql: Sql) -> bool:
-    """Whether Python computes a part of *sql* a row at a time: ``round`` to a number of places."""
-    parts = () if sql.tree is None else parts_of(sql.tree)
-    return any(isinstance(one, Call) and _is_rounded_to(one) for one in parts)
-
-
-def _is_rounded_to(tree: Call) -> bool:
-    return tree.function == "round" and len(tree.arguments) > 1
-
-
 # Spark rounds the decimal digits that a number is written with, of which a double has up to 1,075.
 _EXACTLY = Context(prec=1_200)
 
@@ -726,15 +716,36 @@ _EXACTLY = Context(prec=1_200)
 def _rounded_to(tree: Call, value: Value, places: Value) -> Value:
     if value.dtype not in _FLOATS or places.literal is None:
         raise refused(tree, "of other than a double to a number of places that is written")
-    unit = Decimal(1).scaleb(-int(str(places.literal.value)))
+    digits = int(str(places.literal.value))
+    unit = Decimal(1).scaleb(-digits)
 
     def rounded(x: float) -> float:
         if not math.isfinite(x):
             return x
         return float(Decimal(repr(x)).quantize(unit, ROUND_HALF_UP, _EXACTLY)) + 0.0
 
-    expr = value.cast(pl.Float64()).expr.map_elements(rounded, return_dtype=pl.Float64())
+    x = value.cast(pl.Float64()).expr
+    expr = _rounded_surely(x, digits) if 0 <= digits <= _SURE_DIGITS else pl.lit(None, pl.Float64())
+    left = pl.when(expr.is_null()).then(x)  # A row at a time: ties, and what is very large.
+    expr = pl.coalesce(expr, left.map_elements(rounded, return_dtype=pl.Float64()))
     return replace(Value(expr, pl.Float64(), value.fails).cast(value.dtype), literal=None)
+
+
+_SURE_DIGITS = 15  # 10^15 is a double, exactly.
+
+
+def _rounded_surely(x: pl.Expr, digits: int) -> pl.Expr:
+    """*x* rounded where it is so far from a tie that errors in its last bits do not matter.
+
+    Of two whole numbers below 2^53 the quotient is the double that is nearest to the result.
+    """
+    scale = x.is_null().cast(pl.Float64()) + 10.0**digits  # By one number Polars multiplies.
+    wide = x.abs() * scale
+    whole = wide.floor()
+    is_sure = (wide < 2.0**51) & ((wide - whole - 0.5).abs() > wide * 2.0**-50)
+    found = pl.when(wide - whole > 0.5).then(whole + 1).otherwise(whole) / scale
+    signed_ = pl.when(x < 0).then(-found).otherwise(found)
+    return pl.when(is_sure).then(pl.when(found == 0).then(0.0).otherwise(signed_))
 
 
 def _sqrt(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:

@@ -201,11 +201,8 @@ def test_an_event_time_that_is_no_instant_is_not_measured() -> None:
     assert measured["at"].dt.epoch("ms").to_list() == [5, None]
 
 
-@pytest.mark.parametrize("sql", ["n > rand()", "round(n / 2, 1) > 1"])
-def test_what_spark_alone_computes_or_faster_is_left_to_it_however_often_it_is_asked(
-    sql: str,
-) -> None:
-    feed = replace(FEED, given=replace(GIVEN, steps=(Filter(sql),)))
+def test_what_spark_alone_computes_is_left_to_it_however_often_it_is_asked() -> None:
+    feed = replace(FEED, given=replace(GIVEN, steps=(Filter("n > rand()"),)))
 
     assert [feed.compiled.is_possible, feed.compiled.is_possible] == [False, False]
     assert FEED.compiled.is_possible

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
+from random import Random
 
 import polars as pl
 import pytest
@@ -76,6 +78,23 @@ def test_a_row_for_which_spark_would_stop_is_told(text: str, message: str) -> No
 )
 def test_what_spark_does_not_compute_does_not_fail(text: str, expected: list[object]) -> None:
     assert values(text) == expected
+
+
+@pytest.mark.parametrize("digits", [0, 1, 2, 6, 15, 17, -2])
+def test_a_double_is_rounded_by_the_digits_it_is_written_with(digits: int) -> None:
+    random = Random(digits)
+    tied = [(2 * random.randrange(-(10**6), 10**6) + 1) / 2 / 10**digits for _ in range(300)]
+    drawn = [random.gauss(0, 10.0 ** random.randint(-4, 18)) for _ in range(300)]
+    near = [math.nextafter(x, toward) for x in tied for toward in (-math.inf, math.inf)]
+    numbers = [0.0, -0.0, 1.005, 2.675, -0.004, 1e300, math.inf, *tied, *drawn, *near]
+    unit, exactly = Decimal(1).scaleb(-digits), Context(prec=400)
+
+    found = values(f"round(x, {digits})", pl.DataFrame({"x": numbers}))
+
+    assert found == [
+        x if math.isinf(x) else float(Decimal(repr(x)).quantize(unit, ROUND_HALF_UP, exactly)) + 0.0
+        for x in numbers
+    ]
 
 
 def test_rows_that_a_filter_drops_do_not_fail_behind_it() -> None:
