@@ -496,3 +496,9 @@ def test_functions_of_functions_have_the_value_the_type_and_the_error_of_spark(
     texts = random_expressions(Random(seed), world.frame.schema, 60)
 
     assert world.differences(texts) == []
+
+
+def test_spark_computes_each_argument_of_concat_whichever_is_null(world: World) -> None:
+    texts = ["concat(right(string_c, tinyint_c), 3L div bigint_b)", "string_c || 3L div bigint_b"]
+
+    assert world.differences(texts) == []

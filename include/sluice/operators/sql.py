@@ -868,7 +868,8 @@ def _concat(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
             raise refused(tree, f"of {spark_type(one.dtype)}; cast it")
     texts = [one.cast(pl.String()) for one in values]
     joined = pl.concat_str([one.expr for one in texts])
-    return Value(joined, pl.String(), _one_by_one(texts))
+    fails = tuple(failure for one in texts for failure in one.fails)  # Spark computes all of them.
+    return Value(joined, pl.String(), fails)
 
 
 def _substring(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
