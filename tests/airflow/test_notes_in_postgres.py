@@ -60,7 +60,7 @@ def test_what_was_so_while_the_run_lasted_is_not_written_behind_its_end(
             yield session
 
     monkeypatch.setattr("airflow.utils.session.create_session", create_session)
-    run_id = str(id(writes))
+    run_id = writes.__name__
     with create_session() as session:
         session.merge(
             DagModel(dag_id="demo", bundle_name="demo", fileloc="demo.py", is_paused=True)
