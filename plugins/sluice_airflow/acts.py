@@ -32,7 +32,7 @@ from sluice_airflow.declared import check_declaration
 from sluice_airflow.forms import STAY_SUSPENDED, given_params
 from sluice_airflow.notes import note, switch_off_if_ended, switch_on
 from sluice_airflow.operators import CheckpointOperator, TaskSummary
-from sluice_airflow.runs import pending_of, run_cause
+from sluice_airflow.runs import failed_of, pending_of, run_cause
 from sluice_airflow.settings import Settings
 from sluice_airflow.stats import emit_stats, try_to_send_trace
 from sluice_airflow.trigger_task import savepoint_name
@@ -299,7 +299,7 @@ class AbortOperator(CheckpointOperator):
             failed_tasks = frozenset(task for task in states if states[task] == "failed")
             state = _fail(job, pending, failed_tasks)
         switch_off_if_ended(context, self.pipeline, state.status)
-        failed = next((f for f in reversed(state.failed) if f.cause == run_cause(ti)), None)
+        failed = failed_of(state, run_cause(ti))
         if failed is not None:
             advice = ""
             if state.status is JobStatus.FAILED:

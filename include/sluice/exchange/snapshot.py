@@ -43,7 +43,6 @@ from sluice.operators.operator import (
     HoldsResult,
     Operator,
     Outcome,
-    PublishesItsState,
 )
 from sluice.operators.ranking import RANK, ROWS
 from sluice.state.keyed import Changes, KeyedState, delta_table
@@ -180,8 +179,10 @@ class KeyedSnapshot:
                 if former is not None:
                     gone = former.slice(bounds.first, bounds.last).scan().drop(HASH)
                 self._take(outcome, writers, gone)
-                if self._begun and isinstance(self._operator, PublishesItsState):
-                    rows = self._operator.published_anew(part, outcome.output)
+                if self._begun and isinstance(self._operator, HoldsResult):
+                    # Readers have what the columns were before they began anew.
+                    held, keys = self._operator.held(part), self._work.spec.stage.keys
+                    rows = held.join(outcome.output, on=keys, how="anti", nulls_equal=True)
                     self._output.add(rows, rows.clear())
         if self._function is not None:
             self._take(self._function.end(self._time), writers)

@@ -149,12 +149,6 @@ class KeyedAggregateOperator:
     def state_of(self, column: str) -> frozenset[str]:
         return self._fold.state_of(column) | {_distinct_table(column), _values_table(column)}
 
-    def published_anew(
-        self, state: Mapping[str, KeyedState], published: pl.DataFrame
-    ) -> pl.DataFrame:
-        rows = self._results.result(state[GROUPS].scan(), self._keys)
-        return rows.join(published, on=self._keys, how="anti", nulls_equal=True)
-
     def spark_partial(self) -> SparkPartial | None:
         columns = self._fold.sql()
         return None if columns is None else SparkPartial(by=self._keys, columns=columns)

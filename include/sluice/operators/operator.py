@@ -126,19 +126,6 @@ class HoldsResult(Protocol):
         ...
 
 
-@runtime_checkable
-class PublishesItsState(Protocol):
-    """An operator of whose state readers have every group as a row."""
-
-    def published_anew(
-        self, state: Mapping[str, KeyedState], published: pl.DataFrame
-    ) -> pl.DataFrame:
-        """The result of every group in *state*, but of those that are *published* anyway: a column
-        has begun anew, and what readers have of it is what it was before.
-        """
-        ...
-
-
 class Operator(Protocol):
     """A built-in stateful operator, built for one stage and the schemas of its inputs."""
 
