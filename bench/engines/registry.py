@@ -23,6 +23,7 @@ class Entry:
 ENGINES = {
     "sluice": Entry(module="bench.engines.sluice", role="ours"),
     "sluice_s3": Entry(module="bench.engines.sluice", role="ours"),
+    "sluice_connect": Entry(module="bench.engines.sluice", role="ours"),
     "spark_hdfs": Entry(module="bench.engines.spark_streaming", role="peer"),
     "spark_rocksdb": Entry(module="bench.engines.spark_streaming", role="peer"),
     "flink_hashmap": Entry(module="bench.engines.flink", role="peer"),

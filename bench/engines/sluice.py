@@ -1,12 +1,15 @@
-"""Sluice in one process: trigger, stages, acks, finalize and commit of every epoch.
+"""Sluice: trigger, stages, acks, finalize and commit of every epoch, driven by one process.
 
-The root is a folder, or with the engine ``sluice_s3`` the development S3 server on loopback.  Where
+The root is a folder, or with the engine ``sluice_s3`` the development S3 server on loopback.  Spark
+is the one of ``sluice run``, or with ``sluice_connect`` a Spark Connect server as the local stack
+starts it, which is the way of every DAG; its CPU is in the sum.  Where
 a peer writes its rows nowhere, neither does Sluice: the result is read from the state at the end.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +24,7 @@ from sluice.job.places import open_result_table
 
 if TYPE_CHECKING:
     import polars as pl
+    from pyspark.sql import SparkSession
 
     from sluice.declaration.pipeline import Pipeline
     from sluice.job.job import Job
@@ -39,8 +43,6 @@ def run(request: Request) -> Report:
     from sluice.coordinator.restore import restore
     from sluice.core.restoring import Latest
     from sluice.local.driver import EpochDriver
-    from sluice.spark.deployment import rows_pass_jvm
-    from sluice.spark.session import local_session
 
     work = Path(request.work)
     arrived = work / "input"
@@ -54,10 +56,7 @@ def run(request: Request) -> Report:
         if request.phase != "restore":  # A session is chosen by the columns that are there.
             _arrive(request.epochs[0], arrived, before)
         job = _job(request, arrived, location)
-        rows = rows_pass_jvm(job.pipeline, job.state().configuration.params, None)
-        spark = stack.enter_context(
-            local_session(cores=request.threads, driver_memory="4g", compiles_for_rows=rows)
-        )
+        spark = stack.enter_context(_session(request, job))
         if request.phase == "restore":
             _rehearse(request, spark)
             _arrive(request.epochs[0], arrived, before)
@@ -80,6 +79,52 @@ def run(request: Request) -> Report:
         notes["peak memory of a Python worker"] = f"{peak_mb:.0f} MB"
         _result(request, job).write_parquet(work / "result.parquet")
     return Report(epochs=tuple(meter.records), result=str(work / "result.parquet"), notes=notes)
+
+
+@contextmanager
+def _session(request: Request, job: Job) -> Iterator[SparkSession]:
+    from sluice.spark.deployment import rows_pass_jvm
+    from sluice.spark.session import local_session, remote_session
+
+    if request.engine == "sluice_connect":
+        with _connect_server(request) as remote, remote_session(remote) as spark:
+            yield spark
+        return
+    rows = rows_pass_jvm(job.pipeline, job.state().configuration.params, None)
+    with local_session(cores=request.threads, driver_memory="4g", compiles_for_rows=rows) as spark:
+        yield spark
+
+
+@contextmanager
+def _connect_server(request: Request) -> Iterator[str]:
+    """The address of a server as the local stack starts it, until the block ends."""
+    from sluice.devstack.processes import free_ports
+    from sluice.devstack.servers import SparkSettings, spark_launch
+    from sluice.spark.session import ask_spark
+
+    port, ui_port = free_ports(2)
+    settings = SparkSettings(port=port, ui_port=ui_port, driver_memory="4g", cores=request.threads)
+    folder = Path(request.work) / "stack"
+    launch = spark_launch(settings, sluice_dir=folder, env=os.environ)
+    launch.folder.mkdir(parents=True)
+    launch.log_path.parent.mkdir(parents=True)
+    remote = f"sc://127.0.0.1:{port}"
+    with launch.log_path.open("wb") as log:
+        server = subprocess.Popen(
+            launch.command, env=dict(launch.env), cwd=launch.folder, stdout=log, stderr=log
+        )
+    try:
+        while True:
+            assert server.poll() is None, launch.log_path.read_text()
+            try:
+                ask_spark(remote)
+                break
+            except OSError:
+                time.sleep(0.2)
+        yield remote
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def _take(driver: EpochDriver) -> int:

@@ -1,5 +1,5 @@
-"""The same plays on a real Spark: through its JVM, and past it, with tasks that all run at once, as
-an RDD, and as a DataFrame.
+"""The same plays on a real Spark: through its JVM, and past it, with tasks that all run at once,
+and with its shuffle.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from tests.fuzz.world import World
 # A subtask of a real Spark is not ours to kill between two lines; tests/exactly_once does that.
 IN_PROCESS = ("dies_retried", "acked_retried", "dies_fails", "acked_fails", "dies_vanishes")
 MOST_CHECKPOINTS = 2
-WAYS = ("plain", "jvm", "frames", "shuffled")
+WAYS = ("plain", "jvm", "shuffled")
 PATCHES: dict[str, tuple[str, Any]] = {
     "jvm": ("sluice.spark.deployment.exchange_of", lambda run: None),
-    "frames": ("sluice.spark.tasks.has_rdds", lambda spark: False),
-    "shuffled": ("sluice.spark.tasks.task_slots", lambda context: 0),
+    "shuffled": ("sluice.spark.tasks.task_slots", lambda spark: 0),
 }
 
 

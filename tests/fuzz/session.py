@@ -46,7 +46,8 @@ class Settings:
     """A session's; nothing here follows them but the time zone, which is what it must be."""
 
     def __init__(self) -> None:
-        self._given = {"spark.master": "local[1]"}
+        # One machine; how many tasks run at once it does not say, so rows are shuffled.
+        self._given = {"spark.master": "local[*]", "spark.default.parallelism": "1"}
 
     def get(self, name: str, default: str | None = None) -> str | None:
         return self._given.get(name, default)

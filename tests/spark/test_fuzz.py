@@ -1,7 +1,7 @@
 """Random pipelines on a real Spark: each sink holds what batch SQL says, whichever way rows took.
 
-A sample of what ``tests/fuzz`` plays in one process: a seed through the JVM, and three past it
-where that can be: of tasks that all run at once, as an RDD, as a DataFrame.
+A sample of what ``tests/fuzz`` plays in one process: a seed through the JVM, and two past it where
+that can be: of tasks that all run at once, and with Spark's shuffle.
 ``python -m tests.fuzz --spark 200`` plays more.
 """
 

@@ -1,5 +1,5 @@
-"""Partitions of a DataFrame, of an RDD, and of tasks that all run at once: the same rows, errors,
-and tags that end them.
+"""Partitions of a DataFrame, and of tasks that all run at once: the same rows, errors, and tags
+that end them.
 
 Rows that subtasks of one machine send each other are in files: those of one epoch at a time; lost
 ones are sent again.
@@ -25,18 +25,17 @@ from sluice.core.failures import root_cause
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
 from sluice.errors import StageFailed
+from sluice.exchange.blocks import BlockFolder
 from sluice.local.driver import EpochDriver
 from sluice.sinks import FilesTable
 from sluice.spark.session import interrupt, is_on_one_machine, tagged, task_slots
 from sluice.spark.tasks import (
-    NUMBERS,
     Batches,
     Frame,
-    Objects,
+    Partition,
     Partitions,
     Pipelined,
     numbered_partitions,
-    numbers,
 )
 from tests.spark.folder_job import FolderJob, losing
 from tests.spark.spark_jobs import spark_jobs, spark_stages
@@ -48,6 +47,7 @@ PARTITIONS = 2
 SCHEMA = pa.schema([("to", pa.int32()), ("from", pa.string()), ("body", pa.binary())])
 HEARD = SCHEMA.append(pa.field("here", pa.int64()))
 BODIES = [None, bytes(100_000)]
+FOLDER = BlockFolder(stage="a-test", attempt="1")
 Made = Callable[["SparkSession"], Partitions]
 
 
@@ -55,28 +55,20 @@ def of_a_frame(spark: SparkSession) -> Partitions:
     return Frame(spark.range(0, PARTITIONS, 1, PARTITIONS))
 
 
-def of_an_rdd(spark: SparkSession) -> Partitions:
-    return Objects(numbers(spark.sparkContext, PARTITIONS), NUMBERS)
-
-
 def pipelined(spark: SparkSession) -> Partitions:
-    made = numbered_partitions(spark, PARTITIONS)
+    made = numbered_partitions(spark, PARTITIONS, FOLDER)
     assert isinstance(made, Pipelined)
     return made
 
 
-either = pytest.mark.parametrize("made", [of_a_frame, of_an_rdd, pipelined])
+def in_one_slot(spark: SparkSession) -> Partitions:
+    return Pipelined(spark=spark, slots=1, count=PARTITIONS, folder=FOLDER)
 
 
-def this_task() -> int:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    return context.partitionId()
+either = pytest.mark.parametrize("made", [of_a_frame, pipelined, in_one_slot])
 
 
-def to_each(batches: Batches) -> Iterator[pa.RecordBatch]:
+def to_each(_: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
     """A batch with a row for every partition, and one without any."""
     for number in (number for batch in batches for number in batch.column(0).to_pylist()):
         rows = {
@@ -90,10 +82,10 @@ def to_each(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 @either
 def test_each_row_comes_once_and_where_it_is_placed(spark: SparkSession, made: Made) -> None:
-    def heard(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def heard(partition: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             assert batch.schema.equals(SCHEMA)
-            here = pa.array([this_task()] * batch.num_rows)
+            here = pa.array([partition.number] * batch.num_rows)
             yield pa.RecordBatch.from_arrays([*batch.columns, here], schema=HEARD)
 
     rows = made(spark).mapped(to_each, SCHEMA).placed(PARTITIONS, "to").mapped(heard, HEARD)
@@ -107,7 +99,7 @@ def test_each_row_comes_once_and_where_it_is_placed(spark: SparkSession, made: M
 
 @either
 def test_the_cause_of_a_failure_is_what_was_raised(spark: SparkSession, made: Made) -> None:
-    def fails(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def fails(_: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from batches
         raise ValueError("the price of lot 7 is negative")
 
@@ -125,7 +117,7 @@ def test_the_cause_of_a_failure_is_what_was_raised(spark: SparkSession, made: Ma
 def test_a_job_is_interrupted_by_its_tag(spark: SparkSession, made: Made, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
 
-    def hangs(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def hangs(_: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
         begun.touch()
         time.sleep(600)
         yield from batches
@@ -149,14 +141,14 @@ def test_a_job_is_interrupted_by_its_tag(spark: SparkSession, made: Made, tmp_pa
 def test_all_run_in_the_same_python_workers(spark: SparkSession) -> None:
     """Two daemons would import everything twice, and keep twice the memory."""
 
-    def daemon(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def daemon(_: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             yield pa.RecordBatch.from_pydict({"pid": [os.getppid()]})
 
     schema = pa.schema([("pid", pa.int64())])
     daemons = {
         pid
-        for made in (of_a_frame, of_an_rdd, pipelined)
+        for made in (of_a_frame, pipelined)
         for (pid,) in made(spark)
         .mapped(to_each, SCHEMA)
         .placed(PARTITIONS, "to")
@@ -167,7 +159,7 @@ def test_all_run_in_the_same_python_workers(spark: SparkSession) -> None:
     assert len(daemons) == 1
 
 
-def to_the_first(batches: Batches) -> Iterator[pa.RecordBatch]:
+def to_the_first(_: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         first = pa.array([0] * batch.num_rows, pa.int32())
         yield pa.RecordBatch.from_arrays([first, *batch.columns[1:]], schema=SCHEMA)
@@ -182,34 +174,46 @@ def test_tasks_that_all_run_at_once_are_one_spark_stage(spark: SparkSession) -> 
     before = spark_stages(spark)
     at_once = rows(pipelined)
     then = spark_stages(spark)
-    shuffled = rows(of_an_rdd)
+    shuffled = rows(of_a_frame)
 
     assert at_once == shuffled
     assert len(at_once) == PARTITIONS**2
     assert (then - before, spark_stages(spark) - then) == (1, 3)
 
 
-def test_more_partitions_than_slots_are_shuffled(spark: SparkSession) -> None:
-    more = task_slots(spark.sparkContext) + 1
+def test_more_partitions_than_slots_share_these(spark: SparkSession) -> None:
+    many = 5 * task_slots(spark) + 1
 
-    assert isinstance(numbered_partitions(spark, more), Objects)
-    first = pipelined(spark).mapped(to_each, SCHEMA)
-    assert isinstance(first.placed(more, "to"), Objects)
-    assert len(first.placed(more, "to").mapped(to_the_first, SCHEMA).collected()) == PARTITIONS**2
+    def to_all(partition: Partition, _: Batches) -> Iterator[pa.RecordBatch]:
+        rows = {"to": range(many), "from": [f"{partition.number}"] * many, "body": [b""] * many}
+        yield pa.RecordBatch.from_pydict(rows, schema=SCHEMA)
+
+    rows = numbered_partitions(spark, many, FOLDER).mapped(to_all, SCHEMA).placed(many, "to")
+    alone = rows.mapped(to_the_first, SCHEMA).placed(1, "to").mapped(to_the_first, SCHEMA)
+
+    before = spark_stages(spark)
+    assert len(alone.collected()) == many**2
+    assert spark_stages(spark) - before == 1
+
+
+def test_without_a_folder_the_rows_are_shuffled(spark: SparkSession) -> None:
+    """Their tasks may run on several machines."""
+    assert isinstance(numbered_partitions(spark, PARTITIONS), Frame)
 
 
 def test_a_task_that_is_tried_again_goes_on_behind_what_it_has_sent(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def counted(batches: Batches) -> Iterator[pa.RecordBatch]:
+    def counted(partition: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
         (tmp_path / uuid.uuid4().hex).touch()
-        yield from to_each(batches)
+        yield from to_each(partition, batches)
 
-    def dies_once(batches: Batches) -> Iterator[pa.RecordBatch]:
-        if this_task() == 0 and not (tmp_path / "died").exists():
+    def dies_once(partition: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
+        assert partition.is_retried == (tmp_path / "died").exists()
+        if partition.number == 0 and not partition.is_retried:
             (tmp_path / "died").touch()
             os._exit(1)
-        yield from to_the_first(batches)
+        yield from to_the_first(partition, batches)
 
     rows = pipelined(spark).mapped(counted, SCHEMA).placed(PARTITIONS, "to")
     rows = rows.mapped(dies_once, SCHEMA).placed(PARTITIONS, "to").mapped(to_the_first, SCHEMA)
@@ -222,17 +226,17 @@ def test_jobs_that_need_all_slots_end_one_behind_the_other(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Also where tasks fail, whose slots Spark offers to the next job first."""
-    slots = task_slots(spark.sparkContext)
+    slots = task_slots(spark)
 
     def collected(job: int) -> int:
-        def fails_once(batches: Batches) -> Iterator[pa.RecordBatch]:
-            failed = tmp_path / f"{job}-{this_task()}"
-            if not failed.exists():
+        def fails_once(partition: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
+            failed = tmp_path / f"{job}"
+            if partition.number == slots - 1 and not failed.exists():
                 failed.touch()
                 raise ValueError("the price of lot 7 is negative")
-            yield from to_the_first(batches)
+            yield from to_the_first(partition, batches)
 
-        rows: Partitions = Pipelined(spark.sparkContext, slots).mapped(to_each, SCHEMA)
+        rows = numbered_partitions(spark, slots, FOLDER).mapped(to_each, SCHEMA)
         for _ in range(2):
             rows = rows.placed(slots, "to").mapped(fails_once, SCHEMA)
         return len(rows.collected())
@@ -252,21 +256,20 @@ def test_who_waits_for_a_job_that_has_failed_does_not_wait_for_ever(
 ) -> None:
     """The next job has its slot."""
 
-    def fails(batches: Batches) -> Iterator[pa.RecordBatch]:
-        if this_task() == 0:
+    def fails(partition: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
+        if partition.number == 0:
             raise ValueError("the price of lot 7 is negative")
-        yield from to_each(batches)
+        yield from to_each(partition, batches)
 
-    from pyspark import SparkFiles
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     rows = pipelined(spark).mapped(fails, SCHEMA).placed(PARTITIONS, "to")
-    with pytest.raises(PySparkException, match="lot 7"):
+    with pytest.raises((PySparkException, Py4JError), match="lot 7"):
         rows.mapped(to_the_first, SCHEMA).collected()
 
     again = pipelined(spark).mapped(to_each, SCHEMA).placed(PARTITIONS, "to")
     assert len(again.collected()) == PARTITIONS**2
-    assert not list(Path(SparkFiles.getRootDirectory()).iterdir())
 
 
 ROWS = 40_000
@@ -325,17 +328,16 @@ def a_job_that_loses(pattern: str, spark: SparkSession, folder: Path) -> FolderJ
     return job
 
 
-@pytest.mark.parametrize(("has_rdds", "jobs"), [(True, 1), (False, 2)])
 def test_senders_whose_shuffle_is_lost_send_again(
-    has_rdds: bool, jobs: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a DataFrame Spark compares what is sent again, and has the job begin again."""
-    monkeypatch.setattr("sluice.spark.tasks.has_rdds", lambda _: has_rdds)
+    monkeypatch.setattr("sluice.spark.tasks.task_slots", lambda _: 0)
     job, before = a_job_that_loses("*/shuffle_*", spark, tmp_path), spark_jobs(spark)
 
     job.epoch()
 
-    assert spark_jobs(spark) - before == jobs
+    assert spark_jobs(spark) - before == 2
     assert job.table("out").sort("k").equals(rows_of(1).sort("k"))
 
 

@@ -98,18 +98,30 @@ def test_a_worker_has_the_threads_that_spark_grants_its_task(spark: SparkSession
         ({"spark.master": "local[8,4]"}, 8),
         ({"spark.master": "local[8,4]", "spark.task.cpus": "3"}, 2),
         ({"spark.master": "local[2]", "spark.task.cpus": "3"}, 0),
-        ({"spark.master": "local"}, 0),
-        ({"spark.master": "local[*]"}, 0),
-        ({"spark.master": "local[*,4]"}, 0),
+        ({"spark.master": "local"}, 1),
+        ({"spark.master": "local[*]", "spark.default.parallelism": "8"}, 0),
+        ({"spark.master": "local[*,4]", "spark.default.parallelism": "8"}, 0),
         ({"spark.master": "local-cluster[2,1,1024]"}, 0),
         ({"spark.master": "spark://localhost:7077"}, 0),
     ],
 )
 def test_slots_are_those_that_the_master_says(settings: dict[str, str], slots: int) -> None:
     """One too many, and tasks would wait for one that never starts."""
-    context: Any = Mock(master=settings["spark.master"], **{"getConf.return_value": settings})
+    spark: Any = Mock()
+    spark.conf.get = settings.get
 
-    assert task_slots(context) == slots
+    assert task_slots(spark) == slots
+
+
+def test_slots_that_the_master_leaves_to_the_jvm_are_asked_of_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"spark.master": "local[*]", "spark.task.cpus": "1"}
+    monkeypatch.setattr("sluice.spark.session._started_with", lambda _, name, d: said.get(name, d))
+    task_slots.cache_clear()
+
+    assert task_slots(spark) == spark.sparkContext.defaultParallelism
+    task_slots.cache_clear()
 
 
 def test_slots_are_those_of_the_context_whatever_a_session_is_given(spark: SparkSession) -> None:
@@ -117,14 +129,14 @@ def test_slots_are_those_of_the_context_whatever_a_session_is_given(spark: Spark
 
     master = spark.conf.get("spark.master")
     assert master is not None
-    before = task_slots(spark.sparkContext)
+    before = task_slots(spark)
     try:
         given = SparkSession.builder.config("spark.master", "local[999]").getOrCreate()
         task_slots.cache_clear()
 
         assert given.sparkContext is spark.sparkContext
         assert given.conf.get("spark.master") == "local[999]"
-        assert task_slots(given.sparkContext) == before < 999
+        assert task_slots(given) == before < 999
         assert is_on_one_machine(given)
     finally:
         spark.conf.set("spark.master", master)

@@ -26,7 +26,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -74,6 +74,7 @@ _FEW = 4
 
 LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"  # Set by Spark in its Python workers: a list, with commas.
 _FOLDER = "sluice-blocks"
+_ENDED = "ended"  # Beside the numbers of a job's exchanges.
 
 # The folder is listed in some 50 microseconds.  The pauses grow with the time waited so far, which
 # delays a subtask by 5 % at most.
@@ -382,12 +383,18 @@ class BlockFile(AbstractContextManager["BlockFile"]):
 
     def _created(self) -> IO[bytes]:
         assert self._stage is not None
-        folder = self._stage / self._attempt
-        folder.mkdir(parents=True, exist_ok=True)
-        for other in self._stage.iterdir():
-            if other.name < self._attempt:
-                shutil.rmtree(other, ignore_errors=True)
+        folder = _begun(self._stage, self._attempt)
         return (folder / f"{uuid.uuid4().hex}.arrow").open("xb")
+
+
+def _begun(stage: Path, attempt: str) -> Path:
+    """The folder of *attempt*; those of the stage's earlier attempts and epochs are removed."""
+    folder = stage / attempt
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in stage.iterdir():
+        if other.name < attempt:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
@@ -442,11 +449,10 @@ def read_block(place: BlockLocation) -> pl.DataFrame:
 class Handover:
     """An exchange of a Spark job between tasks that all run at once, in files of this machine.
 
-    Each of *senders* tasks has a file in *folder*, which appears whole and stays: a task that Spark
-    tries again does not send twice, but continues after what it has sent.  If two attempts of a
-    task run at once, the file of either may be read, as with Spark's shuffle; a chain compares
-    their tokens (ADR 4).  The driver makes the folder, and removes it when the job has ended,
-    however it ends.
+    Each of *senders* partitions has a file in *folder*, which appears whole and stays: a task that
+    Spark tries again does not send twice, but continues after what it has sent.  If two attempts of
+    a task run at once, the file of either may be read, as with Spark's shuffle; a chain compares
+    their tokens (ADR 4).
     """
 
     folder: Path
@@ -471,7 +477,7 @@ class Handover:
         """Wait until every sender has sent.
 
         Raises:
-            StoreUnavailable: the job has ended, or its folder is gone.
+            StoreUnavailable: a newer attempt has begun, so its folder is gone.
         """
         started = time.monotonic()
         while self._sent() < self.senders:
@@ -497,6 +503,36 @@ class Handover:
 
     def _file(self, sender: int) -> Path:
         return self.folder / str(sender)
+
+
+class Handovers:
+    """The exchanges of one *job* of an attempt in their order, as one of its tasks uses them.
+
+    Their folders are below that of the attempt's block files, and go with it, or before, when all
+    tasks have ended.
+    """
+
+    def __init__(self, folder: BlockFolder, job: str) -> None:
+        local = os.environ.get(LOCAL_FOLDERS, "").split(",")[0] or tempfile.gettempdir()
+        self._job = _begun(Path(local, _FOLDER, folder.stage), folder.attempt) / job
+        self._exchanges = 0
+
+    def next(self, senders: int) -> Handover:
+        self._exchanges += 1
+        return Handover(self._made(str(self._exchanges)), senders)
+
+    def end(self, task: int, tasks: int, attempt: int) -> None:
+        """End *task* in an attempt; the last of *tasks* that ends removes the files of the job."""
+        ended = self._made(f"{_ENDED}-{attempt}")
+        (ended / str(task)).touch()
+        with suppress(FileNotFoundError):  # Another one was the last, too.
+            if len(os.listdir(ended)) == tasks:  # noqa: PTH208 - see Handover
+                shutil.rmtree(self._job, ignore_errors=True)
+
+    def _made(self, name: str) -> Path:
+        folder = self._job / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,18 +51,15 @@ _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
 }  # fmt: skip
 
 
-def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def run_subtask(
+    spec: SubtaskSpec, index: int, batches: Iterable[pa.RecordBatch], *, is_retried: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Run the subtask in ``mapInArrow``; yield the execution, with the ack for the driver to write.
 
     The executions of earlier stages of its chain follow.  A subtask that the next stage is chained
     to yields blocks for that instead.  If rows are undecided, no execution is yielded: the stage
     has to run again, and Spark to read them.
     """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "run_subtask runs inside a Spark task"
-    index = context.partitionId()
     if index >= spec.task.parallelism:
         raise SluiceError(
             f"stage {spec.task.uid!r} has more partitions than its parallelism "
@@ -70,7 +67,7 @@ def run_subtask(spec: SubtaskSpec, batches: Iterable[pa.RecordBatch]) -> Iterato
         )
     work = _workspace(spec, SubtaskId(spec.task.uid, index))
     answers = AnswerStore(open_store(spec.location), work.paths)
-    if context.attemptNumber() > 0:
+    if is_retried:
         _require_not_declined(answers, work)
     with _chained_output(work) as chained:
         try:

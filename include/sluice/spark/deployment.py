@@ -18,13 +18,14 @@ it, by the subtasks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
+import pyarrow as pa
 
 from sluice.connectors.files.json import plain_schema
 from sluice.connectors.files.parquet import ParquetSource
@@ -92,7 +93,9 @@ from sluice.spark.frames import (
 )
 from sluice.spark.session import is_on_one_machine
 from sluice.spark.tasks import (
+    Batches,
     Frame,
+    Partition,
     PartitionFunction,
     Partitions,
     StageRun,
@@ -235,8 +238,17 @@ def deploy_behind(before: Deployment, run: StageRun) -> Deployment | None:
     link = ChainLink(exchange=exchange_spec(run, exchange, event_time), schema=stream.schema)
     spec = replace(before.spec, chained_to=link)
     senders = before.run.task.parallelism
-    blocks = blocks_of(before.rows, lambda batches: run_subtask(spec, batches), senders, run.task)
+    blocks = blocks_of(before.rows, subtask_of(spec), senders, run.task)
     return _deployment(run, keyed_blocks(blocks, exchange), event_time)
+
+
+def subtask_of(spec: SubtaskSpec) -> PartitionFunction:
+    """``run_subtask`` of the subtask whose rows are in a partition."""
+
+    def run(partition: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
+        return run_subtask(spec, partition.number, batches, is_retried=partition.is_retried)
+
+    return run
 
 
 def _deployment(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Deployment:
@@ -381,8 +393,8 @@ def exchanged_rows(run: StageRun, exchange: Exchange, event_time: MeasuredEventT
     """The rows of an epoch, in blocks for the subtasks that own their key groups."""
     spec = exchange_spec(run, exchange, event_time)
     senders = run.task.parallelism
-    shares = numbered_partitions(run.spark, senders)
-    blocks = blocks_of(shares, lambda batches: send(spec, batches), senders, run.task)
+    shares = numbered_partitions(run.spark, senders, spec.folder)
+    blocks = blocks_of(shares, lambda _, batches: send(spec, batches), senders, run.task)
     return keyed_blocks(blocks, exchange)
 
 
@@ -828,7 +840,7 @@ def compact_state(run: StageRun, acks: Sequence[Ack], tables: Mapping[str, State
         merges=merges,
     )
     numbers = numbered_partitions(run.spark, len(merges))
-    merging = numbers.mapped(lambda batches: run_merges(spec, batches), MERGED_SCHEMA)
+    merging = numbers.mapped(lambda _, batches: run_merges(spec, batches), MERGED_SCHEMA)
     merged = tuple(
         decode_merged_runs(bytes(body), "merged runs") for (body,) in merging.collected()
     )

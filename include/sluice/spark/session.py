@@ -76,6 +76,7 @@ END_TIMEOUT_S = 5.0  # For the client's threads, which need milliseconds.
 CONNECT_TIMEOUT_S = 3.0  # As the store's: across an ocean it takes 0.3 s.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _NO_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_SESSIONS = 4  # Of a process, of which is kept what their Sparks were started with.
 _LOCAL = re.compile(r"local\[(\d+)[,\]]")  # What `*` stands for, the JVM decides.
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Must never change.
 
@@ -116,8 +117,6 @@ def local_session(
         # Its only executor is this JVM, which would end itself: after shuffle files were lost and
         # computed again its heartbeats fail for ever, as nothing registers a local executor anew.
         .config("spark.executor.heartbeat.maxFailures", str(2**31 - 1))
-        # Spark sets it for DataFrames; workers with other variables would be other processes.
-        .config("spark.executorEnv.SPARK_SIMPLIFIED_TRACEBACK", "1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 2))
@@ -359,29 +358,54 @@ def with_our_settings(spark: SparkSession) -> SparkSession:
     return spark
 
 
+@lru_cache(_SESSIONS)
 def is_on_one_machine(spark: SparkSession) -> bool:
     """Whether all tasks of the session run on one machine, that of its JVM (``local[…]``)."""
-    if has_rdds(spark):
-        master = spark.sparkContext.master or ""  # A session's settings may say otherwise.
-    else:
-        master = spark.conf.get("spark.master", "") or ""
+    master = _started_with(spark, "spark.master", "")
     return master == "local" or master.startswith("local[")
 
 
-@lru_cache(1)
-def task_slots(context: SparkContext) -> int:
+@lru_cache(_SESSIONS)
+def task_slots(spark: SparkSession) -> int:
     """The number of tasks that certainly run at once, on one machine; 0 where it is not known."""
-    master = _LOCAL.match(context.master or "")
-    if master is None:
+    master = _started_with(spark, "spark.master", "")
+    cores = _LOCAL.match(master)
+    if master == "local":
+        count = 1
+    elif cores is not None:
+        count = int(cores[1])
+    elif master.startswith("local["):
+        count = _default_parallelism(spark)
+    else:
         return 0
-    return int(master[1]) // int(context.getConf().get("spark.task.cpus", "1") or 1)
+    return count // int(_started_with(spark, "spark.task.cpus", "1"))
 
 
-def has_rdds(spark: SparkSession) -> bool:
-    """Whether the session has RDDs: a Spark Connect client's has none."""
+def _started_with(spark: SparkSession, name: str, default: str) -> str:
+    """What the session's Spark was started with: a session's own settings may say otherwise, but
+    Spark Connect tells no others.
+    """
+    context = _context_of(spark)
+    given = spark.conf.get(name, default) if context is None else context.getConf().get(name)
+    return given or default
+
+
+def _context_of(spark: SparkSession) -> SparkContext | None:
+    """The context of a session with a JVM of its own; None of Spark Connect's."""
     from pyspark.sql import SparkSession
 
-    return isinstance(spark, SparkSession)
+    return spark.sparkContext if isinstance(spark, SparkSession) else None
+
+
+def _default_parallelism(spark: SparkSession) -> int:
+    """The cores of a JVM that was not told how many; 0 if it was told another default."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    for name in ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"):
+        if _started_with(spark, name, ""):
+            return 0
+    partitions = spark.range(1 << 20).select(F.spark_partition_id()).distinct()
+    return partitions.count()
 
 
 def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
@@ -392,11 +416,11 @@ def stage_tag(pipeline: str, checkpoint_id: int, stage: str) -> str:
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     """Give *tag* to the Spark jobs that this thread starts in the block."""
-    if has_rdds(spark):  # The tags of a session are not on jobs of RDDs.
-        context = spark.sparkContext
-        add, remove = context.addJobTag, context.removeJobTag
-    else:
+    context = _context_of(spark)
+    if context is None:
         add, remove = spark.addTag, spark.removeTag
+    else:  # The tags of such a session are a thread's, and another one interrupts.
+        add, remove = context.addJobTag, context.removeJobTag
     add(tag)
     try:
         yield
@@ -406,10 +430,11 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
 
 def interrupt(spark: SparkSession, tag: str) -> None:
     """Interrupt the Spark jobs that are ``tagged`` with *tag*."""
-    if has_rdds(spark):
-        spark.sparkContext.cancelJobsWithTag(tag)
-    else:
+    context = _context_of(spark)
+    if context is None:
         spark.interruptTag(tag)
+    else:
+        context.cancelJobsWithTag(tag)
 
 
 @contextmanager

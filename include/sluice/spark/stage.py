@@ -54,13 +54,12 @@ from sluice.errors import (
 )
 from sluice.exchange.blocks import RESULT_SCHEMA, executions_in
 from sluice.exchange.faults import Fault
-from sluice.exchange.subtask import run_subtask
 from sluice.job.answers import acks_of, plan_of, still_pending
 from sluice.job.job import Job, new_token
 from sluice.job.lineage import Lineage, assigned_state, lineage_of
 from sluice.job.stage_input import StageInput, StreamInput, chained_behind, stage_input
 from sluice.protocol.keys import snapshot_task
-from sluice.spark.deployment import Deployment, compact_state, deploy, deploy_behind
+from sluice.spark.deployment import Deployment, compact_state, deploy, deploy_behind, subtask_of
 from sluice.spark.session import with_our_settings
 from sluice.spark.tasks import StageRun
 from sluice.state.segments import StateSchema
@@ -345,7 +344,7 @@ def deploy_chain(
 def _executions(deployed: Deployment) -> list[Execution]:
     """The executions of a chain's last subtasks; none if rows are left to Spark, or no task ran."""
     spec = deployed.spec
-    done = deployed.rows.mapped(lambda batches: run_subtask(spec, batches), RESULT_SCHEMA)
+    done = deployed.rows.mapped(subtask_of(spec), RESULT_SCHEMA)
     return executions_in(done.collected(), deployed.run.node.uid)
 
 

@@ -1,33 +1,29 @@
 """``StageRun``, an execution attempt on its driver, and the ``Partitions`` of its Spark job.
 
-A stage's job is functions over partitions, and shuffles between them.  Its partitions are of the
-fastest kind that the session has (ADR 7):
+A stage's job is functions over partitions, and exchanges between them (ADR 7):
 
-- ``Frame``, a DataFrame, goes everywhere, also over Spark Connect, but Spark analyses, optimizes
-  and plans each epoch's anew.
-- ``Objects``, an RDD, is scheduled as it is.  Its rows are pickled, so it is for rows that only say
-  where others are.
-- ``Pipelined``: the tasks all run at once, on one machine that has a slot for each, as Flink
-  deploys the tasks of a pipelined region.  The job is one Spark stage, not one more for each
-  exchange, and its tasks hand over their rows in files.
+- ``Frame``, a DataFrame: Spark's shuffle is the exchange, wherever the tasks run.
+- ``Pipelined``: the tasks all run at once, on one machine, as Flink deploys a pipelined region.
+  The job is one Spark stage, not one more for each exchange; rows are handed over in files.
+
+Both call the same functions with the same batches, in any session, Spark Connect's, too.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from threading import Condition
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from sluice.core.completed import StageState
 from sluice.core.configuration import JobConfiguration
+from sluice.core.failures import root_cause
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Process, ProcessKeyed, Transform
@@ -35,19 +31,34 @@ from sluice.declaration.project import package_of
 from sluice.exchange.faults import Fault
 from sluice.job.job import Job
 from sluice.job.stage_input import StageInput
-from sluice.spark.session import has_rdds, is_on_one_machine, task_slots
+from sluice.spark.session import task_slots
 
 if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from sluice.exchange.blocks import BlockFolder
 
 Batches = Iterable["pa.RecordBatch"]
 
-PartitionFunction: TypeAlias = Callable[[Batches], Iterator[pa.RecordBatch]]
 RowTuple: TypeAlias = tuple[Any, ...]
 
 NUMBERS = pa.schema([("id", pa.int64())])
-_PARALLELISMS = 8  # How many are cached of the RDDs of numbers, one for each parallelism.
+_TRIES = 4  # As spark.task.maxFailures by default.
+# Of the DAGScheduler, when a task has failed; a job that was cancelled says otherwise.
+_GIVEN_UP = "Could not recover from a failed barrier ResultStage"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The number of a partition, from 0, and whether Spark has run its task before."""
+
+    number: int
+    is_retried: bool = False
+
+
+PartitionFunction: TypeAlias = Callable[[Partition, Batches], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,26 +126,23 @@ class Partitions(Protocol):
         ...
 
     def placed(self, parallelism: int, column: str) -> Partitions:
-        """The rows, shuffled: *column* has the number of a row's partition."""
+        """The rows, exchanged: *column* has the number of a row's partition."""
         ...
 
     def collected(self) -> list[RowTuple]: ...
 
 
-def numbered_partitions(spark: SparkSession, count: int) -> Partitions:
-    """*count* partitions, each of one row: its number."""
-    if not (has_rdds(spark) and is_on_one_machine(spark)):
+def numbered_partitions(
+    spark: SparkSession, count: int, folder: BlockFolder | None = None
+) -> Partitions:
+    """*count* partitions, each of one row: its number.
+
+    With a *folder* all tasks of the session run on one machine; they hand over their rows there.
+    """
+    slots = 0 if folder is None else task_slots(spark)
+    if folder is None or not slots:
         return Frame(spark.range(0, count, 1, count))
-    context = spark.sparkContext
-    if count <= task_slots(context):
-        return Pipelined(context, count)
-    return Objects(numbers(context, count), NUMBERS)
-
-
-@lru_cache(_PARALLELISMS)
-def numbers(context: SparkContext, count: int) -> RDD[RowTuple]:
-    """The numbers below *count*, one in each partition: every epoch of a stage begins so."""
-    return context.parallelize([(number,) for number in range(count)], count)
+    return Pipelined(spark=spark, slots=slots, count=count, folder=folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +152,7 @@ class Frame:
     rows: DataFrame
 
     def mapped(self, step: PartitionFunction, schema: pa.Schema) -> Frame:
-        return Frame(map_batches(self.rows, step, schema))
+        return Frame(map_batches(self.rows, _of_spark_task(step), schema))
 
     def placed(self, parallelism: int, column: str) -> Frame:
         return Frame(self.rows.repartitionById(parallelism, column))
@@ -185,30 +193,18 @@ def _none_of(batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from ()
 
 
-@dataclass(frozen=True, slots=True)
-class Objects:
-    """The partitions of an RDD, whose elements are rows of ``schema``."""
+def _of_spark_task(step: PartitionFunction) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """*step*, for the partition of the Spark task that calls it."""
 
-    rows: RDD[RowTuple]
-    schema: pa.Schema
+    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
 
-    def mapped(self, step: PartitionFunction, schema: pa.Schema) -> Objects:
-        before = self.schema  # Not self, which has the RDD: Spark pickles the function.
+        context = TaskContext.get()
+        assert context is not None, "it runs inside a Spark task"
+        partition = Partition(context.partitionId(), is_retried=context.attemptNumber() > 0)
+        yield from step(partition, batches)
 
-        def over_rows(rows: Iterable[RowTuple]) -> Iterator[RowTuple]:
-            for batch in step(batch_of(row, before) for row in rows):
-                yield from row_tuples(batch)
-
-        return Objects(self.rows.mapPartitions(over_rows), schema)
-
-    def placed(self, parallelism: int, column: str) -> Objects:
-        index = self.schema.get_field_index(column)
-        keyed = self.rows.map(lambda row: (row[index], row))
-        shuffled = keyed.partitionBy(parallelism, lambda subtask: subtask)
-        return Objects(shuffled.values(), self.schema)
-
-    def collected(self) -> list[RowTuple]:
-        return self.rows.collect()
+    return run
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,134 +226,119 @@ class Placed:
 Move: TypeAlias = MappedPartitions | Placed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pipelined:
-    """Partitions, of which there are never more than the context has slots.
+    """Partitions of a job whose tasks all run at once, in ``slots`` of one machine at most.
 
-    They begin as ``count`` partitions, each of one row: its number.
+    They begin as ``count`` partitions, each of one row: its number.  A task has several partitions
+    where there are more than slots.  Spark starts all tasks of the job or none (barrier execution
+    mode), so two jobs never wait for each other.  When one task fails, it ends the others and gives
+    up; all are tried again here, as often as Spark tries a task, and go on behind what was sent.
     """
 
-    context: SparkContext
+    spark: SparkSession
+    slots: int
     count: int
+    folder: BlockFolder
     moves: tuple[Move, ...] = ()
 
     def mapped(self, step: PartitionFunction, schema: pa.Schema) -> Pipelined:
         return replace(self, moves=(*self.moves, MappedPartitions(step, schema)))
 
-    def placed(self, parallelism: int, column: str) -> Pipelined | Objects:
-        if parallelism > task_slots(self.context):
-            return self._shuffled().placed(parallelism, column)
+    def placed(self, parallelism: int, column: str) -> Pipelined:
         return replace(self, moves=(*self.moves, Placed(parallelism, column)))
 
     def collected(self) -> list[RowTuple]:
-        exchanges = [move for move in self.moves if isinstance(move, Placed)]
-        if not exchanges:
-            return self._shuffled().collected()
-        count, moves = self.count, self.moves
-        tasks = max(count, *(exchange.parallelism for exchange in exchanges))
-        with _taken(self.context, tasks), _folder(self.context) as folder:
-            for number in range(len(exchanges)):
-                (folder / str(number)).mkdir()
+        parallelisms = [move.parallelism for move in self.moves if isinstance(move, Placed)]
+        if not parallelisms:  # Nobody waits for another, so Spark may run them as it likes.
+            return self._one_by_one().collected()
+        tasks = min(self.slots, max(self.count, *parallelisms))
+        job = PipelinedJob(
+            tasks=tasks,
+            count=self.count,
+            moves=self.moves,
+            folder=self.folder,
+            name=uuid.uuid4().hex,
+        )
+        while True:
+            try:
+                return self._collected(job)
+            except Exception as error:
+                if job.attempt == _TRIES - 1 or _GIVEN_UP not in str(error):
+                    raise
+                log.warning("all tasks of a job are tried again: %s", root_cause(str(error)))
+                job = replace(job, attempt=job.attempt + 1)
 
-            def run(rows: Iterable[RowTuple]) -> Iterator[RowTuple]:
-                for (task,) in rows:  # Read to their end, or Spark gives up the worker.
-                    yield from run_task(task, count, moves, folder)
+    def _collected(self, job: PipelinedJob) -> list[RowTuple]:
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-            return numbers(self.context, tasks).mapPartitions(run).collect()
+        def run(batches: Batches) -> Iterator[pa.RecordBatch]:
+            for task in (number for batch in batches for number in batch.column(0).to_pylist()):
+                yield from run_task(job, task)
 
-    def _shuffled(self) -> Objects:
-        rows = Objects(numbers(self.context, self.count), NUMBERS)
+        *_, schema = (move.schema for move in self.moves if isinstance(move, MappedPartitions))
+        numbers = self.spark.range(0, job.tasks, 1, job.tasks)
+        return Frame(numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True)).collected()
+
+    def _one_by_one(self) -> Frame:
+        rows = Frame(self.spark.range(0, self.count, 1, self.count))
         for move in self.moves:
-            match move:
-                case MappedPartitions(step, schema):
-                    rows = rows.mapped(step, schema)
-                case Placed(parallelism, column):
-                    rows = rows.placed(parallelism, column)
+            assert isinstance(move, MappedPartitions)
+            rows = rows.mapped(move.step, move.schema)
         return rows
 
 
-@contextmanager
-def _folder(context: SparkContext) -> Iterator[Path]:
-    """A folder that is deleted with the block, or else by Spark.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinedJob:
+    """``tasks`` that run at once, of ``count`` partitions to begin with; see ``Pipelined``.
 
-    A task that still runs then ends when it does not find its files.
+    The ``name`` is that of all attempts; these are numbered from 0.
     """
-    with TemporaryDirectory(dir=_files_of(context), ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
 
-
-@lru_cache(1)
-def _files_of(_: SparkContext) -> str:
-    """The folder of a context's own files."""
-    from pyspark import SparkFiles
-
-    return SparkFiles.getRootDirectory()
-
-
-@contextmanager
-def _taken(context: SparkContext, tasks: int) -> Iterator[None]:
-    """Take *tasks* of the slots of *context* as soon as no other pipelined job has taken them.
-
-    Two jobs that had a part each would wait for ever.  The tasks of other jobs end by themselves.
-    """
-    free = _free_slots(context)
-    with free.changed:
-        free.changed.wait_for(lambda: free.count >= tasks)
-        free.count -= tasks
-    try:
-        yield
-    finally:
-        with free.changed:
-            free.count += tasks
-            free.changed.notify_all()
-
-
-@dataclass(slots=True)
-class _FreeSlots:
+    tasks: int
     count: int
-    changed: Condition
+    moves: Sequence[Move]
+    folder: BlockFolder
+    name: str
+    attempt: int = 0
 
 
-@lru_cache(1)
-def _free_slots(context: SparkContext) -> _FreeSlots:
-    return _FreeSlots(task_slots(context), Condition())
-
-
-def run_task(task: int, tasks: int, moves: Iterable[Move], folder: Path) -> Iterator[RowTuple]:
-    """What *task* does in its Python worker.
-
-    Of all tasks of the job the first *tasks* begin, and of each exchange the first ``parallelism``
-    go on; the others only send.
+def run_task(job: PipelinedJob, task: int) -> Iterator[pa.RecordBatch]:
+    """What *task* of *job* does in its Python worker: of each step's partitions it has every
+    so many-th.
     """
-    batches: Batches = (batch_of((task,), NUMBERS),)
-    schema = NUMBERS
-    exchange = 0
-    for move in moves:
+    from sluice.exchange.blocks import Handovers  # No fork may load Polars.
+
+    handovers = Handovers(job.folder, job.name)
+
+    def parts_of(count: int) -> range:
+        return range(task, count, job.tasks)
+
+    parts: dict[int, Batches] = {n: (batch_of((n,), NUMBERS),) for n in parts_of(job.count)}
+    count, schema = job.count, NUMBERS
+    for move in job.moves:
         match move:
             case MappedPartitions(step, schema):
-                batches = step(batches) if task < tasks else ()
+                retried = job.attempt > 0
+                parts = {n: step(Partition(n, retried), part) for n, part in parts.items()}
             case Placed(parallelism, column):
-                from sluice.exchange.blocks import Handover  # No fork may load Polars.
-
-                handover = Handover(folder / str(exchange), tasks)
-                if task < tasks and not handover.has_sent(task):
-                    handover.send(task, batches, schema)
-                tasks, exchange = parallelism, exchange + 1
-                if task < tasks:
+                handover = handovers.next(senders=count)
+                for number, part in parts.items():
+                    if not handover.has_sent(number):
+                        handover.send(number, part, schema)
+                count = parallelism
+                receivers = parts_of(count)
+                if receivers:
                     handover.wait()
-                    batches = handover.received(task, column)
-    if task < tasks:
-        for batch in batches:
-            yield from row_tuples(batch)
+                parts = {n: handover.received(n, column) for n in receivers}
+    for part in parts.values():
+        yield from part
+    handovers.end(task, job.tasks, job.attempt)
 
 
 def batch_of(row: RowTuple, schema: pa.Schema) -> pa.RecordBatch:
     arrays = [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def row_tuples(batch: pa.RecordBatch) -> Iterator[RowTuple]:
-    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def columns_named(names: Iterable[str]) -> list[Column]:
