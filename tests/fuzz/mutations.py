@@ -848,8 +848,8 @@ TRANSITIONS: dict[str, Mutation] = {
     "trigger_says_nothing": Mutation(
         "a trigger goes on with another meaning",
         "coordinator.compatibility:change_of",
-        "*problems_of(changes_since(metadata, declared)",
-        "*problems_of(()",
+        "*problems_of(changes,",
+        "*problems_of((),",
         needs=("changed",),
     ),
 }

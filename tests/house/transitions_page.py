@@ -28,7 +28,7 @@ _PARTS = {
     "how": "`how` of a join",
     "bounds": "`lower` and `upper` of `interval_join`",
     "table": "`lookup` of rows that are updated: its table, `on`, `keep` or `add`",
-    "rows": "a sink of updates: filters before it, its mode, or its key",
+    "rows": "a sink: its mode, its key; of updates, filters before it, the stage that it reads",
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -444,6 +444,66 @@ def test_a_column_that_begins_anew_is_shown_so_in_all_rows(
 
     assert shown["w"].to_list() == [None] * 4
     assert shown["v"].sum() == EARLIER.height + 1
+
+
+def test_what_a_filter_drops_as_a_column_begins_anew_leaves_the_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Wherever the filter is: the row of before passed it, by what the column was."""
+
+    def declared(folder: str, column: agg.Aggregate) -> Job:
+        def declare(rows: Rows) -> None:
+            computed = rows.stream().key_by("k").aggregate("stage", v=agg.count(), w=column)
+            shared = computed.where("w > 3")
+            shared.sink("out", BY_K)
+            named = shared.select("k AS g", "v", "w").where("v % 5 <> w % 3")
+            named.sink("named", FilesTable(upsert_key=("g",), partition_by=("g",)))
+
+        return job_of(tmp_path / folder, declare, is_updated=False)
+
+    old, since = declared("job", agg.sum("x")), declared("since", agg.max("x"))
+    submit(old, configure(old.pipeline, {}))
+    take(old, spark, EARLIER)
+    submit(since, configure(since.pipeline, {}))
+    job = declared("job", agg.max("x"))
+    restore(job, Latest(), RestoreOptions(consent=Consent(begun=("stage.w",))))
+    for first, end in ((0, 1), (1, 4), (4, LATER.height)):
+        shown = take(job, spark, LATER[first:end])
+        take(since, spark, LATER[first:end])
+        maxima = to_frame(open_sinks(since, {})["out"].read())  # type: ignore[attr-defined]
+        assert counter(shown.select("k", "w")) == counter(maxima.select("k", "w"))
+        both = pl.concat([EARLIER, LATER[:end]]).group_by("k").agg(v=pl.len().cast(pl.Int64))
+        right = (
+            maxima.select("k", "w").join(both, on="k").filter(pl.col("v") % 5 != pl.col("w") % 3)
+        )
+        named = to_frame(open_sinks(job, {})["named"].read())  # type: ignore[attr-defined]
+        assert counter(named) == counter(right.rename({"k": "g"}))
+
+
+def test_a_stage_whose_rows_would_stay_behind_a_filter_begins_with_another_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def declared(column: agg.Aggregate, sink: str) -> Job:
+        def declare(rows: Rows) -> None:
+            computed = rows.stream().key_by("k").aggregate("stage", v=column)
+            computed.where("v > 3").sink(sink, BY_K)
+
+        return job_of(tmp_path, declare, is_updated=False)
+
+    old = declared(agg.sum("x"), "sums")
+    submit(old, configure(old.pipeline, {}))
+    with EpochDriver(old, spark) as driver:
+        EARLIER.write_parquet(tmp_path / "files" / "0.parquet")
+        driver.take()
+    begun = RestoreOptions(consent=Consent(begun=("stage",)))
+    with pytest.raises(RestoreError, match="'stage' cannot begin anew while sink 'sums' has its"):
+        restore(declared(agg.max("x"), "sums"), Latest(), begun)
+
+    job = declared(agg.max("x"), "out")
+    restore(job, Latest(), replace(begun, allow_non_restored_state=True))
+    shown = take(job, spark, LATER)
+    right = LATER.group_by("k").agg(v=pl.col("x").max())
+    assert counter(shown) == counter(right.filter(pl.col("v") > 3))
 
 
 def test_a_count_of_open_windows_begins_with_nothing(spark: SparkSession, tmp_path: Path) -> None:

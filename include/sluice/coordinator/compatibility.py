@@ -75,7 +75,7 @@ def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> s
     if isinstance(parent, PendingParent):
         planned = parent.plan.fingerprints
         changed = compare(planned, declared, planned.keys())
-        problems = problems_of(changed, declared, NO_CONSENT)
+        problems = problems_of(changed, declared, NO_CONSENT, planned.keys())
         return _refusal(pipeline, {}, _differences(_planned(parent.plan), pipeline), problems)
     metadata = parent.metadata if isinstance(parent, CompletedParent) else None
     if metadata is None:
@@ -92,10 +92,11 @@ def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> s
         or metadata.generation != state.generation
     )
     differences = _Differences() if is_restored else _differences(_completed(metadata), pipeline)
+    changes, consent = changes_since(metadata, declared), state.consent.within(declared)
     problems = [
         *_rescaled(metadata, pipeline),
         *_sent_otherwise(metadata, pipeline),
-        *problems_of(changes_since(metadata, declared), declared, state.consent.within(declared)),
+        *problems_of(changes, declared, consent, metadata.held),
     ]
     return _refusal(pipeline, lost, differences, problems)
 

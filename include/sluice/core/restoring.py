@@ -222,7 +222,8 @@ def decide_restore(
     problems, dropped = _snapshot_problems(state, choice, observed, stages, options, damage)
     consent = _consent_of(state, choice, options, observed.fingerprints)
     changes = changes_since(metadata, observed.fingerprints)
-    problems += problems_of(changes, observed.fingerprints, consent)
+    held = frozenset[str]() if metadata is None else metadata.held
+    problems += problems_of(changes, observed.fingerprints, consent, held)
     if metadata is not None:
         problems += _taken_back_in_flight(metadata, observed.fingerprints, consent)
     problems += table_problems(

@@ -58,6 +58,11 @@ class Fingerprint:
     columns that it computes.  ``updates_from`` are the stages with state whose updates reach it.  A
     sink that ``keeps_changes`` has a row for each change, so none may be left out.
 
+    ``leaves_rows_of`` are the stages with state of whose rows some would stay in the table of a
+    sink for ever, if they began anew: when the key of one comes again, its row may be filtered
+    away, or not replace the old one.  If it ``deletes_by_key``, the rows that such a stage of
+    aggregates has of all keys are published anew, and others of these keys deleted.
+
     ``holds`` are the columns by which the state of a stage has each row that it has sent; empty if
     it does not have them all.  ``recomputed_from`` is the stage whose rows are all that this one
     reads, if it, and what is behind it, can follow when these are sent again; else empty.
@@ -68,6 +73,8 @@ class Fingerprint:
     columns: dict[str, str] = field(default_factory=dict[str, str])
     updates_from: tuple[str, ...] = ()
     keeps_changes: bool = False
+    leaves_rows_of: tuple[str, ...] = ()
+    deletes_by_key: bool = False
     holds: tuple[str, ...] = ()
     recomputed_from: str = ""
 
@@ -201,7 +208,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     ),
     TransitionRow(
         part="rows",
-        append=None,
+        append=Becomes.REFUSED,
         updates=Becomes.REFUSED,
         because="rows that the table has are to be replaced, or taken back, as they were sent",
     ),
@@ -327,7 +334,9 @@ def compare(
         replace(change, recomputed_from=declared.recomputed_from) if uid in recomputed else change
         for uid, declared in now.items()
         if uid in held or (declared.operator != SINK and not held.isdisjoint(declared.updates_from))
-        for change in _changes_of(uid, before.get(uid, Fingerprint(operator="")), declared)
+        for change in _changes_of(
+            uid, before.get(uid, Fingerprint(operator="")), declared, now.keys()
+        )
     )
 
 
@@ -400,7 +409,15 @@ def _can_be_recomputed(
     return bool(sender) and is_sent_all and is_taken_back and has_same_sinks and not has_forgotten
 
 
-def _changes_of(uid: str, before: Fingerprint, now: Fingerprint) -> Iterator[PartChange]:
+def _is_dropped(before: Fingerprint, now: Fingerprint, uids: AbstractSet[str]) -> bool:
+    """Whether what sent a sink its updates is gone: a consent of its own dropped that."""
+    is_gone = bool(before.updates_from) and uids.isdisjoint(before.updates_from)
+    return is_gone and bool(now.updates_from) and before.keeps_changes == now.keeps_changes
+
+
+def _changes_of(
+    uid: str, before: Fingerprint, now: Fingerprint, uids: AbstractSet[str]
+) -> Iterator[PartChange]:
     reads_updates = bool(before.updates_from or now.updates_from)
 
     def change(part: str | None, column: str | None, was: str, is_now: str) -> PartChange:
@@ -416,11 +433,7 @@ def _changes_of(uid: str, before: Fingerprint, now: Fingerprint) -> Iterator[Par
             row=row,
         )
 
-    if now.operator == SINK and before.updates_from != now.updates_from:
-        # It reads another stage: what that had sent was dropped by a consent of its own.  But rows
-        # that a table has for good were to be taken back by rows, too, which do not come any more.
-        if before.keeps_changes and not now.updates_from:
-            yield change("rows", None, before.parts["rows"], "never taken back")
+    if now.operator == SINK and _is_dropped(before, now, uids):
         return
     if before.operator != now.operator:
         yield change(OPERATOR, None, before.operator, now.operator)
@@ -436,17 +449,20 @@ def _changes_of(uid: str, before: Fingerprint, now: Fingerprint) -> Iterator[Par
 
 
 def problems_of(
-    changes: Iterable[PartChange], now: Mapping[str, Fingerprint], consent: Consent
+    changes: Iterable[PartChange],
+    now: Mapping[str, Fingerprint],
+    consent: Consent,
+    held: AbstractSet[str],
 ) -> list[str]:
     """Each change that the *consent* does not cover, in a sentence that says what to do; and what
-    the consent itself would break.
+    the consent itself would break.  *held* is that of ``compare``.
     """
     uncovered = [
         f"{change.what}; {_fix(change, now)}"
         for change in changes
         if not _is_covered(change, consent)
     ]
-    return [*uncovered, *_broken_by(now, consent)]
+    return [*uncovered, *_broken_by(now, consent, held)]
 
 
 def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]:
@@ -531,7 +547,9 @@ def _readers_of_updates(uid: str, now: Mapping[str, Fingerprint]) -> list[str]:
     ]
 
 
-def _broken_by(now: Mapping[str, Fingerprint], consent: Consent) -> Iterator[str]:
+def _broken_by(
+    now: Mapping[str, Fingerprint], consent: Consent, held: AbstractSet[str]
+) -> Iterator[str]:
     """What would go wrong with what a person consents to."""
     for target in (*consent.begun, *consent.kept):
         uid, _, column = target.partition(".")
@@ -552,10 +570,25 @@ def _broken_by(now: Mapping[str, Fingerprint], consent: Consent) -> Iterator[str
                 "would be taken back that were never counted; begin anew, too: "
                 f"{' '.join(f'--begin {other}' for other in missing)}"
             )
-        for sink, declared in now.items():
-            if declared.keeps_changes and uid in declared.updates_from:
+        for sink in (sink for sink in now if sink in held):
+            why = _kept_by(now[sink], uid, column)
+            if why:
                 yield (
-                    f"{target!r} cannot begin anew while sink {sink!r} keeps its changes: what it "
-                    "sent would never be taken back there; give the sink another uid and a table "
-                    "of its own"
+                    f"{target!r} cannot begin anew while sink {sink!r} {why}; give the sink "
+                    "another uid and a table of its own"
                 )
+
+
+def _kept_by(sink: Fingerprint, uid: str, column: str) -> str:
+    """Why rows of the stage *uid* would stay in the table of *sink* for ever; empty if they do not.
+
+    Of other tables each is replaced when its key comes again, or taken away.
+    """
+    if sink.keeps_changes and uid in sink.updates_from:
+        return "keeps its changes: what it sent would never be taken back there"
+    if uid in sink.leaves_rows_of and not (column and sink.deletes_by_key):
+        return (
+            "has its rows behind a filter, or by more than its key: where a key comes again, "
+            "the row of before could stay there for ever"
+        )
+    return ""

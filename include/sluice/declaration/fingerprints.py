@@ -15,9 +15,9 @@ from datetime import timedelta
 
 from sluice.core.transitions import SINK, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
-from sluice.declaration.changelog import Append
+from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.durations import MS, from_words, in_words
-from sluice.declaration.expressions import Filter, Step, origin_of, result_name
+from sluice.declaration.expressions import Filter, Projection, Step, origin_of, result_name
 from sluice.declaration.functions import described_function
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import (
@@ -100,19 +100,24 @@ class _Maker:
         )
 
     def of_sink(self, sink: SinkNode) -> Fingerprint:
-        kind = self.pipeline.kind_of(sink.input, sink.steps)
-        if kind == Append():
-            return Fingerprint(operator=SINK)
+        spec, kind = sink.spec, self.pipeline.kind_of(sink.input, sink.steps)
         given = Input(producer=sink.input, kind=kind, steps=sink.steps)
+        mode = "as changelog" if spec.changelog else "appended"
+        if spec.upsert_key:
+            mode = f"as upsert by {', '.join(spec.upsert_key)}"
         # A row of a table is replaced by its key, whatever else is in it.
-        key = None if sink.spec.changelog else _lowered(sink.spec.upsert_key)
-        upsert_key = ", ".join(sink.spec.upsert_key)
-        mode = "changelog" if key is None else f"upsert by {upsert_key}"
+        key = _lowered(spec.upsert_key) if spec.upsert_key else None
+        if kind != Append():
+            rows = f"{self._rows(given, key)} {mode}"
+        else:  # No row is taken back, so the filters may be others.
+            rows = f"{self._lineage(given, key)} {mode}" if key else mode
         return Fingerprint(
             operator=SINK,
-            parts={"rows": f"{self._rows(given, key)} as {mode}"},
+            parts={"rows": rows},
             updates_from=self._updates_from([given]),
-            keeps_changes=sink.spec.changelog,
+            keeps_changes=kind != Append() and spec.changelog,
+            leaves_rows_of=self._leaves_rows_of(sink) if key else (),
+            deletes_by_key=bool(key) and self._deletes_by_key(sink),
         )
 
     def lookup(self, lookup: Lookup) -> str:
@@ -168,6 +173,58 @@ class _Maker:
             found |= dict.fromkeys(of)
         return tuple(sorted(found))
 
+    def _lineage(self, stream: Input, wanted: frozenset[str]) -> str:
+        """What the columns *wanted* of an input are, down to what sends them, but for filters.  A
+        function is taken to pass them on, as it passes on what is a key.
+        """
+        names = {new.lower(): old.lower() for old, new in stream.renames.items()}
+        wanted = frozenset(names.get(name, name) for name in wanted)
+        stage, steps = self.pipeline.stages.get(stream.producer), stream.steps
+        projections = [step for step in steps if isinstance(step, Projection)]
+        text = _described_steps(projections, wanted)
+        wanted = _read_before(projections, wanted) or frozenset()
+        if stage is None:
+            return stream.producer + text
+        projections = [step for step in stage.steps if isinstance(step, Projection)]
+        text = _described_steps(projections, wanted) + text
+        wanted = _read_before(projections, wanted) or frozenset()
+        if stage.is_stateful:
+            return stream.producer + text
+        return " + ".join(sorted(self._lineage(given, wanted) for given in stage.inputs)) + text
+
+    def _leaves_rows_of(self, sink: SinkNode) -> tuple[str, ...]:
+        """See ``Fingerprint``; *sink* has a row a key."""
+        key = {*sink.spec.upsert_key}
+        steps, uid, found = sink.steps, sink.input, list[str]()
+        in_place = {*getattr(sink.spec, "partition_by", ())} <= key
+        waiting = [(uid, steps, in_place)]
+        while waiting:
+            uid, steps, in_place = waiting.pop()
+            stage = self.pipeline.stages.get(uid)
+            if stage is None:
+                continue
+            steps = (*stage.steps, *steps)
+            kind = stage.kind_behind(())
+            if not stage.is_stateful:  # A function, or a lookup, may leave out rows.
+                waiting += [
+                    (given.producer, (*given.steps, *steps), False) for given in stage.inputs
+                ]
+            elif not _comes_once(stage):
+                held = _lowered(() if isinstance(kind, Retract) else kind.key)
+                by_key = _origins(key, steps) <= held and _filtered_by(steps) <= held
+                if not (in_place and by_key) or isinstance(stage.operation, KeyedLookup):
+                    found.append(uid)
+        return tuple(sorted({*found}))
+
+    def _deletes_by_key(self, sink: SinkNode) -> bool:
+        """See ``Fingerprint``; the sink of an aggregate's rows, by its key."""
+        stage = self.pipeline.stages.get(sink.input)
+        return (
+            stage is not None
+            and isinstance(stage.operation, KeyedAggregate)
+            and _is_by_key(sink, stage, stage.keys)
+        )
+
     def _recomputed_from(self, stage: StageNode) -> str:
         """The stage whose rows may be sent to this one again; empty if it, or another that they
         reach, or one behind it, could not follow.
@@ -182,14 +239,12 @@ class _Maker:
         """
         sender = self.pipeline.stages.get(stage.inputs[0].producer)
         is_alone = len(stage.inputs) == 1 and sender is not None and bool(_held_by(sender))
-        held = _lowered(_held_by(stage))
+        held = _held_by(stage)
         return (
             is_alone
             and bool(held)
             and all(
-                not sink.spec.changelog
-                and {*getattr(sink.spec, "partition_by", ())} <= {*sink.spec.upsert_key}
-                and _origins(sink.spec.upsert_key, (*stage.steps, *sink.steps)) <= held
+                not sink.spec.changelog and _is_by_key(sink, stage, held)
                 for sink in self.pipeline.sinks_of(stage.uid)
             )
         )
@@ -259,6 +314,31 @@ def _held_by(stage: StageNode) -> tuple[str, ...]:
             return (*stage.keys, "rank")
         case _:
             return ()
+
+
+def _is_by_key(sink: SinkNode, stage: StageNode, key: Iterable[str]) -> bool:
+    """Whether the rows of a *stage* are found in the table of its *sink* by its *key* alone."""
+    return {*getattr(sink.spec, "partition_by", ())} <= {*sink.spec.upsert_key} and _origins(
+        sink.spec.upsert_key, (*stage.steps, *sink.steps)
+    ) <= _lowered(key)
+
+
+def _comes_once(stage: StageNode) -> bool:
+    """Whether the key of a row that a stage with state has sent never comes again, even to empty
+    state, as its window has passed.
+    """
+    is_windowed = isinstance(stage.operation, WindowAggregate | WindowTopN)
+    return is_windowed and stage.kind_behind(()) == Append()
+
+
+def _filtered_by(steps: Sequence[Step]) -> frozenset[str]:
+    """The columns before *steps* by which these filter, in lower case; "" for any other."""
+    found = frozenset[str]()
+    for number, step in enumerate(steps):
+        if isinstance(step, Filter):
+            columns = parsed(step.condition).columns
+            found |= {""} if columns is None else _origins(columns, steps[:number])
+    return found
 
 
 def _origins(columns: Iterable[str], steps: Sequence[Step]) -> frozenset[str]:

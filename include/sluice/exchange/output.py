@@ -230,14 +230,15 @@ class _SinkFiles:
         self._deletes.add(gone.with_columns(pl.lit(True).alias(DELETED)))  # noqa: FBT003 - a value
 
     def take_away(self, former: pl.DataFrame, *, but: pl.DataFrame) -> None:
-        """Delete the rows with the keys *former* that the sink is not sent anew in *but*."""
+        """Delete the rows with the keys *former* that the sink is not sent anew in *but*.
+
+        A table that has others, or rows by more than that, is new.
+        """
         names = {name.lower(): name for name in former.columns}
-        origins = {key: origin_of(key, self._steps) for key in self._key}
-        keys = former.select(
-            pl.col(names[origin.lower()]).alias(key)
-            for key, origin in origins.items()
-            if origin is not None
-        )
+        origins = {key: (origin_of(key, self._steps) or "").lower() for key in self._key}
+        if not origins or not {*origins.values()} <= names.keys():
+            return
+        keys = former.select(pl.col(names[of]).alias(key) for key, of in origins.items())
         gone = keys.join(but, on=self._key, how="anti", nulls_equal=True)
         rows = pl.concat([but.clear(), gone], how="diagonal")
         self._deletes.add(rows.with_columns(pl.lit(True).alias(DELETED)))  # noqa: FBT003 - a value

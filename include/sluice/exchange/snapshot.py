@@ -178,12 +178,15 @@ class KeyedSnapshot:
                 gone = None
                 if former is not None:
                     gone = former.slice(bounds.first, bounds.last).scan().drop(HASH)
-                self._take(outcome, writers, gone)
-                if self._begun and isinstance(self._operator, HoldsResult):
-                    # Readers have what the columns were before they began anew.
+                elif self._begun and isinstance(self._operator, HoldsResult):
+                    # Tables have what the columns were before they began anew: that row of a key
+                    # may have passed a filter that none of now does.
                     held, keys = self._operator.held(part), self._work.spec.stage.keys
                     rows = held.join(outcome.output, on=keys, how="anti", nulls_equal=True)
-                    self._output.add(rows, rows.clear())
+                    output = pl.concat([outcome.output, rows])
+                    outcome = replace(outcome, output=output, retracted=None)
+                    gone = held.select(keys)
+                self._take(outcome, writers, gone)
         if self._function is not None:
             self._take(self._function.end(self._time), writers)
         handles = [

@@ -144,7 +144,7 @@ def check_state(job: Job, results: Mapping[str, Result | None]) -> tuple[str, ..
     declared = fingerprints(job.pipeline, state.configuration.params)
     changes = changes_since(metadata, declared)
     consent = state.consent.within(declared)
-    problems = problems_of(changes, declared, consent)
+    problems = problems_of(changes, declared, consent, metadata.held)
     anew = {one.uid for one in changes if one.becomes in _NOT_READ}
     problems += [
         problem

@@ -43,8 +43,8 @@ def told(
     consent: Consent = NO_CONSENT,
     held: set[str] | None = None,
 ) -> list[str]:
-    changes = compare(before, now, set(before) if held is None else held)
-    return problems_of(changes, now, consent)
+    held = set(before) if held is None else held
+    return problems_of(compare(before, now, held), now, consent, held)
 
 
 def with_part(of: Fingerprint, **parts: str) -> Fingerprint:
@@ -196,6 +196,9 @@ def test_a_part_that_the_table_does_not_know_is_refused() -> None:
     )
 
 
+APPENDED = Fingerprint(operator=SINK, parts={"rows": "appended"})
+
+
 def a_sink(rows: str, *, of: str = "total", keeps_changes: bool = False) -> Fingerprint:
     return Fingerprint(
         operator=SINK, parts={"rows": rows}, updates_from=(of,), keeps_changes=keeps_changes
@@ -211,7 +214,34 @@ def test_a_sink_of_updates_keeps_its_rows_and_their_key() -> None:
         "sink 'out': its rows were total as upsert by k and are now total.where(n > 1) as upsert "
         "by k; put it back, or give the sink another uid and a table of its own"
     )
-    assert told(before, before | {"out": a_sink("other as upsert by k", of="other")}) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (a_sink("total as upsert by k"), a_sink("other as upsert by k", of="other")),
+        (APPENDED, a_sink("total as upsert by k")),
+        (a_sink("total as upsert by k"), APPENDED),
+        (
+            Fingerprint(operator=SINK, parts={"rows": "first as upsert by k"}),
+            Fingerprint(operator=SINK, parts={"rows": "first as upsert by k, u"}),
+        ),
+    ],
+)
+def test_a_sink_is_not_moved_to_other_rows(before: Fingerprint, now: Fingerprint) -> None:
+    """The rows of before would stay in its table."""
+    (problem,) = told({"total": ALONE, "out": before}, {"total": ALONE, "out": now})
+
+    said = f"its rows were {before.parts['rows']} and are now {now.parts['rows']}; put it back, or"
+    assert problem == f"sink 'out': {said} give the sink another uid and a table of its own"
+    assert told({"total": ALONE}, {"total": ALONE, "out": now}) == []
+
+
+def test_a_sink_whose_sender_was_dropped_by_consent_goes_on() -> None:
+    before = {"gone": ALONE, "out": a_sink("gone as upsert by k", of="gone")}
+    now = {"total": ALONE, "out": a_sink("total as upsert by k")}
+
+    assert told(before, now, held={"gone", "out"}) == []
 
 
 def test_a_table_of_changes_has_to_see_all_of_them() -> None:
@@ -222,16 +252,34 @@ def test_a_table_of_changes_has_to_see_all_of_them() -> None:
         assert problem.startswith(
             f"'{target}' cannot begin anew while sink 'log' keeps its changes"
         )
+        assert told(now, now, Consent(begun=(target,)), held={"total"}) == [], "a new table"
 
 
 def test_a_table_of_changes_is_not_continued_by_rows_that_are_never_taken_back() -> None:
     before = {"total": ALONE, "log": a_sink("total as changelog", keeps_changes=True)}
 
-    (problem,) = told(before, {"total": ALONE, "log": Fingerprint(operator=SINK)})
+    (problem,) = told(before, {"total": ALONE, "log": APPENDED})
 
     assert problem.startswith(
-        "sink 'log': its rows were total as changelog and are now never taken back; put it back"
+        "sink 'log': its rows were total as changelog and are now appended; put it back"
     )
+
+
+def test_rows_that_would_stay_in_a_table_for_ever_do_not_begin_anew() -> None:
+    left = replace(a_sink("total as upsert by k"), leaves_rows_of=("total",))
+    followed = replace(left, deletes_by_key=True)
+
+    for sink, begun in ((left, "total"), (left, "total.s"), (followed, "total")):
+        now = {"total": ALONE, "out": sink}
+        (problem,) = told(now, now, Consent(begun=(begun,)))
+        assert problem == (
+            f"'{begun}' cannot begin anew while sink 'out' has its rows behind a filter, or by "
+            "more than its key: where a key comes again, the row of before could stay there for "
+            "ever; give the sink another uid and a table of its own"
+        )
+        assert told(now, now, Consent(begun=(begun,)), held={"total"}) == [], "a new table"
+    now = {"total": ALONE, "out": followed}
+    assert told(now, now, Consent(begun=("total.s",))) == []
 
 
 @pytest.mark.parametrize(
@@ -309,7 +357,7 @@ def test_a_change_over_rows_that_are_held_needs_no_consent() -> None:
     (change,) = compare(before, now, {*before}, found)
     assert found == READERS, "those that read the same rows, and those behind, too"
     assert change.becomes is Becomes.RECOMPUTED
-    assert problems_of([change], now, NO_CONSENT) == []
+    assert problems_of([change], now, NO_CONSENT, {*before}) == []
     (note,) = notes_of([change], NO_CONSENT)
     assert note == (
         "stage 'total': column 's' was sum(x) and is now max(x): recomputed from the rows of stage "
@@ -361,7 +409,7 @@ def test_what_cannot_be_computed_anew_is_refused(
     found = anew(was, declared)
 
     assert found == frozenset(), why
-    problems = problems_of(compare(was, declared, {*was}, found), declared, NO_CONSENT)
+    problems = problems_of(compare(was, declared, {*was}, found), declared, NO_CONSENT, {*was})
     assert any("could not be taken back as they were sent" in problem for problem in problems)
 
 

@@ -21,6 +21,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files
 
 HOUR = timedelta(hours=1)
+BY_K, BY_U = FilesTable(upsert_key=("k",)), FilesTable(upsert_key=("u",))
 Declare = Callable[[Stream], object]
 
 
@@ -238,11 +239,47 @@ def test_updates_are_followed_to_the_stages_that_send_them() -> None:
     assert found["out"].parts == {"rows": "stage.where(s > 1) as upsert by k"}
 
 
-def test_a_table_that_only_grows_has_no_meaning_to_keep() -> None:
+def test_a_table_that_only_grows_has_rows_of_any_meaning() -> None:
     def declare(stream: Stream) -> None:
         stream.transform("t", unchanged).where("x > 1").sink("out", FilesTable())
 
-    assert all_of(declare) == {"out": Fingerprint(operator="sink")}
+    assert all_of(declare) == {"out": Fingerprint(operator="sink", parts={"rows": "appended"})}
+
+
+def firsts(stream: Stream, *keys: str) -> Stream:
+    return stream.key_by(*keys).deduplicate("stage")
+
+
+KEYED: list[tuple[Declare, str]] = [
+    (lambda s: firsts(s, "k").sink("out", BY_K), "stage as upsert by k"),
+    (
+        lambda s: firsts(s, "k").where("x > 1").select("k", "x").sink("out", BY_K),
+        "stage as upsert by k",
+    ),
+    (
+        lambda s: firsts(s, "u").where("x > 1").select("u AS k", "x").sink("out", BY_K),
+        "stage.select(k = u) as upsert by k",
+    ),
+    (
+        lambda s: (
+            firsts(s, "u")
+            .select("u AS g", "x")
+            .transform("t", unchanged)
+            .select("g AS k")
+            .sink("out", BY_K)
+        ),
+        "stage.select(g = u).select(k = g) as upsert by k",
+    ),
+    (lambda s: firsts(s, "k").sink("out", FilesTable()), "appended"),
+    (lambda s: firsts(s, "k").sink("out", FilesTable(changelog=True)), "as changelog"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(KEYED)))
+def test_a_table_with_a_row_a_key_says_what_its_key_is(number: int) -> None:
+    declare, rows = KEYED[number]
+
+    assert of(declare, "out").parts == {"rows": rows}
 
 
 def test_a_parameter_enters_with_its_value() -> None:
@@ -321,9 +358,6 @@ def test_sql_is_told_in_one_spelling(sql: str, is_now: str) -> None:
     assert meaning(sql) == is_now
 
 
-BY_K = FilesTable(upsert_key=("k",))
-
-
 def counted(stream: Stream, **options: Any) -> Stream:
     return stream.key_by("k").aggregate("stage", **options, v=agg.count())
 
@@ -336,6 +370,77 @@ def also(stream: Stream, *others: Callable[[Stream], object]) -> Stream:
     for other in others:
         other(stream)
     return stream
+
+
+def looked_up(stream: Stream, keep: Any) -> Stream:
+    spec = Files("names", format="json", schema="k bigint, name string")
+    names = stream.pipeline.source("names", spec, table=True)
+    return stream.lookup("look", names, on="k", keep=keep)
+
+
+def windowed(stream: Stream, late: timedelta) -> Stream:
+    keyed = stream.key_by("k").window("stage", Tumbling(HOUR), allowed_lateness=late, v=agg.count())
+    return keyed.where("v > 1")
+
+
+BY_WINDOW = FilesTable(upsert_key=("k", "window_start"))
+# What a table is told of a stage whose state begins anew.
+REPLACED: dict[str, Declare] = {
+    "all rows": lambda s: counted(s).sink("out", BY_K),
+    "a filter by the key": lambda s: counted(s).where("K > 1").sink("out", BY_K),
+    "by the key's new name": lambda s: (
+        counted(s)
+        .select("k AS g", "v")
+        .where("g > 1 AND g < 9")
+        .sink("out", FilesTable(upsert_key=("g",), partition_by=("g",)))
+    ),
+    "windows that have passed": lambda s: windowed(s, timedelta(0)).sink("out", BY_WINDOW),
+    "every row": lambda s: firsts(s, "k").where("x > 1").sink("out", FilesTable()),
+    "every change": lambda s: (
+        counted(s).where("v > 1").sink("out", FilesTable(changelog=True))
+    ),
+}  # fmt: skip
+LEFT: dict[str, Declare] = {
+    "a filter": lambda s: counted(s).where("v > 1").sink("out", BY_K),
+    "a filter of the sink": lambda s: (
+        also(counted(s), lambda c: c.sink("all", BY_K)).where("v > 1").sink("out", BY_K)
+    ),
+    "a filter of what is computed": lambda s: (
+        counted(s).select("*", "k % 2 AS odd").where("odd = 1").sink("out", BY_K)
+    ),
+    "a filter of another column's name": lambda s: (
+        counted(s).select("k AS g", "v AS k").where("k > 1").sink(
+            "out", FilesTable(upsert_key=("g",))
+        )
+    ),
+    "a function": lambda s: counted(s).transform("t", unchanged).sink("out", BY_K),
+    "a wider key": lambda s: counted(s).sink("out", FilesTable(upsert_key=("k", "v"))),
+    "folders": lambda s: (
+        counted(s).sink("out", FilesTable(upsert_key=("k",), partition_by=("v",)))
+    ),
+    "first rows": lambda s: firsts(s, "k").where("x > 1").sink("out", BY_K),
+    "windows that fire again": lambda s: windowed(s, HOUR).sink("out", BY_WINDOW),
+    "looked up": lambda s: looked_up(firsts(s, "k"), "matched").sink("out", BY_K),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_rows_of_before_are_replaced_when_their_key_comes_again(name: str) -> None:
+    assert of(REPLACED[name], "out").leaves_rows_of == ()
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_rows_of_before_would_stay_in_a_table(name: str) -> None:
+    found = of(LEFT[name], "out")
+
+    assert found.leaves_rows_of == ("stage",)
+    assert found.deletes_by_key == name.startswith("a filter")
+
+
+def test_a_lookup_of_updates_leaves_out_rows() -> None:
+    found = of(lambda s: looked_up(newest(s), "unmatched").sink("out", BY_U), "out")
+
+    assert found.leaves_rows_of == ("look",)
 
 
 FOLLOWS: dict[str, Declare] = {
