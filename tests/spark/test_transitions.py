@@ -213,6 +213,20 @@ def shown(condition: str) -> Declaration:
     return declare
 
 
+def firsts(shown_of: str) -> Declaration:
+    """First rows by two orders, of which a table has those of one."""
+
+    def declare(rows: Rows) -> None:
+        stream = rows.stream()
+        for uid, by in (("stage", "n"), ("other", "x")):
+            kept = stream.key_by("k").deduplicate(uid, by=by)
+            kept.sink(f"{uid}_log", FilesTable())
+            if uid == shown_of:
+                kept.sink("out", BY_K)
+
+    return declare
+
+
 def counted(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     new = rows.group_by("k").agg(v=pl.len().cast(pl.Int64))
     both = pl.concat([new, state.select("k", "v")]).group_by("k").agg(pl.col("v").sum())
@@ -273,6 +287,7 @@ APPEND: Cases = ANY | {
         windows(Tumbling(10 * MINUTE), MINUTE), windows(Tumbling(10 * MINUTE), 3 * MINUTE)
     ),
     ("bounds", CHANGED): Case(interval(3 * MINUTE), interval(9 * MINUTE)),
+    ("rows", CHANGED): Case(firsts("stage"), firsts("other")),
 }  # fmt: skip
 UPDATES: Cases = ANY | {
     ("table", CHANGED): Case(lookup("matched"), lookup("unmatched")),
