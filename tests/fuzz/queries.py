@@ -465,7 +465,7 @@ def _ordered(name: str, kind: str) -> str:
         of = ", ".join(f"'{f}_is': {q(name)}.{f} IS NOT NULL, '{f}': {q(name)}.{f}" for f in fields)
         return f"CASE WHEN {q(name)} IS NOT NULL THEN {{{of}}} END"
     if kind.endswith("[]"):
-        return f"list_transform({q(name)}, lambda x: {{'is': x IS NOT NULL, 'value': x}})"
+        return f"list_transform({q(name)}, lambda _one: {{'is': _one IS NOT NULL, 'value': _one}})"
     return q(name)
 
 
