@@ -113,10 +113,14 @@ def _stream(
     bound_ms = job.pipeline.stages[uid].out_of_orderness_ms(producer)
     overtaken = still_pending(state, plan.checkpoint_id).overtaken
     ran = any(task.uid == producer for task in plan.tasks) and producer not in overtaken
-    no_say, is_chained, driver = is_idle(job, plan, producer), False, None
+    is_chained, driver = False, None
     if plan.task(uid).is_unaligned or not ran:
-        watermark_ms = producer_before.watermark_ms if producer_before else MIN_WATERMARK
-        no_say = no_say or (producer_before is not None and producer_before.has_no_say)
+        # What it reads came before the barrier: sources that are idle since then were not yet when
+        # it was sent, and its event time comes first (Flink sends WatermarkStatus.IDLE behind it).
+        if producer_before is None:
+            watermark_ms, no_say = MIN_WATERMARK, is_idle(job, plan, producer)
+        else:
+            watermark_ms, no_say = producer_before.watermark_ms, producer_before.has_no_say
     else:
         answer = answer_of(job, state, plan.checkpoint_id, producer)
         acks, driver = [*answer.acks], answer.driver
