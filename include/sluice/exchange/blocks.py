@@ -74,7 +74,7 @@ _FEW = 4
 
 LOCAL_FOLDERS = "SPARK_LOCAL_DIRS"  # Set by Spark in its Python workers: a list, with commas.
 _FOLDER = "sluice-blocks"
-_ENDED = "ended"  # Beside the numbers of a job's exchanges.
+_ENDED, _FAILED = "ended", "failed"  # Beside the numbers of a job's exchanges.
 
 # The folder is listed in some 50 microseconds.  The pauses grow with the time waited so far, which
 # delays a subtask by 5 % at most.
@@ -457,6 +457,7 @@ class Handover:
 
     folder: Path
     senders: int
+    failed: Path | None = None  # It is there when a task has failed.
 
     def has_sent(self, sender: int) -> bool:
         return self._file(sender).exists()
@@ -477,10 +478,13 @@ class Handover:
         """Wait until every sender has sent.
 
         Raises:
+            AnotherFailedError: one of them will not send.
             StoreUnavailable: a newer attempt has begun, so its folder is gone.
         """
         started = time.monotonic()
         while self._sent() < self.senders:
+            if self.failed is not None and self.failed.exists():
+                raise AnotherFailedError
             waited_s = time.monotonic() - started
             time.sleep(min(max(_PART_OF_WAIT * waited_s, _SHORTEST_S), _LONGEST_S))
 
@@ -505,29 +509,43 @@ class Handover:
         return self.folder / str(sender)
 
 
-class Handovers:
-    """The exchanges of one *job* of an attempt in their order, as one of its tasks uses them.
+class AnotherFailedError(Exception):
+    """Another task of the job has failed, and says why; who waits for it ends."""
 
-    Their folders are below that of the attempt's block files, and go with it, or before, when all
-    tasks have ended.
+
+class Handovers(AbstractContextManager["Handovers"]):
+    """The exchanges of one *job* of an attempt in their order, as its *task* uses them.
+
+    They are those of all *tries* of the job.  Their folders are below that of the attempt's block
+    files, and go with it, or before, when all *tasks* of a try have ended.  A task that fails tells
+    the others of its try, which end: Spark, which would end them, takes some four seconds.
     """
 
-    def __init__(self, folder: BlockFolder, job: str) -> None:
+    def __init__(
+        self, folder: BlockFolder, job: str, *, number: int, tasks: int, task: int
+    ) -> None:
         local = os.environ.get(LOCAL_FOLDERS, "").split(",")[0] or tempfile.gettempdir()
         self._job = _begun(Path(local, _FOLDER, folder.stage), folder.attempt) / job
+        self._ended = self._made(f"{_ENDED}-{number}")
+        self._failed = self._job / f"{_FAILED}-{number}"
+        self._task, self._tasks = task, tasks
         self._exchanges = 0
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        if kind is AnotherFailedError:
+            return True
+        if kind is not None:
+            self._failed.touch()
+            return False
+        (self._ended / str(self._task)).touch()
+        with suppress(FileNotFoundError):  # Another one was the last, too.
+            if len(os.listdir(self._ended)) == self._tasks:  # noqa: PTH208 - see Handover
+                shutil.rmtree(self._job, ignore_errors=True)
+        return False
 
     def next(self, senders: int) -> Handover:
         self._exchanges += 1
-        return Handover(self._made(str(self._exchanges)), senders)
-
-    def end(self, task: int, tasks: int, attempt: int) -> None:
-        """End *task* in an attempt; the last of *tasks* that ends removes the files of the job."""
-        ended = self._made(f"{_ENDED}-{attempt}")
-        (ended / str(task)).touch()
-        with suppress(FileNotFoundError):  # Another one was the last, too.
-            if len(os.listdir(ended)) == tasks:  # noqa: PTH208 - see Handover
-                shutil.rmtree(self._job, ignore_errors=True)
+        return Handover(self._made(str(self._exchanges)), senders, self._failed)
 
     def _made(self, name: str) -> Path:
         folder = self._job / name

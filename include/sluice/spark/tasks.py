@@ -264,10 +264,10 @@ class Pipelined:
             try:
                 return self._collected(job)
             except Exception as error:
-                if job.attempt == _TRIES - 1 or _GIVEN_UP not in str(error):
+                if job.number == _TRIES - 1 or _GIVEN_UP not in str(error):
                     raise
                 log.warning("all tasks of a job are tried again: %s", root_cause(str(error)))
-                job = replace(job, attempt=job.attempt + 1)
+                job = replace(job, number=job.number + 1)
 
     def _collected(self, job: PipelinedJob) -> list[RowTuple]:
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -292,7 +292,7 @@ class Pipelined:
 class PipelinedJob:
     """``tasks`` that run at once, of ``count`` partitions to begin with; see ``Pipelined``.
 
-    The ``name`` is that of all attempts; these are numbered from 0.
+    The ``name`` is that of all its tries, of which this is the one of that ``number``, from 0.
     """
 
     tasks: int
@@ -300,7 +300,7 @@ class PipelinedJob:
     moves: Sequence[Move]
     folder: BlockFolder
     name: str
-    attempt: int = 0
+    number: int = 0
 
 
 def run_task(job: PipelinedJob, task: int) -> Iterator[pa.RecordBatch]:
@@ -309,31 +309,31 @@ def run_task(job: PipelinedJob, task: int) -> Iterator[pa.RecordBatch]:
     """
     from sluice.exchange.blocks import Handovers  # No fork may load Polars.
 
-    handovers = Handovers(job.folder, job.name)
-
     def parts_of(count: int) -> range:
         return range(task, count, job.tasks)
 
     parts: dict[int, Batches] = {n: (batch_of((n,), NUMBERS),) for n in parts_of(job.count)}
     count, schema = job.count, NUMBERS
-    for move in job.moves:
-        match move:
-            case MappedPartitions(step, schema):
-                retried = job.attempt > 0
-                parts = {n: step(Partition(n, retried), part) for n, part in parts.items()}
-            case Placed(parallelism, column):
-                handover = handovers.next(senders=count)
-                for number, part in parts.items():
-                    if not handover.has_sent(number):
-                        handover.send(number, part, schema)
-                count = parallelism
-                receivers = parts_of(count)
-                if receivers:
-                    handover.wait()
-                parts = {n: handover.received(n, column) for n in receivers}
-    for part in parts.values():
-        yield from part
-    handovers.end(task, job.tasks, job.attempt)
+    with Handovers(
+        job.folder, job.name, number=job.number, tasks=job.tasks, task=task
+    ) as handovers:
+        for move in job.moves:
+            match move:
+                case MappedPartitions(step, schema):
+                    retried = job.number > 0
+                    parts = {n: step(Partition(n, retried), part) for n, part in parts.items()}
+                case Placed(parallelism, column):
+                    handover = handovers.next(senders=count)
+                    for number, part in parts.items():
+                        if not handover.has_sent(number):
+                            handover.send(number, part, schema)
+                    count = parallelism
+                    receivers = parts_of(count)
+                    if receivers:
+                        handover.wait()
+                    parts = {n: handover.received(n, column) for n in receivers}
+        for part in parts.values():
+            yield from part
 
 
 def batch_of(row: RowTuple, schema: pa.Schema) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.errors import StoreUnavailable
-from sluice.exchange.blocks import LOCAL_FOLDERS, BlockFolder, Handover
+from sluice.exchange.blocks import LOCAL_FOLDERS, BlockFolder, Handover, Handovers
 from sluice.spark.tasks import (
     MappedPartitions,
     Move,
@@ -78,17 +78,18 @@ class Played:
         ):
             patch.setenv(LOCAL_FOLDERS, folder)
 
-            def tried(task: int) -> list[Row]:
-                while True:
-                    try:
-                        found = [*run_task(job, task)]
-                    except ZeroDivisionError:
-                        continue
-                    rows = (row for batch in found for row in batch.to_pylist())
-                    return [(row["to"], row["path"]) for row in rows]
+            def ran(task: int) -> list[Row] | None:
+                """Its rows; None if it has failed."""
+                try:
+                    found = [*run_task(job, task)]
+                except ZeroDivisionError:
+                    return None
+                rows = (row for batch in found for row in batch.to_pylist())
+                return [(row["to"], row["path"]) for row in rows]
 
-            tasks = pool.map(tried, range(job.tasks))
-            results = [row for rows in tasks for row in rows]
+            while None in (tasks := [*pool.map(ran, range(job.tasks))]):
+                job = replace(job, number=job.number + 1)
+            results = [row for rows in tasks for row in rows or ()]
             left = [path for path in Path(folder).rglob("*") if path.is_file()]
         assert not left
         return results
@@ -135,11 +136,12 @@ def test_each_row_comes_once_wherever_a_task_fails(job: Job) -> None:
     played = Played(job)
 
     assert sorted(played.results()) == sorted(expected(job))
+    sending = range(len(job.parallelisms) - 1)
     for (part, step), calls in played.calls.items():
-        if job.tasks >= max(job.parallelisms):
+        if step in sending and job.tasks >= max(job.parallelisms):
             # A step is done once, and once for each of its failures: not for those behind it.
             assert calls == 1 + played.failed[part, step] <= 3
-        else:  # A task that fails has several parts, some of which may have been done.
+        else:  # What it yields is the result, or a task has several parts.
             assert calls >= 1 + played.failed[part, step]
 
 
@@ -172,6 +174,34 @@ def test_what_is_being_sent_is_not_there_yet(tmp_path: Path) -> None:
         handover.send(0, breaks_off(), SCHEMA)
     assert not handover.has_sent(0)
     assert not list(handover.folder.iterdir())
+
+
+def test_who_waits_ends_at_once_when_another_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOCAL_FOLDERS, str(tmp_path))
+    folder = BlockFolder(stage="a-stage", attempt="1")
+
+    def task(number: int, attempt: int = 0) -> Handovers:
+        return Handovers(folder, "a-job", number=attempt, tasks=2, task=number)
+
+    def waits() -> str:
+        with task(0) as handovers:
+            handovers.next(senders=2).wait()
+        return "ended"
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(waits)
+        time.sleep(0.05)
+        assert not waiting.done()
+        with pytest.raises(ZeroDivisionError), task(1):
+            raise ZeroDivisionError
+        assert waiting.result(timeout=10) == "ended"
+    with task(0, attempt=1) as again, task(1, attempt=1) as other:
+        again.next(senders=2).send(0, [], SCHEMA)
+        other.next(senders=2).send(1, [], SCHEMA)
+        again.next(senders=0).wait()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_who_waits_is_told_that_the_job_has_ended(tmp_path: Path) -> None:
