@@ -722,8 +722,8 @@ TRANSITIONS: dict[str, Mutation] = {
     "sinks_have_no_key": Mutation(
         "the mode of a sink is no part of its rows",
         "declaration.fingerprints:_Maker.of_sink",
-        "as {mode}",
-        "as rows",
+        "self._rows(given, key)} {mode}",
+        "self._rows(given, key)}",
         needs=("changed_rows",),
     ),
     "n_means_nothing": Mutation(
@@ -827,8 +827,8 @@ TRANSITIONS: dict[str, Mutation] = {
     "lateness_of_changelogs": Mutation(
         "a changelog goes on with rows that are never taken back",
         "core.transitions:_changes_of",
-        "if before.keeps_changes and",
-        "if False and",
+        "_is_dropped(before, now, uids)",
+        "before.updates_from != now.updates_from",
         needs=("changed_how", "changelog", "join"),
     ),
     "longer_ttls_hold_at_once": Mutation(

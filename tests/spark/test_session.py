@@ -118,28 +118,16 @@ def test_slots_that_the_master_leaves_to_the_jvm_are_asked_of_it(
 ) -> None:
     said = {"spark.master": "local[*]", "spark.task.cpus": "1"}
     monkeypatch.setattr("sluice.spark.session._started_with", lambda _, name, d: said.get(name, d))
-    task_slots.cache_clear()
 
-    assert task_slots(spark) == spark.sparkContext.defaultParallelism
-    task_slots.cache_clear()
+    assert task_slots(spark.newSession()) == spark.sparkContext.defaultParallelism
 
 
 def test_slots_are_those_of_the_context_whatever_a_session_is_given(spark: SparkSession) -> None:
-    from pyspark.sql import SparkSession
+    given = spark.newSession()
+    given.conf.set("spark.master", "local[999]")
 
-    master = spark.conf.get("spark.master")
-    assert master is not None
-    before = task_slots(spark)
-    try:
-        given = SparkSession.builder.config("spark.master", "local[999]").getOrCreate()
-        task_slots.cache_clear()
-
-        assert given.sparkContext is spark.sparkContext
-        assert given.conf.get("spark.master") == "local[999]"
-        assert task_slots(given) == before < 999
-        assert is_on_one_machine(given)
-    finally:
-        spark.conf.set("spark.master", master)
+    assert task_slots(given) == task_slots(spark) < 999
+    assert is_on_one_machine(given)
 
 
 def test_python_workers_are_asked_over_unix_sockets(spark: SparkSession) -> None:

@@ -410,7 +410,9 @@ def _can_be_recomputed(
 
 
 def _is_dropped(before: Fingerprint, now: Fingerprint, uids: AbstractSet[str]) -> bool:
-    """Whether what sent a sink its updates is gone: a consent of its own dropped that."""
+    """Whether a sink, or what sent it its updates, was not declared: a consent dropped that."""
+    if not before.operator:
+        return True
     is_gone = bool(before.updates_from) and uids.isdisjoint(before.updates_from)
     return is_gone and bool(now.updates_from) and before.keeps_changes == now.keeps_changes
 

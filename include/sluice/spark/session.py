@@ -17,10 +17,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
+from weakref import WeakKeyDictionary
 
 from sluice.errors import ConfigurationError
 from sluice.extras import SPARK, require_installed
@@ -76,8 +76,9 @@ END_TIMEOUT_S = 5.0  # For the client's threads, which need milliseconds.
 CONNECT_TIMEOUT_S = 3.0  # As the store's: across an ocean it takes 0.3 s.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _NO_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-_SESSIONS = 4  # Of a process, of which is kept what their Sparks were started with.
 _LOCAL = re.compile(r"local\[(\d+)[,\]]")  # What `*` stands for, the JVM decides.
+# Weakly: a client's threads end with its session.
+_slots: WeakKeyDictionary[SparkSession, int | None] = WeakKeyDictionary()
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Must never change.
 
 
@@ -358,16 +359,27 @@ def with_our_settings(spark: SparkSession) -> SparkSession:
     return spark
 
 
-@lru_cache(_SESSIONS)
 def is_on_one_machine(spark: SparkSession) -> bool:
     """Whether all tasks of the session run on one machine, that of its JVM (``local[…]``)."""
-    master = _started_with(spark, "spark.master", "")
-    return master == "local" or master.startswith("local[")
+    return _slots_of(spark) is not None
 
 
-@lru_cache(_SESSIONS)
 def task_slots(spark: SparkSession) -> int:
     """The number of tasks that certainly run at once, on one machine; 0 where it is not known."""
+    return _slots_of(spark) or 0
+
+
+def _slots_of(spark: SparkSession) -> int | None:
+    """The slots of the one machine, 0 if they are not known; None if there are several.
+
+    It is asked once: through Spark Connect each question is a request.
+    """
+    if spark not in _slots:
+        _slots[spark] = _asked_slots(spark)
+    return _slots[spark]
+
+
+def _asked_slots(spark: SparkSession) -> int | None:
     master = _started_with(spark, "spark.master", "")
     cores = _LOCAL.match(master)
     if master == "local":
@@ -377,7 +389,7 @@ def task_slots(spark: SparkSession) -> int:
     elif master.startswith("local["):
         count = _default_parallelism(spark)
     else:
-        return 0
+        return None
     return count // int(_started_with(spark, "spark.task.cpus", "1"))
 
 

@@ -244,6 +244,13 @@ def test_a_sink_whose_sender_was_dropped_by_consent_goes_on() -> None:
     assert told(before, now, held={"gone", "out"}) == []
 
 
+def test_a_table_whose_sink_is_declared_again_goes_on() -> None:
+    """It was dropped by consent: the checkpoint has the table, and nothing that its rows were."""
+    again = {"total": ALONE, "out": a_sink("total as upsert by k")}
+
+    assert told({"total": ALONE}, again, held={"total", "out"}) == []
+
+
 def test_a_table_of_changes_has_to_see_all_of_them() -> None:
     now = {"total": ALONE, "log": a_sink("total as changelog", keeps_changes=True)}
 
