@@ -2,8 +2,8 @@
 
 The root is a folder, or with the engine ``sluice_s3`` the development S3 server on loopback.  Spark
 is the one of ``sluice run``, or with ``sluice_connect`` a Spark Connect server as the local stack
-starts it, which is the way of every DAG; its CPU is in the sum.  Where
-a peer writes its rows nowhere, neither does Sluice: the result is read from the state at the end.
+starts it, which is the way of every DAG; its CPU is in the sum.  Where a peer writes its rows
+nowhere, neither does Sluice: the result is read from the state at the end.
 """
 
 from __future__ import annotations

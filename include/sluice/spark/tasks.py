@@ -278,7 +278,8 @@ class Pipelined:
 
         *_, schema = (move.schema for move in self.moves if isinstance(move, MappedPartitions))
         numbers = self.spark.range(0, job.tasks, 1, job.tasks)
-        return Frame(numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True)).collected()
+        rows = numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True)
+        return [tuple(row) for row in rows.collect()]  # Its columns would be one more request.
 
     def _one_by_one(self) -> Frame:
         rows = Frame(self.spark.range(0, self.count, 1, self.count))
