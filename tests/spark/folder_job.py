@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -134,16 +135,22 @@ def completed_epochs(job: Job, spark: SparkSession, *, drain: bool) -> list[Chec
 
 
 def losing(lost: Path, pattern: str, *columns: str) -> Function:
-    """A function that yields *columns*; called first, it has Spark's local folders lose files."""
+    """A function that yields *columns*; called first, it has Spark's local folders lose files.
+
+    No call ends before they are lost, so a task that begins later cannot read them.
+    """
 
     def function(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        try:
-            lost.touch(exist_ok=False)
-        except FileExistsError:
-            return rows.select(columns), state
+        with lost.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not lost.stat().st_size:
+                lose()
+                file.write("lost")
+        return rows.select(columns), state
+
+    def lose() -> None:
         for folder in os.environ["SPARK_LOCAL_DIRS"].split(","):
             for file in Path(folder).glob(pattern):
-                file.unlink()
-        return rows.select(columns), state
+                file.unlink(missing_ok=True)
 
     return function
