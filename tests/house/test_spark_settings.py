@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.spark.session import PYTHON_WORKERS
+from sluice.spark.session import JVM_OPTIONS, PYTHON_WORKERS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -14,8 +14,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     "place", ["docker-compose.yaml", "docs/own-airflow.md", "docs/guides/clusters.md"]
 )
-def test_its_python_workers_are_ours(place: str) -> None:
+def test_its_python_workers_and_its_jvm_are_ours(place: str) -> None:
     text = (REPOSITORY / place).read_text()
 
-    lines = [f"{name}={value}" for name, value in PYTHON_WORKERS.items()]
+    lines = [JVM_OPTIONS, *(f"{name}={value}" for name, value in PYTHON_WORKERS.items())]
     assert [line for line in lines if line not in text] == []

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 from weakref import WeakKeyDictionary
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_LOGGING = Path(__file__).with_name("log4j2.properties")
+_LOGGING = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')}"
+
+# Throughput counts, not pauses: this collector does the least work in total.  Spark's own classes
+# take 60 MB and stay; by default the JVM collects in full three times until it has room for them.
+_COLLECTED = "-XX:+UseParallelGC -XX:MetaspaceSize=128m"
 
 # Rows pass mostly through Python, so the JVM's second compiler costs more than it saves until a
 # method is really hot: its thresholds are ten times HotSpot's own.
-_COMPILED_WHEN_HOT = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+JVM_OPTIONS = (
+    f"{_COLLECTED} -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 
 # Without rows nothing becomes hot: the first compiler alone takes a fifth less CPU for each epoch.
 # Rows that do pass take it 2.5 times as long.
-_COMPILED_ONCE = "-XX:TieredStopAtLevel=1"
-
-# Throughput counts, not pauses: this collector does the least work in total.  Spark's own classes
-# take 60 MB and stay; by default the JVM collects in full three times until it has room for them.
-_JVM_OPTIONS = f"-Dlog4j2.configurationFile={_LOGGING} -XX:+UseParallelGC -XX:MetaspaceSize=128m"
+_JVM_OPTIONS_WITHOUT_ROWS = f"{_COLLECTED} -XX:TieredStopAtLevel=1"
 
 # The settings that results depend on, also set in sessions that exist already: otherwise a day
 # would begin at midnight of the server's time zone, and an overflow be null on some clusters.
@@ -136,7 +136,7 @@ def local_session(
 def _java_options(*, archives: bool, rows: bool) -> str:
     import pyspark
 
-    options = f"{_JVM_OPTIONS} {_COMPILED_WHEN_HOT if rows else _COMPILED_ONCE}"
+    options = f"{_LOGGING} {JVM_OPTIONS if rows else _JVM_OPTIONS_WITHOUT_ROWS}"
     if not archives:
         return options
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -354,8 +354,12 @@ def require_pyspark(who: str) -> None:
 
 def with_our_settings(spark: SparkSession) -> SparkSession:
     """The session *spark* with the settings that results depend on."""
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, str(value))
+    if _context_of(spark) is None:
+        conf: Any = spark.conf
+        conf._set_all(SETTINGS, silent=False)  # noqa: SLF001 - ``set`` is a request for each.
+    else:
+        for name, value in SETTINGS.items():
+            spark.conf.set(name, str(value))
     return spark
 
 

@@ -166,8 +166,12 @@ class Frame:
         return Frame(numbers.mapInArrow(_none_of, self.rows.schema))
 
     def collected(self) -> list[RowTuple]:
-        names = self.rows.columns
-        return [tuple(row[name] for name in names) for row in self.rows.collect()]
+        return _collected(self.rows)
+
+
+def _collected(rows: DataFrame) -> list[RowTuple]:
+    """Without a request beside the job's own, which ``rows.collect`` needs in Spark Connect."""
+    return list(zip(*(column.to_pylist() for column in rows.toArrow().columns), strict=True))
 
 
 def map_batches(
@@ -278,8 +282,7 @@ class Pipelined:
 
         *_, schema = (move.schema for move in self.moves if isinstance(move, MappedPartitions))
         numbers = self.spark.range(0, job.tasks, 1, job.tasks)
-        rows = numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True)
-        return [tuple(row) for row in rows.collect()]  # Its columns would be one more request.
+        return _collected(numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True))
 
     def _one_by_one(self) -> Frame:
         rows = Frame(self.spark.range(0, self.count, 1, self.count))
