@@ -62,8 +62,8 @@ class Rows:
         assert len(self.partitions) <= partitions
         return self
 
-    def collect(self) -> list[dict[str, Any]]:
-        return [row for table in self.partitions for row in table.to_pylist()]
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's
+        return pa.concat_tables(self.partitions)
 
 
 @contextmanager

@@ -52,8 +52,8 @@ class Settings:
     def get(self, name: str, default: str | None = None) -> str | None:
         return self._given.get(name, default)
 
-    def set(self, name: str, value: str) -> None:
-        self._given[name] = value
+    def _set_all(self, configs: Mapping[str, str], silent: bool) -> None:
+        self._given |= configs
 
 
 class TaskContext:
@@ -165,7 +165,11 @@ class Frame:
         return Frame(self.session, parts, is_planned_away=self.is_planned_away)
 
     def collect(self) -> list[dict[str, Any]]:
-        return [row for table in self.partitions for row in table.to_pylist()]
+        rows: list[dict[str, Any]] = self.toArrow().to_pylist()
+        return rows
+
+    def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's
+        return pa.concat_tables(self.partitions)
 
     def where(self, condition: str) -> Frame:
         kept = self.each(lambda table: table.filter(self._passes(table, condition)))

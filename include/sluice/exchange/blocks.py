@@ -488,14 +488,21 @@ class Handover:
             waited_s = time.monotonic() - started
             time.sleep(min(max(_PART_OF_WAIT * waited_s, _SHORTEST_S), _LONGEST_S))
 
-    def received(self, receiver: int, column: str) -> Iterator[pa.RecordBatch]:
-        """The rows for *receiver*, which *column* names, in the order of their senders."""
+    def received(self, receivers: Sequence[int], column: str) -> dict[int, list[pa.RecordBatch]]:
+        """The rows for each of *receivers*, which *column* names, in the order of their senders.
+
+        The files are mapped: what a row holds takes memory when it is taken.
+        """
+        parts: dict[int, list[pa.RecordBatch]] = {receiver: [] for receiver in receivers}
         for sender in range(self.senders):
             with pa.memory_map(str(self._file(sender))) as file:
                 for batch in pa.ipc.open_stream(file):
-                    rows = batch.filter(pc.equal(batch.column(column), receiver))
-                    if rows.num_rows:
-                        yield rows
+                    owners = batch.column(column)
+                    for owner in parts.keys() & owners.to_pylist():
+                        is_whole = batch.num_rows == 1  # As most are: a filter would copy it.
+                        rows = batch if is_whole else batch.filter(pc.equal(owners, owner))
+                        parts[owner].append(rows)
+        return parts
 
     def _sent(self) -> int:
         try:

@@ -91,7 +91,7 @@ from sluice.spark.frames import (
     share,
     transformed,
 )
-from sluice.spark.session import is_on_one_machine
+from sluice.spark.session import is_on_one_machine, task_slots
 from sluice.spark.tasks import (
     Batches,
     Frame,
@@ -373,13 +373,13 @@ def _is_known_to_spark(feed: Feed) -> bool:
 
 
 def _file_rows(run: StageRun, given: Input) -> FileRows | None:
-    parallelism = run.task.parallelism
+    senders = senders_of(run)
     if given.producer not in run.job.pipeline.sources:
         stream = run.given.streams[given.producer]
-        segments = share(stream.segments, parallelism)
+        segments = share(stream.segments, senders)
         return StreamRows(run.job.location, segments, stream.schema, given.producer, given.steps)
     source = open_source(run.job, given.producer, run.configuration.params)
-    shares = share(run.plan.source(given.producer).slices, parallelism)
+    shares = share(run.plan.source(given.producer).slices, senders)
     if isinstance(source, ParquetSource):
         return ParquetRows(source, shares, source.schema().serialize().to_pybytes())
     if isinstance(source, FilesSource):
@@ -392,10 +392,18 @@ def _file_rows(run: StageRun, given: Input) -> FileRows | None:
 def exchanged_rows(run: StageRun, exchange: Exchange, event_time: MeasuredEventTime) -> KeyedRows:
     """The rows of an epoch, in blocks for the subtasks that own their key groups."""
     spec = exchange_spec(run, exchange, event_time)
-    senders = run.task.parallelism
+    senders = senders_of(run)
     shares = numbered_partitions(run.spark, senders, spec.folder)
     blocks = blocks_of(shares, lambda _, batches: send(spec, batches), senders, run.task)
     return keyed_blocks(blocks, exchange)
+
+
+def senders_of(run: StageRun) -> int:
+    """The number of partitions that read the inputs of an exchange.
+
+    On one machine it is no more than can read at once: each sends every subtask a block.
+    """
+    return min(run.task.parallelism, task_slots(run.spark) or run.task.parallelism)
 
 
 def exchange_spec(run: StageRun, exchange: Exchange, event_time: MeasuredEventTime) -> ExchangeSpec:
@@ -711,7 +719,7 @@ def _timed_inputs(
         alone = feeds[side].of_event_time()
         if not alone.compiled.is_possible:
             return None
-        heads = replace(rows, shares=share(cut.heads, run.task.parallelism))
+        heads = replace(rows, shares=share(cut.heads, senders_of(run)))
         timed[side] = TimedInput(feed=alone, heads=replace(alone, rows=heads))
     return timed
 

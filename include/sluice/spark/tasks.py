@@ -335,7 +335,7 @@ def run_task(job: PipelinedJob, task: int) -> Iterator[pa.RecordBatch]:
                     receivers = parts_of(count)
                     if receivers:
                         handover.wait()
-                    parts = {n: handover.received(n, column) for n in receivers}
+                    parts = {**handover.received(receivers, column)} if receivers else {}
         for part in parts.values():
             yield from part
 

@@ -158,7 +158,8 @@ def test_who_waits_goes_on_when_all_have_sent_and_not_before(tmp_path: Path) -> 
         waiting.result(timeout=10)
 
     assert [handover.has_sent(sender) for sender in range(2)] == [True, True]
-    assert [part.to_pylist() for part in handover.received(0, "to")] == [[{"to": 0, "path": "b"}]]
+    (received,) = handover.received([0], "to").values()
+    assert [part.to_pylist() for part in received] == [[{"to": 0, "path": "b"}]]
 
 
 def test_what_is_being_sent_is_not_there_yet(tmp_path: Path) -> None:
