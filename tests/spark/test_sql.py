@@ -30,13 +30,8 @@ from sluice.declaration.nodes import Input
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import CASTS, FUNCTIONS, KINDS, Signature
 from sluice.exchange.reading import Feed, ParquetRows
-from sluice.operators.sql import (
-    RANGE,
-    Compiled,
-    NotCompiledError,
-    compiled,
-    spark_type,
-)
+from sluice.operators.sql import Compiled, NotCompiledError, compiled, spark_type
+from sluice.operators.sql_casts import ONLY_SPARK
 from sluice.state.segments import to_frame, to_table
 
 if TYPE_CHECKING:
@@ -130,7 +125,10 @@ def rows_of_all() -> pa.Table:
 
 @pytest.fixture(name="world", scope="module")
 def a_world(spark: SparkSession) -> World:
-    table = rows_of_all()
+    return a_world_of(spark, rows_of_all())
+
+
+def a_world_of(spark: SparkSession, table: pa.Table) -> World:
     frame = to_frame(table)
     given_rows: Any = spark.createDataFrame(table).coalesce(1)
     plan = given_rows._jdf.queryExecution().executedPlan()  # noqa: SLF001 - no API has such rows
@@ -197,7 +195,9 @@ class World:
                     f"{text}: {len(differ)} rows, {shown(values, row)} and {shown(theirs, row)} "
                     f"in Spark for {self._row(one, row)}"
                 )
-            stops = [f.rows for f in one.value.fails if f.what != RANGE]  # Where Spark does, too.
+            stops = [
+                f.rows for f in one.value.fails if f.what not in ONLY_SPARK
+            ]  # Where Spark does, too.
             if not stops:
                 continue
             stopping = failing & self.frame.select(pl.any_horizontal(stops)).to_series()
@@ -413,18 +413,114 @@ def test_a_function_is_the_same_past_the_jvm_and_through_it(
     assert [*source.differences(texts)] == []
 
 
-def test_a_cast_has_the_value_the_type_and_the_error_of_spark(world: World) -> None:
-    pairs = [(of, to) for of, targets in CASTS.items() for to in targets]
-    texts = [f"{how}({column(of, 0)} AS {to})" for of, to in pairs for how in ("CAST", "TRY_CAST")]
+def casts() -> list[str]:
+    pairs = [
+        (of, to)
+        for kind, targets in CASTS.items()
+        for of in KINDS.get(kind, (kind,))
+        for target in targets
+        for to in KINDS.get(target, (target,))
+    ]
+    return [f"{how}({column(of, 0)} AS {to})" for of, to in pairs for how in ("CAST", "TRY_CAST")]
 
-    assert world.differences(texts) == []
+
+def test_a_cast_has_the_value_the_type_and_the_error_of_spark(world: World) -> None:
+    assert world.differences(casts()) == []
 
 
 def test_a_cast_is_the_same_past_the_jvm_and_through_it(source: RowsOfSource) -> None:
-    pairs = [(of, to) for of, targets in CASTS.items() for to in targets]
-    texts = [f"{how}({column(of, 0)} AS {to})" for of, to in pairs for how in ("CAST", "TRY_CAST")]
+    assert [*source.differences(casts())] == []
 
-    assert [*source.differences(texts)] == []
+
+NUMBERS_AS_TEXTS = re.findall(
+    r"\S+",
+    """
+    0 1 -1 +1 007 -0 127 128 -128 -129 32767 32768 2147483647 2147483648 -2147483649 +-1 --1 + - .
+    9223372036854775807 9223372036854775808 -9223372036854775808 -9223372036854775809 1_000 1,000
+    00000000000000000000000000000000000000000000000012 1.5 1. .5 -.5 0.005 0.0049999 1e3 1E3 1e
+    1e+2 1.5e-3 e5 1e400 -1e400 1e-400 4.9e-324 2.4e-324 1.7976931348623159e308
+    3.4028235677973366e38 1.00000017881393432617187499 0.1 1d 1D 1f 1F 1L 1.5d .d d NaN nan NAN
+    -NaN +NaN -nan Infinity infinity INF inf +inf -inf -Infinity infinit 0x10 0x1p3 0x1.8p1
+    -0X1P-2 1 1٣ ٣ ٣.5 ½ 99.995 9999999999.99 9999999999.994 9999999999.995 10000000000
+    -9999999999.995 99999 99999.5 -99999.49 123456789012345678901234567890123456789
+    0.00000000000000000000000000000000000000000000001 99999999999999999999999999999999999999 1.2.3
+    .. 1..2 $1 1% true t TRUE True f False yes y Y no N on off tru İ ß 0.0 -0.0 1e0 1.0 00.10 1e-2
+    12e1
+    """,
+)
+DAYS_AS_TEXTS = re.findall(
+    r"\S+",
+    """
+    2024-02-29 2023-02-29 2024-2-9 2024-02 2024-13-01 2024-00-01 2024-01-00 2024-01-32 2024 202
+    20240 20240229 2024- 2024-02- 2024-2-9T 2024-02-29T12:30 0000-01-01 0001-01-01 9999-12-31
+    10000-01-01 -0001-01-01 +2024-01-01 -2024-01-01 24-01-01 2024/02/29 29.02.2024 02-29-2024
+    2024-02-29Z now today 1900-02-29 2000-02-29 2024-02-30 2024-02-29T12:00:00
+    2024-02-29T12:00:00Z 12:30 T12:30 2024-02-29T12:00:00+02:00 2024-02-29T12:00:00-18:00
+    2024-02-29T12:00:00+18:01 epoch 1700000000 2024-02-29T12:00:00+2:00 2024-02-29T12:00:00.5
+    2024-02-29T12:00:00.123456789 2024-02-29T12:00:00. 2024-02-29T12:00:00.5Z 2024-02-29T24:00:00
+    2024-02-29T23:60:00 2024-02-29T23:59:60 2024-2-9T1:2:3 2024-02-29T12:00:00+0200
+    2024-02-29T12:00:00UTC 2024-02-29T12:00:00UTC+1 9999-12-31T23:59:59.999999
+    9999-12-31T23:00:00-02:00 0001-01-01T00:00:00+02:00 2024-02-29T120000 2024-02-29t12:00:00
+    2024-02-29T12 2024-02-29T12: 2024-02-29T:00:00 2024-02-29T123:00:00
+    2024-02-29T12:00:00Europe/Paris 2024022912 2024-02-29T12:00:00x 24.02.2024T12:00:00
+    02024-01-01 2024-002-01 20240-02-29
+    """,
+)
+WITH_BLANKS = [
+    "2024-02-29 12:00:00",
+    "2024-02-29 12:00",
+    "2024-02-29 12:00:00.000001",
+    "2024-02-29 ",
+    "",
+    " 2024-02-29",
+    "2024-02-29\n",
+    "2024-02-29 x",
+    "2024-02-29  12:00:00",
+    "2024-02-29 12:00:00 Z",
+    "29.02.2024 12:00:00",
+    "2024-02-29 12:00:00 UTC",
+    "2024-02-29 12:00:00 +02:00",
+    "2024-02-29 y\nz",
+    "2024-02-29 12:00:00 garbage here",
+    "30.02.2024 12:00:00",
+    "29.02.2024 24:00:00",
+    "2024-02-29 12:00:00.1234567",
+    "2024-02-29 25:00",
+    "29.02.+12024 12:00:00",
+    "\uff11",
+]
+
+
+@pytest.fixture(name="texts", scope="module")
+def a_world_of_texts(spark: SparkSession) -> World:
+    random = Random(7)
+    blanks = [" ", "\t", "\n", "\0", "\x7f", "\u00a0", "  ", "\x1f"]
+    given = [*NUMBERS_AS_TEXTS, *DAYS_AS_TEXTS, *WITH_BLANKS, None]
+    whole = [one for one in given if one]
+    given += [random.choice(blanks) + random.choice(whole) for _ in range(150)]
+    given += [random.choice(whole) + random.choice(blanks) for _ in range(150)]
+    for _ in range(1500):
+        one = random.choice(whole)
+        at = random.randrange(len(one) + 1)
+        sign = random.choice(["", *"0159-+.: TZeEdU"])
+        given.append(one[:at] + sign + one[at + random.randrange(2) :])
+    return a_world_of(spark, pa.table({"row": range(len(given)), "string_a": given}))
+
+
+@pytest.mark.parametrize("to", [*CASTS["string"], "decimal(38,10)"])
+def test_a_text_is_cast_as_spark_casts_it(texts: World, to: str) -> None:
+    found = [
+        f"{how}(string_a AS {of})" for of in KINDS.get(to, (to,)) for how in ("CAST", "TRY_CAST")
+    ]
+
+    assert texts.differences(found) == []
+
+
+@pytest.mark.parametrize("name", ["to_date", "to_timestamp", "try_to_timestamp"])
+def test_a_day_in_a_text_is_read_as_spark_reads_it(texts: World, name: str) -> None:
+    calls = [text for signature in FUNCTIONS[name] for text in cases(name, signature)]
+
+    assert texts.differences([text for text in calls if "string_a" in text]) == []
 
 
 LITERALS = {

@@ -54,22 +54,33 @@ def _of(*kinds: Kind) -> Signature:
 # A literal such as 1.5 is a decimal, and a double beside one.
 _DECIMALS = ("1.5", "-0.1", "0.30")
 _BESIDE = Signature(("double", "decimal"), literals={1: _DECIMALS})
-_ARITHMETIC = (_BESIDE, _of("number", "number"), _of("decimal", "decimal"),
+_FLOATS_BESIDE = (_BESIDE, _of("double", "decimal"), _of("decimal", "double"))
+_ARITHMETIC = (*_FLOATS_BESIDE, _of("number", "number"), _of("decimal", "decimal"),
                _of("decimal", "small integer"), _of("small integer", "decimal"))  # fmt: skip
-_COMPARED = (_BESIDE, Signature(("any", "any"), same=True), _of("decimal", "decimal"),
+_COMPARED = (*_FLOATS_BESIDE, Signature(("any", "any"), same=True), _of("decimal", "decimal"),
              _of("decimal", "integer"), _of("integer", "decimal"), _of("day", "day"))  # fmt: skip
 _UNITS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'hour'", "'minute'", "'second'")
 _PARTS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'dow'", "'doy'")
 _PATTERNS = ("'%b%'", "'a_'", "'A%'", "''", "'%'", "'\\\\%'", "'ä'", "'.*'")
 
+_DAYS_OF = ("INTERVAL 7 DAYS", "INTERVAL -1 DAY", "INTERVAL 1 MONTH", "INTERVAL 13 MONTHS",
+            "INTERVAL 1 YEAR", "INTERVAL 2 WEEKS", "INTERVAL 90 MINUTES", "INTERVAL 36 HOURS",
+            "INTERVAL 1 SECOND")  # fmt: skip
+_MOVED = tuple(Signature((of, "integer"), literals={1: _DAYS_OF}) for of in ("date", "timestamp"))
+_WRITTEN = ("'yyyy-MM-dd'", "'yyyyMMdd'", "'yyyy-MM'", "'HH:mm'", "'dd.MM.yyyy HH:mm:ss'",
+            "'yyyy-MM-dd\\'T\\'HH:mm:ss.SSS'", "'EEE, dd MMM yyyy'", "'EEEE, MMMM'", "'yyyy%'",
+            "'SSSSSS'")  # fmt: skip
+_READ = ("'yyyy-MM-dd'", "'yyyyMMdd'", "'yyyy-MM'", "'dd.MM.yyyy HH:mm:ss'",
+         "'yyyy-MM-dd\\'T\\'HH:mm:ss'", "'yyyy-MM-dd HH:mm'", "'yyyyMMddHH'")  # fmt: skip
+
 FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
-    "+": _ARITHMETIC,
-    "-": _ARITHMETIC,
+    "+": (*_ARITHMETIC, *_MOVED),
+    "-": (*_ARITHMETIC, *_MOVED),
     "*": _ARITHMETIC,
-    "/": (_of("number", "number"), _BESIDE),
+    "/": _ARITHMETIC,
     "%": (_of("integer", "integer"),),
     "div": (_of("integer", "integer"),),
-    "negate": (_of("number"),),
+    "negate": (_of("number"), _of("decimal")),
     "=": _COMPARED,
     "<=>": _COMPARED,
     "<": _COMPARED,
@@ -92,21 +103,23 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "like": (Signature(("text", "text"), literals={1: _PATTERNS}),),
     "coalesce": (
         Signature(("any", "any", "any"), same=True),
-        _BESIDE,
+        *_FLOATS_BESIDE,
         _of("decimal", "integer"),
         _of("decimal", "decimal"),
     ),
-    "nullif": (Signature(("any", "any"), same=True),),
+    "nullif": (Signature(("any", "any"), same=True), _of("decimal", "integer"), *_FLOATS_BESIDE),
     "nvl2": (Signature(("any", "integer", "integer"),),),
-    "greatest": (Signature(("any", "any", "any"), same=True),),
-    "least": (Signature(("any", "any", "any"), same=True),),
-    "abs": (_of("number"),),
-    "ceil": (_of("number"),),
-    "floor": (_of("number"),),
+    "greatest": (Signature(("any", "any", "any"), same=True), *_FLOATS_BESIDE),
+    "least": (Signature(("any", "any", "any"), same=True), *_FLOATS_BESIDE),
+    "abs": (_of("number"), _of("decimal")),
+    "ceil": (_of("number"), _of("decimal")),
+    "floor": (_of("number"), _of("decimal")),
     "round": (
         _of("integer"),
         _of("double"),
         Signature(("double", "integer"), literals={1: ("0", "1", "2", "15")}),
+        _of("decimal"),
+        Signature(("decimal", "integer"), literals={1: ("0", "1", "2", "15")}),
     ),
     "sqrt": (_of("number"),),
     "upper": (_of("text"),),
@@ -140,6 +153,10 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "date_add": (_of("date", "small integer"),),
     "date_sub": (_of("date", "small integer"),),
     "datediff": (_of("date", "date"),),
+    "date_format": (Signature(("day", "text"), literals={1: _WRITTEN}),),
+    "to_date": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
+    "to_timestamp": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
+    "try_to_timestamp": (_of("text"),),
     "unix_micros": (_of("timestamp"),),
     "unix_millis": (_of("timestamp"),),
     "unix_seconds": (_of("timestamp"),),
@@ -152,11 +169,12 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
 _NUMBERS = KINDS["number"]
 CASTS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("float", "double"), (*_NUMBERS, "boolean")),
-    **dict.fromkeys(KINDS["integer"], (*_NUMBERS, "boolean", "string")),
-    "boolean": ("boolean", "tinyint", "smallint", "int", "bigint", "string"),
-    "string": ("string",),
-    "date": ("date", "timestamp"),
-    "timestamp": ("timestamp", "date", "bigint"),
+    **dict.fromkeys(KINDS["integer"], (*_NUMBERS, "decimal", "boolean", "string")),
+    "decimal": (*_NUMBERS, "decimal", "boolean", "string"),
+    "boolean": ("boolean", *_NUMBERS, "string"),
+    "string": ("string", *_NUMBERS, "decimal", "boolean", "date", "timestamp"),
+    "date": ("date", "timestamp", "string"),
+    "timestamp": ("timestamp", "date", "bigint", "string"),
 }
 
 
@@ -169,6 +187,6 @@ def not_compiled(sql: Sql) -> str | None:
             return spelled(part)
         if isinstance(part, Cast) and not isinstance(part.value, Literal):
             targets: Collection[str] = {of for targets in CASTS.values() for of in targets}
-            if str(part.type) not in targets:
+            if part.type.name not in targets:
                 return spelled(part)
     return None

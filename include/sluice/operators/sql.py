@@ -41,6 +41,27 @@ from sluice.declaration.sql_tree import (
     spelled,
 )
 from sluice.errors import ConfigurationError
+from sluice.operators.sql_casts import (
+    DAY,
+    DAYS,
+    INTEGERS,
+    LEAST,
+    LONG,
+    MOST_DIGITS,
+    OVERFLOW,
+    RANGE,
+    TIMESTAMP,
+    Converted,
+    beyond,
+    converted,
+    decimal_of,
+    half_up,
+    negated,
+    quotient,
+    unscaled,
+    wide,
+)
+from sluice.operators.sql_date_patterns import formatted, instant_in
 
 # Where else SQL is computed.
 ELSEWHERE = "compute it in a transform(), or in what is read of a source"
@@ -48,7 +69,6 @@ ELSEWHERE = "compute it in a transform(), or in what is read of a source"
 COMPILED_KEPT = 1024  # Expressions over the columns that they read.
 SCHEMAS_KEPT = 64  # Those of the streams that one process reads.
 
-_TIMESTAMP = pl.Datetime("us", "UTC")
 # What Spark computes with as what Polars has.
 TYPES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
@@ -59,30 +79,20 @@ TYPES: Mapping[str, pl.DataType] = {
     "float": pl.Float32(),
     "double": pl.Float64(),
     "date": pl.Date(),
-    "timestamp": _TIMESTAMP,
+    "timestamp": TIMESTAMP,
     "string": pl.String(),
 }
 _TYPES: Mapping[str, pl.DataType] = {**TYPES, "void": pl.Null()}
-_INTEGERS: Sequence[pl.DataType] = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64())
 _UNSIGNED: Mapping[pl.DataType, pl.DataType] = {  # As Spark reads them.
     pl.UInt8(): pl.Int16(),
     pl.UInt16(): pl.Int32(),
     pl.UInt32(): pl.Int64(),
 }
-_DIGITS = dict(zip(_INTEGERS, (3, 5, 10, 20), strict=True))  # As decimals.
-_LEAST = {of: -(2 ** (bits - 1)) for of, bits in zip(_INTEGERS, (8, 16, 32, 64), strict=True)}
-_MOST_DIGITS = 38
-_LONG = 2.0**63
-_MAX_LONG = 2**63 - 1
-_DAY = 86_400_000_000  # In microseconds.
+_DIGITS = dict(zip(INTEGERS, (3, 5, 10, 20), strict=True))  # As decimals.
 
 _BESIDE = "_beside"
 
-OVERFLOW = "overflows"
 ZERO = "divides by zero"
-# Spark computes on, but neither Python nor most tables have such a day.
-RANGE = "leaves the years 1 to 9999"
-_DAYS = (-719_162, 2_932_896)  # Since 1970.
 
 
 class NotCompiledError(Exception):
@@ -258,6 +268,14 @@ class _Compiler:
                 return self.value(
                     Call("and", (Call(">=", (value, low)), Call("<=", (value, high))))
                 )
+            case Call("+" | "-", (value, Literal() as by)) if by.type.name in _INTERVALS:
+                return _moved(tree, self.value(value), by)
+            case Call("+", (Literal() as by, value)) if by.type.name in _INTERVALS:
+                return _moved(tree, self.value(value), by)
+            case Call("to_date" | "to_timestamp" | "try_to_timestamp" as function, (value,)):
+                is_try = function == "try_to_timestamp"
+                to = ColumnType("date" if function == "to_date" else "timestamp")
+                return self._cast(Cast(value, to, is_try=is_try))
             case Call("lower" | "upper" as case, (Call("lower" | "upper", (text,)),)):
                 # Spark's optimizer leaves the inner one out, which differs for 'ß'.
                 return self.value(Call(case, (text,)))
@@ -342,13 +360,19 @@ class _Compiler:
 
     def _cast(self, tree: Cast) -> Value:
         literal = tree.value
-        if isinstance(literal, Literal) and isinstance(literal.value, str):
-            instant = _instant(literal.value, tree.type)
-            if instant is not None:
-                dtype = _TYPES[tree.type.name]
-                return Value(pl.lit(instant, dtype), dtype)
-        value = self.value(tree.value)
-        to = pl.Decimal(*tree.type.arguments) if tree.type.arguments else _TYPES.get(tree.type.name)
+        if tree.type.name in {"date", "timestamp"} and is_constant(literal):
+            # Spark reads 'now' and 'tomorrow' there.
+            text = literal.value if isinstance(literal, Literal) else None
+            instant = _instant(text, tree.type) if isinstance(text, str) else None
+            if instant is None and not (isinstance(literal, Literal) and text is None):
+                raise refused(tree)
+            dtype = _TYPES[tree.type.name]
+            return Value(pl.lit(instant, dtype), dtype)
+        value = self.value(literal)
+        if tree.type.name == "decimal":
+            to: pl.DataType | None = pl.Decimal(*(tree.type.arguments or (10, 0)))
+        else:
+            to = None if tree.type.arguments else _TYPES.get(tree.type.name)
         if to is None:
             raise refused(tree)
         return _cast_to(tree, signed(value), to)
@@ -386,47 +410,29 @@ def _cast_to(tree: Cast, value: Value, to: pl.DataType) -> Value:
     of = value.dtype
     if of == to or of == pl.Null():
         return replace(value.cast(to), literal=None)
-    if spark_type(to) not in CASTS.get(spark_type(of), ()):
+    if _kind(to) not in CASTS.get(_kind(of), ()):
         raise refused(tree, f"from {spark_type(of)}")
-    cast, fails = _cast_of(value.expr, of, to)
-    if fails is None:
-        return Value(cast, to, value.fails)
-    if tree.is_try:
-        return Value(pl.when(~fails).then(cast), to, value.fails)
-    return Value(cast, to, (*value.fails, StoppedRows(tree, OVERFLOW, fails)))
+    found = converted(value.expr, of, to)
+    return _of_conversion(tree, value, found.or_null() if tree.is_try else found, to)
 
 
-def _cast_of(value: pl.Expr, of: pl.DataType, to: pl.DataType) -> tuple[pl.Expr, pl.Expr | None]:
-    """*value* of type *of* as *to*, and where it does not fit."""
-    cast = value.cast(to, strict=False)
-    if to in _INTEGERS and of in _INTEGERS:
-        return cast, _outside(value, to) if _LEAST[to] > _LEAST[of] else None
-    if to in _INTEGERS and of.is_float():
-        wide, least, end = value.cast(pl.Float64()), float(_LEAST[to]), -float(_LEAST[to])
-        # Of the largest doubles Spark takes 2^63 for a bigint, too.
-        most = end if to == pl.Int64() else end - 1
-        whole = wide.cast(pl.Int64(), strict=False)
-        found = pl.when(wide == _LONG).then(_MAX_LONG).otherwise(whole)
-        is_inside = (wide.floor() <= most) & (wide.ceil() >= least)
-        return found.cast(to, strict=False), ~is_inside
-    if to == pl.Boolean():
-        return value != 0, None
-    if of == pl.Date():
-        days = value.cast(pl.Int32()).cast(pl.Int64())
-        return cast, (days * _DAY).floordiv(_DAY) != days
-    if of == _TIMESTAMP:
-        seconds = value.dt.epoch("us").floordiv(1_000_000)
-        return value.dt.date() if to == pl.Date() else seconds, None
-    return cast, None
+def _of_conversion(tree: Expression, of: Value, found: Converted, to: pl.DataType) -> Value:
+    fails = (StoppedRows(tree, stop.what, stop.rows) for stop in found.stops)
+    return Value(found.value, to, (*of.fails, *fails))
+
+
+def _kind(dtype: pl.DataType) -> str:
+    """Spark's name of *dtype*, without digits of decimals."""
+    return spark_type(dtype).partition("(")[0]
 
 
 def _outside(integer: pl.Expr, of: pl.DataType) -> pl.Expr:
-    least = _LEAST[of]
+    least = LEAST[of]
     return ~integer.is_between(least, -least - 1)
 
 
 def _day(value: Value) -> pl.Expr:
-    return value.expr.dt.date() if value.dtype == _TIMESTAMP else value.expr
+    return value.expr.dt.date() if value.dtype == TIMESTAMP else value.expr
 
 
 def _where(condition: pl.Expr, fails: Sequence[StoppedRows]) -> list[StoppedRows]:
@@ -519,19 +525,21 @@ def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataTyp
         return one
     if one == pl.Null():
         return other
-    if one in _INTEGERS and other in _INTEGERS:
-        return max(one, other, key=_INTEGERS.index)
-    numbers = (*_INTEGERS, pl.Float32(), pl.Float64())
+    if one in INTEGERS and other in INTEGERS:
+        return max(one, other, key=INTEGERS.index)
+    numbers = (*INTEGERS, pl.Float32(), pl.Float64())
     if one in numbers and other in numbers:
         return pl.Float64()
     if isinstance(one, pl.Decimal) or isinstance(other, pl.Decimal):
         return _wider_decimal(tree, one, other)
-    if {type(one), type(other)} == {pl.Date, pl.Datetime} and _TIMESTAMP in (one, other):
-        return _TIMESTAMP
+    if {type(one), type(other)} == {pl.Date, pl.Datetime} and TIMESTAMP in (one, other):
+        return TIMESTAMP
     raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
 
 
 def _wider_decimal(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataType:
+    if one.is_float() or other.is_float():
+        return pl.Float64()
     types = [of if isinstance(of, pl.Decimal) else _DIGITS.get(of) for of in (one, other)]
     decimals = [pl.Decimal(of, 0) if isinstance(of, int) else of for of in types]
     known = [of for of in decimals if of is not None]
@@ -539,7 +547,7 @@ def _wider_decimal(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl
         raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
     scale = max(of.scale for of in known)
     precision = max(of.precision - of.scale for of in known) + scale
-    if precision > _MOST_DIGITS:
+    if precision > MOST_DIGITS:
         raise refused(tree, f"of {precision} digits")
     return pl.Decimal(precision, scale)
 
@@ -547,7 +555,11 @@ def _wider_decimal(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl
 def coerced(value: Value, dtype: pl.DataType) -> Value:
     if dtype.is_float():
         value = _as_double(value)
-    if value.dtype == pl.Date() and dtype == _TIMESTAMP:
+        if isinstance(value.dtype, pl.Decimal):
+            return _of_conversion(
+                Column(()), value, converted(value.expr, value.dtype, dtype), dtype
+            )
+    if value.dtype == pl.Date() and dtype == TIMESTAMP:
         return _cast_to(Cast(Column(("date",)), ColumnType("timestamp")), value, dtype)
     return signed(value).cast(dtype)
 
@@ -569,7 +581,7 @@ def _numbers(tree: Call, values: Sequence[Value], wanted: Sequence[pl.DataType])
 
 
 _FLOATS: Sequence[pl.DataType] = (pl.Float32(), pl.Float64())
-_NUMBERS = (*_INTEGERS, *_FLOATS)
+_NUMBERS = (*INTEGERS, *_FLOATS)
 
 
 # --- Arithmetic
@@ -580,13 +592,13 @@ _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = with_floats([_known(tree, one) for one in given])
-    if isinstance(left.dtype, pl.Decimal) or isinstance(right.dtype, pl.Decimal):
+    if _are_decimals(left, right):
         return _of_decimals(tree, left, right)
     dtype = _numbers(tree, (left, right), _NUMBERS)
     compute = _ARITHMETIC[tree.function]
     fails = _one_by_one((left, right))
     if dtype in _FLOATS:
-        x, y = left.cast(dtype).expr, right.cast(dtype).expr
+        x, y = coerced(left, dtype).expr, coerced(right, dtype).expr
         # Polars takes x + 0.0 for x, which differs for -0.0, if it sees the number.
         if is_constant(tree.arguments[0]):
             x = pl.when(y.is_not_null()).then(x)
@@ -606,6 +618,14 @@ def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(wide, dtype, (*fails, overflow))
 
 
+def _are_decimals(left: Value, right: Value) -> bool:
+    """Whether they are computed as decimals: one is, and none is a float or double."""
+    types = (left.dtype, right.dtype)
+    return any(isinstance(of, pl.Decimal) for of in types) and not any(
+        of.is_float() for of in types
+    )
+
+
 def _of_decimals(tree: Call, left: Value, right: Value) -> Value:
     """Spark's DecimalPrecision, where no digit is dropped."""
     one, other = as_decimal(tree, left), as_decimal(tree, right)
@@ -615,11 +635,11 @@ def _of_decimals(tree: Call, left: Value, right: Value) -> Value:
         scale = max(one.scale, other.scale)
         whole = max(one.precision - one.scale, other.precision - other.scale)
         precision = whole + scale + 1
-    if precision > _MOST_DIGITS:
+    if precision > MOST_DIGITS:
         raise refused(tree, f"of {precision} digits")
     compute = _ARITHMETIC[tree.function]
     # Polars computes at the larger scale of the two.
-    wide = [one.cast(pl.Decimal(_MOST_DIGITS, scale)).expr for one in (left, right)]
+    wide = [one.cast(pl.Decimal(MOST_DIGITS, scale)).expr for one in (left, right)]
     dtype = pl.Decimal(precision, scale)
     return Value(compute(*wide).cast(dtype), dtype, _one_by_one((left, right)))
 
@@ -631,8 +651,10 @@ def is_constant(tree: Expression) -> bool:
 
 def _quotient(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = with_floats([_known(tree, one) for one in given])
+    if _are_decimals(left, right):
+        return _quotient_of_decimals(tree, left, right)
     _numbers(tree, (left, right), _NUMBERS)
-    a, b = left.cast(pl.Float64()).expr, right.cast(pl.Float64()).expr
+    a, b = coerced(left, pl.Float64()).expr, coerced(right, pl.Float64()).expr
     zero = StoppedRows(tree, ZERO, a.is_not_null() & (b == 0))
     if is_constant(tree.arguments[1]):
         # By one number Polars multiplies with its reciprocal, which is rounded; by a column never.
@@ -640,12 +662,42 @@ def _quotient(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(a / b, pl.Float64(), (*_one_by_one((right, left)), zero))
 
 
+def _quotient_of_decimals(tree: Call, left: Value, right: Value) -> Value:
+    """Spark divides to 38 digits behind the point, and rounds that to those of the result."""
+    one, other = as_decimal(tree, left), as_decimal(tree, right)
+    scale = max(6, one.scale + other.precision + 1)
+    whole = one.precision - one.scale + other.scale
+    scale = min(scale, max(MOST_DIGITS - whole, 6))
+    more = scale - one.scale + other.scale
+    is_rounded_once = scale + other.precision <= MOST_DIGITS  # No quotient is as near to a tie.
+    if whole + scale > MOST_DIGITS or more < 0 or (not is_rounded_once and other.precision > scale):
+        raise refused(tree, f"of {whole + scale} digits")
+    dtype = pl.Decimal(whole + scale, scale)
+    divisor = unscaled(right.expr, right.dtype)
+    zero = StoppedRows(tree, ZERO, left.expr.is_not_null() & (divisor == 0))
+    by: pl.Expr = pl.when(divisor != 0).then(divisor)
+    digits = unscaled(left.expr, left.dtype) * wide(10**more)
+    digits = pl.when(by < 0).then(negated(digits)).otherwise(digits)
+    by = by.abs()
+    if is_rounded_once:
+        found = quotient(digits, by, is_rounded=True)
+    else:
+        size = digits.abs()
+        found = size // by
+        rest = quotient(
+            (size - found * by) * wide(10 ** (MOST_DIGITS - scale)), by, is_rounded=True
+        )
+        found = found + (rest >= wide(5 * 10 ** (MOST_DIGITS - scale - 1))).cast(pl.Int128())
+        found = pl.when(digits < 0).then(negated(found)).otherwise(found)
+    return Value(decimal_of(found, dtype), dtype, (*_one_by_one((right, left)), zero))
+
+
 def _whole(
     tree: Call, given: tuple[Value, ...]
 ) -> tuple[pl.Expr, pl.Expr, pl.DataType, tuple[StoppedRows, ...]]:
     """The operands of an integer division, as bigints; a divisor that fails is null."""
     left, right = (_known(tree, one) for one in given)
-    dtype = _numbers(tree, (left, right), _INTEGERS)
+    dtype = _numbers(tree, (left, right), INTEGERS)
     a, b = left.cast(pl.Int64()).expr, right.cast(pl.Int64()).expr
     zero = StoppedRows(tree, ZERO, a.is_not_null() & (b == 0))
     return a, pl.when(b != 0).then(b), dtype, (*_one_by_one((right, left)), zero)
@@ -663,7 +715,7 @@ def _remainder(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 def _div(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     a, b, _dtype, fails = _whole(tree, given)
-    overflows = (b == -1) & (a == _LEAST[pl.Int64()])
+    overflows = (b == -1) & (a == LEAST[pl.Int64()])
     by = pl.when(~overflows).then(b)
     floored = a // by
     is_other = (a % pl.when(by == -1).then(1).otherwise(by) != 0) & ((a < 0) != (by < 0))
@@ -674,22 +726,28 @@ def _div(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     """``-value`` and ``abs(value)``."""
     value = _known(tree, given[0])
+    if isinstance(value.dtype, pl.Decimal):
+        digits = unscaled(value.expr, value.dtype)
+        signed_ = negated(digits) if tree.function == "negate" else digits.abs()
+        return Value(decimal_of(signed_, value.dtype), value.dtype, value.fails)
     dtype = _numbers(tree, (value,), _NUMBERS)
     found = -value.expr if tree.function == "negate" else value.expr.abs()
     if dtype in _FLOATS:
         return Value(found, dtype, value.fails)
-    least = StoppedRows(tree, f"{OVERFLOW} {spark_type(dtype)}", value.expr == _LEAST[dtype])
+    least = StoppedRows(tree, f"{OVERFLOW} {spark_type(dtype)}", value.expr == LEAST[dtype])
     return Value(found, dtype, (*value.fails, least))
 
 
 def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     """``ceil``, ``floor`` and ``round``."""
     value = _known(tree, given[0])
+    if isinstance(value.dtype, pl.Decimal):
+        return _rounded_decimal(tree, value, value.dtype, given[1:])
     dtype = _numbers(tree, (value,), _NUMBERS)
     if len(given) > 1:
         return _rounded_to(tree, value, given[1])
     if tree.function == "round":
-        if dtype in _INTEGERS:
+        if dtype in INTEGERS:
             return replace(value, literal=None)
         x = value.expr
         whole = pl.when(x < 0).then(x.ceil()).otherwise(x.floor())
@@ -699,14 +757,36 @@ def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         rounded = pl.when(rounded == 0).then(0.0).otherwise(rounded)  # BigDecimal has no -0.
         found = pl.when(is_special).then(x).otherwise(rounded).cast(dtype)
         return Value(found, dtype, value.fails)
-    if dtype in _INTEGERS:
+    if dtype in INTEGERS:
         return replace(value.cast(pl.Int64()), literal=None)
     wide = value.cast(pl.Float64()).expr
     whole = wide.floor() if tree.function == "floor" else wide.ceil()
-    is_inside = whole.is_nan() | ((whole >= -_LONG) & (whole < _LONG))
+    is_inside = whole.is_nan() | ((whole >= -LONG) & (whole < LONG))
     found = pl.when(whole.is_nan()).then(0).otherwise(whole.cast(pl.Int64(), strict=False))
     fails = (*value.fails, StoppedRows(tree, f"{OVERFLOW} bigint", ~is_inside))
     return Value(found, pl.Int64(), fails)
+
+
+def _rounded_decimal(tree: Call, value: Value, of: pl.Decimal, places: Sequence[Value]) -> Value:
+    literal = places[0].literal if places else Literal(0, ColumnType("int"))
+    kept = None if literal is None or literal.value is None else int(str(literal.value))
+    if kept is None or kept < 0:
+        raise refused(tree, "to other than a number of places that is written")
+    if tree.function != "round" and not of.scale:
+        return replace(value, literal=None)
+    scale = min(of.scale, kept)
+    precision = of.precision - of.scale + 1 + scale
+    if precision > MOST_DIGITS:
+        raise refused(tree, f"of {precision} digits")
+    dtype = pl.Decimal(precision, scale)
+    digits, unit = unscaled(value.expr, of), wide(10**of.scale)
+    if tree.function == "floor":
+        found = digits // unit
+    elif tree.function == "ceil":
+        found = negated(negated(digits) // unit)
+    else:
+        found = half_up(digits, of.scale - scale)
+    return Value(decimal_of(found, dtype), dtype, value.fails)
 
 
 # Spark rounds the decimal digits that a number is written with, of which a double has up to 1,075.
@@ -774,14 +854,15 @@ def _compared(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 def _alike(tree: Call, values: list[Value]) -> list[Value]:
     values = with_floats(values)
-    if not any(isinstance(one.dtype, pl.Decimal) for one in values):
+    types = [one.dtype for one in values]
+    if not any(isinstance(of, pl.Decimal) for of in types) or any(of.is_float() for of in types):
         dtype = common_type(tree, values)
         return [coerced(one, dtype) for one in values]
-    types = [as_decimal(tree, one) for one in values if one.dtype != pl.Null()]
-    scale = max(of.scale for of in types)
-    if max(of.precision - of.scale for of in types) + scale > _MOST_DIGITS:
+    decimals = [as_decimal(tree, one) for one in values if one.dtype != pl.Null()]
+    scale = max(of.scale for of in decimals)
+    if max(of.precision - of.scale for of in decimals) + scale > MOST_DIGITS:
         raise refused(tree, "of more than 38 digits")
-    return [one.cast(pl.Decimal(_MOST_DIGITS, scale)) for one in values]
+    return [one.cast(pl.Decimal(MOST_DIGITS, scale)) for one in values]
 
 
 def _not(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -864,7 +945,7 @@ def _of_two_texts(compute: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> _Function:
 def _concat(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     values = [_known(tree, one) for one in given]
     for one in values:
-        if one.dtype not in (pl.String(), pl.Null(), pl.Boolean(), *_INTEGERS):
+        if one.dtype not in (pl.String(), pl.Null(), pl.Boolean(), *INTEGERS):
             raise refused(tree, f"of {spark_type(one.dtype)}; cast it")
     texts = [one.cast(pl.String()) for one in values]
     joined = pl.concat_str([one.expr for one in texts])
@@ -877,7 +958,7 @@ def _substring(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
     numbers = [_known(tree, one) for one in given[1:]]
     for one in numbers:
-        if one.dtype not in (*_INTEGERS[:3], pl.Null()):
+        if one.dtype not in (*INTEGERS[:3], pl.Null()):
             raise refused(tree, f"of {spark_type(one.dtype)}; cast it to int")
     counts = [one.cast(pl.Int64()).expr for one in numbers]
     length = text.expr.str.len_chars().cast(pl.Int64())
@@ -944,13 +1025,13 @@ def _replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 
 def _days(tree: Call, value: Value) -> Value:
-    if value.dtype not in (pl.Date(), _TIMESTAMP):
+    if value.dtype not in (pl.Date(), TIMESTAMP):
         raise refused(tree, f"of {spark_type(value.dtype)}")
     return value
 
 
 def _instants(tree: Call, value: Value) -> Value:
-    if value.dtype != _TIMESTAMP:
+    if value.dtype != TIMESTAMP:
         raise refused(tree, f"of {spark_type(value.dtype)}")
     return value
 
@@ -1008,7 +1089,7 @@ def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     every = None if literal is None else _TRUNCATED.get(str(literal.value).lower())
     if every is None:
         raise refused(tree)
-    return Value(value.expr.dt.truncate(every), _TIMESTAMP, value.fails)
+    return Value(value.expr.dt.truncate(every), TIMESTAMP, value.fails)
 
 
 def _date(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1018,11 +1099,11 @@ def _date(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     day, number = given
-    if day.dtype != pl.Date() or number.dtype not in _INTEGERS[:3]:
+    if day.dtype != pl.Date() or number.dtype not in INTEGERS[:3]:
         raise refused(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
     days, by = day.expr.cast(pl.Int32()), number.expr.cast(pl.Int32())
     found = days + by if tree.function == "date_add" else days - by
-    fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~found.is_between(*_DAYS)))
+    fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~found.is_between(*DAYS)))
     return Value(found.cast(pl.Date()), pl.Date(), fails)
 
 
@@ -1032,6 +1113,68 @@ def _datediff(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         raise refused(tree, f"of {spark_type(end.dtype)} and {spark_type(start.dtype)}")
     found = end.expr.cast(pl.Int32()) - start.expr.cast(pl.Int32())
     return Value(found, pl.Int32(), _one_by_one((end, start)))
+
+
+# Months, or microseconds and whether a date stays one.
+_INTERVALS: Mapping[str, tuple[int, int, bool]] = {
+    "interval year": (12, 0, True),
+    "interval month": (1, 0, True),
+    "interval week": (0, 7 * DAY, True),
+    "interval day": (0, DAY, True),
+    "interval hour": (0, 3_600_000_000, False),
+    "interval minute": (0, 60_000_000, False),
+    "interval second": (0, 1_000_000, False),
+}
+_MOST_MICROS = 2**62
+
+
+def _moved(tree: Call, value: Value, by: Literal) -> Value:
+    """A day or an instant and an interval, before or behind it."""
+    value = _days(tree, value)
+    months, micros, is_day = _INTERVALS[by.type.name]
+    number = int(str(by.value)) * (-1 if tree.function == "-" else 1)
+    months, micros = months * number, micros * number
+    if abs(micros) > _MOST_MICROS or abs(months) > 12 * 10_000:
+        raise refused(tree, "of more than ten thousand years")
+    stays = value.dtype == pl.Date() and is_day
+    start = beyond(value.expr, value.dtype)
+    at = pl.when(~start.rows).then(value.expr)
+    if months:
+        found = at.dt.offset_by(f"{months}mo")
+    elif stays:
+        found = (at.cast(pl.Int32()).cast(pl.Int64()) + micros // DAY).cast(pl.Date(), strict=False)
+    else:
+        found = (at.cast(TIMESTAMP).dt.epoch("us") + micros).cast(TIMESTAMP)
+    dtype = value.dtype if months or stays else TIMESTAMP
+    end = beyond(found, dtype)
+    fails = (StoppedRows(tree, stop.what, stop.rows) for stop in (start, end))
+    return Value(found, dtype, (*value.fails, *fails))
+
+
+def _date_format(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    value, pattern = _days(tree, given[0]), _literal_text(tree, given[1])
+    found = formatted(value.expr, value.dtype, pattern)
+    if found is None:
+        raise refused(tree, f"the pattern {pattern!r}")
+    return _of_conversion(tree, value, found, pl.String())
+
+
+def _parsed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``to_date`` and ``to_timestamp`` of a text by a pattern."""
+    (text,), pattern = _texts(tree, given[:1]), _literal_text(tree, given[1])
+    found = instant_in(text.expr, pattern)
+    if found is None:
+        raise refused(tree, f"the pattern {pattern!r}")
+    value = _of_conversion(tree, text, found, TIMESTAMP)
+    if tree.function == "to_date":
+        return replace(value, expr=value.expr.dt.date(), dtype=pl.Date())
+    return value
+
+
+def _literal_text(tree: Call, value: Value) -> str:
+    if value.literal is None or not isinstance(value.literal.value, str):
+        raise refused(tree, "its pattern is no literal")
+    return value.literal.value
 
 
 _PER_SECOND = {"seconds": 1, "millis": 1000, "micros": 1_000_000}
@@ -1045,13 +1188,13 @@ def _unix(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 def _timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     value = _known(tree, given[0])
-    _numbers(tree, (value,), _INTEGERS)
+    _numbers(tree, (value,), INTEGERS)
     by = 1_000_000 // _PER_SECOND[tree.function.removeprefix("timestamp_")]
     number = value.cast(pl.Int64()).expr
-    least, most = (day * _DAY // by for day in (_DAYS[0], _DAYS[1] + 1))
+    least, most = (day * DAY // by for day in (DAYS[0], DAYS[1] + 1))
     is_inside = (number >= least) & (number < most)
     fails = (*value.fails, StoppedRows(tree, RANGE, ~is_inside))
-    return Value((number * by).cast(_TIMESTAMP), _TIMESTAMP, fails)
+    return Value((number * by).cast(TIMESTAMP), TIMESTAMP, fails)
 
 
 _FUNCTIONS: Mapping[str, _Function] = {
@@ -1088,6 +1231,8 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "date_trunc": _date_trunc,
     **dict.fromkeys(("date_add", "date_sub"), _date_add),
     "datediff": _datediff,
+    "date_format": _date_format,
+    **dict.fromkeys(("to_date", "to_timestamp"), _parsed),
     **dict.fromkeys(("unix_micros", "unix_millis", "unix_seconds"), _unix),
     **dict.fromkeys(("timestamp_micros", "timestamp_millis", "timestamp_seconds"), _timestamp),
 }
