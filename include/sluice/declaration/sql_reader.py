@@ -65,6 +65,8 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _TEXT = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|[0-1][0-7]{2}|.)", re.DOTALL)
 _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a"}
+# What Spark replaces by a setting of the session before it reads a text, in literals, too.
+_VARIABLE = re.compile(r"\$\{\S+?\}")
 # How tightly an operator binds, in Spark's grammar.
 _OR, _AND, _NOT, _PREDICATE, _COMPARISON, _SUM, _PRODUCT, _SIGN, _PRIMARY = range(1, 10)
 
@@ -79,6 +81,9 @@ def read(text: str) -> tuple[Expression, str | None]:
     Raises:
         UnreadError: it has something that the tree has no node for.
     """
+    variable = _VARIABLE.search(text)
+    if variable is not None:
+        raise UnreadError(variable[0])
     name, body = _name_of(_structure(text))
     return _read(body), name
 
