@@ -25,10 +25,12 @@ from hypothesis import strategies as st
 from sluice.connectors.files.json import UndecidedError
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.plan import Slice
+from sluice.declaration.column_types import ColumnType
 from sluice.declaration.expressions import Projection
 from sluice.declaration.nodes import Input
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import CASTS, FUNCTIONS, KINDS, Signature
+from sluice.declaration.sql_tree import Literal, spelled
 from sluice.exchange.reading import Feed, ParquetRows
 from sluice.operators.sql import Compiled, NotCompiledError, compiled, spark_type
 from sluice.operators.sql_casts import ONLY_SPARK
@@ -77,6 +79,8 @@ VALUES: dict[str, list[Any]] = {
     "decimal(12,2)": [*map(Decimal, ("0", "1.01", "-1.01", "0.05", "9999999999.99")), None],
     "decimal(5,0)": [*map(Decimal, ("0", "1", "-1", "99999", "-99999")), None],
     "decimal(18,6)": [*map(Decimal, ("0", "0.000001", "-1.5", "999999999999.999999")), None],
+    "array<string>": [["a", "", "b"], [None], [], ["x", None], None],
+    "array<int>": [[1, 2, -3], [], None, [None, 2**31 - 1], [0]],
 }
 ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -92,13 +96,15 @@ ARROW: dict[str, pa.DataType] = {
     "decimal(12,2)": pa.decimal128(12, 2),
     "decimal(5,0)": pa.decimal128(5, 0),
     "decimal(18,6)": pa.decimal128(18, 6),
+    "array<string>": pa.list_(pa.string()),
+    "array<int>": pa.list_(pa.int32()),
 }
 STOPPING = 10  # Failing rows of each case that Catalyst computes, one by one.
 BATCH = 60  # Expressions that Spark compiles at once.
 
 
 def column(of: str, place: int) -> str:
-    return of.translate(str.maketrans("(,", "__", ")")) + "_" + "abc"[place]
+    return of.translate(str.maketrans("(,<", "___", ")>")) + "_" + "abc"[place]
 
 
 def an_array(of: str, values: list[Any]) -> pa.Array:
@@ -302,6 +308,8 @@ def call(name: str, arguments: Sequence[str]) -> str:
             return f"{value} BETWEEN {low} AND {high}"
         case "in", (value, *listed):
             return f"{value} IN ({', '.join(listed)})"
+        case "[]", (value, place):
+            return f"{value}[{place}]"
         case "extract", (part, value):
             return f"extract({part[1:-1]} FROM {value})"
         case _, (one, other) if name in INFIX:
@@ -368,7 +376,7 @@ class RowsOfSource:
         return feed.keyed(chunk, is_hashed=False).sort("row"), feed.compiled.paths
 
 
-_NAME = re.compile(rf"\b(?:{'|'.join(of.split('(')[0] for of in VALUES)})[_\d]*_[abc]\b")
+_NAME = re.compile("|".join(rf"\b{column(of, place)}\b" for of in VALUES for place in range(3)))
 
 
 def a_feed(
@@ -392,7 +400,10 @@ def a_source(world: World, tmp_path_factory: pytest.TempPathFactory) -> RowsOfSo
     return RowsOfSource(world, tmp_path_factory.mktemp("source"))
 
 
-INFIX = (*("+", "-", "*", "/", "%", "=", "<=>", "<", "<=", ">", ">="), "and", "or", "div", "like")
+INFIX = (
+    *("+", "-", "*", "/", "%", "=", "<=>", "<", "<=", ">", ">=", "and", "or", "div"),
+    *("like", "ilike", "rlike"),
+)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -521,6 +532,111 @@ def test_a_day_in_a_text_is_read_as_spark_reads_it(texts: World, name: str) -> N
     calls = [text for signature in FUNCTIONS[name] for text in cases(name, signature)]
 
     assert texts.differences([text for text in calls if "string_a" in text]) == []
+
+
+@pytest.fixture(name="lines", scope="module")
+def a_world_of_lines(spark: SparkSession) -> World:
+    random = Random(11)
+    given = ["".join(random.choices(SIGNS, k=random.randrange(9))) for _ in range(900)]
+    ended = [one + end for one in given[:200] for end in ("\n", "\r\n", "\r", "\n\r", "\u2029")]
+    rows = ["", "\n", "\r\n", *given, *ended, None]
+    return a_world_of(spark, pa.table({"row": range(len(rows)), "string_a": rows}))
+
+
+SIGNS = [*"aabABc12 .-_äÄkKs😀٣$\\\n\r\t", "\x85", "\u2028", "\u212a", "\u017f", "\u00a0"]
+
+
+ATOMS = [
+    *("a", "a", "b", "A", "B", "1", "c", " ", ".", "k", "K", "s", "ä", "Ä", "😀", "^"),
+    *(r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", r"\.", r"\-", r"\n", r"\r", r"\t", r"\$", r"\\"),
+    *("[ab]", "[^a]", "[a-c]", "[^A-C1]", r"[\w.-]", r"[^\s]", r"[\D]", "[k-s]", "[Ä\n]", "[-a]"),
+    *("[.$|]", r"[^\n]", "[]", "x{", r"\b"),
+]
+TIMES = ["", "", "", "", "*", "+", "?", "{2}", "{1,3}", "{2,}", "*?", "+?", "??", "{0,2}?"]
+
+
+def a_pattern(random: Random, depth: int = 2) -> str:
+    """A regular expression, of which most are among those that are computed."""
+
+    def one(depth: int) -> str:
+        if depth and random.random() < 0.3:
+            opens = random.choice(["(", "(", "(?:"])
+            return f"{opens}{alternatives(depth - 1)})"
+        return random.choice(ATOMS)
+
+    def sequence(depth: int) -> str:
+        return "".join(one(depth) + random.choice(TIMES) for _ in range(random.randint(1, 3)))
+
+    def alternatives(depth: int) -> str:
+        several = 1 if random.random() < 0.75 else random.randint(2, 3)
+        return "|".join(sequence(depth) for _ in range(several))
+
+    flags = random.choice(["", "", "", "(?i)", "(?s)", "(?is)"])
+    return flags + random.choice(["", "", "^"]) + alternatives(depth) + random.choice(["", "", "$"])
+
+
+def searches(random: Random, schema: pl.Schema, count: int) -> list[str]:
+    """*count* calls that look for patterns."""
+    found: list[str] = []
+    while len(found) < count:
+        pattern = spelled(Literal(a_pattern(random), ColumnType("string")))
+        by = random.choice(["''", "'<$0>'", "'$1$1'", "'\\\\$1'", "'[$2|$1]'"])
+        text = random.choice(
+            [
+                f"string_a RLIKE {pattern}",
+                f"regexp_extract(string_a, {pattern}, {random.choice('0012')})",
+                f"regexp_replace(string_a, {pattern}, {by})",
+                f"split(string_a, {pattern})",
+            ]
+        )
+        try:
+            compiled(parsed(text), schema)
+        except NotCompiledError:
+            continue
+        found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_pattern_finds_what_it_finds_in_spark(lines: World, seed: int) -> None:
+    texts = searches(Random(seed), lines.frame.schema, 4 * BATCH)
+
+    assert lines.differences(texts) == []
+
+
+COMPOSED = r"""
+string_a ILIKE 'A/%%' ESCAPE '/'
+string_a NOT ILIKE '%B_%'
+upper(string_a) ILIKE 'ß%'
+string_a ILIKE '%Σ'
+string_a REGEXP 'a$'
+string_a RLIKE '(?i)[k-\u017f]|\u212a'
+regexp_replace(string_a, 'a$', '\\$')
+regexp_extract(NULL, 'a', 0)
+split('a,b', ',')[1]
+split(string_a, 'a')[size(split(string_a, 'a')) - 1]
+get(split(string_a, 'b'), 1)
+element_at(split(string_a, ' '), -1)
+size(coalesce(array_string_a, split(string_b, 'a')))
+CASE WHEN size(array_int_a) > 1 THEN array_int_a[1] + 1 END
+CASE WHEN boolean_a THEN array_string_a ELSE array_string_b END
+split_part(concat(string_a, '..', string_b), '..', -1)
+split_part(string_a, '', 2)
+concat_ws('-', string_a, NULL, string_b, 'x')
+concat_ws(',', NULL, NULL)
+lpad(CAST(int_a AS string), 8, '0')
+lpad('x', 3, '0')
+rpad(string_a, 12, '😀ä')
+instr('abc', string_a)
+locate('', string_a)
+sqrt(power(double_a, 2) + pow(double_b, 2))
+power(2, 2)
+unix_timestamp('2024-02-29 12:00:00')
+"""
+
+
+def test_what_people_compose_has_the_value_that_spark_gives_it(world: World) -> None:
+    assert world.differences(COMPOSED.strip().splitlines()) == []
 
 
 LITERALS = {

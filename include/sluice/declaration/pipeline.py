@@ -894,11 +894,12 @@ def _check_types(uid: str, columns: Mapping[str, object]) -> None:
 def _check_compiled(owner: str, text: str, step: Step) -> None:
     """Raises ConfigurationError if *text*, behind a stage, is SQL that Spark alone knows."""
     sql = parsed(text)
-    piece = not_compiled(sql)
-    if piece is not None:
+    only = not_compiled(sql)
+    if only is not None:
+        why = f" ({only.why})" if only.why else ""
         raise ConfigurationError(
-            f"{owner} has {piece!r} in {text!r}, which only Spark knows; behind a stage compute it "
-            "in a transform(), or before, in what is read of the source"
+            f"{owner} has {only.piece!r} in {text!r}, which only Spark knows{why}; behind a stage "
+            "compute it in a transform(), or before, in what is read of the source"
         )
     if isinstance(step, Projection) and sql.name is None and not sql.is_star:
         raise ConfigurationError(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from sluice.declaration.sql import Sql
-from sluice.declaration.sql_tree import Call, Cast, Literal, parts_of, spelled
+from sluice.declaration.sql_regexes import SEARCHING, RegexError, searched
+from sluice.declaration.sql_tree import Call, Cast, Expression, Literal, parts_of, spelled
 
 # Which types a parameter may have, in the words of the documentation.
 Kind: TypeAlias = str
@@ -28,6 +29,7 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     "date": ("date",),
     "timestamp": ("timestamp",),
     "day": ("date", "timestamp"),
+    "array": ("array<string>", "array<int>"),
     "any": (
         *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(12,2)"),
         *("string", "date", "timestamp"),
@@ -63,6 +65,9 @@ _UNITS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'hour'", "'minut
 _PARTS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'dow'", "'doy'")
 _PATTERNS = ("'%b%'", "'a_'", "'A%'", "''", "'%'", "'\\\\%'", "'ä'", "'.*'")
 
+_REGEXES = ("'b'", "'^[^a-z]+$'", "'(?i)a|(ä)'", "'^.$'", "'[\\\\w.-]{2,3}'", "'\\\\s+x?'")
+_FOUND = ("'([a-z])(.)?'", "'(?i)(A|B)([0-9]*)'", "'( +)(a)?'")
+_SEPARATORS = ("' '", "'a'", "'[ab]'", "'b|B+'", "'%'")
 _DAYS_OF = ("INTERVAL 7 DAYS", "INTERVAL -1 DAY", "INTERVAL 1 MONTH", "INTERVAL 13 MONTHS",
             "INTERVAL 1 YEAR", "INTERVAL 2 WEEKS", "INTERVAL 90 MINUTES", "INTERVAL 36 HOURS",
             "INTERVAL 1 SECOND")  # fmt: skip
@@ -101,6 +106,8 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         Signature(("double", "any", "any"), literals={1: ("1.5e0", "1"), 2: ("0", "NULL")}),
     ),
     "like": (Signature(("text", "text"), literals={1: _PATTERNS}),),
+    "ilike": (Signature(("text", "text"), literals={1: _PATTERNS}),),
+    "rlike": (Signature(("text", "text"), literals={1: _REGEXES}),),
     "coalesce": (
         Signature(("any", "any", "any"), same=True),
         *_FLOATS_BESIDE,
@@ -122,6 +129,9 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         Signature(("decimal", "integer"), literals={1: ("0", "1", "2", "15")}),
     ),
     "sqrt": (_of("number"),),
+    "power": (
+        Signature(("number", "number"), literals={1: ("2", "0.5", "1", "0", "-1", "2.0", "1e0")}),
+    ),
     "upper": (_of("text"),),
     "lower": (_of("text"),),
     "length": (_of("text"),),
@@ -129,6 +139,34 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "ltrim": (_of("text"),),
     "rtrim": (_of("text"),),
     "concat": (_of("text", "text"), _of("text", "integer"), _of("text", "boolean")),
+    "concat_ws": (Signature(("text", "text", "text"), literals={0: ("','", "''")}),),
+    "lpad": (
+        Signature(("text", "integer"), literals={1: ("3", "0", "-1")}),
+        Signature(("text", "integer", "text"), literals={1: ("1", "4"), 2: ("'0'", "'xä'", "''")}),
+    ),
+    "rpad": (
+        Signature(("text", "integer"), literals={1: ("3", "0", "-1")}),
+        Signature(("text", "integer", "text"), literals={1: ("1", "4"), 2: ("'0'", "'xä'", "''")}),
+    ),
+    "instr": (_of("text", "text"),),
+    "locate": (_of("text", "text"),),
+    "regexp_extract": (
+        Signature(("text", "text"), literals={1: _FOUND}),
+        Signature(("text", "text", "integer"), literals={1: _FOUND, 2: ("0", "1", "2")}),
+    ),
+    "regexp_replace": (
+        Signature(("text", "text", "text"), literals={1: _FOUND, 2: ("''", "'<$1>$2'", "'$0x'")}),
+    ),
+    "split": (Signature(("text", "text"), literals={1: _SEPARATORS}),),
+    "split_part": (
+        Signature(
+            ("text", "text", "integer"), literals={1: ("' '", "'a'", "''"), 2: ("1", "2", "-1")}
+        ),
+    ),
+    "size": (_of("array"),),
+    "[]": (_of("array", "small integer"),),
+    "get": (_of("array", "small integer"),),
+    "element_at": (_of("array", "small integer"),),
     "substring": (_of("text", "small integer"), _of("text", "small integer", "small integer")),
     "left": (_of("text", "small integer"),),
     "right": (_of("text", "small integer"),),
@@ -157,6 +195,7 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "to_date": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
     "to_timestamp": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
     "try_to_timestamp": (_of("text"),),
+    "unix_timestamp": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
     "unix_micros": (_of("timestamp"),),
     "unix_millis": (_of("timestamp"),),
     "unix_seconds": (_of("timestamp"),),
@@ -178,15 +217,47 @@ CASTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def not_compiled(sql: Sql) -> str | None:
-    """The piece of *sql* that only Spark can compute, by its structure; None if there is none."""
+# As many arguments as one likes, and at least so many.
+_MORE = {"coalesce": 1, "concat": 1, "concat_ws": 2, "greatest": 2, "in": 2, "least": 2}
+_OPTIONAL = {"ilike": 3, "like": 3, "replace": 2}  # A number of arguments that no signature has.
+
+
+def has_arity(call: Call) -> bool:
+    """Whether *call* has as many arguments as its function takes."""
+    given, least = len(call.arguments), _MORE.get(call.function)
+    counts = {len(one.kinds) for one in FUNCTIONS[call.function]}
+    is_listed = given in counts or given == _OPTIONAL.get(call.function)
+    return is_listed if least is None else given >= least
+
+
+@dataclass(frozen=True, slots=True)
+class OnlySparks:
+    """A *piece* of SQL that only Spark can compute, and what about it, if that is not its name."""
+
+    piece: str
+    why: str = ""
+
+
+def not_compiled(sql: Sql) -> OnlySparks | None:
+    """What of *sql* only Spark can compute, by its structure; None if that is nothing."""
     if sql.tree is None:
-        return sql.unread
-    for part in parts_of(sql.tree):
-        if isinstance(part, Call) and part.function not in FUNCTIONS:
-            return spelled(part)
-        if isinstance(part, Cast) and not isinstance(part.value, Literal):
+        return OnlySparks(sql.unread)
+    refused = (one for one in map(_refused, parts_of(sql.tree)) if one is not None)
+    return next(refused, None)
+
+
+def _refused(part: Expression) -> OnlySparks | None:
+    match part:
+        case Call(function=function) if function not in FUNCTIONS:
+            return OnlySparks(spelled(part))
+        case Call(arguments=given) if not has_arity(part):
+            return OnlySparks(spelled(part), f"with {len(given)} arguments")
+        case Call(function=function) if function in SEARCHING:
+            try:
+                searched(part)
+            except RegexError as error:
+                return OnlySparks(spelled(part), f"its pattern {error}")
+        case Cast(value=value, type=to) if not isinstance(value, Literal):
             targets: Collection[str] = {of for targets in CASTS.values() for of in targets}
-            if part.type.name not in targets:
-                return spelled(part)
+            return OnlySparks(spelled(part)) if to.name not in targets else None
     return None

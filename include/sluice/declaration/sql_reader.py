@@ -308,6 +308,7 @@ def _readers() -> dict[type, Callable[[exp.Expr], Expression]]:
         exp.TryCast: _read_cast,
         exp.Extract: _read_extract,
         exp.Interval: _read_interval,
+        exp.Bracket: _read_subscript,
         exp.Anonymous: _read_call,
     }
 
@@ -553,6 +554,13 @@ def _read_interval(node: exp.Expr) -> Expression:
     if re.fullmatch(r"-?\d+", number) is None:
         raise UnreadError(_text_of(node))
     return Literal(int(number), ColumnType(f"interval {of}"))
+
+
+def _read_subscript(node: exp.Expr) -> Expression:
+    (value,) = _taken_but(node, "this", "expressions")
+    if len(node.expressions) != 1:
+        raise UnreadError(_text_of(node))
+    return Call("[]", (_operand(value, _PRIMARY), _read(node.expressions[0])))
 
 
 def _read_call(node: exp.Expr) -> Expression:

@@ -161,6 +161,8 @@ def _written_call(tree: Call, write: Callable[[Expression], str]) -> str:
             return f"{_operand(left, write)} {sign.upper()} {_operand(right, write)}"
         case "negate", (value,):
             return f"-{_operand(value, write)}"
+        case "[]", (value, place):
+            return f"{_operand(value, write)}[{write(place)}]"
         case "not", (value,):
             return f"NOT {_operand(value, write)}"
         case "is_null", (value,):
@@ -179,7 +181,8 @@ def _written_call(tree: Call, write: Callable[[Expression], str]) -> str:
 def _operand(tree: Expression, write: Callable[[Expression], str]) -> str:
     text = write(tree)
     is_simple = isinstance(tree, Column | Literal | Cast | Case | Star) or (
-        isinstance(tree, Call) and text.endswith(")") and text.startswith(f"{tree.function}(")
+        isinstance(tree, Call)
+        and (tree.function == "[]" or (text[-1:] == ")" and text.startswith(f"{tree.function}(")))
     )
     return text if is_simple else f"({text})"
 

@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache, reduce
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import polars as pl
 
 from sluice.declaration.column_types import ColumnType
 from sluice.declaration.sql import Sql, parsed
-from sluice.declaration.sql_functions import CASTS, FUNCTIONS
+from sluice.declaration.sql_functions import CASTS, has_arity
+from sluice.declaration.sql_regexes import Regex, RegexError, Search, searched
 from sluice.declaration.sql_tree import (
     Call,
     Case,
@@ -276,6 +277,9 @@ class _Compiler:
                 is_try = function == "try_to_timestamp"
                 to = ColumnType("date" if function == "to_date" else "timestamp")
                 return self._cast(Cast(value, to, is_try=is_try))
+            case Call("ilike", (text, *others)):
+                check_arity(tree)
+                return _like(self, tree, tuple(map(self.value, (Call("lower", (text,)), *others))))
             case Call("lower" | "upper" as case, (Call("lower" | "upper", (text,)),)):
                 # Spark's optimizer leaves the inner one out, which differs for 'ß'.
                 return self.value(Call(case, (text,)))
@@ -453,7 +457,13 @@ def spark_type(dtype: pl.DataType) -> str:
     """Spark's name of *dtype*."""
     if isinstance(dtype, pl.Decimal):
         return f"decimal({dtype.precision},{dtype.scale})"
+    if isinstance(dtype, pl.List):
+        return f"array<{spark_type(_element(dtype))}>"
     return next((name for name, of in _TYPES.items() if of == dtype), str(dtype))
+
+
+def _element(of: pl.List) -> pl.DataType:
+    return of.inner if isinstance(of.inner, pl.DataType) else of.inner()
 
 
 def refused(tree: Expression, why: str = "") -> NotCompiledError:
@@ -462,19 +472,10 @@ def refused(tree: Expression, why: str = "") -> NotCompiledError:
     return NotCompiledError(f"only Spark knows {spelled(tree)!r}{behind}; {ELSEWHERE}")
 
 
-# As many arguments as one likes, and at least so many.
-_MORE = {"coalesce": 1, "concat": 1, "greatest": 2, "in": 2, "least": 2}
-_OPTIONAL = {"like": 3, "replace": 2}  # A number of arguments that no signature has.
-
-
 def check_arity(tree: Call) -> None:
     """Raises NotCompiledError if *tree* has too few arguments, or too many."""
-    given = len(tree.arguments)
-    counts = {len(one.kinds) for one in FUNCTIONS[tree.function]}
-    is_listed = given in counts or given == _OPTIONAL.get(tree.function)
-    least = _MORE.get(tree.function)
-    if not (is_listed if least is None else given >= least):
-        raise refused(tree, f"with {given} arguments")
+    if not has_arity(tree):
+        raise refused(tree, f"with {len(tree.arguments)} arguments")
 
 
 def signed(value: Value) -> Value:
@@ -569,7 +570,7 @@ def _known(tree: Call, value: Value) -> Value:
     found = signed(value)
     is_known = found.dtype in _TYPES.values() or isinstance(found.dtype, pl.Decimal)
     if not is_known:
-        raise refused(tree, f"of {value.dtype}")
+        raise refused(tree, f"of {spark_type(value.dtype)}")
     return found
 
 
@@ -828,6 +829,25 @@ def _rounded_surely(x: pl.Expr, digits: int) -> pl.Expr:
     return pl.when(is_sure).then(pl.when(found == 0).then(0.0).otherwise(signed_))
 
 
+def _power(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """By a number of which the power is rounded once, as Java has it; by others its last bit is."""
+    value = _known(tree, given[0])
+    _numbers(tree, (value,), _NUMBERS)
+    by = None if given[1].literal is None else given[1].literal.value
+    x = value.cast(pl.Float64()).expr
+    powers: Mapping[float, pl.Expr] = {
+        2.0: x * x,
+        1.0: x,
+        0.0: pl.when(x.is_not_null()).then(1.0),
+        -1.0: pl.lit(1.0) / x,
+        0.5: pl.when(x == -math.inf).then(math.inf).when(x == 0).then(0.0).otherwise(x.sqrt()),
+    }
+    found = powers.get(float(by)) if isinstance(by, int | float | Decimal) else None
+    if found is None:
+        raise refused(tree, "to other than -1, 0, 0.5, 1 and 2; write x * x * x")
+    return Value(found, pl.Float64(), value.fails)
+
+
 def _sqrt(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     value = _known(tree, given[0])
     _numbers(tree, (value,), _NUMBERS)
@@ -991,10 +1011,13 @@ def _like(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     values = [one.value for one in literals if one is not None]
     if len(values) < len(literals) or not all(isinstance(one, str) for one in values):
         raise refused(tree, "its pattern is no literal")
-    escape = str(values[1]) if len(values) > 1 else "\\"
-    return Value(
-        text.expr.str.contains(_like_regex(tree, str(values[0]), escape)), pl.Boolean(), text.fails
-    )
+    pattern, escape = str(values[0]), str(values[1]) if len(values) > 1 else "\\"
+    if tree.function == "ilike":
+        if escape.isalpha():
+            raise refused(tree, "its pattern is in small letters, and so what escapes in it")
+        pattern = pl.Series([pattern]).str.to_lowercase()[0]
+    regex = _like_regex(tree, pattern, escape)
+    return Value(text.expr.str.contains(regex), pl.Boolean(), text.fails)
 
 
 def _like_regex(tree: Call, pattern: str, escape: str) -> str:
@@ -1010,6 +1033,129 @@ def _like_regex(tree: Call, pattern: str, escape: str) -> str:
     return f"(?s)^(?:{found})$" if not found else rf"(?s)\A{found}\z"
 
 
+def _searched(tree: Call, given: Sequence[Value]) -> tuple[Value, Search]:
+    (text,) = _texts(tree, given[:1])
+    try:
+        return text, searched(tree)
+    except RegexError as error:
+        raise refused(tree, f"its pattern {error}") from error
+
+
+def _by_its_end(text: pl.Expr, regex: Regex, search: Callable[[str], pl.Expr]) -> pl.Expr:
+    """What *search* finds with the regex of Rust that is for *text*."""
+    others, *of_crlf = regex.ways()
+    if not of_crlf:
+        return search(others)
+    ends = text.str.ends_with("\r\n")
+    return pl.when(ends).then(search(of_crlf[0])).otherwise(search(others))
+
+
+def _rlike(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    text, search = _searched(tree, given)
+    return Value(
+        _by_its_end(text.expr, search.regex, text.expr.str.contains), pl.Boolean(), text.fails
+    )
+
+
+def _regexp_extract(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    text, search = _searched(tree, given)
+    found = _by_its_end(text.expr, search.regex, lambda regex: text.expr.str.extract(regex, 1))
+    whole = pl.when(text.expr.is_not_null()).then(found.fill_null(""))
+    return Value(whole, pl.String(), text.fails)
+
+
+def _regexp_replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    text, search = _searched(tree, given)
+    groups = sorted({one for one in search.by if isinstance(one, int)})
+    by = "".join(
+        one.replace("$", "$$") if isinstance(one, str) else f"${{{groups.index(one) + 1}}}"
+        for one in search.by
+    )
+    (regex,) = search.regex.ways(is_kept=True)
+    if search.regex.has_end:
+        by += f"${{{len(groups) + 1}}}"
+    return Value(text.expr.str.replace_all(regex, by), pl.String(), text.fails)
+
+
+def _split(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    text, search = _searched(tree, given)
+    literal = search.regex.literal
+    by = search.regex.body if literal is None else literal
+    pieces = text.expr.str.split(by, literal=literal is not None)
+    return Value(pieces, pl.List(pl.String()), text.fails)
+
+
+def _split_part(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    (text,) = _texts(tree, given[:1])
+    by, part = _literal_of(tree, given[1], str), _literal_of(tree, given[2], int)
+    if not part:
+        raise refused(tree, "its parts are 1 and more, or -1 and less")
+    if not by:
+        return replace(text, literal=None) if abs(part) == 1 else _none_of(text)
+    place = part - 1 if part > 0 else part
+    found = text.expr.str.split(by, literal=True).list.get(place, null_on_oob=True)
+    whole = pl.when(text.expr.is_not_null()).then(found.fill_null(""))
+    return Value(whole, pl.String(), text.fails)
+
+
+def _none_of(text: Value) -> Value:
+    return Value(pl.when(text.expr.is_not_null()).then(pl.lit("")), pl.String(), text.fails)
+
+
+def _concat_ws(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    between, texts = _literal_of(tree, given[0], str), _texts(tree, given[1:])
+    joined = pl.concat_str([one.expr for one in texts], separator=between, ignore_nulls=True)
+    return Value(joined, pl.String(), tuple(failure for one in texts for failure in one.fails))
+
+
+MOST_PADDED = 10_000  # Signs of a text, of which the padding is one in memory.
+
+
+def _padded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``lpad`` and ``rpad``, which also cut a text that is too long."""
+    (text,) = _texts(tree, given[:1])
+    size = max(0, _literal_of(tree, given[1], int))
+    by = _literal_of(tree, given[2], str) if len(given) > 2 else " "
+    if size > MOST_PADDED:
+        raise refused(tree, f"to more than {MOST_PADDED} signs")
+    cut = text.expr.str.slice(0, size)
+    if not by:
+        return Value(cut, pl.String(), text.fails)
+    lacking = (pl.lit(size, pl.Int64()) - text.expr.str.len_chars().cast(pl.Int64())).clip(0)
+    around = pl.lit((by * size)[:size]).str.slice(0, lacking)
+    parts = (around, cut) if tree.function == "lpad" else (cut, around)
+    return Value(pl.concat_str(parts), pl.String(), text.fails)
+
+
+def _place_of(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``instr(text, part)`` and ``locate(part, text)``: from 1, and 0 if it is not there."""
+    one, other = _texts(tree, given)
+    text, part = (one, other) if tree.function == "instr" else (other, one)
+    # A literal alone is split by the first part only.
+    whole = pl.when(part.expr.is_not_null()).then(text.expr)
+    before = whole.str.splitn(part.expr, 2).struct.field("field_0").str.len_chars()
+    place = (
+        pl.when(part.expr == "")
+        .then(1)
+        .when(text.expr.str.contains(part.expr, literal=True))
+        .then(before.cast(pl.Int32()) + 1)
+        .otherwise(0)
+    )
+    are_known = text.expr.is_not_null() & part.expr.is_not_null()
+    found = pl.when(are_known).then(place.cast(pl.Int32()))
+    return Value(found, pl.Int32(), _one_by_one((one, other)))
+
+
+L = TypeVar("L", str, int)
+
+
+def _literal_of(tree: Call, value: Value, wanted: type[L]) -> L:
+    found = None if value.literal is None else value.literal.value
+    if type(found) is not wanted:
+        raise refused(tree, "with other than literals")
+    return found
+
+
 def _replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
     literals = [one.literal.value if one.literal is not None else None for one in given[1:]]
@@ -1019,6 +1165,46 @@ def _replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     if not search:
         return replace(text, literal=None)
     return Value(text.expr.str.replace_all(search, by, literal=True), pl.String(), text.fails)
+
+
+# --- Arrays
+
+
+def _array(tree: Call, value: Value) -> pl.DataType:
+    """The type of an element."""
+    if not isinstance(value.dtype, pl.List):
+        raise refused(tree, f"of {spark_type(value.dtype)}")
+    of = _element(value.dtype)
+    if isinstance(of, pl.Struct) and [one.name for one in of.fields] == ["key", "value"]:
+        raise refused(tree, "of a map")
+    return of
+
+
+def _size(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    if not isinstance(given[0].dtype, pl.List):
+        raise refused(tree, f"of {spark_type(given[0].dtype)}")
+    return Value(given[0].expr.list.len().cast(pl.Int32()), pl.Int32(), given[0].fails)
+
+
+def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """``array[place]`` and ``get`` from 0, and ``element_at`` from 1 or from the end."""
+    array, place = given[0], _known(tree, given[1])
+    of = _array(tree, array)
+    if place.dtype not in INTEGERS[:3]:
+        raise refused(tree, f"at a {spark_type(place.dtype)}; cast it to int")
+    at, size = place.cast(pl.Int64()).expr, array.expr.list.len().cast(pl.Int64())
+    is_there = (at >= 0) & (at < size)
+    if tree.function == "element_at":
+        is_there = (at != 0) & (at.abs() <= size)
+        at = pl.when(at > 0).then(at - 1).otherwise(at)
+    found = pl.when(is_there).then(array.expr.list.get(at, null_on_oob=True))
+    fails = _one_by_one((array, place))
+    if tree.function != "get":
+        fails = (
+            *fails,
+            StoppedRows(tree, "is beyond the array", array.expr.is_not_null() & ~is_there),
+        )
+    return Value(found, of, fails)
 
 
 # --- Days and instants
@@ -1177,6 +1363,21 @@ def _literal_text(tree: Call, value: Value) -> str:
     return value.literal.value
 
 
+def _unix_timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    value = given[0]
+    if value.dtype in (pl.String(), pl.Null()):
+        pattern = given[1] if len(given) > 1 else _SECONDS_WRITTEN
+        value = _parsed(_, tree, (value, pattern))
+    elif len(given) > 1:
+        raise refused(tree, f"of {spark_type(value.dtype)} by a pattern")
+    micros = _days(tree, value).expr.cast(TIMESTAMP).dt.epoch("us")
+    seconds = micros.abs().floordiv(1_000_000)  # Toward 1970, other than unix_seconds().
+    return Value(pl.when(micros < 0).then(-seconds).otherwise(seconds), pl.Int64(), value.fails)
+
+
+_SECONDS_WRITTEN = Value(
+    pl.lit(None), pl.String(), literal=Literal("yyyy-MM-dd HH:mm:ss", ColumnType("string"))
+)
 _PER_SECOND = {"seconds": 1, "millis": 1000, "micros": 1_000_000}
 
 
@@ -1205,6 +1406,7 @@ _FUNCTIONS: Mapping[str, _Function] = {
     **dict.fromkeys(("negate", "abs"), _signed),
     **dict.fromkeys(("ceil", "floor", "round"), _rounded),
     "sqrt": _sqrt,
+    "power": _power,
     **dict.fromkeys(("=", "<=>", "<", "<=", ">", ">="), _compared),
     "not": _not,
     **dict.fromkeys(("is_null", "isnull", "isnotnull"), _is_null),
@@ -1219,6 +1421,16 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "ltrim": _of_text(lambda text: text.str.strip_chars_start(" "), pl.String()),
     "rtrim": _of_text(lambda text: text.str.strip_chars_end(" "), pl.String()),
     "concat": _concat,
+    "concat_ws": _concat_ws,
+    **dict.fromkeys(("lpad", "rpad"), _padded),
+    **dict.fromkeys(("instr", "locate"), _place_of),
+    "rlike": _rlike,
+    "regexp_extract": _regexp_extract,
+    "regexp_replace": _regexp_replace,
+    "split": _split,
+    "split_part": _split_part,
+    "size": _size,
+    **dict.fromkeys(("[]", "get", "element_at"), _item),
     **dict.fromkeys(("substring", "left", "right"), _substring),
     "startswith": _of_two_texts(lambda one, other: one.str.starts_with(other)),
     "endswith": _of_two_texts(lambda one, other: one.str.ends_with(other)),
@@ -1233,6 +1445,7 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "datediff": _datediff,
     "date_format": _date_format,
     **dict.fromkeys(("to_date", "to_timestamp"), _parsed),
+    "unix_timestamp": _unix_timestamp,
     **dict.fromkeys(("unix_micros", "unix_millis", "unix_seconds"), _unix),
     **dict.fromkeys(("timestamp_micros", "timestamp_millis", "timestamp_seconds"), _timestamp),
 }

@@ -51,10 +51,15 @@ def test_the_page_lists_what_is_computed() -> None:
         ("n + sha2(k, 256)", "sha2(k, 256)"),
         ("CAST(k AS binary)", "CAST(k AS binary)"),
         ("transform(k, x -> x)", "x -> x"),
+        ("upper(k) RLIKE '^[a-z]+$' AND split(k, ',')[0] = 'x'", None),
+        ("coalesce(n, unix_timestamp())", "unix_timestamp()"),
+        (r"k RLIKE '\\ba'", r"k RLIKE '\\ba'"),
     ],
 )
 def test_a_piece_that_only_spark_knows_is_named(text: str, piece: str | None) -> None:
-    assert not_compiled(parsed(text)) == piece
+    only = not_compiled(parsed(text))
+
+    assert (None if only is None else only.piece) == piece
 
 
 def test_behind_a_stage_it_is_refused_where_it_is_declared() -> None:
@@ -65,6 +70,17 @@ def test_behind_a_stage_it_is_refused_where_it_is_declared() -> None:
         "where() of 'totals' has 'sha2(k, 256)' in \"n > 1 AND sha2(k, 256) = 'x'\", which only "
         "Spark knows; behind a stage compute it in a transform(), or before, in what is read of "
         "the source"
+    )
+
+
+def test_a_pattern_that_only_spark_reads_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(ConfigurationError) as error:
+        totals().where("k RLIKE 'a(?=b)'")
+
+    assert str(error.value) == (
+        "where() of 'totals' has \"k RLIKE 'a(?=b)'\" in \"k RLIKE 'a(?=b)'\", which only Spark "
+        "knows (its pattern has '(?='); behind a stage compute it in a transform(), or before, in "
+        "what is read of the source"
     )
 
 
