@@ -632,6 +632,13 @@ locate('', string_a)
 sqrt(power(double_a, 2) + pow(double_b, 2))
 power(2, 2)
 unix_timestamp('2024-02-29 12:00:00')
+from_unixtime(0)
+array_contains(split(string_a, ' '), string_b)
+array_contains(array_int_a, tinyint_a)
+substring_index('www.a.b', '.', 2)
+substring_index(concat(string_a, '.x.', string_b), '.', -2)
+trunc(to_date(timestamp_a), 'week')
+last_day(DATE '2024-02-10')
 """
 
 

@@ -30,6 +30,8 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     "timestamp": ("timestamp",),
     "day": ("date", "timestamp"),
     "array": ("array<string>", "array<int>"),
+    "texts": ("array<string>",),
+    "integers": ("array<int>",),
     "any": (
         *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(12,2)"),
         *("string", "date", "timestamp"),
@@ -158,6 +160,12 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         Signature(("text", "text", "text"), literals={1: _FOUND, 2: ("''", "'<$1>$2'", "'$0x'")}),
     ),
     "split": (Signature(("text", "text"), literals={1: _SEPARATORS}),),
+    "substring_index": (
+        Signature(
+            ("text", "text", "integer"),
+            literals={1: ("' '", "'a'", "''", "'aB'"), 2: ("1", "2", "0", "-1", "-2")},
+        ),
+    ),
     "split_part": (
         Signature(
             ("text", "text", "integer"), literals={1: ("' '", "'a'", "''"), 2: ("1", "2", "-1")}
@@ -167,6 +175,7 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "[]": (_of("array", "small integer"),),
     "get": (_of("array", "small integer"),),
     "element_at": (_of("array", "small integer"),),
+    "array_contains": (_of("texts", "text"), _of("integers", "small integer")),
     "substring": (_of("text", "small integer"), _of("text", "small integer", "small integer")),
     "left": (_of("text", "small integer"),),
     "right": (_of("text", "small integer"),),
@@ -187,7 +196,9 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "minute": (_of("timestamp"),),
     "second": (_of("timestamp"),),
     "extract": (Signature(("text", "day"), literals={0: _PARTS}),),
-    "date_trunc": (Signature(("text", "timestamp"), literals={0: _UNITS}),),
+    "date_trunc": (Signature(("text", "day"), literals={0: _UNITS}),),
+    "trunc": (Signature(("date", "text"), literals={1: _UNITS[:4]}),),
+    "last_day": (_of("date"),),
     "date_add": (_of("date", "small integer"),),
     "date_sub": (_of("date", "small integer"),),
     "datediff": (_of("date", "date"),),
@@ -195,6 +206,7 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "to_date": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
     "to_timestamp": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
     "try_to_timestamp": (_of("text"),),
+    "from_unixtime": (_of("integer"), Signature(("integer", "text"), literals={1: _WRITTEN})),
     "unix_timestamp": (_of("day"), _of("text"), Signature(("text", "text"), literals={1: _READ})),
     "unix_micros": (_of("timestamp"),),
     "unix_millis": (_of("timestamp"),),
@@ -252,6 +264,10 @@ def _refused(part: Expression) -> OnlySparks | None:
             return OnlySparks(spelled(part))
         case Call(arguments=given) if not has_arity(part):
             return OnlySparks(spelled(part), f"with {len(given)} arguments")
+        case Call(arguments=given) if not all(
+            isinstance(given[place], Literal) for place in _literal_places(part)
+        ):
+            return OnlySparks(spelled(part), "with other than literals")
         case Call(function=function) if function in SEARCHING:
             try:
                 searched(part)
@@ -261,3 +277,12 @@ def _refused(part: Expression) -> OnlySparks | None:
             targets: Collection[str] = {of for targets in CASTS.values() for of in targets}
             return OnlySparks(spelled(part)) if to.name not in targets else None
     return None
+
+
+def _literal_places(call: Call) -> Collection[int]:
+    """The arguments of *call* that its function takes as literals alone."""
+    given = len(call.arguments)
+    listed = [
+        {*(one.literals or ())} for one in FUNCTIONS[call.function] if len(one.kinds) == given
+    ]
+    return set.intersection(*listed) if listed else ()

@@ -1098,6 +1098,18 @@ def _split_part(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(whole, pl.String(), text.fails)
 
 
+def _substring_index(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    (text,) = _texts(tree, given[:1])
+    by, count = _literal_of(tree, given[1], str), _literal_of(tree, given[2], int)
+    if any(by[:size] == by[-size:] for size in range(1, len(by))):
+        raise refused(tree, "by what may begin in itself")
+    if not by or not count:
+        return _none_of(text)
+    pieces = text.expr.str.split(by, literal=True)
+    found = pieces.list.head(count) if count > 0 else pieces.list.tail(-count)
+    return Value(found.list.join(by), pl.String(), text.fails)
+
+
 def _none_of(text: Value) -> Value:
     return Value(pl.when(text.expr.is_not_null()).then(pl.lit("")), pl.String(), text.fails)
 
@@ -1207,6 +1219,23 @@ def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(found, of, fails)
 
 
+def _array_contains(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    array, value = given[0], _known(tree, given[1])
+    of = _array(tree, array)
+    if (
+        of not in (pl.String(), *INTEGERS)
+        or common_type(tree, [replace(value, dtype=of), value]) != of
+    ):
+        raise refused(tree, f"of {spark_type(array.dtype)} and {spark_type(value.dtype)}")
+    sought = value.cast(of).expr
+    has_null = array.expr.list.contains(pl.lit(None, of), nulls_equal=True)
+    found = array.expr.list.contains(sought, nulls_equal=False)
+    known = pl.when(found | ~has_null).then(found)
+    are_known = array.expr.is_not_null() & sought.is_not_null()
+    whole = pl.when(are_known).then(known)
+    return Value(whole, pl.Boolean(), _one_by_one((array, value)))
+
+
 # --- Days and instants
 
 
@@ -1271,11 +1300,24 @@ _TRUNCATED = {
 
 
 def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    literal, value = given[0].literal, _instants(tree, given[1])
-    every = None if literal is None else _TRUNCATED.get(str(literal.value).lower())
+    value = coerced(_days(tree, given[1]), TIMESTAMP)
+    every = _TRUNCATED.get(_literal_of(tree, given[0], str).lower())
     if every is None:
         raise refused(tree)
     return Value(value.expr.dt.truncate(every), TIMESTAMP, value.fails)
+
+
+def _trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    day, unit = given[0], _literal_of(tree, given[1], str).lower()
+    if day.dtype != pl.Date() or unit not in {"year", "quarter", "month", "week"}:
+        raise refused(tree)
+    return Value(day.expr.dt.truncate(_TRUNCATED[unit]), pl.Date(), day.fails)
+
+
+def _last_day(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    if given[0].dtype != pl.Date():
+        raise refused(tree, f"of {spark_type(given[0].dtype)}")
+    return Value(given[0].expr.dt.month_end(), pl.Date(), given[0].fails)
 
 
 def _date(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1363,6 +1405,13 @@ def _literal_text(tree: Call, value: Value) -> str:
     return value.literal.value
 
 
+def _from_unixtime(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    at = _timestamp(_, replace(tree, function="timestamp_seconds"), given[:1])
+    pattern = given[1] if len(given) > 1 else _SECONDS_WRITTEN
+    fails = (replace(one, part=tree) if one.what == RANGE else one for one in at.fails)
+    return _date_format(_, tree, (replace(at, fails=tuple(fails)), pattern))
+
+
 def _unix_timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     value = given[0]
     if value.dtype in (pl.String(), pl.Null()):
@@ -1429,7 +1478,9 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "regexp_replace": _regexp_replace,
     "split": _split,
     "split_part": _split_part,
+    "substring_index": _substring_index,
     "size": _size,
+    "array_contains": _array_contains,
     **dict.fromkeys(("[]", "get", "element_at"), _item),
     **dict.fromkeys(("substring", "left", "right"), _substring),
     "startswith": _of_two_texts(lambda one, other: one.str.starts_with(other)),
@@ -1441,10 +1492,13 @@ _FUNCTIONS: Mapping[str, _Function] = {
     **dict.fromkeys(_PART, _part),
     "extract": _extract,
     "date_trunc": _date_trunc,
+    "trunc": _trunc,
+    "last_day": _last_day,
     **dict.fromkeys(("date_add", "date_sub"), _date_add),
     "datediff": _datediff,
     "date_format": _date_format,
     **dict.fromkeys(("to_date", "to_timestamp"), _parsed),
+    "from_unixtime": _from_unixtime,
     "unix_timestamp": _unix_timestamp,
     **dict.fromkeys(("unix_micros", "unix_millis", "unix_seconds"), _unix),
     **dict.fromkeys(("timestamp_micros", "timestamp_millis", "timestamp_seconds"), _timestamp),

@@ -53,6 +53,9 @@ def test_the_page_lists_what_is_computed() -> None:
         ("transform(k, x -> x)", "x -> x"),
         ("upper(k) RLIKE '^[a-z]+$' AND split(k, ',')[0] = 'x'", None),
         ("coalesce(n, unix_timestamp())", "unix_timestamp()"),
+        ("k LIKE k AND n > 1", "k LIKE k"),
+        ("replace(k, 'a', k)", "replace(k, 'a', k)"),
+        ("k IN (1, 2) OR round(d, 1) > 0 OR to_date(k) IS NULL", None),
         (r"k RLIKE '\\ba'", r"k RLIKE '\\ba'"),
     ],
 )
