@@ -44,6 +44,8 @@ from sluice.core.tables import TableDecision
 TASKS = tuple(TaskPlan(uid=uid, parallelism=2, max_parallelism=128) for uid in STAGES)
 SUBTASKS = tuple(subtask for task in TASKS for subtask in task.subtasks)
 TIMEOUT_MS = 600_000
+PLANNED = "a_b"  # The token of a checkpoint, as a sink is told it,
+ATTEMPTED = "1-a"  # and of an attempt.
 
 
 def a_plan(checkpoint_id: int = 1, **given: Any) -> CheckpointPlan:

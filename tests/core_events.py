@@ -12,6 +12,7 @@ from sluice.core.events import (
     CheckpointingChanged,
     CheckpointRequested,
     CheckpointTriggered,
+    DiscardPending,
     Event,
     HooksRestored,
     JobFailed,
@@ -101,6 +102,11 @@ def discarded(*checkpoints: int, savepoints: tuple[str, ...] = (), generation: i
         checkpoints=tuple(map(CheckpointId, checkpoints)),
         savepoints=incarnations(*savepoints),
     )
+
+
+def pending_discarded(*checkpoints: int) -> tuple[DiscardPending, ...]:
+    """Of plans whose tokens do not matter."""
+    return tuple(DiscardPending(checkpoint_id=CheckpointId(one), plan="") for one in checkpoints)
 
 
 def with_backlog(plan: CheckpointPlan | None = None) -> tuple[SourceCut, ...]:

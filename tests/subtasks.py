@@ -353,6 +353,7 @@ def staged_for_sinks(deployed: _Stage, index: int, rows: pa.Table) -> tuple[Comm
             rows.drop_columns([HASH]),
             checkpoint_id=deployed.plan.checkpoint_id,
             subtask=index,
+            checkpoint_token=job.paths.checkpoint_token(deployed.plan.token),
             attempt_token=f"{deployed.attempt}-{secrets.token_hex(4)}",
         )
         for node in job.pipeline.sinks_of(deployed.task.uid)

@@ -51,7 +51,13 @@ def write_plain(folder: Path, parts: list[pa.Table], *, synced: bool) -> None:
 def write_table(folder: Path, parts: list[pa.Table]) -> None:
     table = ManifestTable("bench", FileStore(folder))
     staged = [
-        table.stage(part, checkpoint_id=1, subtask=number, attempt_token="1-a")  # noqa: S106
+        table.stage(
+            part,
+            checkpoint_id=1,
+            subtask=number,
+            checkpoint_token=WRITER.life,
+            attempt_token=f"{number}",
+        )
         for number, part in enumerate(parts)
     ]
     table.commit(WRITER, 1, None, [one for one in staged if one is not None])

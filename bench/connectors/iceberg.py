@@ -136,7 +136,13 @@ class Bench:
 
     def _publish(self, sink: IcebergSink, checkpoint_id: int, files: list[pa.Table]) -> None:
         staged = [
-            sink.stage(file, checkpoint_id=checkpoint_id, subtask=0, attempt_token=f"{number}")
+            sink.stage(
+                file,
+                checkpoint_id=checkpoint_id,
+                subtask=0,
+                checkpoint_token=WRITER.life,
+                attempt_token=f"{number}",
+            )
             for number, file in enumerate(files)
         ]
         sink.commit(WRITER, checkpoint_id, None, [one for one in staged if one is not None])

@@ -107,7 +107,9 @@ def our_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sink = spec.open("bench", {}, StoreLocation(root=f"file://{folder}"))
         table = pq.read_table(io.BytesIO(parquet))
-        staged = sink.stage(table, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+        staged = sink.stage(
+            table, checkpoint_id=1, subtask=0, checkpoint_token=f"{run}", attempt_token=f"{run}"
+        )
         assert staged is not None
         # The mock cluster's controller, which knows the ids of topics, is none of its brokers.
         with patch.object(Cluster, "topic_ids", lambda *asked: dict.fromkeys(asked[2], "")):

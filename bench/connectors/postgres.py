@@ -100,6 +100,7 @@ class Bench:
                 self.table.slice(part * each, each),
                 checkpoint_id=self.checkpoint,
                 subtask=part,
+                checkpoint_token=WRITER.life,
                 attempt_token=f"1-{kind}",
             )
             for part in range(FILES)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
 
-from harness.jobs import SINK, STAGES, keys_of, results
+from harness.jobs import SINK, STAGES, a_pipeline, keys_of, results
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
+from tests.builders import ATTEMPTED, PLANNED
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, acknowledge, savepoint_key, take_checkpoint
 
@@ -102,6 +106,29 @@ def test_what_is_not_deleted_is_told(job: Job, sluice: Sluice) -> None:
     assert f"{readme} has no name that sluice writes; it stays" in " ".join(printed.out.split())
     assert [one["name"] for one in report["incomplete_savepoints"]] == ["mine"]
     assert report["unknown"] == [readme]
+
+
+def test_what_another_job_staged_in_the_same_place_is_told(
+    job: Job, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = "memory://of-several-jobs"
+    pipeline = a_pipeline(location=place)
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": pipeline}.__getitem__)
+    theirs = results(replace(job, pipeline=pipeline)).stage(
+        pa.table({"record": [1]}),
+        checkpoint_id=1,
+        subtask=0,
+        checkpoint_token=PLANNED,
+        attempt_token=ATTEMPTED,
+    )
+    assert theirs is not None
+
+    printed = sluice("gc", "auctions", "--grace", "0s")
+    report = sluice("orphans", "auctions", "--grace", "0s", "--json").json
+
+    told = f"{place}/{theirs.file} was staged by another job, or before this root was emptied"
+    assert f"{told}; it stays" in " ".join(printed.out.split())
+    assert (report["total_files"], report["of_others"]) == (0, [f"{place}/{theirs.file}"])
 
 
 def test_one_unreadable_object_stops_both_and_is_named(

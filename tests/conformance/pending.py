@@ -160,7 +160,7 @@ class _Play:
         if transition.verdict is Verdict.REFUSED:
             return ILLEGAL_STATE
         if aborted is not None:
-            assert DiscardPending(checkpoint_id=ID) in transition.commands
+            assert DiscardPending(checkpoint_id=ID, plan="") in transition.commands
             self.in_use = frozenset()
             self.delete(*states)
         return "completed" if self.state.completed_checkpoint(ID) else "aborted"

@@ -13,6 +13,7 @@ from sluice.connectors.staged_sink import StagedSink
 from sluice.core.answers import Committable
 from sluice.core.timeline import Writer
 from sluice.declaration.places import DELETED, Sink
+from tests.builders import ATTEMPTED, PLANNED
 
 Row = dict[str, Any]
 
@@ -64,12 +65,18 @@ def open_staged(case: SinkCase) -> StagedSink:
 
 
 def stage(
-    sink: Sink, checkpoint_id: int, added: Iterable[Row], subtask: int = 0, attempt: str = "1-a"
+    sink: Sink,
+    checkpoint_id: int,
+    added: Iterable[Row],
+    subtask: int = 0,
+    attempt: str = "1-a",
+    planned: str = PLANNED,
 ) -> Committable | None:
     return sink.stage(
         pa.Table.from_pylist([*added], SCHEMA),
         checkpoint_id=checkpoint_id,
         subtask=subtask,
+        checkpoint_token=planned,
         attempt_token=attempt,
     )
 
@@ -85,7 +92,13 @@ def staged_rows(
 def stage_deletes(sink: Sink, checkpoint_id: int, added: Iterable[Row]) -> Committable:
     table = pa.Table.from_pylist([*added], SCHEMA)
     table = table.append_column(DELETED, pa.array([True] * table.num_rows))
-    staged = sink.stage(table, checkpoint_id=checkpoint_id, subtask=0, attempt_token="1-deletes")  # noqa: S106
+    staged = sink.stage(
+        table,
+        checkpoint_id=checkpoint_id,
+        subtask=0,
+        checkpoint_token=PLANNED,
+        attempt_token=ATTEMPTED,
+    )
     assert staged is not None
     return staged
 

@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from sluice.declaration.places import Sink, Staged
+from tests.builders import PLANNED
 from tests.contract.restore_rules import RESTORE_RULES
 from tests.contract.sink_case import (
     JOB,
@@ -64,12 +65,23 @@ def an_aborted_checkpoint_leaves_nothing(case: SinkCase) -> None:
     sink = case.open()
     publish(sink, 1, None, rows(1))
     stage(sink, 2, rows(2))
-    case.open().abort(2)
-    case.open().abort(2)
+    case.open().abort(2, PLANNED)
+    case.open().abort(2, PLANNED)
     assert not case.open().is_published(2)
     assert not left_behind(sink)
     publish(sink, 3, 1, rows(3))
     assert seen(case) == rows(1, 3)
+
+
+def an_abort_leaves_what_another_life_staged_under_the_same_number(case: SinkCase) -> None:
+    sink = case.open()
+    publish(sink, 1, None, rows(1))
+    anothers = staged_rows(sink, 2, 2, planned=f"{PLANNED}c")
+    stage(sink, 2, rows(3))
+    case.open().abort(2, PLANNED)
+    assert [file.checkpoint_token for file in left_behind(sink)] == [f"{PLANNED}c"]
+    sink.commit(JOB, 2, 1, [anothers])
+    assert seen(case) == rows(1, 2)
 
 
 def what_nobody_committed_is_listed_and_can_be_deleted(case: SinkCase) -> None:
@@ -145,6 +157,7 @@ APPEND_RULES = (
     an_attempt_that_no_ack_names_is_never_seen,
     an_epoch_without_rows_is_published_too,
     an_aborted_checkpoint_leaves_nothing,
+    an_abort_leaves_what_another_life_staged_under_the_same_number,
     what_nobody_committed_is_listed_and_can_be_deleted,
     what_was_copied_is_deleted_when_that_is_journaled_and_what_is_the_table_stays,
     coordinators_that_commit_at_once_publish_once,

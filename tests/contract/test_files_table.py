@@ -30,6 +30,7 @@ from sluice.protocol.records import checksum
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import Listed, ObjectStore
 from sluice.store.open import StoreLocation, open_store
+from tests.builders import PLANNED
 from tests.contract.restore_rules import a_table_has_one_writer_whichever_root_its_job_is_in
 from tests.contract.sink_case import JOB, RESTORED, Row, SinkCase
 from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES
@@ -62,7 +63,13 @@ def stage(
     attempt: str = TOKEN,
     subtask: int = 0,
 ) -> Committable:
-    staged = table.stage(rows, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt)
+    staged = table.stage(
+        rows,
+        checkpoint_id=checkpoint_id,
+        subtask=subtask,
+        checkpoint_token=PLANNED,
+        attempt_token=attempt,
+    )
     assert staged is not None
     return staged
 
@@ -86,7 +93,7 @@ def test_what_is_staged_is_not_seen_before_its_checkpoint_commits(store: ObjectS
 
     assert staged == Committable(
         sink="alerts",
-        file="data/00000000000000000007-00002-a-0.parquet",
+        file="data/00000000000000000007-a_b-00002-a-0.parquet",
         rows=1,
         size_bytes=len(store.get(staged.file) or b""),
         checksum=checksum(store.get(staged.file) or b""),
@@ -113,7 +120,12 @@ def test_without_rows_nothing_is_staged_but_the_chain_goes_on(store: ObjectStore
     table = ManifestTable("alerts", store)
     publish(table, 1, None, ("a", 1))
 
-    assert table.stage(rows(), checkpoint_id=2, subtask=0, attempt_token=TOKEN) is None
+    assert (
+        table.stage(
+            rows(), checkpoint_id=2, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN
+        )
+        is None
+    )
     table.commit(JOB, 2, 1, [])
     publish(table, 3, 2, ("b", 2))
 
@@ -183,7 +195,13 @@ def test_rows_that_contradict_the_upsert_key_are_refused(
     table = ManifestTable("totals", store, upsert_key=key)
 
     with pytest.raises(ConfigurationError, match=message):
-        table.stage(rows(("a", 1), ("a", 2)), checkpoint_id=1, subtask=0, attempt_token=TOKEN)
+        table.stage(
+            rows(("a", 1), ("a", 2)),
+            checkpoint_id=1,
+            subtask=0,
+            checkpoint_token=PLANNED,
+            attempt_token=TOKEN,
+        )
     assert [*store.list("")] == []
 
 
@@ -194,11 +212,11 @@ def test_aborting_deletes_what_is_not_committed_and_nothing_else(store: ObjectSt
         stage(table, checkpoint_id, rows(("x", 0)), attempt=token)
 
     for checkpoint_id in (1, 2, 2, 99):
-        table.abort(checkpoint_id)
+        table.abort(checkpoint_id, PLANNED)
 
     assert [listed.key for listed in store.list("data/")] == [
-        "data/00000000000000000001-00000-a-0.parquet",
-        "data/00000000000000000003-00000-t0.parquet",
+        "data/00000000000000000001-a_b-00000-a-0.parquet",
+        "data/00000000000000000003-a_b-00000-t0.parquet",
     ]
     assert values_of(table) == [("a", 1)]
 
@@ -210,9 +228,9 @@ def replaced(body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("key", "change", "message"),
     [
-        ("data/00000000000000000001-00000-a-0.parquet", None, "was committed and is missing"),
-        ("data/00000000000000000001-00000-a-0.parquet", lambda b: b[:-1], "were committed"),
-        ("data/00000000000000000001-00000-a-0.parquet", replaced, "is not the file that was"),
+        ("data/00000000000000000001-a_b-00000-a-0.parquet", None, "was committed and is missing"),
+        ("data/00000000000000000001-a_b-00000-a-0.parquet", lambda b: b[:-1], "were committed"),
+        ("data/00000000000000000001-a_b-00000-a-0.parquet", replaced, "is not the file that was"),
         ("_manifests/00000000000000000001.json", None, "is missing, and version 2 continues it"),
         ("_manifests/00000000000000000001.json", lambda _: b"{}", "is no manifest"),
     ],
@@ -356,7 +374,7 @@ def test_a_column_of_another_type_is_refused_before_its_checkpoint_completes(
         f"{types[1]}, which no type holds both of; cast it to {types[0]} in the stage, give the "
         "column another name, or begin a table elsewhere"
     )
-    table.abort(3)
+    table.abort(3, PLANNED)
     check_and_publish(table, 4, 2, before)  # The stage was mended: nothing is lost or in the way.
     assert table.read()["v"].to_pylist() == before["v"].to_pylist() * 3
 
@@ -401,7 +419,7 @@ def test_a_type_of_an_aborted_checkpoint_is_no_hindrance_and_no_licence(store: O
     text, number = (pa.table({"v": [1], "x": [x]}) for x in ("a text", 2))
     stage(table, 2, text)
     table.check(1, text.schema, ())
-    table.abort(2)
+    table.abort(2, PLANNED)
 
     check_and_publish(table, 3, 1, number)
 
@@ -479,7 +497,8 @@ def test_discarding_leaves_what_is_published(store: ObjectStore) -> None:
 
 def test_a_file_whose_name_is_not_of_a_table_is_nobodys(store: ObjectStore) -> None:
     store.put("data/notes.txt", b"mine")
-    store.put("data/00000000000000000001-00000-.parquet", b"mine")
+    store.put("data/00000000000000000001-a_b-00000-.parquet", b"mine")
+    store.put("data/00000000000000000001-00000-a.parquet", b"mine")
 
     assert ManifestTable("results", store).unpublished().staged == ()
 

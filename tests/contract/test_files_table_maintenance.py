@@ -22,6 +22,7 @@ from sluice.core.timeline import Recovery
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import CreateResult, ObjectStore
+from tests.builders import PLANNED
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
@@ -166,7 +167,7 @@ def test_a_file_that_only_a_record_names_is_nobodys_garbage(
 
     left = [one.file for one in table.unpublished().staged]
     for version in (1, 2, 3):
-        table.abort(version)
+        table.abort(version, PLANNED)
     table.discard(one.key for one in store.list("data/"))
 
     assert left == []

@@ -16,6 +16,7 @@ from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.timeline import Recovery
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
+from tests.builders import ATTEMPTED, PLANNED
 from tests.contract.sink_case import (
     JOB,
     RESTORED,
@@ -119,7 +120,13 @@ def test_partitions_are_read_right_with_their_folders_and_without(tmp_path: Path
         "kind": pa.array(["a/b=c %d", "", "ü*'"], pa.string()),
         "n": pa.array([1, 2, 3], pa.int64()),
     }
-    staged = table.stage(pa.table(values), checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+    staged = table.stage(
+        pa.table(values),
+        checkpoint_id=1,
+        subtask=0,
+        checkpoint_token=PLANNED,
+        attempt_token=ATTEMPTED,
+    )
     assert staged is not None
     table.commit(JOB, 1, None, [staged])
     _, *files = (table.store.get("_latest") or b"").decode().splitlines()

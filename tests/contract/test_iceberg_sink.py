@@ -44,6 +44,7 @@ from sluice.errors import (
 )
 from sluice.protocol.records import checksum
 from sluice.store.open import StoreLocation
+from tests.builders import PLANNED
 from tests.contract.conftest import BUCKET
 from tests.contract.restore_rules import (
     a_table_has_one_writer_whichever_root_its_job_is_in,
@@ -92,7 +93,13 @@ def case(tmp_path: Path) -> SinkCase:
 
 
 def stage_table(sink: IcebergSink, checkpoint_id: int, table: pa.Table) -> Committable:
-    staged = sink.stage(table, checkpoint_id=checkpoint_id, subtask=0, attempt_token=ATTEMPT)
+    staged = sink.stage(
+        table,
+        checkpoint_id=checkpoint_id,
+        subtask=0,
+        checkpoint_token=PLANNED,
+        attempt_token=ATTEMPT,
+    )
     assert staged is not None
     return staged
 
@@ -147,8 +154,8 @@ def test_what_is_published_is_never_listed_nor_aborted_also_after_an_upsert(
     case = case_in(tmp_path, "id", create=True)
     publish(case.open(), 1, None, rows(1, 2, 3))
     publish(case.open(), 2, 1, rows(3, 4, name="new"))
-    case.open().abort(1)
-    case.open().abort(2)
+    case.open().abort(1, PLANNED)
+    case.open().abort(2, PLANNED)
 
     assert case.open().unpublished().staged == ()
     assert seen(case) == [*rows(1, 2), *rows(3, 4, name="new")]
@@ -334,7 +341,7 @@ def test_a_warehouse_in_a_bucket(tmp_path: Path, s3_endpoint: str) -> None:
     publish(open_(), 2, 1, rows(2, 3, name="new"))
     stage(open_(), 3, rows(4))
     assert [one.checkpoint_id for one in open_().unpublished().staged] == [3]
-    open_().abort(3)
+    open_().abort(3, PLANNED)
     assert open_().unpublished().staged == ()
 
     source = Source(TABLE, catalog, skip_overwrites=True).open({}, s3_endpoint)
@@ -724,7 +731,13 @@ def staged(
         table = pa.Table.from_pylist(some, NARROW)
         if is_gone:
             table = table.append_column(DELETED, pa.array([True] * len(some), pa.bool_()))
-        one = sink.stage(table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=ATTEMPT)
+        one = sink.stage(
+            table,
+            checkpoint_id=checkpoint_id,
+            subtask=subtask,
+            checkpoint_token=PLANNED,
+            attempt_token=ATTEMPT,
+        )
         found += [one] if one is not None else []
     return found
 

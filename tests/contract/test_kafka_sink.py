@@ -47,6 +47,7 @@ from sluice.errors import (
     TableMismatch,
 )
 from sluice.store.open import StoreLocation
+from tests.builders import ATTEMPTED, PLANNED
 from tests.contract.conftest import environment_with_sluice
 from tests.contract.restore_rules import a_table_has_one_writer_whichever_root_its_job_is_in
 from tests.contract.sink_case import (
@@ -350,6 +351,7 @@ from sluice.core.answers import Committable
 from sluice.core.timeline import Writer
 from sluice.connectors.kafka.declared import KafkaTopic
 from sluice.store.open import StoreLocation
+from tests.builders import PLANNED
 
 servers, topic, root, moment, is_transactional, file, size = sys.argv[1:]
 sink = KafkaTopic(servers, topic, key="id", transactional=is_transactional == "True").open(
@@ -676,7 +678,12 @@ def test_a_message_that_the_producer_would_refuse_is_refused_before_it_is_staged
 ) -> None:
     sink = sink_at(kafka, tmp_path, config={"message.max.bytes": "2000"})
     long = pa.table({"id": [1, 2], "note": ["short", "x" * 2_000]})
-    attempt: Any = {"checkpoint_id": 1, "subtask": 0, "attempt_token": "a"}
+    attempt: Any = {
+        "checkpoint_id": 1,
+        "subtask": 0,
+        "checkpoint_token": PLANNED,
+        "attempt_token": ATTEMPTED,
+    }
 
     with pytest.raises(ConfigurationError, match=r"than message\.max\.bytes, 2,000; its row"):
         sink.stage(long, **attempt)
@@ -704,7 +711,9 @@ def compacted(tmp_path: Path) -> Iterator[Callable[..., StagedSink]]:
 
 
 def staged_table(sink: StagedSink, table: pa.Table) -> Any:
-    return sink.stage(table, checkpoint_id=1, subtask=0, attempt_token="a")  # noqa: S106
+    return sink.stage(
+        table, checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED
+    )
 
 
 def test_a_null_key_of_an_upsert_is_refused_before_it_is_staged(

@@ -31,6 +31,7 @@ from sluice.core.timeline import Recovery, Timeline, TimelineComparison
 from sluice.declaration.places import RollBack, Sink
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
 from sluice.store.open import StoreLocation
+from tests.builders import PLANNED
 from tests.contract.restore_rules import (
     a_table_has_one_writer_whichever_root_its_job_is_in,
     publish_in_turn,
@@ -93,7 +94,13 @@ def stage_table(
     sink: StagedSink, given: pa.Table, checkpoint_id: int = 1, subtask: int = 0
 ) -> Committable:
     token = "1-a"
-    staged = sink.stage(given, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=token)
+    staged = sink.stage(
+        given,
+        checkpoint_id=checkpoint_id,
+        subtask=subtask,
+        checkpoint_token=PLANNED,
+        attempt_token=token,
+    )
     assert staged is not None
     return staged
 

@@ -9,9 +9,11 @@ from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, overtake, start_attempt, watch
 from sluice.coordinator.garbage import collect_garbage
 from sluice.coordinator.publication import commit, publish_early
+from sluice.coordinator.record import carry_out
 from sluice.coordinator.restore import stop
 from sluice.coordinator.trigger import Queued, Triggered, trigger
 from sluice.core.configuration import CheckpointType, JobStatus
+from sluice.core.events import DiscardPending, Transition
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.surface.checkpoints import history
@@ -154,6 +156,29 @@ def fails(world: World) -> str:
     is_task_failure = reason is Reason.TASK_FAILURE
     fail_checkpoint(world.job, checkpoint_id, reason, "x", is_task_failure=is_task_failure)
     return f"{checkpoint_id} {reason.value}"
+
+
+def _aborted(late: Transition) -> list[CheckpointId]:
+    return [one.checkpoint_id for one in late.commands if isinstance(one, DiscardPending)]
+
+
+def _stages_beside(world: World) -> bool:
+    """Whether a checkpoint that has the number of one that was aborted is being written."""
+    ids = [one for _, late in world.aborts for one in _aborted(late)]
+    return any(
+        pending.checkpoint_id in ids and world.is_sealed(pending, len(world.stages) - 1)
+        for pending in world.head.pending
+    )
+
+
+@act(weight=lambda world: 20 if world.aborts and _stages_beside(world) else 0)
+def oversleeps_an_abort(world: World) -> str:
+    """Journaled in time, and carried out when the root was emptied, and the job has begun anew."""
+    if not world.aborts:
+        return "nobody"
+    job, late = world.aborts.pop()
+    carry_out(job, late)
+    return f"{_aborted(late)}"
 
 
 def _urge_to_retry(world: World) -> float:

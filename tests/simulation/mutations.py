@@ -22,7 +22,14 @@ import pytest
 
 from sluice.connectors.files_table.log import Manifest
 from sluice.connectors.files_table.table import ManifestTable
-from sluice.connectors.staged_files import MANIFESTS, LogEntryName, fence_key, parsed_log_key
+from sluice.connectors.staged_files import (
+    MANIFESTS,
+    LogEntryName,
+    StagedFiles,
+    fence_key,
+    parsed_log_key,
+    unit_of,
+)
 from sluice.coordinator import completion, failure, restore, restore_plan
 from sluice.coordinator import completion as coordinator_completion
 from sluice.coordinator import record as recording
@@ -56,6 +63,7 @@ from sluice.core.events import (
     CheckpointCompleted,
     CheckpointFailed,
     DeclineReceived,
+    DiscardPending,
     Event,
     JobRestored,
     Transition,
@@ -359,11 +367,23 @@ def abort_what_is_shown_early(patch: pytest.MonkeyPatch) -> None:
     too, the job never comes back.
     """
 
-    def abort(_: Job, checkpoint_id: CheckpointId, sinks: Mapping[str, Sink]) -> None:
+    def abort(job: Job, aborted: DiscardPending, sinks: Mapping[str, Sink]) -> None:
         for sink in sinks.values():
-            sink.abort(checkpoint_id)
+            token = job.paths.checkpoint_token(aborted.plan)
+            sink.abort(aborted.checkpoint_id, token)
 
     replace_everywhere(patch, abort_staged, abort)
+
+
+@mutation(2, 4, 5)
+def know_what_is_staged_by_its_number(patch: pytest.MonkeyPatch) -> None:
+    """An abort finds what its checkpoint staged by the number, which the next life has, too."""
+
+    def of_checkpoint(self: StagedFiles, checkpoint_id: int, _: str) -> list[str]:
+        listed = self.store.list(f"data/{checkpoint_id:020d}-")
+        return [*dict.fromkeys(unit_of(found.key) for found in listed)]
+
+    patch.setattr(StagedFiles, "of_checkpoint", of_checkpoint)
 
 
 @mutation(11)
@@ -408,10 +428,10 @@ def truncate_the_newest(patch: pytest.MonkeyPatch) -> None:
 def abort_more_than_was_pending(patch: pytest.MonkeyPatch) -> None:
     """An abort discards the files of the completed checkpoint before it, too."""
 
-    def discard(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId, *_: object) -> None:
-        discard_pending(job, state, checkpoint_id)
+    def discard(job: Job, state: CoordinatorState, aborted: DiscardPending) -> None:
+        discard_pending(job, state, aborted)
         if state.base is not None:
-            discard_pending(job, state, state.base)
+            discard_pending(job, state, replace(aborted, checkpoint_id=state.base))
 
     replace_everywhere(patch, discard_pending, discard)
 
@@ -422,8 +442,10 @@ def discard_before_the_abort(patch: pytest.MonkeyPatch) -> None:
 
     def fail(job: Job, checkpoint_id: CheckpointId, *given: Any, **options: Any) -> object:
         state = job.state()
-        if state.pending_checkpoint(checkpoint_id) is not None:
-            discard_pending(job, state, checkpoint_id)
+        pending = state.pending_checkpoint(checkpoint_id)
+        if pending is not None:
+            aborted = DiscardPending(checkpoint_id=checkpoint_id, plan=pending.token)
+            discard_pending(job, state, aborted)
         return fail_checkpoint(job, checkpoint_id, *given, **options)
 
     replace_everywhere(patch, fail_checkpoint, fail)

@@ -192,9 +192,12 @@ def another_job_writes_the_place(world: World) -> str:
     return f"{after.published}"
 
 
-# They write and delete below the journal.  Not what a sink has staged, which an abort lists by its
-# number; a savepoint and a table have a name, and their own record of who wrote them.
-OVERSLEEPING = ("triggers", "finalizes", "retries", "overtakes", "truncates", "collects")
+# They write and delete below the journal, and what a sink has staged, which has its token.  A
+# savepoint and a table have a name, and their own record of who wrote them.
+OVERSLEEPING = (
+    *("triggers", "finalizes", "retries", "overtakes", "truncates", "collects"),
+    *("aborts_one", "fails"),
+)
 
 
 def _may_oversleep(world: World) -> bool:

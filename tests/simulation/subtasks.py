@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from harness.jobs import records_of
+from sluice.connectors.staged_files import data_prefix
 from sluice.core.answers import Ack, Committable
 from sluice.core.compaction import Merges
 from sluice.core.handles import SegmentHandle, StateHandle
@@ -200,8 +201,9 @@ def _staged(world: World, one: Execution) -> tuple[Committable, ...]:
     """Stage rows as the sinks do, except for the format of the file."""
     if not one.said:
         return ()
+    token = one.job.paths.checkpoint_token(one.plan.token)
     file = (
-        f"data/{one.plan.checkpoint_id:020d}-{one.subtask.index:05d}"
+        f"{data_prefix(one.plan.checkpoint_id, token)}{one.subtask.index:05d}"
         f"-{one.attempt}-{one.token}.parquet"
     )
     body = body_of(said_by(one.driver, one.said))

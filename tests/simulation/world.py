@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from harness.jobs import ManualClock
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import JobStatus
+from sluice.core.coordinator import step
+from sluice.core.events import JobStopped, Transition
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restoring import RestoreOptions, RestoreTarget
@@ -112,6 +115,7 @@ class World:
         self.history: list[Line] = []
         self.running: list[SparkJob] = []
         self.applications: list[Submitted] = []
+        self.aborts: list[tuple[Job, Transition]] = []  # Journaled in a root that was emptied.
         self.copied: CoordinatorState | None = None  # The journal of a copy of the root.
         self.deployed: set[tuple[int, str, int]] = set()
         self.savepoints: list[str] = []
@@ -280,6 +284,7 @@ class World:
         below their journal may arrive.  That it began is long ago: a signature is good for minutes.
         """
         self.emptied += 1
+        self._is_about_to_abort()
         self.bucket.is_emptied(lambda label: JOURNALS in label)
         self.witness.begin_anew()
         self.readers.own.clear()
@@ -288,6 +293,17 @@ class World:
             forgotten.clear()
         for actor in range(len(self.coordinators)):
             self._is_born_again(actor)
+
+    def _is_about_to_abort(self) -> None:
+        """A coordinator, which knows its journal, has aborted what is pending there, and sleeps."""
+        with self.in_peace(self.actor):
+            job, _ = self.job, self.job.paths
+        head = self.head
+        stopped = JobStopped(
+            at_ms=self.time.now_ms, generation=head.generation, status=JobStatus.SUSPENDED
+        )
+        transition = step(head, stopped)
+        self.aborts = [(job, transition)] if head.pending else []
 
     def open_store(self, location: StoreLocation) -> LossyStore:
         """The replacement of ``sluice.store.open.open_store`` in this world."""

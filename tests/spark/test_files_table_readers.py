@@ -11,6 +11,7 @@ import pytest
 
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.store.open import StoreLocation, open_store
+from tests.builders import ATTEMPTED, PLANNED
 from tests.contract.sink_case import JOB
 
 if TYPE_CHECKING:
@@ -33,7 +34,13 @@ def test_spark_sees_what_is_committed(
     table = ManifestTable("alerts", store, latest=True, partition_by=partition_by)
     for version in (1, 2, 3):
         batch = pa.table({"id": [version, -version], "kind": ["a/b c", None]})
-        staged = table.stage(batch, checkpoint_id=version, subtask=0, attempt_token="1-a")  # noqa: S106
+        staged = table.stage(
+            batch,
+            checkpoint_id=version,
+            subtask=0,
+            checkpoint_token=PLANNED,
+            attempt_token=ATTEMPTED,
+        )
         if version < 3 and staged is not None:
             table.commit(JOB, version, version - 1 or None, [staged])
     code = "".join(snippet(name) for name in ("polars-files", "spark-append"))

@@ -119,6 +119,7 @@ class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[ReasonRecord]
     too_young: list[ReasonRecord]
     incomplete_savepoints: list[SavepointRecord]
+    of_others: list[str]
     unknown: list[str]
     files: list[FileRecord] | msgspec.UnsetType = msgspec.UNSET
 
@@ -347,6 +348,7 @@ def _report(job: Job, found: Orphans, *, deleted: bool) -> GarbageReport:
             SavepointRecord(name=one.name, files=one.files, size_bytes=one.size_bytes)
             for one in found.incomplete_savepoints
         ],
+        of_others=list(found.of_others),
         unknown=list(found.unknown),
     )
 
@@ -375,6 +377,10 @@ def _print_orphans(found: Orphans, what_happens: str) -> None:
         f"savepoint {one.name} is incomplete ({one.files:,} files, {size(one.size_bytes)}): its "
         "writer died, or is at work; 'sluice dispose' deletes it"
         for one in found.incomplete_savepoints
+    ]
+    lines += [
+        f"{file} was staged by another job, or before this root was emptied; it stays"
+        for file in found.of_others
     ]
     lines += [f"{key} has no name that sluice writes; it stays" for key in found.unknown]
     for line in lines:

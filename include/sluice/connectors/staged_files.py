@@ -1,11 +1,13 @@
 """Staged files: rows below a root that readers do not look at until a commit names them.
 
-    data/{checkpoint}-{subtask}-{attempt}.parquet               rows
-    data/{checkpoint}-{subtask}-{attempt}-deletes.parquet       rows to delete
-    data/{checkpoint}-{subtask}-{attempt}-{schema}.json         rows as JSON lines
-    data/{checkpoint}-{subtask}-{attempt}/day=.../part.parquet  rows of one partition
-    data/{checkpoint}-{subtask}-{attempt}.parts.json            written last; names them all
+    data/{checkpoint}-{token}-{subtask}-{attempt}.parquet       rows
+    data/...-{attempt}-deletes.parquet                          rows to delete
+    data/...-{attempt}-{schema}.json                            rows as JSON lines
+    data/...-{attempt}/day=.../part.parquet                     rows of one partition
+    data/...-{attempt}.parts.json                               written last; names them all
     _schemas/{schema}.arrow                                     the types of JSON lines' columns
+
+``{token}`` is the checkpoint's: ids begin anew with each journal, and several jobs may stage here.
 
 A table of files keeps them, and its root has further ones:
 
@@ -45,6 +47,7 @@ from sluice.store.object_store import Listed, ObjectStore, RangeReader, in_paral
 if TYPE_CHECKING:
     import pyarrow as pa
 
+CHECKPOINT_TOKEN = re.compile(r"[A-Za-z0-9_]+")
 ATTEMPT_TOKEN = re.compile(r"[A-Za-z0-9-]+")
 WRITE_THREADS = 16  # Parallel writes: a partition is a small object, mostly latency.
 
@@ -57,10 +60,10 @@ COLUMNS = "_columns/"
 _LOGGED = re.compile(r"_manifests/([0-9]{20})(?:_([0-9]{10,})_([0-9]{10,}))?\.json")
 _RECORD = re.compile(r"_compacted/([0-9]{20})\.json")
 
-_STEM = r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+"
+_STEM = r"[0-9]{5,}-[A-Za-z0-9-]+"
 _ENDS = r"(?:\.parquet|\.json|\.parts\.json|/.+/part\.(?:parquet|json))"
-_DATA_FILE = re.compile(DATA + _STEM + _ENDS)
-_COMPACTED_FILE = re.compile(COMPACTED + _STEM + _ENDS)
+_DATA_FILE = re.compile(DATA + r"([0-9]{20})-([A-Za-z0-9_]+)-" + _STEM + _ENDS)
+_COMPACTED_FILE = re.compile(COMPACTED + r"([0-9]{20})-" + _STEM + _ENDS)
 _TOP = re.compile(r"([^/]+/[^/.]+)(?:\..*|/.*)?", re.DOTALL)
 
 
@@ -87,16 +90,26 @@ _PARTS = msgspec.json.Decoder(tuple[StagedFile, ...])
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """The files that the sink *sink* has staged at *store*'s root."""
+    """The files that the sink *sink* has staged at *store*'s root.
+
+    *is_shared*: other jobs may stage there, too; see ``Unpublished``.
+    """
 
     sink: str
     store: ObjectStore
     upsert_key: tuple[str, ...] = ()
     format: str = PARQUET
     partition_by: tuple[str, ...] = ()
+    is_shared: bool = False
 
     def stage(
-        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+        self,
+        table: pa.Table,
+        *,
+        checkpoint_id: int,
+        checkpoint_token: str,
+        subtask: int,
+        attempt_token: str,
     ) -> Committable | None:
         """See ``Sink.stage``.
 
@@ -104,11 +117,11 @@ class StagedFiles:
             ConfigurationError: the rows have no upsert key, or one of them twice; or they cannot
                 be written in this format, or split into partitions.
         """
-        assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"not a file name: {attempt_token!r}"
+        check_tokens(checkpoint_token, attempt_token)
         if table.num_rows == 0:
             return None
         check_keys(self.sink, self.upsert_key, table)
-        stem = f"{data_prefix(checkpoint_id)}{subtask:05d}-{attempt_token}"
+        stem = f"{data_prefix(checkpoint_id, checkpoint_token)}{subtask:05d}-{attempt_token}"
         is_delete = DELETED in table.column_names
         if not self.partition_by:
             file = self._write(stem, table, is_delete=is_delete)
@@ -242,10 +255,10 @@ class StagedFiles:
         reader = RangeReader(self.store, file, size_bytes)
         return has_nulls(reader, columns, f"{self.store.root}/{file}")
 
-    def of_checkpoint(self, checkpoint_id: int) -> list[str]:
+    def of_checkpoint(self, checkpoint_id: int, checkpoint_token: str) -> list[str]:
         """The staged units of a checkpoint, by the names of their committables."""
-        found = (unit_of(listed.key) for listed in self.store.list(data_prefix(checkpoint_id)))
-        return [*dict.fromkeys(found)]
+        prefix = data_prefix(checkpoint_id, checkpoint_token)
+        return [*dict.fromkeys(unit_of(listed.key) for listed in self.store.list(prefix))]
 
     def discard(self, files: Iterable[str]) -> None:
         """Delete *files*; partitions before their list, so that a crash leaves them listed."""
@@ -264,6 +277,7 @@ class StagedFiles:
         published = {unit_of(file) for file in named}
         return Unpublished(
             root=self.store.root,
+            is_shared=self.is_shared,
             staged=tuple(unit for unit in staged_in(listed) if unit.file not in published),
             newest_ms=max((file.modified_ms for file in listed), default=0),
         )
@@ -279,17 +293,25 @@ def staged_in(listed: Iterable[Listed]) -> list[Staged]:
     """The staged units among *listed*; the partitions of one call are one unit."""
     units: dict[str, list[Listed]] = {}
     for file in listed:
-        if staged_by(file.key) is not None:
+        if _DATA_FILE.fullmatch(file.key):
             units.setdefault(unit_of(file.key), []).append(file)
     return [
         Staged(
             file=unit,
-            checkpoint_id=staged_by(unit) or 0,
+            checkpoint_id=int(name[1]),
+            checkpoint_token=name[2],
             size_bytes=sum(file.size_bytes for file in files),
             modified_ms=max(file.modified_ms for file in files),
         )
         for unit, files in units.items()
+        if (name := _DATA_FILE.fullmatch(unit)) is not None
     ]
+
+
+def check_tokens(checkpoint_token: str, attempt_token: str) -> None:
+    """Both become parts of a file's name, and only the second one may have a hyphen."""
+    assert CHECKPOINT_TOKEN.fullmatch(checkpoint_token), f"no part of a name: {checkpoint_token!r}"
+    assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"no part of a name: {attempt_token!r}"
 
 
 def check_keys(sink: str, upsert_key: Sequence[str], table: pa.Table) -> None:
@@ -370,8 +392,9 @@ def version_of_record(key: str) -> int | None:
     return None if name is None else int(name[1])
 
 
-def data_prefix(checkpoint_id: int) -> str:
-    return f"{DATA}{checkpoint_id:020d}-"
+def data_prefix(checkpoint_id: int, checkpoint_token: str) -> str:
+    """The beginning of the names of a checkpoint's files, which those of no other one have."""
+    return f"{DATA}{checkpoint_id:020d}-{checkpoint_token}-"
 
 
 def behind_data_of(checkpoint_id: int) -> str:

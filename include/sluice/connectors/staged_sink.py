@@ -180,11 +180,21 @@ class StagedSink(CheckpointListener):
         return self.target.rolls_back
 
     def stage(
-        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+        self,
+        table: pa.Table,
+        *,
+        checkpoint_id: int,
+        checkpoint_token: str,
+        subtask: int,
+        attempt_token: str,
     ) -> Committable | None:
         self.target.check_rows(table)
         return self.files.stage(
-            table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
+            table,
+            checkpoint_id=checkpoint_id,
+            checkpoint_token=checkpoint_token,
+            subtask=subtask,
+            attempt_token=attempt_token,
         )
 
     def check(
@@ -242,8 +252,8 @@ class StagedSink(CheckpointListener):
     def describe(self, version: int) -> str:
         return self.target.describe(version)
 
-    def abort(self, checkpoint_id: int) -> None:
-        self.files.discard(self.files.of_checkpoint(checkpoint_id))
+    def abort(self, checkpoint_id: int, checkpoint_token: str) -> None:
+        self.files.discard(self.files.of_checkpoint(checkpoint_id, checkpoint_token))
 
     def unpublished(self) -> Unpublished:
         """See ``Sink``; files of a published checkpoint are garbage, too, as they were copied."""

@@ -15,6 +15,9 @@ Of other journals than the job's everything is garbage: whoever slept while the 
 wrote it below its old token.  The pointer is read after they were listed, and a token is noted in
 it before the first key that has it; so what is listed and not named is never going to be.
 
+What a sink has staged is known by the journal, too.  Below the root what another journal staged is
+garbage, as above; in a table that others may write it is only reported.
+
 Of a savepoint's name the files of every incarnation are garbage that the name's pointer, read after
 they were listed, does not mean: a token is reserved before its first file, and never twice.  One
 that the job itself began is, too, if the journal, loaded after the pointer was listed, does not
@@ -45,7 +48,7 @@ from sluice.coordinator.staged import early_publishes
 from sluice.core.ids import NO_GENERATION, SavepointId
 from sluice.core.savepoints import SavepointPointer
 from sluice.core.state import CoordinatorState
-from sluice.declaration.places import Sink
+from sluice.declaration.places import Sink, Staged, Unpublished
 from sluice.figures.record import kept_objects
 from sluice.job.job import Job
 from sluice.job.lineage import named_meanwhile
@@ -103,12 +106,15 @@ class IncompleteSavepoint:
 class Orphans:
     """``files`` are to be deleted; ``too_young`` are orphans, too, but within the grace period.
 
-    ``unknown`` are names that sluice does not write; nothing is known of them, so they stay.
+    ``of_others`` was staged by another job, or by an earlier life of this one, where others may
+    stage, too: its number means nothing here, so it stays.  ``unknown`` are names that sluice does
+    not write; nothing is known of them, so they stay.
     """
 
     files: tuple[Orphan, ...] = ()
     too_young: tuple[Orphan, ...] = ()
     incomplete_savepoints: tuple[IncompleteSavepoint, ...] = ()
+    of_others: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
     @property
@@ -268,8 +274,11 @@ def _find(
         for reason, objects in listed.items()
         for found in _garbage(job, used, reason, objects)
     ]
+    of_others: list[str] = []
     for uid, sink in sinks.items():
-        aged += _staged(job, used, uid, sink, now_ms, grace_ms)
+        unpublished = sink.unpublished()
+        aged += _staged(job, used, uid, sink, unpublished, now_ms, grace_ms)
+        of_others += _of_others(job, used, unpublished)
     of_checkpoints = (Reason.STATE, Reason.COMPACTION, Reason.STREAM, Reason.CHECKPOINT)
     keys = (found.key for reason in of_checkpoints for found in listed[reason])
     unknown = [key for key in keys if paths.checkpoint_of(key) is None]
@@ -279,6 +288,7 @@ def _find(
         files=tuple(garbage.orphan for garbage in aged if garbage.is_due),
         too_young=tuple(garbage.orphan for garbage in aged if not garbage.is_due),
         incomplete_savepoints=_incomplete_savepoints(job, used, savepoints, now_ms - grace_ms),
+        of_others=tuple(of_others),
         unknown=tuple(unknown),
     )
 
@@ -331,17 +341,30 @@ def _strays(job: Job, used: InUse, listed: Sequence[Listed]) -> Sequence[Listed]
 
 
 def _staged(
-    job: Job, used: InUse, uid: str, sink: Sink, now_ms: int, grace_ms: int
+    job: Job,
+    used: InUse,
+    uid: str,
+    sink: Sink,
+    found: Unpublished,
+    now_ms: int,
+    grace_ms: int,
 ) -> Iterator[_Aged]:
-    """A sink below the job's root is on the same clock; another place has its own."""
-    found = sink.unpublished()
+    """A sink below the job's root is on the same clock; another place has its own.
+
+    Raises:
+        FencedError: what was *found* is another journal's, and the job's own is an earlier one.
+    """
+    if not found.is_shared and any(not _is_own(job, file) for file in found.staged):
+        job.journal.require_current()
     is_below = found.root.startswith(f"{job.store.root}/")
     now_ms = max(now_ms, found.newest_ms) if is_below else found.newest_ms
     shown_early = {of for of, sink_uid in early_publishes(job) if sink_uid == uid}
     for file in found.staged:
         of = file.checkpoint_id
-        is_needed = file.file in used.staged or (of in shown_early and not sink.is_published(of))
-        if used.is_over(of) and not is_needed:
+        is_own = _is_own(job, file)
+        is_shown = is_own and of in shown_early and not sink.is_published(of)
+        is_over = used.is_over(of) if is_own else not found.is_shared
+        if is_over and not is_shown and file.file not in used.staged:
             yield _Aged(
                 orphan=Orphan(
                     key=file.file, size_bytes=file.size_bytes, reason=Reason.STAGED, sink=uid
@@ -349,6 +372,23 @@ def _staged(
                 age_ms=now_ms - file.modified_ms,
                 grace_ms=grace_ms,
             )
+
+
+def _is_own(job: Job, file: Staged) -> bool:
+    """Whether the number of its checkpoint means one of this job's.
+
+    A merged file has no token, and is published or garbage by its version.
+    """
+    return not file.checkpoint_token or job.paths.is_of_journal(file.checkpoint_token)
+
+
+def _of_others(job: Job, used: InUse, found: Unpublished) -> list[str]:
+    """What checkpoints of others have staged where they may stage, too: it stays."""
+    return [
+        f"{found.root}/{file.file}"
+        for file in found.staged
+        if found.is_shared and not _is_own(job, file) and file.file not in used.staged
+    ]
 
 
 def _incomplete_savepoints(

@@ -72,7 +72,7 @@ def carry_out(job: Job, transition: Transition) -> None:
     for command in transition.commands:
         match command:
             case DiscardPending():
-                discard_pending(job, transition.state, command.checkpoint_id, command.savepoint)
+                discard_pending(job, transition.state, command)
             case DiscardCompleted():
                 pass  # Done all at once, below: each depends on which files the others use.
             case _:
@@ -84,16 +84,17 @@ def carry_out(job: Job, transition: Transition) -> None:
 def discard_pending(
     job: Job,
     state: CoordinatorState,
-    checkpoint_id: CheckpointId,
-    savepoint: SavepointId | None = None,
+    aborted: DiscardPending,
 ) -> None:
-    """Delete everything that the aborted checkpoint wrote; its plan, the sign of it, goes last.
+    """Delete everything that the *aborted* checkpoint wrote; its plan, the sign of it, goes last.
 
-    Segments and staged files are named by their checkpoint, and those of the *savepoint* that it
-    was to be by its token, so nothing of another one is touched.
+    Segments lie below the journal's token, staged files are named by the checkpoint's, and those of
+    the savepoint that it was to be by its own, so nothing of another one is touched, however long
+    the caller has slept.
     """
-    if savepoint is not None:
-        delete_savepoint(job, savepoint)
+    checkpoint_id = aborted.checkpoint_id
+    if aborted.savepoint is not None:
+        delete_savepoint(job, aborted.savepoint)
     prefixes = [job.paths.streams(stage, checkpoint_id) for stage in job.pipeline.stages]
     prefixes += [
         job.paths.shared_segments(uid, checkpoint_id)
@@ -101,7 +102,7 @@ def discard_pending(
     ]
     doomed = [listed.key for prefix in prefixes for listed in job.store.list(prefix)]
     sinks = open_sinks(job, state.configuration.params)
-    abort_staged(job, checkpoint_id, sinks)
+    abort_staged(job, aborted, sinks)
     sources = Sources(job, state.configuration.params)
     release(job, state, str(checkpoint_id), sources)
     folder = [*job.store.list(job.paths.checkpoint(checkpoint_id))]

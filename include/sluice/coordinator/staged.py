@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 
 from sluice.core.answers import Ack, Committable
 from sluice.core.completed import CheckpointMetadata
+from sluice.core.events import DiscardPending
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
@@ -73,12 +74,18 @@ def require_shown(job: Job, metadata: CheckpointMetadata) -> None:
             raise StageFailed(_shown_by_another(checkpoint_id, sink))
 
 
-def abort_staged(job: Job, checkpoint_id: CheckpointId, sinks: dict[str, Sink]) -> None:
-    """Delete what the aborted checkpoint staged, except for files that may be shown any moment."""
+def abort_staged(job: Job, aborted: DiscardPending, sinks: dict[str, Sink]) -> None:
+    """Delete what the *aborted* checkpoint staged, except for files that may be shown any moment.
+
+    A sink's place is known by its name, which other jobs and another life of this one have, too:
+    so the files are known by the checkpoint's token, beside its number.
+    """
+    checkpoint_id = aborted.checkpoint_id
+    token = job.paths.checkpoint_token(aborted.plan)
     noted = {sink for _, sink in early_publishes(job, checkpoint_id)}
     for uid, sink in sinks.items():
         if uid not in noted or sink.is_published(checkpoint_id):  # It keeps what it published.
-            sink.abort(checkpoint_id)
+            sink.abort(checkpoint_id, token)
 
 
 def early_publishes(

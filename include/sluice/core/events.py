@@ -333,10 +333,11 @@ Event: TypeAlias = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscardPending:
     """Delete what the aborted checkpoint's acks and plan name, but shared files still in use, and
-    what was written of the *savepoint* that it was to be.
+    what was written of the *savepoint* that it was to be.  ``plan`` is its plan's token.
     """
 
     checkpoint_id: CheckpointId
+    plan: str
     savepoint: SavepointId | None = None
 
 

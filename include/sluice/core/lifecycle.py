@@ -438,7 +438,9 @@ def _without_pending(
         failed=(*state.failed, *ended)[-REMEMBERED_FAILURES:],
     )
     discards = tuple(
-        DiscardPending(checkpoint_id=pending.checkpoint_id, savepoint=pending.savepoint)
+        DiscardPending(
+            checkpoint_id=pending.checkpoint_id, plan=pending.token, savepoint=pending.savepoint
+        )
         for pending in state.pending[place:]
     )
     return Transition(state=after, commands=discards)

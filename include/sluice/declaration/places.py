@@ -257,10 +257,15 @@ class TypedSinkSpec(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A staged file; ``file`` is its name in its ``Committable``."""
+    """A staged file; ``file`` is its name in its ``Committable``.
+
+    ``checkpoint_token`` is that of its ``stage``; empty for what no checkpoint has staged, such as
+    a merged file.
+    """
 
     file: str
     checkpoint_id: int
+    checkpoint_token: str
     size_bytes: int
     modified_ms: int
 
@@ -270,9 +275,12 @@ class Unpublished:
     """The staged files at ``root`` that no commit names.
 
     ``newest_ms`` is the time of the newest write there, published or not, by the place's clock.
+    ``is_shared``: others than this sink of this root may stage there.  What they staged is theirs,
+    and what an earlier life of the job left looks the same, so it is reported, and stays.
     """
 
     root: str
+    is_shared: bool
     staged: tuple[Staged, ...]
     newest_ms: int
 
@@ -296,7 +304,13 @@ class Sink(Protocol):
     """
 
     def stage(
-        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+        self,
+        table: pa.Table,
+        *,
+        checkpoint_id: int,
+        checkpoint_token: str,
+        subtask: int,
+        attempt_token: str,
     ) -> Committable | None:
         """Make rows durable, but invisible to readers; None when there are no rows.
 
@@ -304,7 +318,10 @@ class Sink(Protocol):
         uploaded in the background, and are durable before the subtask acknowledges.
         Rows with a column ``_deleted``, which is then true in all of them, delete the rows of
         their keys, except for keys that the same checkpoint writes.
-        *attempt_token* is unique to one attempt of one subtask: letters, digits and hyphens.
+        *checkpoint_token* is the checkpoint's alone: another life of the job, over an emptied root,
+        and another job of the same table may have one of the same number.  *attempt_token* is
+        unique to one attempt of one subtask.  Both become parts of a file's name: letters, digits,
+        underscores; and hyphens, but not in the first.
         """
         ...
 
@@ -392,8 +409,12 @@ class Sink(Protocol):
         """The name of a published *version* in its place: "snapshot 8237", "ledger row 7"."""
         ...
 
-    def abort(self, checkpoint_id: int) -> None:
-        """Delete the checkpoint's staged files that are not committed.  Idempotent."""
+    def abort(self, checkpoint_id: int, checkpoint_token: str) -> None:
+        """Delete what was staged with this id and this token, and is not committed.  Idempotent.
+
+        Nothing that has another token: whoever calls it may have slept while the root was emptied
+        and the job began anew, and the number is that of the new job's checkpoint.
+        """
         ...
 
     def unpublished(self) -> Unpublished:

@@ -144,9 +144,11 @@ class StageOutput:
     def stage_rows(self, sink: Sink, table: pa.Table) -> None:
         """Stage a file of rows for *sink*; called by ``_SinkFiles``."""
         self._files += 1
+        spec = self._work.spec
         staged = sink.stage(
             table,
-            checkpoint_id=self._work.spec.checkpoint_id,
+            checkpoint_id=spec.checkpoint_id,
+            checkpoint_token=self._work.paths.checkpoint_token(spec.plan),
             subtask=self._work.subtask.index,
             attempt_token=f"{self._work.token}-{self._files:04d}",
         )

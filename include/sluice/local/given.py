@@ -811,7 +811,13 @@ class CapturedTable(ManifestTable):
     target: Target | None = None
 
     def stage(
-        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+        self,
+        table: pa.Table,
+        *,
+        checkpoint_id: int,
+        checkpoint_token: str,
+        subtask: int,
+        attempt_token: str,
     ) -> Committable | None:
         if self.target is not None:
             self.target.check_rows(table)
@@ -819,6 +825,7 @@ class CapturedTable(ManifestTable):
             self,
             table,
             checkpoint_id=checkpoint_id,
+            checkpoint_token=checkpoint_token,
             subtask=subtask,
             attempt_token=attempt_token,
         )

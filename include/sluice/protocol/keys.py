@@ -199,6 +199,21 @@ class JournalPaths(PipelinePaths):
     def folder(self) -> str:
         return f"{self.pipeline}/{self.token}/"
 
+    @property
+    def owner(self) -> str:
+        """Whose a thing is that lies outside the root, beside those of others: this journal's."""
+        return self.token.removeprefix(JOURNAL_PREFIX)
+
+    def checkpoint_token(self, plan: str) -> str:
+        """What a checkpoint is known by in the files that a sink stages, beside its number: by the
+        journal and by the token of its *plan*.
+        """
+        return f"{self.owner}_{plan}"
+
+    def is_of_journal(self, checkpoint_token: str) -> bool:
+        """Whether a ``checkpoint_token`` is of a checkpoint of this journal."""
+        return checkpoint_token.startswith(f"{self.owner}_")
+
     def behind(self) -> str:
         """A text that sorts behind all keys of this journal, and before those of the next."""
         return f"{self.pipeline}/{self.token}{_BEHIND_SLASH}"

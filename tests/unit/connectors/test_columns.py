@@ -19,6 +19,7 @@ from sluice.connectors.staged_sink import StagedSink
 from sluice.errors import ConfigurationError
 from sluice.sinks import KafkaTopic, PostgresTable
 from sluice.store.open import StoreLocation
+from tests.builders import ATTEMPTED, PLANNED
 
 BID = pa.struct([("price", pa.int64()), ("at", pa.int64()), ("name", pa.string())])
 ANNOUNCED = pa.schema([("a", pa.int32()), ("b", pa.int32()), ("bid", BID), ("x.y", pa.int32())])
@@ -62,7 +63,9 @@ def opened(spec: PostgresTable | KafkaTopic, folder: Path) -> StagedSink:
 
 
 def stage(sink: StagedSink, rows: pa.Table) -> object:
-    return sink.stage(rows, checkpoint_id=1, subtask=0, attempt_token="1-a")  # noqa: S106
+    return sink.stage(
+        rows, checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
 from sluice.sinks import FilesTable
 from sluice.store.memory import InMemoryStore
+from tests.builders import PLANNED
 from tests.contract.sink_case import JOB
 
 FIRST, SECOND, THIRD = (Writer(life="a", generation=number) for number in (1, 2, 3))
@@ -195,11 +196,11 @@ def test_a_commit_of_another_life_that_slept_over_its_fence_stops_the_next_one_b
 
 
 def test_a_table_of_an_earlier_format_is_refused_by_name(table: ManifestTable) -> None:
-    before = b'{"version":1,"checkpoint_id":1,"parent":null,"files":[],"upsert_key":null}'
+    before = b'{"version":3,"checkpoint_id":1,"parent":null,"files":[],"upsert_key":null}'
     table.store.create(manifest_key(1), before)
 
     for act in (table.read, lambda: table.compare("a", None), lambda: publish(table, FIRST, 2)):
-        with pytest.raises(ProtocolViolation, match="is of format 1; this sluice reads format 3"):
+        with pytest.raises(ProtocolViolation, match="is of format 3; this sluice reads format 4"):
             act()
 
 
@@ -222,13 +223,15 @@ TOKEN = "1-a"
 def stage(columns: dict[str, Any], **form: Any) -> list[str]:
     store = InMemoryStore()
     ManifestTable("alerts", store, **form).stage(
-        pa.table(columns), checkpoint_id=1, subtask=0, attempt_token=TOKEN
+        pa.table(columns), checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN
     )
     return [one.key for one in store.list("")]
 
 
 def add(table: ManifestTable, version: int, rows: pa.Table) -> None:
-    staged = table.stage(rows, checkpoint_id=version, subtask=0, attempt_token=TOKEN)
+    staged = table.stage(
+        rows, checkpoint_id=version, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN
+    )
     assert staged is not None
     table.commit(JOB, version, version - 1 or None, [staged])
 
@@ -249,14 +252,20 @@ def test_what_cannot_be_partitioned_is_refused_before_anything_is_written(
     table = ManifestTable("alerts", store, partition_by=by)
 
     with pytest.raises(ConfigurationError, match=message):
-        table.stage(pa.table(columns), checkpoint_id=1, subtask=0, attempt_token=TOKEN)
+        table.stage(
+            pa.table(columns),
+            checkpoint_id=1,
+            subtask=0,
+            checkpoint_token=PLANNED,
+            attempt_token=TOKEN,
+        )
     assert [*store.list("")] == []
 
 
 def test_partitions_are_named_as_hive_names_them() -> None:
     keys = stage({"a": ["x/y", None, ""], "n": [1, 2, 2]}, partition_by=("a", "n"))
 
-    stem = "data/00000000000000000001-00000-1-a"
+    stem = "data/00000000000000000001-a_b-00000-1-a"
     assert keys == [
         f"{stem}.parts.json",
         f"{stem}/a=__HIVE_DEFAULT_PARTITION__/n=2/part.parquet",

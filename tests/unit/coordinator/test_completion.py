@@ -616,7 +616,13 @@ def with_late(job: Job, patch: pytest.MonkeyPatch, *late: pa.Table) -> Checkpoin
     plan = trigger_one(job)
     table = open_side_table(job, LATE)
     staged = [
-        table.stage(rows, checkpoint_id=plan.checkpoint_id, subtask=0, attempt_token=f"1-{number}")
+        table.stage(
+            rows,
+            checkpoint_id=plan.checkpoint_id,
+            subtask=0,
+            checkpoint_token=job.paths.checkpoint_token(plan.token),
+            attempt_token=f"1-{number}",
+        )
         for number, rows in enumerate(late)
     ]
     of_sinks = tests.subtasks.staged_for_sinks

@@ -7,6 +7,7 @@ read.  Temporary files of a killed writer are collected late, and by name.
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from harness.jobs import (
     results,
     trigger_one,
 )
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import Watched, fail_checkpoint, watch
 from sluice.coordinator.garbage import (
@@ -52,6 +54,7 @@ from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.restoring import FromCheckpoint
+from sluice.declaration.places import Unpublished
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation
 from sluice.job.job import Job
 from sluice.job.places import open_side_table
@@ -236,10 +239,14 @@ def test_what_a_restore_rolled_back_was_published_and_stays() -> None:
 
 def test_staged_side_output_of_a_dead_checkpoint_is_garbage() -> None:
     job = a_running_job()
-    trigger_one(job)
+    plan = trigger_one(job)
     uid = f"{STAGES[0]}.malformed"
     staged = open_side_table(job, uid).stage(
-        pa.table({"n": [1]}), checkpoint_id=ONE, subtask=0, attempt_token=FIRST
+        pa.table({"n": [1]}),
+        checkpoint_id=ONE,
+        subtask=0,
+        checkpoint_token=job.paths.checkpoint_token(plan.token),
+        attempt_token=FIRST,
     )
     assert staged is not None
     assert collect_garbage(job, grace_ms=0) == NOTHING
@@ -590,6 +597,74 @@ def test_what_an_earlier_journal_left_is_garbage(anew: tuple[Job, Job]) -> None:
     assert {one.reason for one in found.files} == {Reason.EARLIER}
     assert collect_garbage(new, grace_ms=0) == found
     assert keys_of(new) == before
+
+
+def test_what_an_earlier_journal_staged_below_the_root_is_garbage(anew: tuple[Job, Job]) -> None:
+    old, new = anew
+    acknowledge(new, trigger_one(new))
+    before = keys_of(new)
+    late = stage_late(old, new, TWO)
+
+    found = collect_garbage(new, grace_ms=0)
+
+    assert [(one.key, one.reason) for one in found.files] == [(late, Reason.STAGED)]
+    assert keys_of(new) == before
+    finalize(new, TWO)
+    commit(new, TWO)
+    assert published_records(new) == list(range(20))
+
+
+def test_what_an_earlier_journal_staged_in_a_table_of_several_jobs_is_told_and_stays() -> None:
+    root = f"memory://{secrets.token_hex(6)}"
+    old = a_running_job(a_pipeline(location=root))
+    old.store.delete(keys_of(old))
+    new = old.anew()
+    submit(new, configure(new.pipeline, {}))
+    late = stage_late(old, new, ONE)
+    take_checkpoints(new, 3)
+
+    found = collect_garbage(new, grace_ms=0)
+
+    assert found == Orphans(of_others=(f"{root}/{late}",))
+    assert published_records(new) == list(range(30))
+    assert [file.file for file in results(new).unpublished().staged] == [late]
+
+
+def stage_late(old: Job, new: Job, checkpoint_id: CheckpointId) -> str:
+    """A driver that outlived its root stages what nobody is going to commit."""
+    staged = results(new).stage(
+        pa.table({"record": [99]}),
+        checkpoint_id=checkpoint_id,
+        subtask=0,
+        checkpoint_token=old.paths.checkpoint_token("late"),
+        attempt_token=FIRST,
+    )
+    assert staged is not None
+    return staged.file
+
+
+def test_who_overslept_an_emptied_root_collects_nothing_that_the_next_journal_staged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It sleeps until it has found that its own journal is the only one."""
+    old = a_running_job()
+    take_checkpoint(old)
+    unpublished, begun = ManifestTable.unpublished, old.anew()
+
+    def late(self: ManifestTable) -> Unpublished:
+        monkeypatch.undo()
+        old.store.delete(keys_of(old))
+        submit(begun, configure(begun.pipeline, {}))
+        acknowledge(begun, trigger_one(begun))
+        return unpublished(self)
+
+    monkeypatch.setattr(ManifestTable, "unpublished", late)
+    with pytest.raises(FencedError):
+        collect_garbage(old, grace_ms=0)
+
+    finalize(begun, ONE)
+    commit(begun, ONE)
+    assert published_records(begun) == list(range(10))
 
 
 def test_who_overslept_an_emptied_root_collects_nothing_of_the_next_journal(

@@ -20,11 +20,12 @@ from sluice.coordinator.tables import writer_of
 from sluice.core.configuration import CheckpointingMode, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import Latest, RestoreOptions, Stop
 from sluice.errors import FencedError, ProtocolViolation
 from sluice.job.job import Job
 from sluice.job.places import open_sinks
-from tests.subtasks import acknowledge, take_checkpoint
+from tests.subtasks import acknowledge, complete_one, take_checkpoint
 from tests.table_cases import PLAIN, ROLL_BACK, Case, a_case, complete, to
 
 
@@ -57,18 +58,23 @@ def test_a_checkpoint_left_behind_before_its_commit_is_published_when_it_is_rest
     assert case.seen() == list(range(30))
 
 
+def discard_staged(job: Job, plan: CheckpointPlan) -> None:
+    token = job.paths.checkpoint_token(plan.token)
+    open_sinks(job, {})[SINK].abort(plan.checkpoint_id, token)
+
+
 def test_a_commit_that_finds_its_rows_gone_was_left_behind(
     noted: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sleeps while the job is restored to before it, and what it staged is cleaned up."""
     take_checkpoint(noted.job)
-    complete(noted.job)
+    plan = complete_one(noted.job)
     publish = NotedTable.publish
 
     def late(self: NotedTable, *arguments: Any) -> None:
         monkeypatch.undo()
         restore(noted.job, to(1), ROLL_BACK)
-        open_sinks(noted.job, {})[SINK].abort(2)
+        discard_staged(noted.job, plan)
         publish(self, *arguments)
 
     monkeypatch.setattr(NotedTable, "publish", late)
@@ -80,8 +86,8 @@ def test_a_commit_that_finds_its_rows_gone_was_left_behind(
 
 def test_a_commit_whose_rows_are_gone_and_nobody_knows_why_says_so(noted: Case) -> None:
     take_checkpoint(noted.job)
-    complete(noted.job)
-    open_sinks(noted.job, {})[SINK].abort(2)
+    plan = complete_one(noted.job)
+    discard_staged(noted.job, plan)
 
     with pytest.raises(ProtocolViolation, match="was committed and is missing"):
         commit(noted.job, CheckpointId(2))

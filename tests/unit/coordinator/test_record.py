@@ -5,6 +5,7 @@ Merged state is kept as long as it can be taken over or is named, and swept afte
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness.hooked import hooked
 from harness.jobs import (
     ONE,
     STAGES,
@@ -22,6 +24,7 @@ from harness.jobs import (
     a_running_job,
     keys_of,
     published_records,
+    results,
     trigger_one,
 )
 from sluice.coordinator.completion import finalize
@@ -30,6 +33,7 @@ from sluice.coordinator.garbage import Orphans, Reason, collect_garbage, find_or
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.submission import configure, submit
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason
@@ -527,3 +531,25 @@ def test_a_record_that_cannot_be_read_stops_the_collector() -> None:
 
     with pytest.raises(ProtocolViolation, match="no garbage was collected"):
         collect_garbage(job, grace_ms=0)
+
+
+def test_an_abort_that_overslept_an_emptied_root_leaves_what_the_next_life_staged() -> None:
+    """Both stage in a table that no root has, and the numbers of checkpoints begin anew."""
+    job = a_running_job(a_pipeline(location=f"memory://{secrets.token_hex(6)}"))
+    acknowledge(job, trigger_one(job))
+    begun: list[Job] = []
+
+    def before(verb: str, key: str) -> None:
+        if verb == "list" and key == job.paths.streams(STAGES[0], ONE) and not begun:
+            job.store.delete(keys_of(job))
+            begun.append(job.anew())
+            submit(begun[0], configure(job.pipeline, {}))
+            acknowledge(begun[0], trigger_one(begun[0]))
+
+    fail_checkpoint(hooked(job, before), ONE, EXPIRED, "late")
+
+    (anew,) = begun
+    finalize(anew, ONE)
+    commit(anew, ONE)
+    assert published_records(anew) == list(range(10))
+    assert results(anew).unpublished().staged == ()

@@ -13,7 +13,7 @@ import pytest
 from harness.jobs import STAGES
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.coordinator import step
-from sluice.core.events import AcksReceived, DiscardPending, Event, Transition, Verdict
+from sluice.core.events import AcksReceived, Event, Transition, Verdict
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.pending import AckResult
@@ -45,6 +45,7 @@ from tests.core_events import (
     discarded,
     hooks_restored,
     job_failed,
+    pending_discarded,
     released,
     requested,
     timed_out,
@@ -115,8 +116,7 @@ def test_a_life_of_a_job_with_two_checkpoints_at_a_time() -> None:
     assert (ids_of(state.completed), ids_of(state.discarding)) == ([5], [1, 2])
     assert [failure.checkpoint_id for failure in state.failed] == [3, 4]
     assert commands == [
-        DiscardPending(checkpoint_id=CheckpointId(3)),
-        DiscardPending(checkpoint_id=CheckpointId(4)),
+        *pending_discarded(3, 4),
     ]
 
 
@@ -280,7 +280,7 @@ def test_a_new_attempt_aborts_what_may_have_read_the_state_of_the_one_before() -
 
     (child,) = transition.state.failed
     assert [pending.checkpoint_id for pending in transition.state.pending] == [1, 2]
-    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(3)),)
+    assert transition.commands == pending_discarded(3)
     assert (child.checkpoint_id, child.reason) == (3, Reason.JOB_FAILOVER_REGION)
     assert child.message == f"stage {FIRST!r} of checkpoint 2 runs again"
     assert child.failed_at_ms == child.triggered_at_ms == 1_003
@@ -302,7 +302,7 @@ def test_a_decline_aborts_with_the_subtask_and_its_words() -> None:
     transition = step(state, declined(SUBTASKS[3]))
 
     (remembered,) = transition.state.failed
-    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(1)),)
+    assert transition.commands == pending_discarded(1)
     assert remembered.reason is Reason.CHECKPOINT_DECLINED
     assert remembered.message == "rank_bids/1: no"
 
@@ -413,9 +413,7 @@ def test_a_failure_aborts_its_checkpoint_and_those_that_continue_it_but_counts_o
 
     state = transition.state
     assert [pending.checkpoint_id for pending in state.pending] == [1]
-    assert transition.commands == tuple(
-        DiscardPending(checkpoint_id=CheckpointId(n)) for n in (2, 3)
-    )
+    assert transition.commands == pending_discarded(2, 3)
     assert {f.checkpoint_id: (f.reason, f.message) for f in state.failed} == {
         2: (Reason.CHECKPOINT_EXPIRED, "because"),
         3: (Reason.JOB_FAILOVER_REGION, "checkpoint 2, which it continues, was aborted"),

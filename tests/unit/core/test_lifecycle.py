@@ -58,6 +58,7 @@ from tests.core_events import (
     hooks_restored,
     incarnations,
     job_failed,
+    pending_discarded,
     released,
     repaired,
     requested,
@@ -132,7 +133,7 @@ def test_one_failure_too_many_fails_the_job_over() -> None:
 
     transition = step(after(state, triggered(2)), failed(2, at_ms=10_000))
 
-    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(2)),)
+    assert transition.commands == pending_discarded(2)
     assert transition.state.status is JobStatus.RESTARTING
     assert transition.state.restart_at_ms == 10_500
     assert transition.state.restarts.attempts == 1
@@ -144,7 +145,7 @@ def test_a_tolerated_failure_aborts_the_checkpoint_alone() -> None:
     transition = step(state, failed(at_ms=5))
 
     (remembered,) = transition.state.failed
-    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(1)),)
+    assert transition.commands == pending_discarded(1)
     assert (transition.state.status, transition.state.pending) == (JobStatus.RUNNING, ())
     assert (remembered.reason, remembered.message) == (Reason.CHECKPOINT_EXPIRED, "because")
     assert (remembered.checkpoint_id, remembered.failed_at_ms) == (1, 5)
@@ -160,7 +161,7 @@ def test_a_failed_task_or_job_fails_over_however_many_failures_are_tolerated(eve
 
     assert transition.state.status is JobStatus.RESTARTING
     assert transition.state.restart_at_ms == 5_500
-    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(1)),)
+    assert transition.commands == pending_discarded(1)
 
 
 EXPIRED = Reason.CHECKPOINT_EXPIRED
@@ -206,9 +207,9 @@ def test_failing_over_ends_everything_that_is_pending_or_queued() -> None:
     assert state.rejected == (
         RejectedRequest(request_id="waits", reason=Reason.JOB_FAILOVER_REGION),
     )
-    assert [c for c in transition.commands if isinstance(c, DiscardPending)] == [
-        DiscardPending(checkpoint_id=CheckpointId(n)) for n in (2, 3, 1)
-    ]
+    assert tuple(c for c in transition.commands if isinstance(c, DiscardPending)) == (
+        pending_discarded(2, 3, 1)
+    )
 
 
 @pytest.mark.parametrize("strategy", [NO_RESTART, replace(ONCE, attempts=0)])
@@ -240,7 +241,7 @@ def test_stopping_ends_what_is_pending_or_queued(status: JobStatus) -> None:
 
     assert transition.state.status is status
     assert (transition.state.pending, transition.state.queue) == ((), ())
-    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(1)),)
+    assert transition.commands == pending_discarded(1)
     assert transition.state.failed[0].reason is Reason.CHECKPOINT_COORDINATOR_SUSPEND
     assert transition.state.rejection("waits") is Reason.CHECKPOINT_COORDINATOR_SUSPEND
 
@@ -417,13 +418,15 @@ def test_a_stopping_checkpoint_ends_the_job_when_it_is_committed(
 
 
 def test_what_is_pending_when_the_job_ends_is_aborted() -> None:
-    state = after(a_submitted(), triggered(1, drains=True), completed(), triggered(2, parent=1))
+    last = triggered(2, parent=1, token="p2")  # noqa: S106
+    state = after(a_submitted(), triggered(1, drains=True), completed(), last)
 
     transition = step(state, committed())
 
     assert transition.state.status is JobStatus.FINISHED
     assert transition.state.pending == ()
-    assert DiscardPending(checkpoint_id=CheckpointId(2)) in transition.commands
+    discard = DiscardPending(checkpoint_id=CheckpointId(2), plan="p2")
+    assert discard in transition.commands
 
 
 @pytest.mark.parametrize("retention", list(Retention))
@@ -566,7 +569,7 @@ def test_a_restore_takes_the_next_generation_and_aborts_what_is_pending() -> Non
 
     state = transition.state
     assert transition.verdict is Verdict.APPLIED
-    assert transition.commands == (DiscardPending(checkpoint_id=CheckpointId(3)),)
+    assert transition.commands == pending_discarded(3)
     assert (state.status, state.generation, state.base) == (JobStatus.RUNNING, 2, 1)
     assert (state.next_checkpoint_id, state.num_restarts) == (4, 1)
     assert ids_of(state.completed) == [1, 2]

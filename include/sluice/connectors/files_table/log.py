@@ -45,7 +45,7 @@ from sluice.core.timeline import (
 from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
 from sluice.store.object_store import AlreadyExists, ObjectStore, in_parallel
 
-MANIFEST_FORMAT_VERSION = 3
+MANIFEST_FORMAT_VERSION = 4
 READ_THREADS = 16  # Parallel reads: many small requests, of which most is latency.
 
 

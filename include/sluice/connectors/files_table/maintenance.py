@@ -17,8 +17,8 @@ A crash in either leaves files that ``unpublished`` lists.
 ``refresh_latest`` writes ``_latest``, one object at the table's root:
 
     # {"version": 1, "checkpoint_id": 7, "upsert_key": null, "files": 2, "rows": 10, ...}
-    s3://bucket/table/data/00000000000000000006-00000-1-a.parquet
-    s3://bucket/table/data/00000000000000000007-00000-1-a.parquet
+    s3://bucket/table/data/00000000000000000006-01f4_9c2e-00000-1-a.parquet
+    s3://bucket/table/data/00000000000000000007-01f4_b370-00000-1-a.parquet
 
 A header of JSON, then an absolute URI per line, in the order in which files apply: in a table with
 an upsert key the last row of a key wins, and a file of deletes removes rows.  It is derived from

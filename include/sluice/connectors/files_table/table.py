@@ -1,6 +1,6 @@
 """A table of files: it consists of the files that its commit manifests name.
 
-    data/{checkpoint}-{subtask}-{attempt}.parquet    staged; invisible to readers
+    data/{checkpoint}-{token}-{subtask}-{attempt}... staged; invisible to readers
     _manifests/{checkpoint}.json                     create-only; names the files it adds
     _manifests/{through}_{generation}_{version}.json a restore: up to here, it is as of version
     _compacted/{version}.json                        create-only; few files instead of many
@@ -88,10 +88,20 @@ class ManifestTable:
     at: str = ""
 
     def stage(
-        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+        self,
+        table: pa.Table,
+        *,
+        checkpoint_id: int,
+        checkpoint_token: str,
+        subtask: int,
+        attempt_token: str,
     ) -> Committable | None:
         return self._staged.stage(
-            table, checkpoint_id=checkpoint_id, subtask=subtask, attempt_token=attempt_token
+            table,
+            checkpoint_id=checkpoint_id,
+            checkpoint_token=checkpoint_token,
+            subtask=subtask,
+            attempt_token=attempt_token,
         )
 
     def check(
@@ -157,8 +167,8 @@ class ManifestTable:
     def describe(self, version: int) -> str:
         return manifest_key(version)
 
-    def abort(self, checkpoint_id: int) -> None:
-        staged = self._staged.of_checkpoint(checkpoint_id)
+    def abort(self, checkpoint_id: int, checkpoint_token: str) -> None:
+        staged = self._staged.of_checkpoint(checkpoint_id, checkpoint_token)
         if not staged:
             return
         manifest = self._log.manifest(checkpoint_id)
@@ -184,6 +194,7 @@ class ManifestTable:
             Staged(
                 file=file.key,
                 checkpoint_id=of,
+                checkpoint_token="",
                 size_bytes=file.size_bytes,
                 modified_ms=file.modified_ms,
             )
@@ -193,6 +204,7 @@ class ManifestTable:
         newest_ms = max((file.modified_ms for file in merged), default=0)
         return Unpublished(
             root=found.root,
+            is_shared=found.is_shared,
             staged=(*found.staged, *unrecorded),
             newest_ms=max(found.newest_ms, newest_ms),
         )
@@ -278,7 +290,14 @@ class ManifestTable:
 
     @property
     def _staged(self) -> StagedFiles:
-        return StagedFiles(self.sink, self.store, self.upsert_key, self.format, self.partition_by)
+        return StagedFiles(
+            self.sink,
+            self.store,
+            self.upsert_key,
+            self.format,
+            self.partition_by,
+            is_shared=self.at != "",
+        )
 
     @property
     def _log(self) -> TableLog:

@@ -1,9 +1,11 @@
 """Data files of an Iceberg table, staged in its own location before a snapshot names them.
 
-{data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}.parquet          rows, as they stay
-{data path}/sluice-{identity}/{checkpoint}-{subtask}-{attempt}-deletes.parquet  keys of deleted rows
-{data path}/sluice-{identity}/{checkpoint}-99999-rewrite-{token}.parquet        what a commit kept
-                                                                                of an older file
+    {data path}/sluice-{identity}/
+      {checkpoint}-{token}-{subtask}-{attempt}.parquet          rows, as they stay
+      {checkpoint}-{token}-{subtask}-{attempt}-deletes.parquet  keys of deleted rows
+      {checkpoint}-{token}-99999-rewrite-{random}.parquet       what a commit kept of an older file
+
+``{token}`` is the checkpoint's: its number alone may be that of another life of the job.
 Readers of a table open what its snapshots name, so publishing writes no row a second time.
 
 Rows are cast to the table's schema, and written with its field ids, so that a file is read
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 NEWEST_WRITTEN = 2  # The newest format version that pyiceberg 0.12 writes.
 DELETES = "-deletes.parquet"
 REWRITE = "99999-rewrite-"
-STAGED_FILE = re.compile(r"([0-9]{20})-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
+STAGED_FILE = re.compile(r"([0-9]{20})-([A-Za-z0-9_]+)-[0-9]{5,}-[A-Za-z0-9-]+\.parquet")
 THREADS = 16  # A footer or manifest is a request or two, mostly latency.
 PIECE_BYTES = 4 << 20  # Of a file that is compared, by each of the threads.
 TABLE_ID = b"sluice.table"  # A key of a staged file's metadata.
@@ -243,6 +245,7 @@ class Staging:
             Staged(
                 file=info.base_name,
                 checkpoint_id=int(name[1]),
+                checkpoint_token=name[2],
                 size_bytes=info.size,
                 modified_ms=info.mtime_ns // 1_000_000,
             )
@@ -303,14 +306,15 @@ class Staging:
         return io.fs_by_scheme(scheme, netloc), path
 
 
-def file_name(checkpoint_id: int, rest: str) -> str:
-    return f"{checkpoint_id:020d}-{rest}"
+def file_name(checkpoint_id: int, checkpoint_token: str, rest: str) -> str:
+    return f"{checkpoint_id:020d}-{checkpoint_token}-{rest}"
 
 
-def checkpoint_of_file(file: str) -> int:
+def checkpoint_of_file(file: str) -> tuple[int, str]:
+    """The number and the token of the checkpoint that staged it."""
     found = STAGED_FILE.fullmatch(file)
     assert found is not None, f"not a staged file's name: {file!r}"
-    return int(found[1])
+    return int(found[1]), found[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ class IcebergTable:
         from sluice.connectors.iceberg.sink import IcebergSink
 
         catalog = {key: value_of(value, params) for key, value in self.catalog.items()}
-        identity = value_of(self.identity, params) or _derived(uid, default.root)
+        given = value_of(self.identity, params)
+        identity = given or _derived(uid, default.root)
         if not _NAME.fullmatch(identity):
             raise ConfigurationError(
                 f"the identity {identity!r} of sink {uid!r} is part of file names; write letters, "
@@ -73,6 +74,7 @@ class IcebergTable:
             upsert_key=self.upsert_key,
             create=self.create,
             branch=self.branch,
+            is_shared=given != "",
         )
 
 

@@ -40,7 +40,7 @@ from sluice.connectors.iceberg.data_files import (
     of_table,
 )
 from sluice.connectors.iceberg.source import projected_rows
-from sluice.connectors.staged_files import ATTEMPT_TOKEN, check_keys
+from sluice.connectors.staged_files import check_keys, check_tokens
 from sluice.connectors.staged_sink import (
     Note,
     decoded_note,
@@ -91,7 +91,8 @@ MAX_BYTES = 8_000
 @dataclass(frozen=True, slots=True)
 class IcebergSink:
     """See ``Sink``.  *identity* names the files and snapshots of this sink, beside those of other
-    tools; *at* is where the sink is in its job's root, see ``Writer.sink``.
+    tools; *at* is where the sink is in its job's root, see ``Writer.sink``.  *is_shared*:
+    the identity is not derived from that, so that other jobs may have it; see ``Unpublished``.
     """
 
     uid: str
@@ -101,16 +102,23 @@ class IcebergSink:
     upsert_key: tuple[str, ...] = ()
     create: bool = False
     branch: str = "main"
+    is_shared: bool = False
 
     def stage(
-        self, table: pa.Table, *, checkpoint_id: int, subtask: int, attempt_token: str
+        self,
+        table: pa.Table,
+        *,
+        checkpoint_id: int,
+        checkpoint_token: str,
+        subtask: int,
+        attempt_token: str,
     ) -> Committable | None:
         """See ``Sink.stage``.
 
         Raises:
             ConfigurationError: the rows do not fit the table, have no upsert key, or one twice.
         """
-        assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"not a file name: {attempt_token!r}"
+        check_tokens(checkpoint_token, attempt_token)
         if table.num_rows == 0:
             return None
         check_keys(self.uid, self.upsert_key, table)
@@ -118,7 +126,8 @@ class IcebergSink:
         rows = table.drop_columns([DELETED]) if is_delete else table
         target = self._prepared(rows.schema)
         kind = DELETES if is_delete else ".parquet"
-        file = file_name(checkpoint_id, f"{subtask:05d}-{attempt_token}{kind}")
+        rest = f"{subtask:05d}-{attempt_token}{kind}"
+        file = file_name(checkpoint_id, checkpoint_token, rest)
         with self.place.failures():
             check_writable(target)
             schema = target.schema()
@@ -132,7 +141,7 @@ class IcebergSink:
     ) -> None:
         """See ``Sink.check``: finds missing required columns; values are cast when staged."""
         table, shown = self._table_and_timeline()
-        id_ = checkpoint_of_file(committables[0].file) if committables else None
+        id_ = checkpoint_of_file(committables[0].file)[0] if committables else None
         require_parent(shown, id_, parent, self.uid)
         if table is None:
             return
@@ -163,6 +172,7 @@ class IcebergSink:
                 BranchLineage(table, self.branch, self.identity),
                 Staging(table, self.identity),
                 checkpoint_id,
+                checkpoint_of_file(committables[0].file)[1] if committables else "",
                 self.upsert_key,
             )
             try:
@@ -188,7 +198,7 @@ class IcebergSink:
         table = self._found()
         if table is None or not committables:
             return
-        checkpoint_id = checkpoint_of_file(committables[0].file)
+        checkpoint_id, _ = checkpoint_of_file(committables[0].file)
         copied = BranchLineage(table, self.branch, self.identity).has_copied(checkpoint_id)
         Staging(table, self.identity).discard(
             one.file for one in committables if copied or one.file.endswith(DELETES)
@@ -252,12 +262,17 @@ class IcebergSink:
             return f"checkpoint {version} of {self.place.name}, whose snapshot has expired"
         return f"snapshot {snapshot.snapshot_id} of {self.place.name}"
 
-    def abort(self, checkpoint_id: int) -> None:
+    def abort(self, checkpoint_id: int, checkpoint_token: str) -> None:
         table = self._found()
         if table is None:
             return
         staging = Staging(table, self.identity)
-        files = [one.file for one in staging.listed() if one.checkpoint_id == checkpoint_id]
+        whose = (checkpoint_id, checkpoint_token)
+        files = [
+            one.file
+            for one in staging.listed()
+            if (one.checkpoint_id, one.checkpoint_token) == whose
+        ]
         if files and BranchLineage(table, self.branch, self.identity).has_noted(checkpoint_id):
             with self.place.failures():
                 in_snapshots = staging.named()
@@ -272,7 +287,9 @@ class IcebergSink:
         """
         table = self._found()
         if table is None:
-            return Unpublished(root=self.place.name, staged=(), newest_ms=0)
+            return Unpublished(
+                root=self.place.name, is_shared=self.is_shared, staged=(), newest_ms=0
+            )
         staging = Staging(table, self.identity)
         listed = staging.listed()
         in_snapshots: set[str] = set()
@@ -281,6 +298,7 @@ class IcebergSink:
                 in_snapshots = Staging(self.place.load(), self.identity).named()
         return Unpublished(
             root=staging.folder,
+            is_shared=self.is_shared,
             staged=tuple(one for one in listed if one.file not in in_snapshots),
             newest_ms=max((one.modified_ms for one in listed), default=0),
         )
@@ -366,11 +384,15 @@ class IcebergSink:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One attempt to publish a checkpoint on top of the head that *lineage* was loaded with."""
+    """One attempt to publish a checkpoint on top of the head that *lineage* was loaded with.
+
+    Without staged files, which have the *checkpoint_token*, nothing is written either.
+    """
 
     lineage: BranchLineage
     staging: Staging
     checkpoint_id: int
+    checkpoint_token: str
     upsert_key: tuple[str, ...] = ()
     _written: list[str] = field(default_factory=list[str])
 
@@ -479,7 +501,8 @@ class Publication:
 
     def _written_file(self, rows: pa.Table, partition: Record | None) -> DataFile:
         table = self.lineage.table
-        file = file_name(self.checkpoint_id, f"{REWRITE}{secrets.token_hex(8)}.parquet")
+        rest = f"{REWRITE}{secrets.token_hex(8)}.parquet"
+        file = file_name(self.checkpoint_id, self.checkpoint_token, rest)
         place = self.staging.location(file)
         self._written.append(place)
         size_bytes = self.staging.write(file, rows).size_bytes
