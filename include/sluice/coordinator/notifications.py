@@ -4,6 +4,13 @@ A hold is taken before the checkpoint is pending and released after its files ar
 keeps the records that the checkpoint or savepoint would read on from.  A hold that a crash leaves
 behind delays only the place outside in tidying up; the garbage collector finds it by its name.
 
+    sluice-{pipeline}-{source}-{journal}-{checkpoint}
+    sluice-{pipeline}-{source}-{journal}-savepoint-{name}-{token}
+
+The place may be that of several jobs, also of one name in two roots, and it outlives a root that is
+emptied.  So a hold has the token of the journal that took it, and only that releases it; but for a
+savepoint's, whose token is drawn once: whoever deletes the savepoint releases what is held for it.
+
 Hooks, sources, sinks and keyed functions are notified of each checkpoint's end.  Best effort, as
 with Flink's CheckpointListener: what a listener raises, or the opening of its source, is logged,
 whatever it is, as nothing depends on it.  Only a ``hold`` has to succeed.  A completion is notified
@@ -32,7 +39,7 @@ from sluice.declaration.checkpointing import MasterHook, NotificationHook
 from sluice.declaration.keyed_functions import CheckpointedFunction
 from sluice.declaration.operations import ProcessKeyed
 from sluice.declaration.places import CheckpointListener, Sink, Source, SourceDefaults
-from sluice.job.job import Job
+from sluice.job.job import Job, is_at_home
 from sluice.job.lineage import position_of
 from sluice.job.places import Sources, open_source
 
@@ -68,7 +75,11 @@ def _overrides(source: Source, act: str) -> bool:
 
 
 def _prefix(job: Job, uid: str) -> str:
-    """What the names of its holds begin with; uids have no hyphen, so no prefix begins another."""
+    """What the names of its holds begin with: no part has a hyphen, so no prefix begins another."""
+    return f"{_of_any_journal(job, uid)}{job.paths.owner}-"
+
+
+def _of_any_journal(job: Job, uid: str) -> str:
     return f"sluice-{job.pipeline.uid}-{uid}-"
 
 
@@ -78,10 +89,22 @@ def release(job: Job, state: CoordinatorState, what: str, sources: Sources | Non
     *sources* are those that the caller has opened.
     """
     for uid, source in _sources(job, state, sources):
-        try:
-            source.release(_prefix(job, uid) + what)
-        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-            log.warning("hold not released source=%s of=%s: %s", uid, what, error)
+        _release(uid, source, _prefix(job, uid) + what)
+
+
+def release_savepoint(job: Job, state: CoordinatorState, savepoint: SavepointId) -> None:
+    """Release what any journal holds for a *savepoint* that is deleted: it may outlive one."""
+    end = f"-{hold_of(savepoint)}"
+    for uid, source, name in [*_held(job, state)]:
+        if name.endswith(end):
+            _release(uid, source, name)
+
+
+def _release(uid: str, source: Source, name: str) -> None:
+    try:
+        source.release(name)
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+        log.warning("hold not released source=%s name=%s: %s", uid, name, error)
 
 
 def _sources(
@@ -105,32 +128,38 @@ def _opened(sources: Sources, uids: Iterable[str]) -> Iterator[tuple[str, Source
 
 
 def release_orphans(job: Job, savepoints: Callable[[], Iterable[SavepointId]]) -> None:
-    """Release the holds of checkpoints and savepoints that are gone.
+    """Release this journal's holds of checkpoints and savepoints that are gone.
 
     The holds are listed before the journal and the savepoints are read.  So a hold that is taken
     meanwhile is not among them, and what an earlier one is for is known by then.
+
+    In a copy of the root nothing is released, as the original has the same journal.  What another
+    journal holds may be that of another root, and is only told.
     """
     found = [*_held(job, job.state())]
     if not found:
         return
     state = job.state()
+    if not is_at_home(job, state):
+        return
     known = _with_holds(state) | {hold_of(savepoint) for savepoint in savepoints()}
     for uid, source, name in found:
         what = name.removeprefix(_prefix(job, uid))
+        if what == name:
+            log.info("hold of another job, or of an earlier one, stays name=%s", name)
+            continue
         is_begun = not what.isdecimal() or int(what) < state.next_checkpoint_id
         if what in known or not is_begun:
             continue
         log.info("orphaned hold released source=%s of=%s", uid, what)
-        try:
-            source.release(name)
-        except Exception as error:  # noqa: BLE001 - as above
-            log.warning("orphaned hold not released source=%s: %s", uid, error)
+        _release(uid, source, name)
 
 
 def _held(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source, str]]:
+    """What is held for a job of this name, whichever journal did."""
     for uid, source in _sources(job, state):
         try:
-            names = [*source.held(_prefix(job, uid))]
+            names = [*source.held(_of_any_journal(job, uid))]
         except Exception as error:  # noqa: BLE001 - as above
             names = []
             log.warning("holds cannot be listed source=%s: %s", uid, error)

@@ -17,7 +17,11 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from sluice.coordinator.history import keep_failed
-from sluice.coordinator.notifications import hold_of, notify_checkpoint_aborted, release
+from sluice.coordinator.notifications import (
+    notify_checkpoint_aborted,
+    release,
+    release_savepoint,
+)
 from sluice.coordinator.staged import abort_staged
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.events import (
@@ -187,7 +191,7 @@ def discard_claimed(job: Job) -> tuple[SavepointId, ...]:
     gone = transition.state.releasing_savepoints
     for savepoint in gone:
         delete_savepoint(job, savepoint)
-        release(job, state, hold_of(savepoint))
+        release_savepoint(job, state, savepoint)
         log.info("claimed savepoint discarded name=%s", savepoint.name)
     if gone:
         record(

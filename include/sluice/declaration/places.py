@@ -168,7 +168,8 @@ class Source(Protocol):
     def hold(self, name: str, position: SourcePosition) -> None:
         """Have the place, if it can, keep the records after *position* until ``release``.
 
-        Called before a checkpoint is pending, with a *name* of its own.  Idempotent.
+        Called before a checkpoint is pending, with a *name* that no other checkpoint of any job
+        has.  Idempotent.
         """
         ...
 

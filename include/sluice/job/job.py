@@ -283,12 +283,17 @@ def verify_root(job: Job) -> None:
         check_machine_clock(job.store)
 
 
+def is_at_home(job: Job, state: CoordinatorState) -> bool:
+    """Whether the root is where the journal says it is, and no copy of that."""
+    return state.place in ("", job.location.name)
+
+
 def require_at_home(job: Job, state: CoordinatorState) -> None:
     """Raises ConfigurationError in a copy of the job's root, which may be read, and no more.
 
     The original may still run.  Both would publish to the same tables, as the same life of the job.
     """
-    if state.place not in ("", job.location.name):
+    if not is_at_home(job, state):
         uid = job.pipeline.uid
         raise ConfigurationError(
             f"{job.store.root} is a copy: the journal of job {uid!r} in it is that of "

@@ -6,6 +6,7 @@ restored with every restore.  A hook that hangs does not hold up its caller.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -16,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from harness.hooked import Crash, crashing
+from harness.hooked import Crash, crashing, hooked
 from harness.jobs import (
     ONE,
+    STAGES,
     ManualClock,
     a_pipeline,
     a_running_job,
@@ -36,7 +38,8 @@ from sluice.coordinator.garbage import collect_garbage
 from sluice.coordinator.notifications import call_hook, hold_of
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target
-from sluice.coordinator.savepoints import savepoint_names
+from sluice.coordinator.savepoints import dispose, savepoint_names
+from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Queued, Refused, Triggered, trigger
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
@@ -51,6 +54,7 @@ from sluice.errors import ConfigurationError, RestoreError, StoreUnavailable
 from sluice.job.job import Job
 from sluice.state_processor import SavepointWriter
 from sluice.store.memory import InMemoryStore
+from tests.begun import copied
 from tests.planted import Caught, assert_is_caught
 from tests.subtasks import (
     a_savepoint,
@@ -369,7 +373,17 @@ def job(place: Place) -> Job:
 
 
 def held(place: Place) -> dict[str, int]:
-    return {name.removeprefix("sluice-auctions-events-"): at for name, at in place.held.items()}
+    """What is held for the one job that there is."""
+    return {re.sub(r"sluice-auctions-events-\w+-", "", name): at for name, at in place.held.items()}
+
+
+def held_by(job: Job, place: Place) -> dict[str, int]:
+    mine = prefix(job)
+    return {n.removeprefix(mine): at for n, at in place.held.items() if n.startswith(mine)}
+
+
+def prefix(job: Job) -> str:
+    return f"sluice-auctions-events-{job.paths.owner}-"
 
 
 def test_a_retained_checkpoint_holds_its_position_and_a_subsumed_one_does_not(
@@ -414,7 +428,7 @@ def test_a_savepoint_that_is_being_written_is_no_orphan(job: Job, place: Place) 
     savepoint = job.state().completed[-1].savepoint
     assert savepoint is not None
     name = hold_of(savepoint)
-    place.held[f"sluice-auctions-events-{name}"] = 10  # As its commit does, which then dies.
+    place.held[f"{prefix(job)}{name}"] = 10  # As its commit does, which then dies.
 
     collect_garbage(job, grace_ms=0)
 
@@ -436,12 +450,93 @@ def test_a_claimed_savepoint_lets_go_when_the_job_deletes_it(job: Job, place: Pl
 
 def test_what_a_crash_left_held_the_garbage_collector_lets_go(job: Job, place: Place) -> None:
     take_checkpoints(job, 2)
-    place.held |= {"sluice-auctions-events-0": 0, "sluice-auctions-events-9": 90, "else": 1}
-    place.held["sluice-auctions-events-savepoint-gone"] = 5
+    place.held |= {f"{prefix(job)}0": 0, f"{prefix(job)}9": 90, "else": 1}
+    place.held[f"{prefix(job)}savepoint-gone"] = 5
 
     collect_garbage(job, grace_ms=0)
 
     assert held(place) == {"1": 10, "2": 20, "9": 90, "else": 1}  # 9 may be about to be pending.
+
+
+def test_jobs_of_one_name_in_two_roots_hold_apart(job: Job, place: Place) -> None:
+    a_savepoint(job, "mine")
+    theirs = a_running_job(job.pipeline)
+    take_checkpoints(job, 2)
+    before = held_by(job, place)
+
+    take_checkpoints(theirs, 9)
+    fail_checkpoint(theirs, trigger_one(theirs).checkpoint_id, Reason.CHECKPOINT_EXPIRED, "late")
+    collect_garbage(theirs, grace_ms=0)
+
+    assert before == held_by(job, place) == {hold_named(job, "mine"): 10, "1": 10, "2": 20, "3": 30}
+    assert held_by(theirs, place) == {"7": 70, "8": 80, "9": 90}
+
+
+def test_who_overslept_an_emptied_root_releases_nothing_of_the_next_life(
+    job: Job, place: Place
+) -> None:
+    trigger_one(job)
+    begun: list[Job] = []
+
+    def before(verb: str, key: str) -> None:
+        if verb == "list" and key == job.paths.streams(STAGES[0], ONE) and not begun:
+            job.store.delete(keys_of(job))
+            begun.append(job.anew())
+            submit(begun[0], configure(job.pipeline, {}))
+            trigger_one(begun[0])
+
+    fail_checkpoint(hooked(job, before), ONE, Reason.CHECKPOINT_EXPIRED, "late")
+
+    assert held_by(begun[0], place) == {"1": 10}
+    assert held_by(job, place) == {}
+
+
+def test_what_an_earlier_life_held_stays_and_is_told(
+    job: Job, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a job of another root, which is called the same."""
+    take_checkpoint(job)
+    job.store.delete(keys_of(job))
+    anew = job.anew()
+    submit(anew, configure(job.pipeline, {}))
+    take_checkpoints(anew, 4)
+    caplog.set_level("INFO")
+
+    collect_garbage(anew, grace_ms=0)
+
+    assert held_by(job, place) == {"1": 10}
+    assert held_by(anew, place) == {"2": 20, "3": 30, "4": 40}
+    assert f"hold of another job, or of an earlier one, stays name={prefix(job)}1" in caplog.text
+
+
+def test_a_copy_of_the_root_releases_nothing_that_the_original_holds(
+    job: Job, place: Place
+) -> None:
+    take_checkpoint(job)
+    copy = copied(job)
+    a_savepoint(job, "mine")
+    before = dict(place.held)
+
+    collect_garbage(copy, grace_ms=0)
+
+    assert place.held == before
+
+
+def test_a_savepoint_that_outlived_its_journal_lets_go_when_it_is_disposed_of(
+    job: Job, place: Place
+) -> None:
+    a_savepoint(job, "mine")
+    kept = job.names.savepoints()
+    job.store.delete([key for key in keys_of(job) if not key.startswith(kept)])
+    anew = job.anew()
+    submit(anew, configure(job.pipeline, {}))
+    take_checkpoint(anew)
+    assert hold_named(anew, "mine") in held_by(job, place)
+
+    dispose(anew, "mine")
+
+    assert held(place) == {"1": 10}
+    assert held_by(anew, place) == {"1": 10}
 
 
 def test_a_place_that_is_down_holds_nothing_up_but_the_trigger(job: Job, place: Place) -> None:
@@ -860,10 +955,30 @@ FAULTS = [
         {"error": LookupError("too slow")}, (LookupError,),
     ),
     Caught(
-        "a source that lets nothing go stops a commit", f"{TOLD}:release",
+        "a source that lets nothing go stops a commit", f"{TOLD}:_release",
         "except Exception as error:", "except ConnectionError as error:",
         test_a_place_that_lets_nothing_go_stops_neither_a_commit_nor_an_abort,
         {"error": LookupError("too slow")}, (LookupError,),
+    ),
+    Caught(
+        "a hold is known by the job's name and a number", f"{TOLD}:_prefix",
+        "{_of_any_journal(job, uid)}{job.paths.owner}-", "{_of_any_journal(job, uid)}",
+        test_who_overslept_an_emptied_root_releases_nothing_of_the_next_life,
+    ),
+    Caught(
+        "a copy of the root lets go what the original holds", f"{TOLD}:release_orphans",
+        "if not is_at_home(job, state):", "if False:",
+        test_a_copy_of_the_root_releases_nothing_that_the_original_holds,
+    ),
+    Caught(
+        "a collector lets go what others hold", f"{TOLD}:release_orphans",
+        "if what == name:", "if False:",
+        test_jobs_of_one_name_in_two_roots_hold_apart,
+    ),
+    Caught(
+        "a savepoint is held by the journal that made it alone", f"{TOLD}:_held",
+        "source.held(_of_any_journal(job, uid))", "source.held(_prefix(job, uid))",
+        test_a_savepoint_that_outlived_its_journal_lets_go_when_it_is_disposed_of,
     ),
     Caught(
         "a source that cannot be opened stops a commit", f"{TOLD}:_opened",
