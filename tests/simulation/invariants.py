@@ -123,6 +123,7 @@ class Invariants:
         self.lives: set[str] = set()  # Of the job in this bucket.
         self.was_just_restored = False
         self.accepts = False  # A person once took a table as it was.
+        self.takes_over: set[int] = set()  # Generations in which one took the place over.
         self.head = CoordinatorState()
         self.entries: dict[str, bytes] = {}  # Of the journal, also those that are gone.
         self.plans: dict[int, CheckpointPlan] = {}
@@ -302,6 +303,8 @@ class Invariants:
         self.lives.add(after.life)
         if isinstance(event, JobSubmitted | JobRestored) and event.tables is not None:
             self.accepts |= event.tables.accepts
+            if self.world.frame is not None and self.world.frame.takes_over:
+                self.takes_over.add(event.generation)
         self.needed = None
 
     def _committed(self, before: CoordinatorState, checkpoint_id: int) -> None:

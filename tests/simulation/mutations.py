@@ -1130,6 +1130,17 @@ def believe_the_note_of_a_table_that_was_put_back(patch: pytest.MonkeyPatch) -> 
 
 
 @mutation(11)
+def take_over_without_a_word(patch: pytest.MonkeyPatch) -> None:
+    """A job is restored over the rows of another one, and nobody has said that it may."""
+    problem = TableComparison.problem
+
+    def unasked(self: TableComparison, **given: Any) -> str | None:
+        return problem(self, **given | {"takes_over": self.is_of_others})
+
+    patch.setattr(TableComparison, "problem", unasked)
+
+
+@mutation(11)
 def know_a_table_by_the_name_of_its_sink(patch: pytest.MonkeyPatch) -> None:
     """A sink that is declared for another table finds its own note there."""
 

@@ -4,8 +4,8 @@ As strict as one: what it lacks it cannot bring back, and who comes late is refu
 as bad as the bucket's: a transaction may be lost, be done without an answer, or be done later, when
 its sender was left behind long ago.  ``Readers`` sees every change at the moment it becomes true.
 
-People change it, too: they put it back behind its note, another job takes it over, and the sink is
-declared for another table (``people``).
+People change it, too: they put it back behind its note, another job takes it over and the job takes
+it back, and the sink is declared for another table (``people``).
 """
 
 from __future__ import annotations

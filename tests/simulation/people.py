@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from sluice.coordinator.failure import abort_checkpoint
 from sluice.coordinator.requests import UserRequest, request_checkpoint
@@ -19,7 +20,7 @@ from sluice.errors import FencedError, TableMismatch
 from sluice.protocol.records import checksum
 from tests.simulation.acts import act
 from tests.simulation.broken import Broken
-from tests.simulation.noted import pointed_elsewhere
+from tests.simulation.noted import NOTED, pointed_elsewhere
 from tests.simulation.settings import ROOT
 from tests.simulation.timing import ABORTS
 from tests.simulation.world import Asked, World
@@ -31,9 +32,21 @@ COPY = "memory://copy/auctions/tables/noted"  # Where the sink of another job is
 def submits(world: World) -> str:
     parallelism = world.random.choice([1, 2, 2, 3])
     consent = TableConsent(roll_back=world.chance(0.3), accept=world.chance(0.1))
+    is_silent = not (consent.roll_back or consent.accept)
+    if is_silent and any(world.place.rows.values()) and world.chance(0.3):
+        consent = _taking_over(world, TableConsent(take_over=(NOTED,)))
     configuration = configure(world.job.pipeline, {}, parallelism=parallelism)
     submit(world.job, configuration, tables=consent)
     return f"with parallelism {parallelism}, {consent}"
+
+
+T = TypeVar("T")
+
+
+def _taking_over(world: World, consent: T) -> T:
+    assert world.frame is not None
+    world.frame.takes_over = True
+    return consent
 
 
 @act(weight=lambda world: 0.6 if world.head.pending else 0.1)
@@ -190,6 +203,22 @@ def another_job_writes_the_place(world: World) -> str:
     world.others_newest = after.newest or None
     world.place = place.noting(after, place.rows)
     return f"{after.published}"
+
+
+def _urge_to_take_over(world: World) -> float:
+    """Where there is something to take: an empty table is anybody's."""
+    if not world.readers.seen.other or world.frame is not None:
+        return 0
+    return 10 if any(world.place.rows.values()) else 0.5
+
+
+@act(weight=_urge_to_take_over)
+def takes_the_place_over(world: World) -> str:
+    """Back from the other job, whose rows stay (``sluice tables take-over``)."""
+    options = _taking_over(world, RestoreOptions(take_over=(NOTED,)))
+    restored = restore(world.job, Latest(), options)
+    world.witness.was_told_restored(restored)
+    return f"from {restored.checkpoint_id}, generation {restored.generation}"
 
 
 # They write and delete below the journal, and what a sink has staged, which has its token.  A

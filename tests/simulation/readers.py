@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Seen:
     """``continued`` is the version that the next commit has to continue; a person was ``told`` of
     rows that come again.  ``other`` is the sink of another job that has taken the table over.
+    ``behind`` is the version that the job went on behind when it took the table over: where that
+    is an earlier life's, what this one read begins anew.
     """
 
     visible: frozenset[int] = frozenset()
@@ -34,6 +36,7 @@ class Seen:
     generation: int = 0
     told: bool = False
     other: str = ""
+    behind: int | None = None
 
 
 @dataclass(slots=True)
@@ -71,7 +74,9 @@ class Readers:
     def recovered(self, writer: Writer, recovery: Recovery, doomed: Collection[int]) -> None:
         """*doomed* are the checkpoints whose rows go away with it."""
         seen, version = self.seen, recovery.version
-        is_told = recovery.roll_back or recovery.accepts or not any(self.world.place.rows.values())
+        takes_over = writer.generation in self.world.witness.takes_over
+        is_told = takes_over or recovery.roll_back or recovery.accepts
+        is_told |= not any(self.world.place.rows.values())
         if seen.other and not is_told:
             raise Broken(11, "a table of another job was taken over without a word", seen.other)
         self._is_not_fenced(writer)
@@ -85,7 +90,8 @@ class Readers:
             continued=version,
             life=writer.life,
             generation=writer.generation,
-            told=bool(visible) and (seen.told or is_ahead),
+            told=bool(visible) and (seen.told or is_ahead or takes_over),
+            behind=version if takes_over else seen.behind,
         )
 
     def was_taken_over(self, sink: str) -> None:
@@ -162,5 +168,6 @@ class Readers:
         if pure(rows) != reference(len(metadata.stages) - 1, end)[start:]:
             raise Broken(8, "an epoch's output is not that without failures", f"{checkpoint_id}")
         shown = witness.consumed.get(parent or 0, 0)
-        if shown != start and not self._accepts:
+        is_behind_others = parent is not None and parent == self.seen.behind
+        if shown != start and not (self._accepts or is_behind_others):
             raise Broken(11, "rows are missing in between", f"{checkpoint_id} after {parent}")

@@ -69,6 +69,7 @@ class Frame:
     began_ms: int
     calls: int = 0
     emptied: int = 0  # How often the root had been, when it began.
+    takes_over: bool = False  # Its person says that the place is the job's from now on.
     tried: Tried = field(default_factory=list)
 
 
