@@ -51,7 +51,12 @@ from sluice.coordinator.restore import foreign_target
 from sluice.coordinator.restore_plan import damage_of_owed_rows, observe
 from sluice.coordinator.savepoints import require_free_name
 from sluice.coordinator.staged import abort_staged, require_shown
-from sluice.coordinator.tables import compare_tables_to_restore, compare_tables_to_submit, writer_of
+from sluice.coordinator.tables import (
+    compare_tables_to_restore,
+    compare_tables_to_submit,
+    gave_way,
+    writer_of,
+)
 from sluice.coordinator.trigger import write_plan
 from sluice.core import coordinator, lifecycle, requests
 from sluice.core.answers import Ack, Committable, StageAnswer
@@ -1138,6 +1143,12 @@ def take_over_without_a_word(patch: pytest.MonkeyPatch) -> None:
         return problem(self, **given | {"takes_over": self.is_of_others})
 
     patch.setattr(TableComparison, "problem", unasked)
+
+
+@mutation(11)
+def take_the_id_of_another_for_ones_own(patch: pytest.MonkeyPatch) -> None:
+    """A commit is owed, another job has used its id in the table, and so it counts as done."""
+    replace_everywhere(patch, gave_way, lambda *_: False)
 
 
 @mutation(11)

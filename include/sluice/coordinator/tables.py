@@ -5,7 +5,7 @@ anything is decided, and afterwards the tables become what was decided.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from sluice.coordinator.record import record
@@ -50,7 +50,7 @@ def compare_tables_to_restore(
         if not _has_ids_of(lives, uid, comparison, is_own=state.life in lives):
             owed, version = version if before else None, None
             comparison = sink.compare(state.life, None)
-        elif before and comparison.lacks:
+        elif before and (comparison.lacks or gave_way(lives, comparison)):
             owed, version = version, before[0]
             comparison = sink.compare(state.life, version)
         compared = _table_comparison(job, state, uid, sink, version, comparison)
@@ -71,6 +71,14 @@ def _has_ids_of(
     if other in lives:
         return where.rpartition("/")[2] in ("", uid)
     return is_own and any(life in lives for life in comparison.past_lives)
+
+
+def gave_way(lives: Iterable[str], comparison: TimelineComparison) -> bool:
+    """Whether a sink of *lives* wrote the table, and another writer has it since: of the ids that
+    the table shows, those that the sink had not published by then may be the other's.
+    """
+    past = comparison.past_lives
+    return bool(comparison.other_life) and any(life in past for life in lives)
 
 
 def undeclared_tables(
@@ -195,10 +203,16 @@ def _recover(sink: Sink, writer: Writer, recovery: Recovery) -> None:
     """The owed commit may be under way: once it is done, the job continues its version."""
     owed = recovery.continues
     done = replace(recovery, version=owed, continues=None)
-    is_done = owed is not None and sink.is_published(owed)
+    is_done = _is_done(sink, writer, owed)
     try:
         sink.recover(writer, done if is_done else recovery)
     except FencedError:
-        if owed is None or is_done or not sink.is_published(owed):
+        if is_done or not _is_done(sink, writer, owed):
             raise
         sink.recover(writer, done)
+
+
+def _is_done(sink: Sink, writer: Writer, owed: int | None) -> bool:
+    if owed is None or not sink.is_published(owed):
+        return False
+    return not gave_way([writer.life], sink.compare(writer.life, None))

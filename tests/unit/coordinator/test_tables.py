@@ -415,6 +415,49 @@ def test_a_table_that_was_emptied_with_its_root_gets_every_row_of_the_new_life()
     assert table.place.records == list(range(40))
 
 
+def test_an_id_that_another_job_used_is_not_taken_for_the_commit_that_is_owed(
+    sink: SinkSpec,
+) -> None:
+    """Both have a checkpoint behind the rows of 1, and readers see that of the other job."""
+    first = a_life(sink, 1)
+    complete_one(first)
+    second = a_job(a_pipeline(sink=sink, num_retained=9))
+    begin(second, TableConsent(take_over=(SINK,)))
+    take_checkpoint(second)
+    taken_over = RestoreOptions(take_over=(SINK,))
+
+    with pytest.raises(RestoreError, match=r"checkpoint 2 was not published .* used its id"):
+        restore(first, Latest(), taken_over)
+
+    restore(first, FromCheckpoint(CheckpointId(1)), taken_over)
+    take_checkpoint(first)
+    assert [*range(10, 20)] == sorted({*seen(first, sink)} - {*range(10)})
+
+
+def test_nor_is_one_that_it_used_after_the_tables_were_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = NotedTable()
+    first = a_life(table, 1)
+    complete_one(first)
+    second = a_job(a_pipeline(sink=table))
+    begin(second, TableConsent(take_over=(SINK,)))
+    recover = NotedTable.recover
+
+    def late(self: NotedTable, *given: Any) -> None:
+        monkeypatch.undo()
+        take_checkpoint(second)
+        recover(self, *given)
+
+    monkeypatch.setattr(NotedTable, "recover", late)
+    with pytest.raises(TableMismatch, match="may have used its id"):
+        restore(first, Latest(), RestoreOptions(take_over=(SINK,)))
+    with pytest.raises(TableMismatch, match="may have used its id"):
+        resume_duties(first, first.journal.load())
+
+    assert table.place.records == sorted([*range(10), *range(10)])
+
+
 def test_a_table_that_cannot_be_rolled_back_says_so_before_anything_is_journaled() -> None:
     topic = NotedTable(rolls_back=RollBack.NEVER)
     job = emptied(a_life(topic, 2))
