@@ -106,7 +106,7 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
         yield
 
 
-def _united(inputs: Sequence[Rows]) -> Rows:
+def _united(_: StageNode, inputs: Sequence[Rows]) -> Rows:
     """As the real one: our columns are where any input has them, rows have weight 1 there."""
     if len(inputs) == 1:
         return inputs[0]

@@ -23,6 +23,7 @@ from sluice.exchange.reading import SOURCE
 from sluice.exchange.snapshot import SIDE, side_column
 from sluice.operators.arguments import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator
+from sluice.operators.common_types import united_columns
 from sluice.operators.operator import WEIGHT
 from sluice.spark import deployment, tasks
 from sluice.spark.deployment import KeyedRows, needed_columns
@@ -66,8 +67,10 @@ def settled(rows: Frame, parallelism: int) -> Frame:
     return Frame(rows.session, [table, *empty])
 
 
-def united(inputs: Sequence[Frame]) -> Frame:
+def united(node: StageNode, inputs: Sequence[Frame]) -> Frame:
     """The rows of all inputs; reserved columns of one input are added to the others, too."""
+    schemas = [to_frame(rows.partitions[0]).drop(OURS, strict=False).schema for rows in inputs]
+    united_columns(node.uid, list(zip(node.producers, schemas, strict=True)))
     ours = {
         field.name: field.type
         for rows in inputs
@@ -101,7 +104,7 @@ def looked_up(node: StageNode, inputs: Sequence[Frame], table: Frame | None) -> 
     if not isinstance(node.operation, KeyedLookup):
         return inputs
     assert table is not None
-    new = look_up(node.operation.lookup, inputs[0].where(f"{WEIGHT} > 0"), table)
+    new = look_up(node.uid, node.operation.lookup, inputs[0].where(f"{WEIGHT} > 0"), table)
     schema = new.partitions[0].schema
 
     def completed(part: pa.Table) -> pa.Table:
@@ -113,7 +116,7 @@ def looked_up(node: StageNode, inputs: Sequence[Frame], table: Frame | None) -> 
     return [new.unionByName(inputs[0].where(f"{WEIGHT} < 0").each(completed))]
 
 
-def look_up(lookup: Lookup, rows: Frame, table: Frame) -> Frame:
+def look_up(_: str, lookup: Lookup, rows: Frame, table: Frame) -> Frame:
     """A lookup by DuckDB, partition by partition, as with a broadcast join."""
     wanted = ", ".join(f'{e} AS "_t_{c}"' for c, e in {**lookup.on, **lookup.add}.items())
     on = " AND ".join(f'r."{column}" = t."_t_{column}"' for column in lookup.on)

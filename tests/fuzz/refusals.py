@@ -217,6 +217,19 @@ def keyed_by_nothing(drawing: Drawing, random: Random) -> Mistake:
     return Mistake(stages=(stage,))
 
 
+def keyed_by_other_types(drawing: Drawing, random: Random) -> Mistake:
+    left = InputPlan(producer="in0", select=("k",), keys=("k",))
+    right = InputPlan(producer="in0", select=("g AS other",), keys=("other",))
+    stage = StagePlan(uid=BAD, op="join", inputs=(left, right), args={"how": "inner"})
+    return Mistake(stages=(stage,), named="joins 'k' of 'in0'")
+
+
+def united_of_other_types(drawing: Drawing, random: Random) -> Mistake:
+    left, right = (InputPlan(producer="in0", select=("id", one)) for one in ("k AS x", "g AS x"))
+    stage = StagePlan(uid=BAD, op="union", inputs=(left, right))
+    return Mistake(stages=(stage,), named="unites column 'x'")
+
+
 def same_columns_twice(drawing: Drawing, random: Random) -> Mistake:
     return Mistake(stages=(_bad("join", "in0", "in0", keys=("k",), how="inner"),))
 
@@ -271,6 +284,7 @@ MISTAKES: dict[str, Callable[[Drawing, Random], Mistake | None]] = {
         lookup_of_a_bag, no_such_key,
         no_such_column, sum_of_texts, no_aggregate, window_without_time, hop_of_no_multiple,
         none_of_the_best, uid_twice, uid_unusable, keyed_by_nothing, same_columns_twice,
+        keyed_by_other_types, united_of_other_types,
         table_as_a_stream, stream_as_a_table, interval_backwards, many_rows_in_a_row,
         sink_of_a_source, source_for_nobody, too_parallel,
     )

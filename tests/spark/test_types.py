@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,11 @@ from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.sql_tree import LITERAL
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_side_table
+from sluice.operators.common_types import common_type
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
+from sluice.spark.frames import polars_schema
 from tests.spark.folder_job import FolderJob
 from tests.sql_keywords import KEYWORDS
 
@@ -218,6 +221,94 @@ def test_a_stage_and_a_source_whose_rows_may_be_malformed_are_united(
         ("1.json", 2, "no json")
     ]
     assert set(check_pipeline(job.pipeline, spark, {}, None)) == {"first", "all_rows"}
+
+
+UNITED = (
+    *("void", "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string"),
+    *("date", "timestamp", "binary", "decimal(10,2)", "decimal(12,4)", "decimal(20,0)"),
+    *("decimal(38,2)", "decimal(38,38)", "array<int>", "array<bigint>", "array<string>"),
+    *("struct<a:int>", "struct<a:bigint>", "struct<b:int>", "struct<a:int,b:int>"),
+    *("map<string,int>", "map<string,bigint>", "map<int,int>"),
+)
+
+
+def test_streams_are_united_in_the_types_that_spark_has_for_both(spark: SparkSession) -> None:
+    rows = {of: spark.createDataFrame([], f"x {of}") for of in UNITED}
+    known = {of: polars_schema(rows[of])["x"] for of in UNITED}
+    united = 0
+    for one, other in product(UNITED, repeat=2):
+        ours = common_type(known[one], known[other])
+        if ours is None:
+            assert one != other
+            assert "void" not in (one, other)
+            continue
+        united += 1
+        assert polars_schema(rows[one].unionByName(rows[other]))["x"] == ours, (one, other)
+    assert united > 2 * len(UNITED)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("k", "CAST(k AS string) AS k"),
+        ("k", "k / 1 AS k"),
+        ("k", "array(k) AS k"),
+        ("array(k) AS k", "array('a') AS k"),
+        ("named_struct('a', k) AS k", "named_struct('b', k) AS k"),
+        ("CAST(k AS decimal(38,0)) AS k", "CAST(k AS decimal(38,38)) AS k"),
+    ],
+)
+def test_columns_that_spark_alone_knows_are_not_united_if_no_type_holds_both(
+    job: FolderJob, spark: SparkSession, one: str, other: str
+) -> None:
+    rows = job.rows()
+    first = rows.select(one).transform("first", lambda rows: rows)
+    first.union("both", rows.select(other)).sink("out", FilesTable())
+    job.write("1.parquet", pl.DataFrame({"k": [1, 2**60 + 1]}))
+    refused = "stage 'both' unites column 'k', which is .* in 'first' and .* in 'rows'; "
+
+    with pytest.raises(ConfigurationError, match=refused):
+        check_pipeline(job.pipeline, spark, {}, None)
+
+    with pytest.raises(ConfigurationError, match=refused):
+        job.epoch()
+
+
+def test_integers_of_two_widths_and_dates_with_instants_are_united(job: FolderJob) -> None:
+    rows = job.rows()
+    small = rows.where("k < 9").select("CAST(k AS int) AS k", "date(at) AS at", "1.5F AS x")
+    small.transform("small", lambda rows: rows).union("both", rows.select("k", "at", "x")).sink(
+        "out", FilesTable()
+    )
+    job.write("1.parquet", pl.DataFrame({"k": [1, 2**60 + 1], "at": [AT, AT], "x": [0.1, 0.2]}))
+
+    job.epoch()
+
+    day = AT.replace(hour=0, minute=0, second=0, microsecond=0)
+    assert sorted(job.table("out").rows()) == [
+        (1, day, 1.5),
+        (1, AT, 0.1),
+        (2**60 + 1, AT, 0.2),
+    ]
+
+
+def test_what_a_table_has_in_another_type_is_not_found_by_its_spelling(
+    job: FolderJob, spark: SparkSession, tmp_path: Path
+) -> None:
+    pl.DataFrame({"code": ["1", "01"], "name": ["a", "b"]}).write_parquet(tmp_path / "t.parquet")
+    table = job.pipeline.source(
+        "names", Files(str(tmp_path / "t.parquet"), format="parquet"), table=True
+    )
+    same = job.rows().transform("same", lambda rows: rows)
+    same.lookup("named", table, on={"k": "code"}, add=("name",)).sink("out", FilesTable())
+    job.write("1.parquet", pl.DataFrame({"k": [1]}))
+    refused = "lookup 'named' compares 'k', which is bigint, with what is string in the table"
+
+    with pytest.raises(ConfigurationError, match=refused):
+        check_pipeline(job.pipeline, spark, {}, None)
+
+    with pytest.raises(ConfigurationError, match=refused):
+        job.epoch()
 
 
 @pytest.mark.parametrize("is_plain", [True, False])  # Without Spark's JVM, and through it.

@@ -37,6 +37,7 @@ from sluice.job.places import check_table
 from sluice.operators.arguments import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
+from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.operators.operator import column_type
 from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
@@ -194,6 +195,7 @@ def _stage_result(
     pipeline: Pipeline, stage: StageNode, rows: Mapping[str, ColumnTypes | None]
 ) -> Result | None:
     inputs: list[ColumnTypes] = []
+    producers: list[str] = []
     is_known = True
     for stream in stage.shuffled:
         columns = rows[stream.producer]
@@ -206,6 +208,10 @@ def _stage_result(
         else:
             renamed = {stream.renames.get(name, name): of for name, of in columns.items()}
             inputs.append(_with_computed(stage, stream, renamed))
+            producers.append(stream.producer)
+    united: ColumnTypes = {}
+    if isinstance(stage.operation, Union) and inputs:  # Also where another one is not known.
+        united = united_columns(stage.uid, list(zip(producers, inputs, strict=True)))
     if not is_known:
         return None
     match stage.operation:
@@ -218,7 +224,7 @@ def _stage_result(
                 table = _after_steps(stage.uid, read, table)
             return _stateless(pipeline, stage, _looked_up(stage.uid, lookup, inputs[0], table))
         case Union():
-            return _stateless(pipeline, stage, _united(stage.uid, inputs))
+            return _stateless(pipeline, stage, united)
         case _:
             return _of_operator(pipeline, stage, inputs)
 
@@ -297,6 +303,8 @@ def _looked_up(
         column_type(uid, _names_only(rows), column, "to look up")
         if table is not None:
             _require(uid, sql, table, f"in the table {lookup.table!r}")
+            of_table = _type_of(sql, _known(table))
+            check_looked_up(uid, column, rows[column], lookup.table, of_table)
     if table is None:
         return None
     found = {name: rows[name] for name in lookup.on} | dict(rows)
@@ -305,19 +313,6 @@ def _looked_up(
         _require(uid, sql, table, f"in the table {lookup.table!r}")
         found[name] = _type_of(sql, known)
     return found
-
-
-def _united(uid: str, inputs: list[ColumnTypes]) -> ColumnTypes:
-    first = inputs[0]
-    for other in inputs[1:]:
-        for name in first:
-            column_type(uid, _names_only(other), name, "in one of the streams that it unites")
-        for name in other:
-            column_type(uid, _names_only(first), name, "in the first stream that it unites")
-    return {
-        name: of if all(other[name] == of for other in inputs) else None
-        for name, of in first.items()
-    }
 
 
 def _stateless(pipeline: Pipeline, stage: StageNode, columns: ColumnTypes | None) -> Result | None:

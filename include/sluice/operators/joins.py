@@ -23,6 +23,7 @@ from sluice.operators.changes import (
     split_by_weight,
     without_pairs,
 )
+from sluice.operators.common_types import a_cast
 from sluice.operators.kernels import grouped
 from sluice.operators.operator import (
     SEQUENCE,
@@ -42,6 +43,7 @@ from sluice.operators.operator import (
     sequenced,
     wrong_type,
 )
+from sluice.operators.sql import spark_type
 from sluice.operators.windows import INSTANT, require_append_only
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
@@ -490,9 +492,13 @@ def _check_keys(stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
     ]
     for one, other in zip(*names, strict=True):
         if types[0][one] != types[1][other]:
+            sides = [
+                f"{name!r} of {node.producer!r}, which is {spark_type(of[name])},"
+                for name, node, of in zip((one, other), stage.inputs, types, strict=True)
+            ]
             raise ConfigurationError(
-                f"stage {stage.uid!r} joins {one!r} of type {types[0][one]} with {other!r} of "
-                f"type {types[1][other]}, whose hashes never meet; cast one of them with select()"
+                f"stage {stage.uid!r} joins {' with '.join(sides)} so that their hashes never "
+                f"meet; {a_cast(other, types[0][one], types[1][other])}, in a select() before"
             )
 
 

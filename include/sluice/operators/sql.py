@@ -63,6 +63,7 @@ from sluice.operators.sql_casts import (
     wide,
 )
 from sluice.operators.sql_date_patterns import formatted, instant_in
+from sluice.state.segments import instance_of
 
 # Where else SQL is computed.
 ELSEWHERE = "compute it in a transform(), or in what is read of a source"
@@ -455,11 +456,21 @@ def _one_by_one(values: Sequence[Value]) -> tuple[StoppedRows, ...]:
 
 def spark_type(dtype: pl.DataType) -> str:
     """Spark's name of *dtype*."""
-    if isinstance(dtype, pl.Decimal):
-        return f"decimal({dtype.precision},{dtype.scale})"
-    if isinstance(dtype, pl.List):
-        return f"array<{spark_type(_element(dtype))}>"
-    return next((name for name, of in _TYPES.items() if of == dtype), str(dtype))
+    match dtype:
+        case pl.Decimal():
+            return f"decimal({dtype.precision},{dtype.scale})"
+        case pl.List():
+            return f"array<{spark_type(instance_of(dtype.inner))}>"
+        case pl.Map():
+            key, value = map(instance_of, (dtype.key, dtype.value))
+            return f"map<{spark_type(key)},{spark_type(value)}>"
+        case pl.Struct():
+            fields = (f"{of.name}:{spark_type(instance_of(of.dtype))}" for of in dtype.fields)
+            return f"struct<{','.join(fields)}>"
+        case pl.Binary():
+            return "binary"
+        case _:
+            return next((name for name, of in _TYPES.items() if of == dtype), str(dtype))
 
 
 def _element(of: pl.List) -> pl.DataType:
@@ -522,6 +533,16 @@ def _as_double(value: Value) -> Value:
 
 
 def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataType:
+    found = wider_type(one, other)
+    if found is None:
+        raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
+    return found
+
+
+def wider_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
+    """The type to which Spark coerces values of both; None if it would read a text as something
+    else, cut digits, or has none.  Of a bigint it takes a double beside one, whose digits are less.
+    """
     if one == other or other == pl.Null():
         return one
     if one == pl.Null():
@@ -532,25 +553,21 @@ def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataTyp
     if one in numbers and other in numbers:
         return pl.Float64()
     if isinstance(one, pl.Decimal) or isinstance(other, pl.Decimal):
-        return _wider_decimal(tree, one, other)
-    if {type(one), type(other)} == {pl.Date, pl.Datetime} and TIMESTAMP in (one, other):
-        return TIMESTAMP
-    raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
+        return _wider_decimal(one, other)
+    if {type(one), type(other)} == {pl.Date, pl.Datetime} and _TIMESTAMP in (one, other):
+        return _TIMESTAMP
+    return None
 
 
-def _wider_decimal(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataType:
-    if one.is_float() or other.is_float():
-        return pl.Float64()
+def _wider_decimal(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
     types = [of if isinstance(of, pl.Decimal) else _DIGITS.get(of) for of in (one, other)]
     decimals = [pl.Decimal(of, 0) if isinstance(of, int) else of for of in types]
     known = [of for of in decimals if of is not None]
     if len(known) < len(decimals):
-        raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
+        return None
     scale = max(of.scale for of in known)
     precision = max(of.precision - of.scale for of in known) + scale
-    if precision > MOST_DIGITS:
-        raise refused(tree, f"of {precision} digits")
-    return pl.Decimal(precision, scale)
+    return pl.Decimal(precision, scale) if precision <= _MOST_DIGITS else None
 
 
 def coerced(value: Value, dtype: pl.DataType) -> Value:

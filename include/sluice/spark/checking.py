@@ -26,13 +26,14 @@ from sluice.job.analysis import Result, check_readable, check_sink_schema
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT
-from sluice.spark.deployment import polars_schema, with_computed_columns
+from sluice.spark.deployment import with_computed_columns
 from sluice.spark.determinism import check_arguments, check_function, check_shared_steps
 from sluice.spark.frames import (
     decoded_text,
     keyed_inputs,
     looked_up_in,
     lookup_of,
+    polars_schema,
     projected,
     renamed,
     transformed,

@@ -85,6 +85,7 @@ from sluice.protocol.records import decode_merged_runs
 from sluice.spark.frames import (
     keyed_inputs,
     lookup_table,
+    polars_schema,
     projected,
     read_inputs,
     read_source,
@@ -633,13 +634,6 @@ def _schema(rows: DataFrame) -> bytes:
 
     body: bytes = to_arrow_schema(rows.schema, timezone="UTC").serialize().to_pybytes()
     return body
-
-
-def polars_schema(rows: DataFrame) -> pl.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    frame = empty_frame(to_arrow_schema(rows.schema, timezone="UTC"))
-    return frame.drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False).schema
 
 
 def measured_event_time(run: StageRun, feeds: tuple[Feed, ...] | None) -> MeasuredEventTime:

@@ -14,6 +14,7 @@ from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
+import polars as pl
 import pyarrow as pa
 
 from sluice.connectors.columns import check_announced, unreadable_columns
@@ -31,10 +32,11 @@ from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, Tex
 from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, StreamRows, bounded
 from sluice.job.places import open_source
+from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.operators.operator import WEIGHT
 from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
 from sluice.state.cache import SegmentCache
-from sluice.state.segments import to_table
+from sluice.state.segments import empty_frame, to_table
 from sluice.surface.state import StateTable
 
 if TYPE_CHECKING:
@@ -287,6 +289,13 @@ def _for_spark(dtype: pa.DataType) -> pa.DataType:
     return dtype
 
 
+def polars_schema(rows: DataFrame) -> pl.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    frame = empty_frame(to_arrow_schema(rows.schema, timezone="UTC"))
+    return frame.drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False).schema
+
+
 def decoded_text(rows: DataFrame, how: TextDecoding) -> DataFrame:
     """The decoded columns of a column of text; blank texts are no rows.
 
@@ -399,7 +408,7 @@ def keyed_inputs(
 
     assert table is not None
     (rows,) = inputs
-    joined = _look_up(node.operation.lookup, rows.where(f"{WEIGHT} > 0"), table)
+    joined = _look_up(node.uid, node.operation.lookup, rows.where(f"{WEIGHT} > 0"), table)
     added = {
         field.name: lit(None).cast(field.dataType)
         for field in joined.schema.fields
@@ -413,14 +422,14 @@ def transformed(
     node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None, params: Mapping[str, str]
 ) -> DataFrame:
     """The result of a stateless stage, which Spark's JVM computes from the inputs."""
-    rows = _united(inputs)
+    rows = _united(node, inputs)
     match node.operation:
         case Transform(function=function, arguments=arguments):
             resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
             result = _checked(node, rows, function(rows, **resolved))
         case Lookup() as lookup:
             assert table is not None
-            result = _look_up(lookup, rows, table)
+            result = _look_up(node.uid, lookup, rows, table)
         case _:
             result = rows
     # Where rows are taken back, and nowhere else, they have a weight.
@@ -429,8 +438,8 @@ def transformed(
     return result
 
 
-def _united(inputs: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all *inputs*.
+def _united(node: StageNode, inputs: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all *inputs* of *node*, which Spark widens to the types of ``united_columns``.
 
     An input without a reserved column that another one has gets its default: a weight of 1, and
     an unknown origin.
@@ -439,6 +448,9 @@ def _united(inputs: Sequence[DataFrame]) -> DataFrame:
 
     if len(inputs) == 1:
         return inputs[0]
+    own = [polars_schema(rows).items() for rows in inputs]
+    columns = [{name: of for name, of in schema if name != WEIGHT} for schema in own]
+    united_columns(node.uid, list(zip(node.producers, columns, strict=True)))
     defaults = {
         field.name: lit(1 if field.name == WEIGHT else None).cast(field.dataType)
         for rows in inputs
@@ -463,13 +475,16 @@ def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
     return result
 
 
-def _look_up(lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
+def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
     from pyspark.sql.functions import broadcast
 
     columns = {**lookup.on, **lookup.add}
     wanted = table.selectExpr(
         *(f"{expression} AS {quoted(column)}" for column, expression in columns.items())
     )
+    types, of_table = polars_schema(rows), polars_schema(wanted)
+    for column in lookup.on:
+        check_looked_up(uid, column, types.get(column), lookup.table, of_table.get(column))
     matched = "inner" if lookup.add else "left_semi"
     how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
     return rows.join(broadcast(wanted), on=list(lookup.on), how=how)

@@ -143,7 +143,7 @@ def test_the_types_of_what_is_computed_are_known(world: World) -> None:
         ),
         (
             lambda w: w.clicks.union("t", w.clicks.select("user", "at")),
-            "no column 'city' in one of the streams that it unites",
+            "no column 'city' in what it unites of 'clicks'",
         ),
     ],
 )
@@ -156,6 +156,71 @@ def test_a_misspelt_column_is_named(
         world.results()
 
     assert expected in str(error.value)
+
+
+UNREADABLE = "CAST(n AS string) AS n"  # Of a bigint.
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    {
+        UNREADABLE: "is bigint in 'clicks' and string in 'clicks'; cast one of them, for example "
+        "'CAST(n AS string) AS n', in a select() before the union",
+        "n > 1 AS n": "is bigint in 'clicks' and boolean in 'clicks'; cast one of them",
+        "n / 2 AS n": "is bigint in 'clicks' and double in 'clicks'; cast one of them, for example "
+        "'CAST(n AS double) AS n'",
+        "at AS n": "is bigint in 'clicks' and timestamp in 'clicks'; cast one of them",
+    }.items(),
+)
+@pytest.mark.parametrize("place", ["before", "between", "behind"])
+def test_columns_that_no_type_holds_are_not_united(
+    world: World, other: str, expected: str, place: str
+) -> None:
+    given, odd = world.clicks.select("user", "n"), world.clicks.select("user", other)
+    unknown = given.transform("unknown", lambda rows: rows)
+    match place:
+        case "before":
+            both = given.union("t", odd)
+        case "between":
+            both = given.union("t", unknown, odd)
+        case _:
+            first = given.where("n > 0").key_by("user").deduplicate("first", by="n")
+            second = odd.key_by("user").deduplicate("second", by="user")
+            both = first.select("user", "n").union("t", second)
+            expected = expected.replace("in 'clicks' and", "in 'first' and")
+            expected = expected.replace("in 'clicks'", "in 'second'")
+    both.sink("out", FilesTable())
+
+    with pytest.raises(ConfigurationError) as error:
+        world.results()
+
+    assert f"stage 't' unites column 'n', which {expected}" in str(error.value)
+
+
+def test_columns_that_one_type_holds_are_united_as_that(world: World) -> None:
+    small = world.clicks.select("CAST(n AS int) AS n", "date(at) AS at", "NULL AS x", "user AS u")
+    world.clicks.select("n", "at", "user AS x", "user AS u").union("t", small).sink(
+        "out", FilesTable()
+    )
+
+    (result,) = world.results().values()
+
+    assert result is not None
+    assert dict(result.columns) == {"n": pl.Int64(), "at": UTC, "x": pl.String(), "u": pl.String()}
+
+
+@pytest.mark.parametrize("rows", ["known", "of which one column is not"])
+def test_a_column_is_not_looked_up_as_what_no_type_holds(world: World, rows: str) -> None:
+    more = () if rows == "known" else ("date_format(at, 'd') AS d",)
+    clicks = world.clicks.select("n AS city", *more)
+    clicks.lookup("t", world.cities, on="city", add=("country",)).sink("out", FilesTable())
+
+    with pytest.raises(
+        ConfigurationError,
+        match="lookup 't' compares 'city', which is bigint, with what is string in the table "
+        r"'cities'; cast one of them, for example 'CAST\(city AS string\) AS city', in on= for",
+    ):
+        world.results()
 
 
 @pytest.mark.parametrize(
