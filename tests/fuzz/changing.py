@@ -178,12 +178,29 @@ def _event_time(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 
 
 def _keys(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
-    """Another expression of a key."""
+    """Another expression of a key, at times where it is selected."""
     (given, *_) = stage.inputs
     if len(stage.inputs) > 1 or not given.key_expressions:
         return None
     ((name, text),) = given.key_expressions
-    return _of(stage, "keys", ("inputs/0/key_expressions", ((name, text.replace("% 3", "% 2")),)))
+    other = text.replace("% 3", "% 2")
+    if _may_select_keys(plan, stage) and random.random() < 0.5:
+        return _of(stage, "keys", *_selected(name, other))
+    return _of(stage, "keys", ("inputs/0/key_expressions", ((name, other),)))
+
+
+def _may_select_keys(plan: Plan, stage: StagePlan) -> bool:
+    """Whether a key may be computed before key_by() as well; what keeps whole rows would have
+    another column.
+    """
+    (given, *_) = stage.inputs
+    is_plain = stage.op in ("aggregate", "window") and not given.select
+    return is_plain and bool(given.key_expressions) and plan.source(given.producer) is not None
+
+
+def _selected(name: str, text: str) -> tuple[tuple[str, Any], ...]:
+    select = ("*", f"{text} AS {name}")
+    return ("inputs/0/select", select), ("inputs/0/key_expressions", ())
 
 
 def _version(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
@@ -296,13 +313,18 @@ def _keep(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 
 
 def _spelling(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
-    """Blanks, the case of words and the order of operands; nothing is another."""
+    """Blanks, the case of words, the order of operands and where a key is computed; nothing is
+    another.
+    """
     edits: list[tuple[str, str, Any]] = []
     for one in plan.stages:
         for side, given in enumerate(one.inputs):
             if given.where:
                 texts = tuple(_otherwise(random, text) for text in given.where)
                 edits.append((one.uid, f"inputs/{side}/where", texts))
+        if _may_select_keys(plan, one):
+            ((key, text),) = one.inputs[0].key_expressions
+            edits += [(one.uid, path, value) for path, value in _selected(key, text)]
         for name, (kind, column, where, by) in one.args.get("aggregates", {}).items():
             if where:
                 value = [kind, column, _otherwise(random, where), by]

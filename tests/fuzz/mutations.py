@@ -707,9 +707,9 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "keys_are_names": Mutation(
         "the expression of a key is no part of it",
-        "declaration.fingerprints:_keys",
-        'f"{k} = {expressions[k]}" if k in expressions else k',
-        "k",
+        "declaration.fingerprints:_Maker._keys",
+        'key if text == canonical(Column((key,))) else f"{key} = {text}"',
+        "key",
         needs=("changed_keys",),
     ),
     "versions_mean_nothing": Mutation(

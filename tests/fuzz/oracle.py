@@ -251,7 +251,8 @@ class Oracle:
         for condition in given.where:
             text = f"SELECT * FROM ({text}) WHERE {condition}"
         if given.select:
-            text = f"SELECT {', '.join(given.select)}, {EPOCH} FROM ({text})"
+            with_epoch = given.select if "*" in given.select else (*given.select, EPOCH)
+            text = f"SELECT {', '.join(with_epoch)} FROM ({text})"
         if given.key_expressions:
             keys = ", ".join(f"({sql}) AS {q(name)}" for name, sql in given.key_expressions)
             text = f"SELECT *, {keys} FROM ({text})"

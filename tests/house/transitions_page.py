@@ -13,7 +13,7 @@ PAGE = REPOSITORY / "docs" / "reference" / "transitions.md"
 # What a part is, in a declaration.
 _PARTS = {
     "operator": "another operator under the uid",
-    "keys": "keys: added, removed, another expression or order",
+    "keys": "keys: added, removed, in another order, or computed of something else",
     "input": "filters, projections, functions or lookups before the stage; the stage that it reads",
     "function": "the function of `process` or `process_keyed`: its `version`, else its source",
     "event time": "the event time by which rows are ordered or windowed",

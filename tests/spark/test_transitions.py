@@ -139,6 +139,16 @@ def count_of(condition: str = "", key: str = "k", ttl: timedelta | None = None) 
     return declare
 
 
+def count_by(text: str) -> Declaration:
+    """Counts by a key that is selected before, as *text*."""
+
+    def declare(rows: Rows) -> None:
+        counted = rows.stream().select(f"{text} AS k").key_by("k").aggregate("stage", v=agg.count())
+        counted.sink("out", BY_K)
+
+    return declare
+
+
 def latest(by: str) -> Declaration:
     def declare(rows: Rows) -> None:
         newest = rows.stream().select("k", "x AS v", "x", "n").key_by("k").latest("stage", by=by)
@@ -293,7 +303,11 @@ UPDATES: Cases = ANY | {
     ("table", CHANGED): Case(lookup("matched"), lookup("unmatched")),
     ("rows", CHANGED): Case(shown("x > 3"), shown("x > 15")),
 }
+SELECTED = ("keys", CHANGED), Case(count_by("k"), count_by("u % 3"))
 CASES = [
+    pytest.param(is_updated, *SELECTED, id=f"keys selected{' over updates' * is_updated}")
+    for is_updated in (False, True)
+] + [
     pytest.param(
         is_updated, key, case, id=f"{key[0] or 'column'} {key[1]}{' over updates' * is_updated}"
     )

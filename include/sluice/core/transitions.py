@@ -120,7 +120,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         part="keys",
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.RECOMPUTED,
-        because="rows are kept, and found, by their keys",
+        because="rows are kept, and found, by the values of their keys",
     ),
     TransitionRow(
         part="input",

@@ -42,10 +42,11 @@ from sluice.declaration.operations import (
     WindowJoin,
     WindowTopN,
 )
+from sluice.declaration.origins import is_united, origin
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.sql import parsed
-from sluice.declaration.sql_tree import tokens
+from sluice.declaration.sql_tree import Column, canonical, tokens
 
 _ORDERED_BY_TIME = (AggregateKind.FIRST, AggregateKind.LAST)
 
@@ -83,8 +84,8 @@ class _Maker:
         times = [stream.event_time for stream in stage.inputs if by_time and stream.event_time]
         read = None if wanted is None else wanted | _lowered(times)
         parts = {
-            "keys": " | ".join(filter(None, map(_keys, stage.shuffled))),
-            "input": " | ".join(self._rows(stream, read) for stream in stage.inputs),
+            "keys": " | ".join(filter(None, map(self._keys, stage.shuffled))),
+            "input": " | ".join(self._input(stream, read) for stream in stage.inputs),
             "ttl": _duration(stage.ttl_ms),
             "event time": " | ".join(times),
             "out of orderness": " | ".join(map(self._bound, stage.inputs)) if times else "",
@@ -125,6 +126,21 @@ class _Maker:
         add = ", ".join(f"{name} = {meaning(sql)}" for name, sql in sorted(lookup.add.items()))
         table = f"{lookup.table}{_described_steps(lookup.steps, None)}"
         return f"{lookup.keep} of {table} on {on}" + (f" add {add}" if add else "")
+
+    def _keys(self, stream: Input) -> str:
+        """The keys of an input, each with what it is computed of: state is kept by its value."""
+        texts = [(key, canonical(origin(self.pipeline, stream, key))) for key in stream.keys]
+        return ", ".join(
+            key if text == canonical(Column((key,))) else f"{key} = {text}" for key, text in texts
+        )
+
+    def _input(self, stream: Input, read: frozenset[str] | None) -> str:
+        """The rows of an input, of which an operator has the columns *read* beside its keys."""
+        if read is not None and is_united(self.pipeline, stream.producer):
+            # The keys do not say which of the streams has which.
+            plain = (key for key in stream.keys if key not in stream.key_expressions)
+            read |= _lowered(plain) | _words(stream.key_expressions.values())
+        return self._rows(stream, read)
 
     def _rows(self, stream: Input, wanted: frozenset[str] | None) -> str:
         """The rows of an input, or only its columns *wanted*, down to what sends them."""
@@ -374,11 +390,6 @@ def _window(window: Window) -> str:
             return "that of the rows"
 
 
-def _keys(stream: Input) -> str:
-    expressions = {name: meaning(sql) for name, sql in stream.key_expressions.items()}
-    return ", ".join(f"{k} = {expressions[k]}" if k in expressions else k for k in stream.keys)
-
-
 def _duration(ms: int | None) -> str:
     return "" if ms is None else in_words(timedelta(milliseconds=ms))
 
@@ -401,7 +412,9 @@ def _goes_by_time(stage: StageNode) -> bool:
 
 
 def _columns_read(stage: StageNode) -> frozenset[str] | None:
-    """The columns that an operator reads, in lower case, and perhaps more; None: whole rows."""
+    """The columns that an operator reads beside its keys, in lower case, and perhaps more; None:
+    whole rows.
+    """
     match stage.operation:
         case KeyedAggregate(aggregates=aggregates) | WindowAggregate(aggregates=aggregates):
             texts = [
@@ -409,12 +422,7 @@ def _columns_read(stage: StageNode) -> frozenset[str] | None:
             ]
         case _:
             return None
-    texts += [text for stream in stage.inputs for text in stream.key_expressions.values()]
-    texts += ["window_start", "window_end"]
-    names = {
-        key for stream in stage.inputs for key in stream.keys if key not in stream.key_expressions
-    }
-    return _lowered(names) | _words(texts)
+    return _words([*texts, "window_start", "window_end"])
 
 
 def _lowered(names: Iterable[str]) -> frozenset[str]:

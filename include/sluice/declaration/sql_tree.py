@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import islice
 from typing import NamedTuple, TypeAlias
@@ -85,6 +85,28 @@ def _inside(tree: Expression) -> tuple[Expression, ...]:
             return (*(part for branch in branches for part in branch), otherwise)
         case _:
             return ()
+
+
+def replaced(tree: Expression, by: Callable[[Column], Expression]) -> Expression:
+    """*tree* with what *by* has for each of its columns; of a field, for the column that has it."""
+    match tree:
+        case Column(parts=(_,)):
+            return by(tree)
+        case Column(parts=(name, *path)):
+            whole = by(Column((name,)))
+            if isinstance(whole, Column):
+                return Column((*whole.parts, *path))
+            fields = (Literal(part, ColumnType("string")) for part in path)
+            return Call("field", (whole, *fields))
+        case Call(arguments=arguments):
+            return replace(tree, arguments=tuple(replaced(one, by) for one in arguments))
+        case Cast(value=value):
+            return replace(tree, value=replaced(value, by))
+        case Case(branches=branches, otherwise=otherwise):
+            kept = tuple((replaced(when, by), replaced(then, by)) for when, then in branches)
+            return Case(kept, replaced(otherwise, by))
+        case _:
+            return tree
 
 
 _INFIX = (

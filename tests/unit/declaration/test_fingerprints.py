@@ -76,6 +76,15 @@ SPELLINGS: list[tuple[Declare, Declare]] = [
         lambda s: total(s.transform("t", unchanged, version="1")),
         lambda s: total(s.transform("t", lambda rows: rows, version="1")),
     ),
+    (
+        lambda s: s.key_by(g="k % 2 + u").aggregate("stage", s=agg.sum("x")),
+        lambda s: (
+            s.select("x", "k % 2 AS odd", "*")
+            .select("x", "odd+U AS g")
+            .key_by("g")
+            .aggregate("stage", s=agg.sum("x"))
+        ),
+    ),
 ]
 
 
@@ -184,6 +193,143 @@ def test_another_meaning_shows_in_its_part_alone(number: int) -> None:
     names = {*before.parts, *now.parts}
     assert {n for n in names if before.parts.get(n) != now.parts.get(n)} == {part}
     assert before.columns == now.columns
+
+
+def selected(text: str) -> Declare:
+    """Totals by the key ``k``, which is *text*."""
+    return lambda stream: chosen(stream, f"{text} AS k", "x")
+
+
+def firsts_of(text: str) -> Declare:
+    """Totals by the key of other stages with state, which is *text*."""
+
+    def declare(stream: Stream) -> None:
+        first = stream.select(f"{text} AS j", "x", "at").key_by("j").deduplicate("first", by="x")
+        total(first.select("j + 1 AS k", "x"))
+
+    return declare
+
+
+def window_of(text: str) -> Declare:
+    def declare(stream: Stream) -> None:
+        first = stream.key_by(j=text).window("first", Tumbling(HOUR), x=agg.count())
+        total(first.select("j AS k", "x"))
+
+    return declare
+
+
+def highest(column: str) -> Declare:
+    def declare(stream: Stream) -> None:
+        first = stream.key_by("u").window("first", Tumbling(HOUR), x=agg.count(), k=agg.max(column))
+        total(first)
+
+    return declare
+
+
+def found_as(name: str, of: str = "upper(name)") -> Declare:
+    def declare(stream: Stream) -> None:
+        spec = Files("names", format="json", schema="id bigint, name string")
+        names = stream.pipeline.source("names", spec, table=True)
+        rows = stream.select(f"{name} AS id", "x").lookup("look", names, on="id", add={"k": of})
+        total(rows)
+
+    return declare
+
+
+def joined(left: str, right: str = "k", **options: Any) -> Declare:
+    def declare(stream: Stream) -> None:
+        one = stream.select(f"{left} AS j", "x").key_by("j")
+        other = stream.select(f"{right} AS i", "y AS z").key_by("i")
+        total(one.join("first", other, **options).select("j AS k", "z AS x"))
+
+    return declare
+
+
+def both_of(one: str, other: str) -> Declare:
+    def declare(stream: Stream) -> None:
+        first, second = (stream.select(f"{text} AS k", "x") for text in (one, other))
+        total(first.union("both", second))
+
+    return declare
+
+
+KEYS: dict[str, tuple[Declare, Declare, str]] = {
+    "selected": (selected("y"), selected("u"), "k = y"),
+    "computed": (selected("y % 2"), selected("y % 3"), "k = y % 2"),
+    "only selected": (selected("k"), selected("y"), "k"),
+    "in two steps": (
+        lambda s: chosen(s.select("y + 1 AS a", "x"), "a * 2 AS k", "x"),
+        lambda s: chosen(s.select("y + 2 AS a", "x"), "a * 2 AS k", "x"),
+        "k = (y + 1) * 2",
+    ),
+    "of a key's expression": (
+        lambda s: s.select("y AS a", "x").key_by(k="a % 2").aggregate("stage", s=agg.sum("x")),
+        lambda s: s.select("u AS a", "x").key_by(k="a % 2").aggregate("stage", s=agg.sum("x")),
+        "k = y % 2",
+    ),
+    "a field": (
+        lambda s: chosen(s.select("named_struct('a', y, 'b', u) AS t", "x"), "t.a AS k", "x"),
+        lambda s: chosen(s.select("named_struct('a', u, 'b', y) AS t", "x"), "t.a AS k", "x"),
+        "k = field(named_struct('a', y, 'b', u), 'a')",
+    ),
+    "that only Spark reads": (
+        selected("transform(array(y), v -> v + 1)[0]"),
+        selected("transform(array(u), v -> v + 1)[0]"),
+        "k = unread('transform ( array ( y ) , v - > v + 1 ) [ 0 ]')",
+    ),
+    "behind a function": (
+        lambda s: total(s.select("y AS k", "x").transform("t", unchanged, version="1")),
+        lambda s: total(s.select("u AS k", "x").transform("t", unchanged, version="1")),
+        "k = y",
+    ),
+    "behind a stage": (firsts_of("y"), firsts_of("u"), "k = y + 1"),
+    "behind a window": (window_of("y % 2"), window_of("y % 3"), "k = y % 2"),
+    "an aggregate": (highest("x"), highest("y"), "k = max(x)"),
+    "looked up": (found_as("u"), found_as("y"), "k = looked_up('upper(name) of names by id', u)"),
+    "looked up as another": (
+        found_as("u", "name"), found_as("u"), "k = looked_up('name of names by id', u)"
+    ),
+    "of a join": (joined("u"), joined("y"), "k = u"),
+    "of a join's other side": (
+        joined("u", "k", how="full"), joined("u", "y", how="full"), "k = any_of(k, u)"
+    ),
+    "of one of two": (both_of("u", "y"), both_of("u", "k"), "k = any_of(u, y)"),
+    "of a row": (
+        lambda s: s.select("y AS k", "x").key_by("k").latest("stage", by="x"),
+        lambda s: s.select("u AS k", "x").key_by("k").latest("stage", by="x"),
+        "k = y",
+    ),
+    "of updates": (
+        lambda s: total(newest(s).select("y AS k", "x")),
+        lambda s: total(newest(s).select("u AS k", "x")),
+        "k = y",
+    ),
+}  # fmt: skip
+
+# What else is computed of the same column, or whole rows are kept.
+ALSO_READ = ("behind a function", "looked up", "looked up as another", "of one of two", "of a row")
+
+
+def test_which_of_two_streams_has_which_key_is_told() -> None:
+    def some_of(one: str, other: str) -> Declare:
+        def declare(stream: Stream) -> None:
+            first = stream.where("x > 1").select(f"{one} AS k", "x")
+            total(first.union("both", stream.where("x < 1").select(f"{other} AS k", "x")))
+
+        return declare
+
+    assert of(some_of("u", "y")) != of(some_of("y", "u"))
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_key_is_what_it_is_computed_of(name: str) -> None:
+    one, other, keys = KEYS[name]
+    before, now = of(one), of(other)
+
+    changed = {n for n in before.parts if before.parts[n] != now.parts.get(n)}
+    assert "keys" in changed
+    assert changed == ({"keys", "input"} if name in ALSO_READ else {"keys"})
+    assert before.parts["keys"] == keys
 
 
 def test_the_event_time_counts_where_something_goes_by_it() -> None:
