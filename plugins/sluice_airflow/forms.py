@@ -171,7 +171,7 @@ _CONSENT = {
         title="Keep",
         description=(
             "Stages whose state stays what it was of the rows so far, though rows from now on are "
-            "read otherwise"
+            "read otherwise; sources that keep their positions, as their place was moved"
         ),
     ),
     "roll_back_tables": Param(

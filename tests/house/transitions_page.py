@@ -28,6 +28,7 @@ _PARTS = {
     "how": "`how` of a join",
     "bounds": "`lower` and `upper` of `interval_join`",
     "table": "`lookup` of rows that are updated: its table, `on`, `keep` or `add`",
+    "place": "the place of a source: folder, topics or table; another topic beside them is none",
     "rows": "a sink: its mode, its key; of updates, filters before it, the stage that it reads",
 }
 

@@ -149,6 +149,15 @@ def count_by(text: str) -> Declaration:
     return declare
 
 
+def in_place(location: Callable[[Path], str]) -> Declaration:
+    def declare(rows: Rows) -> None:
+        spec = Files(location(rows.folder), format="parquet", bounded=False)
+        counted = rows.pipeline.source("rows", spec).key_by("k").aggregate("stage", v=agg.count())
+        counted.sink("out", BY_K)
+
+    return declare
+
+
 def latest(by: str) -> Declaration:
     def declare(rows: Rows) -> None:
         newest = rows.stream().select("k", "x AS v", "x", "n").key_by("k").latest("stage", by=by)
@@ -298,6 +307,8 @@ APPEND: Cases = ANY | {
     ),
     ("bounds", CHANGED): Case(interval(3 * MINUTE), interval(9 * MINUTE)),
     ("rows", CHANGED): Case(firsts("stage"), firsts("other")),
+    # The same folder by another name.
+    ("place", CHANGED): Case(in_place(str), in_place(lambda folder: f"{folder}/../{folder.name}")),
 }  # fmt: skip
 UPDATES: Cases = ANY | {
     ("table", CHANGED): Case(lookup("matched"), lookup("unmatched")),

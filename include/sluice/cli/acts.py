@@ -134,7 +134,7 @@ Keep: TypeAlias = Annotated[
         metavar="STAGE",
         help=(
             "Its state stays what it was of the rows so far, though rows from now on are read "
-            "otherwise. Repeatable."
+            "otherwise; of a source: its positions, as its place was moved. Repeatable."
         ),
     ),
 ]

@@ -111,8 +111,12 @@ class CheckpointMetadata:
 
     @property
     def held(self) -> frozenset[str]:
-        """The uids of the stages whose state it has, and of the sinks whose tables it pins."""
-        return frozenset((*(stage.uid for stage in self.stages if stage.has_state), *self.tables))
+        """The uids of stages whose state it has, of sources that were read, and of sinks whose
+        tables it pins.
+        """
+        stages = (stage.uid for stage in self.stages if stage.has_state)
+        sources = (cut.uid for cut in self.sources if cut.position or cut.layers)
+        return frozenset((*stages, *sources, *self.tables))
 
     def stage(self, uid: str) -> StageState | None:
         return next((stage for stage in self.stages if stage.uid == uid), None)

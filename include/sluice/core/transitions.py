@@ -1,6 +1,6 @@
 """What a state is the state of, and what becomes of it when the declaration says otherwise.
 
-A checkpoint holds the ``Fingerprint`` of each operator with state and of each sink: the meaning of
+A checkpoint holds the ``Fingerprint`` of each operator with state, source and sink: the meaning of
 its parts, and of each column that it computes.  ``TRANSITIONS`` is the one table of what becomes of
 a state when a part changes; a change that is not in it is refused.  Whoever continues a checkpoint
 (a trigger, a restore, ``sluice check``) compares its fingerprints with the declared ones by
@@ -25,6 +25,8 @@ from enum import StrEnum
 
 OPERATOR = "operator"
 SINK = "sink"  # The operator of a sink's fingerprint.
+SOURCE = "source"  # That of a source's.
+PLACE = "place"
 _PLURAL = ("bounds", "keys", "rows")  # Parts.
 
 
@@ -52,7 +54,7 @@ class PartDifference(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What the state of an operator, or the table of a sink, is the state of.
+    """What the state of an operator, the position of a source or the table of a sink is that of.
 
     ``parts`` are the meanings of the operator's parts in canonical words, ``columns`` those of the
     columns that it computes.  ``updates_from`` are the stages with state whose updates reach it.  A
@@ -62,6 +64,8 @@ class Fingerprint:
     sink for ever, if they began anew: when the key of one comes again, its row may be filtered
     away, or not replace the old one.  If it ``deletes_by_key``, the rows that such a stage of
     aggregates has of all keys are published anew, and others of these keys deleted.
+
+    ``places`` are those in which the positions of a source are; none if it does not say.
 
     ``holds`` are the columns by which the state of a stage has each row that it has sent; empty if
     it does not have them all.  ``recomputed_from`` is the stage whose rows are all that this one
@@ -77,6 +81,7 @@ class Fingerprint:
     deletes_by_key: bool = False
     holds: tuple[str, ...] = ()
     recomputed_from: str = ""
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +212,12 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         because="the rows so far were looked up otherwise",
     ),
     TransitionRow(
+        part=PLACE,
+        append=Becomes.KEPT,
+        updates=None,
+        because="its positions are of records in that place",
+    ),
+    TransitionRow(
         part="rows",
         append=Becomes.REFUSED,
         updates=Becomes.REFUSED,
@@ -290,7 +301,8 @@ class PartChange:
     @property
     def what(self) -> str:
         """The operator, the part and both meanings, in words."""
-        owner = f"{'sink' if self.operator == SINK else 'stage'} {self.uid!r}"
+        is_stage = self.operator not in (SINK, SOURCE)
+        owner = f"{'stage' if is_stage else self.operator} {self.uid!r}"
         name = f"its {self.part}" if self.column is None else f"column {self.column!r}"
         match self.difference:
             case PartDifference.ADDED if self.column is not None:
@@ -437,9 +449,13 @@ def _changes_of(
 
     if now.operator == SINK and _is_dropped(before, now, uids):
         return
+    if now.operator == SOURCE and not before.operator:
+        return  # A place of before is not known.
     if before.operator != now.operator:
         yield change(OPERATOR, None, before.operator, now.operator)
         return
+    if not {*before.places} <= {*now.places}:  # Others begin at their beginning.
+        yield change(PLACE, None, ", ".join(before.places), ", ".join(now.places))
     for part in dict.fromkeys((*before.parts, *now.parts)):
         was, is_now = before.parts.get(part, ""), now.parts.get(part, "")
         if was != is_now:
@@ -505,6 +521,11 @@ def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
     """What to do about a change that was not consented to."""
     if change.operator == SINK:
         return "put it back, or give the sink another uid and a table of its own"
+    if change.operator == SOURCE:
+        keep = (
+            f"; if the same records are there, keep its positions: restore with --keep {change.uid}"
+        )
+        return f"put it back, or give the source another uid{keep if change.part == PLACE else ''}"
     together = " ".join(f"--begin {uid}" for uid in sorted(begins_with(change.uid, now)))
     whole = f"begin it anew, from empty state: restore with {together}"
     match change.becomes:
@@ -556,14 +577,21 @@ def _broken_by(
     for target in (*consent.begun, *consent.kept):
         uid, _, column = target.partition(".")
         stage = now.get(uid)
-        if stage is None or stage.operator == SINK:
+        if stage is not None and stage.operator == SOURCE:
+            if target in consent.begun:
+                yield (
+                    f"source {uid!r} cannot begin anew: give it another uid, and it reads all that "
+                    "is there"
+                )
+        elif stage is None or stage.operator == SINK:
             yield f"{uid!r} cannot begin anew or be kept: it is no stage with state"
         elif column and (column not in stage.columns or target in consent.kept):
             named = ", ".join(stage.columns) or "no columns that can begin anew alone"
             yield f"{target!r} cannot begin anew: stage {uid!r} computes {named}"
     for target in consent.begun:
         uid, _, column = target.partition(".")
-        if uid not in now or now[uid].operator == SINK or (column and uid in consent.begun):
+        is_stage = uid in now and now[uid].operator not in (SINK, SOURCE)
+        if not is_stage or (column and uid in consent.begun):
             continue
         missing = sorted(begins_with(uid, now) - {*consent.begun})
         if missing and not (column and missing == [uid]):

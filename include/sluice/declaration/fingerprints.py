@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.core.transitions import SINK, Fingerprint
+from sluice.core.transitions import SINK, SOURCE, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.durations import MS, from_words, in_words
@@ -42,9 +42,10 @@ from sluice.declaration.operations import (
     WindowJoin,
     WindowTopN,
 )
-from sluice.declaration.origins import is_united, origin
+from sluice.declaration.origins import Declared, is_united, origin
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import DescribedSourceSpec, SourceMeaning
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_tree import Column, canonical, tokens
 
@@ -52,11 +53,21 @@ _ORDERED_BY_TIME = (AggregateKind.FIRST, AggregateKind.LAST)
 
 
 def fingerprints(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, Fingerprint]:
-    """By uid that of each operator with state, and of each sink, with the values of *params*."""
-    made = _Maker(pipeline, params)
+    """By uid that of each operator with state, of each source that is streamed, and of each sink,
+    with the values of *params*.
+    """
+    meanings = {
+        uid: source.spec.meaning(params)
+        for uid, source in pipeline.sources.items()
+        if isinstance(source.spec, DescribedSourceSpec)
+    }
+    made = _Maker(pipeline, params, meanings)
     found = {
         uid: made.of_stage(stage) for uid, stage in pipeline.stages.items() if stage.is_stateful
     }
+    for source in pipeline.stream_sources():
+        places = meanings[source.uid].places if source.uid in meanings else ()
+        found[source.uid] = Fingerprint(operator=SOURCE, places=places)
     return found | {uid: made.of_sink(sink) for uid, sink in pipeline.sinks.items()}
 
 
@@ -77,6 +88,15 @@ def meaning(sql: str) -> str:
 class _Maker:
     pipeline: Pipeline
     params: Mapping[str, str]
+    meanings: Mapping[str, SourceMeaning]
+
+    @property
+    def declared(self) -> Declared:
+        columns = {
+            uid: {name.lower(): text for name, text in of.columns.items()}
+            for uid, of in self.meanings.items()
+        }
+        return Declared(self.pipeline.stages, columns)
 
     def of_stage(self, stage: StageNode) -> Fingerprint:
         wanted = _columns_read(stage)
@@ -129,14 +149,14 @@ class _Maker:
 
     def _keys(self, stream: Input) -> str:
         """The keys of an input, each with what it is computed of: state is kept by its value."""
-        texts = [(key, canonical(origin(self.pipeline, stream, key))) for key in stream.keys]
+        texts = [(key, canonical(origin(self.declared, stream, key))) for key in stream.keys]
         return ", ".join(
             key if text == canonical(Column((key,))) else f"{key} = {text}" for key, text in texts
         )
 
     def _input(self, stream: Input, read: frozenset[str] | None) -> str:
         """The rows of an input, of which an operator has the columns *read* beside its keys."""
-        if read is not None and is_united(self.pipeline, stream.producer):
+        if read is not None and is_united(self.declared, stream.producer):
             # The keys do not say which of the streams has which.
             plain = (key for key in stream.keys if key not in stream.key_expressions)
             read |= _lowered(plain) | _words(stream.key_expressions.values())
@@ -158,7 +178,8 @@ class _Maker:
     def _stream(self, uid: str, steps: Sequence[Step], wanted: frozenset[str] | None) -> str:
         stage = self.pipeline.stages.get(uid)
         if stage is None:
-            return uid + _described_steps(steps, wanted)
+            read = self._read(uid, _read_before(steps, wanted))
+            return read + _described_steps(steps, wanted)
         behind = (*stage.steps, *steps)
         text = _described_steps(behind, wanted)
         wanted = _read_before(behind, wanted)
@@ -177,6 +198,19 @@ class _Maker:
                 return f"({united}){text}"
             case _:
                 return uid + text
+
+    def _read(self, uid: str, wanted: frozenset[str] | None) -> str:
+        """A source, how its records are read, and what the columns *wanted* are in them."""
+        meaning = self.meanings.get(uid)
+        if meaning is None:
+            return uid
+        named = [
+            f"{name.lower()} = {text}"
+            for name, text in sorted(meaning.columns.items())
+            if wanted is None or name.lower() in wanted
+        ]
+        read = f".read({', '.join(named)})" if named else ""
+        return uid + (f".{meaning.decoding}" if meaning.decoding else "") + read
 
     def _updates_from(self, inputs: Iterable[Input]) -> tuple[str, ...]:
         """The stages with state that send the updates of *inputs*."""

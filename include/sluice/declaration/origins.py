@@ -9,7 +9,8 @@ compute their keys and aggregates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.column_types import ColumnType
@@ -25,7 +26,6 @@ from sluice.declaration.operations import (
     Union,
     WindowAggregate,
 )
-from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.sql import Sql, parsed
 from sluice.declaration.sql_tree import (
     Call,
@@ -40,36 +40,44 @@ from sluice.declaration.sql_tree import (
 _SIDES = {"right": (1,), "full": (0, 1)}  # Of a join: whose keys its rows have; else the left's.
 
 
-def origin(pipeline: Pipeline, stream: Input, column: str) -> Expression:
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The stages of a pipeline, and by source what ``columns``, in lower case, are in a record."""
+
+    stages: Mapping[str, StageNode]
+    columns: Mapping[str, Mapping[str, str]]
+
+
+def origin(given: Declared, stream: Input, column: str) -> Expression:
     """What a *column* of an input, or a key of it, is computed of."""
-    return _of_input(pipeline, stream, column) or Column((column,))
+    return _of_input(given, stream, column) or Column((column,))
 
 
-def is_united(pipeline: Pipeline, uid: str) -> bool:
+def is_united(given: Declared, uid: str) -> bool:
     """Whether several streams come together, without state, in what *uid* sends."""
-    stage = pipeline.stages.get(uid)
+    stage = given.stages.get(uid)
     if stage is None or stage.is_stateful:
         return False
-    return isinstance(stage.operation, Union) or is_united(pipeline, stage.inputs[0].producer)
+    return isinstance(stage.operation, Union) or is_united(given, stage.inputs[0].producer)
 
 
-def _of_input(pipeline: Pipeline, stream: Input, column: str) -> Expression | None:
+def _of_input(given: Declared, stream: Input, column: str) -> Expression | None:
     """None if the input has no such column."""
     name = column.lower()
-    stage = pipeline.stages.get(stream.producer)
+    stage = given.stages.get(stream.producer)
     steps = stream.steps if stage is None else (*stage.steps, *stream.steps)
     for key, sql in stream.key_expressions.items():
         if key.lower() == name:
-            return _traced(pipeline, stream.producer, steps, parsed(sql))
+            return _traced(given, stream.producer, steps, parsed(sql))
     for old, new in stream.renames.items():
         if new.lower() == name:
-            return _behind(pipeline, stream.producer, steps, old)
+            return _behind(given, stream.producer, steps, old)
         if old.lower() == name:
             return None
-    return _behind(pipeline, stream.producer, steps, column)
+    return _behind(given, stream.producer, steps, column)
 
 
-def _behind(pipeline: Pipeline, uid: str, steps: Sequence[Step], column: str) -> Expression | None:
+def _behind(given: Declared, uid: str, steps: Sequence[Step], column: str) -> Expression | None:
     """What a *column* behind all the *steps* over what *uid* yields is computed of."""
     for number, step in reversed([*enumerate(steps)]):
         if isinstance(step, Filter):
@@ -77,18 +85,20 @@ def _behind(pipeline: Pipeline, uid: str, steps: Sequence[Step], column: str) ->
         items = [*map(parsed, step.columns)]
         own = [item for item in items if (item.name or "").lower() == column.lower()]
         if own:
-            return _traced(pipeline, uid, steps[:number], own[-1])
+            return _traced(given, uid, steps[:number], own[-1])
         if not any(item.is_star for item in items):
             return None
-    stage = pipeline.stages.get(uid)
-    return Column((column,)) if stage is None else _of_stage(pipeline, stage, column)
+    stage = given.stages.get(uid)
+    if stage is not None:
+        return _of_stage(given, stage, column)
+    return Column((given.columns.get(uid, {}).get(column.lower(), column),))
 
 
-def _traced(pipeline: Pipeline, uid: str, steps: Sequence[Step], sql: Sql) -> Expression:
+def _traced(given: Declared, uid: str, steps: Sequence[Step], sql: Sql) -> Expression:
     """*sql*, which reads what is behind the *steps*, over columns of the sources."""
 
     def before(column: Column) -> Expression:
-        return _behind(pipeline, uid, steps, column.parts[0]) or column
+        return _behind(given, uid, steps, column.parts[0]) or column
 
     if sql.tree is not None:
         return replaced(sql.tree, before)
@@ -102,14 +112,14 @@ def _traced(pipeline: Pipeline, uid: str, steps: Sequence[Step], sql: Sql) -> Ex
 _NAMES = ("word", "quoted")  # Kinds of tokens.
 
 
-def _of_stage(pipeline: Pipeline, stage: StageNode, column: str) -> Expression | None:
+def _of_stage(given: Declared, stage: StageNode, column: str) -> Expression | None:
     """What a *column* of a stage's result, before its steps, is computed of."""
     name, operation = column.lower(), stage.operation
     is_key = name in (key.lower() for key in stage.keys)
     match operation:
         case KeyedAggregate(aggregates=columns) | WindowAggregate(aggregates=columns) if not is_key:
             found = next((of for key, of in columns.items() if key.lower() == name), None)
-            return Column((column,)) if found is None else _aggregated(pipeline, stage, found)
+            return Column((column,)) if found is None else _aggregated(given, stage, found)
         case Process() | ProcessKeyed() if not is_key:
             return Column((column,))
         case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
@@ -117,29 +127,29 @@ def _of_stage(pipeline: Pipeline, stage: StageNode, column: str) -> Expression |
                 if added.lower() == name:
                     on = ", ".join(f"{parsed(at).canonical()}" for at in lookup.on.values())
                     text = f"{parsed(sql).canonical()} of {lookup.table} by {on}"
-                    by = (origin(pipeline, stage.inputs[0], key) for key in lookup.on)
+                    by = (origin(given, stage.inputs[0], key) for key in lookup.on)
                     return Call("looked_up", (_text(text), *by))
         case _:
             pass
     if isinstance(operation, Union | Transform) or len(stage.inputs) == 1:
-        return _any_of(_of_input(pipeline, given, column) for given in stage.inputs)
+        return _any_of(_of_input(given, stream, column) for stream in stage.inputs)
     if is_key:
         place = [key.lower() for key in stage.keys].index(name)
         sides = (stage.inputs[side] for side in _SIDES.get(getattr(operation, "how", ""), (0,)))
-        return _any_of(_of_input(pipeline, side, side.keys[place]) for side in sides)
-    found_of = [_of_input(pipeline, given, column) for given in stage.shuffled]
+        return _any_of(_of_input(given, side, side.keys[place]) for side in sides)
+    found_of = [_of_input(given, stream, column) for stream in stage.shuffled]
     computed = [
         of for of in found_of if of is not None and canonical(of) != canonical(Column((column,)))
     ]
     return _any_of(computed or found_of)  # One side has it: where both do, a join is refused.
 
 
-def _aggregated(pipeline: Pipeline, stage: StageNode, aggregate: Aggregate) -> Expression:
+def _aggregated(given: Declared, stage: StageNode, aggregate: Aggregate) -> Expression:
     texts = (aggregate.column, aggregate.by, aggregate.where)
-    (given,) = stage.inputs
-    before = pipeline.stages.get(given.producer)
-    steps = given.steps if before is None else (*before.steps, *given.steps)
-    read = [_traced(pipeline, given.producer, steps, parsed(text)) for text in texts if text]
+    (stream,) = stage.inputs
+    before = given.stages.get(stream.producer)
+    steps = stream.steps if before is None else (*before.steps, *stream.steps)
+    read = [_traced(given, stream.producer, steps, parsed(text)) for text in texts if text]
     options = (aggregate.fraction, aggregate.separator)
     return Call(
         aggregate.kind.value, (*read, *(_text(repr(one)) for one in options if one is not None))

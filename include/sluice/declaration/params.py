@@ -68,6 +68,15 @@ def env(name: str) -> Env:
     return Env(name)
 
 
+def said_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
+    """``value_of`` for people and for comparisons: an environment variable is its name."""
+    if isinstance(spec, Env):
+        return f"${{{spec.name}}}"
+    if isinstance(spec, Param):
+        return params.get(spec.name, spec.default or "")
+    return str(spec)
+
+
 def value_of(spec: str | int | Param | Env, params: Mapping[str, str]) -> str:
     """The text of a literal, of a parameter, or of an environment variable; empty for an optional
     parameter that is not set.

@@ -56,6 +56,28 @@ class SourceSpec(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceMeaning:
+    """What the declaration of a source says of its records.
+
+    A position is one in these ``places``: a folder, topics, a table.  Where they are served, and by
+    whom, is none of it: that moves, and what was read is known again.  ``decoding`` is what makes
+    a row of a record.  ``columns`` say what a column is, where that is not what is called so in
+    the record; types are no part.
+    """
+
+    places: tuple[str, ...]
+    decoding: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@runtime_checkable
+class DescribedSourceSpec(Protocol):
+    """A descriptor of a source whose meaning is part of a checkpoint; of others it is not known."""
+
+    def meaning(self, params: Mapping[str, str]) -> SourceMeaning: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Barrier:
     """The cut of an epoch: ``slices`` lead from the previous position to ``position``.
 

@@ -26,7 +26,7 @@ from sluice.core.coordinator import step
 from sluice.core.events import DiscardCompleted
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import SubtaskId
-from sluice.core.plan import SourceCut
+from sluice.core.plan import PartitionOffset, SourceCut
 from sluice.core.state import CoordinatorState
 from tests.builders import a_checkpoint, a_submitted, after, ids_of, restored, stopped
 from tests.property.core.completed_checkpoints import a_completed, a_metadata
@@ -262,11 +262,13 @@ def test_a_stage_that_begins_anew_has_no_state_and_the_others_keep_theirs() -> N
         )
         for uid in ("a", "b")
     )
-    metadata = replace(a_metadata(1, *stages), tables={"out": 1})
+    read = PartitionOffset(partition="p", offset=1, records=1)
+    sources = (SourceCut(uid="rows", position=(read,)), SourceCut(uid="new", position=()))
+    metadata = replace(a_metadata(1, *stages), tables={"out": 1}, sources=sources)
 
     begun = without_state(metadata, ["a", "b.n"])
 
-    assert metadata.held == {"a", "b", "out"}
-    assert begun.held == {"b", "out"}
+    assert metadata.held == {"a", "b", "out", "rows"}
+    assert begun.held == {"b", "out", "rows"}
     assert [stage.watermark_ms for stage in begun.stages] == [7, 7]
     assert without_state(metadata, []) is metadata

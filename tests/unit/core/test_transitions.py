@@ -9,6 +9,7 @@ import pytest
 from sluice.core.transitions import (
     NO_CONSENT,
     SINK,
+    SOURCE,
     TRANSITIONS,
     Becomes,
     Consent,
@@ -193,6 +194,55 @@ def test_a_part_that_the_table_does_not_know_is_refused() -> None:
     assert row_of("colour", PartDifference.CHANGED) is None
     assert notes_of(compare({"t": ALONE}, now, {"t"}), Consent(begun=("t",))) == (
         "'t' begins anew, and says what comes from here on",
+    )
+
+
+def a_source(*places: str) -> Fingerprint:
+    return Fingerprint(operator=SOURCE, places=places)
+
+
+def test_a_source_of_another_place_needs_another_uid_or_consent() -> None:
+    before = {"t": ALONE, "rows": a_source("topic a", "topic b")}
+    now = before | {"rows": a_source("topic b", "topic c")}
+
+    (problem,) = told(before, now)
+    assert problem == (
+        "source 'rows': its place was topic a, topic b and is now topic b, topic c; put it back, "
+        "or give the source another uid; if the same records are there, keep its positions: "
+        "restore with --keep rows"
+    )
+    kept = Consent(kept=("rows",))
+    assert told(before, now, kept) == []
+    (note,) = notes_of(compare(before, now, {"rows"}), kept)
+    assert note == (
+        "source 'rows': its place was topic a, topic b and is now topic b, topic c: kept with "
+        "consent, its positions are of records in that place"
+    )
+    assert told(before, now, held={"t"}) == []
+
+
+def test_a_source_reads_further_places_from_their_beginning() -> None:
+    now = {"rows": a_source("topic a", "topic b")}
+
+    assert told({"rows": a_source("topic a")}, now) == []
+    assert told({"rows": a_source()}, now) == []
+    assert told({}, now, held={"rows"}) == []
+
+
+def test_a_source_does_not_begin_anew() -> None:
+    now = {"rows": a_source("topic a")}
+
+    assert told(now, now, Consent(begun=("rows",))) == [
+        "source 'rows' cannot begin anew: give it another uid, and it reads all that is there"
+    ]
+
+
+def test_a_source_under_the_uid_of_a_stage_is_another_operator() -> None:
+    (problem,) = told({"rows": ALONE}, {"rows": a_source("topic a")})
+
+    assert problem == (
+        "source 'rows': its operator was aggregate and is now source; put it back, or give the "
+        "source another uid"
     )
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import polars as pl
 import pytest
 
-from sluice.core.transitions import Fingerprint
+from sluice.connectors.kafka.declared import Json
+from sluice.core.transitions import SINK, SOURCE, Fingerprint
 from sluice.declaration import aggregates as agg
 from sluice.declaration.fingerprints import fingerprints, meaning, shorter_ttl_ms
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
-from sluice.declaration.params import param
+from sluice.declaration.params import Param, env, param
 from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.places import Source, SourceSpec
 from sluice.sinks import FilesTable
-from sluice.sources import Files
+from sluice.sources import Files, IcebergTable, Kafka, Nexmark, PostgresTable
 
 HOUR = timedelta(hours=1)
 BY_K, BY_U = FilesTable(upsert_key=("k",)), FilesTable(upsert_key=("u",))
@@ -332,6 +335,111 @@ def test_a_key_is_what_it_is_computed_of(name: str) -> None:
     assert before.parts["keys"] == keys
 
 
+ROWS = "a bigint, k bigint, x bigint"
+CSV = partial(Files, "in", format="csv")
+PG = partial(PostgresTable, env("DSN"), "shop.orders", "id")
+# What a record is, and what is no part of it.
+READ: dict[str, tuple[SourceSpec, SourceSpec]] = {
+    "a format": (Files("in", format="json", schema=ROWS), CSV(schema=ROWS)),
+    "a delimiter": (CSV(schema=ROWS), CSV(schema=ROWS, delimiter=";")),
+    "a null": (CSV(schema=ROWS), CSV(schema=ROWS, null_value="-")),
+    "a header": (CSV(schema=ROWS), CSV(schema=ROWS, header=True)),
+    "an option": (
+        Files("in", format="json", schema=ROWS),
+        Files("in", format="json", schema=ROWS, options={"dateFormat": "dd.MM.yyyy"}),
+    ),
+    "a field's place": (CSV(schema=ROWS), CSV(schema="k bigint, a bigint, x bigint")),
+    "a column in front": (CSV(schema=ROWS), CSV(schema=f"z string, {ROWS}")),
+    "a message": (Kafka("h:1", "t"), Kafka("h:1", "t", Json(ROWS))),
+    "what Kafka says": (
+        Kafka("h:1", "t", Json("x bigint"), columns=("offset as k",)),
+        Kafka("h:1", "t", Json("x bigint"), columns=("partition as k",)),
+    ),
+    "a condition": (PG(), PG(where="x > 1")),
+    "a cast": (PG(), PG(columns=("k", "x::bigint"))),
+    "a rate": (Nexmark(9), Nexmark(9, events_per_second=9)),
+}  # fmt: skip
+OF_THE_KEY = {
+    "a format": {"keys", "input"}, "a field's place": {"keys"},
+    "a column in front": {"keys", "input"}, "what Kafka says": {"keys"},
+}  # fmt: skip
+SAME: dict[str, tuple[SourceSpec, SourceSpec]] = {
+    "a column behind": (CSV(schema=ROWS), CSV(schema=f"{ROWS}, z string")),
+    "a column that is not read": (CSV(schema=ROWS), CSV(schema="z string, k bigint, x bigint")),
+    "columns by name": (
+        Files("in", format="json", schema=ROWS),
+        Files("in", format="json", schema="x bigint, k bigint"),
+    ),
+    "how long to wait": (CSV(schema=ROWS), CSV(schema=ROWS, bounded=False, give_up_after_s=5)),
+    "a server": (
+        Kafka("h:1", "t", Json(ROWS)), Kafka("other:2", "t", Json(ROWS), on_expired="skip")
+    ),
+    "a database that goes on": (
+        PG(), PostgresTable("host=other", "shop.orders", "id", continues="database 1 timeline 2")
+    ),
+    "a catalog": (
+        IcebergTable("shop.t", {"type": "rest", "token": env("TOKEN")}),
+        IcebergTable("shop.t", {"type": "glue"}, skip_overwrites=True),
+    ),
+}  # fmt: skip
+
+
+def read_as(spec: SourceSpec, **params: str) -> dict[str, Fingerprint]:
+    pipeline = Pipeline("p")
+    total(pipeline.source("rows", spec))
+    return fingerprints(pipeline, params)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_how_a_record_is_read_is_of_the_input_of_those_that_read_it(name: str) -> None:
+    before, now = map(read_as, READ[name])
+
+    parts = before["stage"].parts
+    changed = {n for n in parts if parts[n] != now["stage"].parts.get(n)}
+    assert changed == OF_THE_KEY.get(name, {"input"})
+    assert before["rows"] == now["rows"]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_is_no_part_of_a_record_is_the_same(name: str) -> None:
+    before, now = map(read_as, SAME[name])
+
+    assert before == now
+
+
+def test_the_place_of_a_source_is_where_its_positions_are() -> None:
+    def places(spec: SourceSpec, **params: str) -> tuple[str, ...]:
+        return read_as(spec, **params)["rows"].places
+
+    located = Files(param("folder", "in"))
+    assert places(located) == ("files in",)
+    assert places(located, folder="file:///in/") == ("files /in",)
+    assert places(Files("s3://b/in/")) == places(Files("s3://b/in"))
+    assert places(Files(env("FOLDER"))) == ("files ${FOLDER}",)
+    assert places(Kafka("h:1", param("topics", "b, a"))) == ("topic a", "topic b")
+    assert places(PG()) == ("table shop.orders by id",)
+    assert places(IcebergTable("shop.t", {})) == ("table shop.t",)
+    assert places(Nexmark(9)) == ("Nexmark",)
+    assert places(Unknown()) == ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A source that does not say what it declares."""
+
+    params: tuple[Param, ...] = ()
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
+        raise NotImplementedError
+
+
+def test_a_table_of_a_lookup_has_no_position() -> None:
+    found = all_of(lambda s: total(looked_up(s, "matched")))
+
+    assert "names" not in found
+    assert found["rows"].operator == SOURCE
+
+
 def test_the_event_time_counts_where_something_goes_by_it() -> None:
     windowed = keyed(lambda k: k.window("stage", Tumbling(HOUR), n=agg.count()))
     ordered = keyed(lambda k: k.aggregate("stage", x=agg.first("x")))
@@ -389,7 +497,10 @@ def test_a_table_that_only_grows_has_rows_of_any_meaning() -> None:
     def declare(stream: Stream) -> None:
         stream.transform("t", unchanged).where("x > 1").sink("out", FilesTable())
 
-    assert all_of(declare) == {"out": Fingerprint(operator="sink", parts={"rows": "appended"})}
+    assert all_of(declare) == {
+        "rows": Fingerprint(operator=SOURCE, places=("files in",)),
+        "out": Fingerprint(operator=SINK, parts={"rows": "appended"}),
+    }
 
 
 def firsts(stream: Stream, *keys: str) -> Stream:
@@ -432,8 +543,11 @@ def test_a_parameter_enters_with_its_value() -> None:
     def declare(stream: Stream) -> None:
         total(stream.transform("t", unchanged, version="1", limit=param("limit", "3")))
 
-    assert of(declare).parts["input"] == "rows.transform(unchanged version 1, limit='3')"
-    assert of(declare, limit="4").parts["input"] == "rows.transform(unchanged version 1, limit='4')"
+    assert of(declare).parts["input"] == "rows.json.transform(unchanged version 1, limit='3')"
+    assert (
+        of(declare, limit="4").parts["input"]
+        == "rows.json.transform(unchanged version 1, limit='4')"
+    )
 
 
 def test_a_lookup_is_told_with_its_table_wherever_it_is() -> None:
@@ -448,7 +562,7 @@ def test_a_lookup_is_told_with_its_table_wherever_it_is() -> None:
         return inner
 
     said = "all of names on k = id add n = upper(name)"
-    assert of(declare(False)).parts["input"] == f"rows.lookup({said})"
+    assert of(declare(False)).parts["input"] == f"rows.json.lookup({said})"
     assert of(declare(True), "look").parts["table"] == said
     assert of(declare(True)).updates_from == ("look",)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.places import TextDecoding, params_of
+from sluice.declaration.params import Env, Param, said_of, value_of
+from sluice.declaration.places import SourceMeaning, TextDecoding, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ Format: TypeAlias = Literal["text", "json", "csv", "parquet", "avro"]
 
 # Options that decide which rows are malformed, and where a row ends: they cannot be declared.
 FIXED_OPTIONS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding")
+
+_CSV: Mapping[str, str] = {"delimiter": ",", "quote": '"', "escape": '"', "null_value": ""}
 
 # Longer than a writer pauses within a file, and short enough to report a dead writer that day.
 GIVE_UP_AFTER_S = 3600
@@ -65,10 +67,10 @@ class Files:
     give_up_after_s: Annotated[int, NumberLimits(0)] = GIVE_UP_AFTER_S
     on_lost: Literal["fail", "skip"] = "fail"
     header: bool = False
-    delimiter: str = ","
-    quote: str = '"'
-    escape: str = '"'
-    null_value: str = ""
+    delimiter: str = _CSV["delimiter"]
+    quote: str = _CSV["quote"]
+    escape: str = _CSV["escape"]
+    null_value: str = _CSV["null_value"]
     options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
@@ -126,6 +128,29 @@ class Files:
             skips_lost=self.on_lost == "skip",
             format=format_,
             text_decoding=self._decoding(format_),
+        )
+
+    def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
+        location = said_of(self.location, params).removeprefix("file://")
+        format_ = said_of(self.format, params)
+        options = dict(self.options)
+        columns: dict[str, str] = {}
+        if format_ == "csv":
+            own = {
+                "delimiter": self.delimiter,
+                "quote": self.quote,
+                "escape": self.escape,
+                "null_value": self.null_value,
+            }
+            options |= {name: text for name, text in own.items() if text != _CSV[name]}
+            options |= {"header": "true"} if self.header else {}
+            names = row_schema("the source", self.schema)
+            columns = {name: f"field {place}" for place, name in enumerate(names, start=1)}
+        listed = ", ".join(f"{name}={text!r}" for name, text in sorted(options.items()))
+        return SourceMeaning(
+            places=(f"files {location.rstrip('/') or '/'}",),
+            decoding=f"{format_}({listed})" if listed else format_,
+            columns=columns,
         )
 
     def _decoding(self, format_: str) -> TextDecoding | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.places import params_of
+from sluice.declaration.params import Env, Param, said_of, value_of
+from sluice.declaration.places import SourceMeaning, params_of
 
 if TYPE_CHECKING:
     from sluice.declaration.places import Source
@@ -37,6 +37,9 @@ class IcebergTable:
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.table, self.start, *self.catalog.values())
+
+    def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
+        return SourceMeaning(places=(f"table {said_of(self.table, params)}",))
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         """Raises ConfigurationError: a parameter is missing or wrong."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.places import check_changelog, params_of
+from sluice.declaration.params import Env, Param, said_of, value_of
+from sluice.declaration.places import SourceMeaning, check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -150,11 +150,24 @@ class Kafka:
             source.columns.check_values([*kept, *decoded])
         return source
 
-    def _topics(self, params: Mapping[str, str]) -> tuple[str, ...]:
+    def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
+        named = (one.partition(" as ") for one in self.columns)
+        renamed = {new.strip(): kind.strip() for kind, _, new in named if new}
+        return SourceMeaning(
+            places=tuple(sorted(f"topic {name}" for name in self._named(said_of, params))),
+            decoding=_decoding(self.value),
+            columns={name: f"{kind} of the record" for name, kind in renamed.items()},
+        )
+
+    def _named(
+        self, text_of: Callable[[str | Param, Mapping[str, str]], str], params: Mapping[str, str]
+    ) -> tuple[str, ...]:
         if isinstance(self.topics, tuple):
-            names = self.topics
-        else:
-            names = tuple(name.strip() for name in value_of(self.topics, params).split(","))
+            return self.topics
+        return tuple(name.strip() for name in text_of(self.topics, params).split(","))
+
+    def _topics(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        names = self._named(value_of, params)
         if not names or not all(names) or len(set(names)) < len(names):
             raise ConfigurationError(f"topics={names!r} of Kafka; name each topic once")
         return names
@@ -163,6 +176,18 @@ class Kafka:
         if isinstance(self.start, Mapping):
             return tuple(sorted(self.start.items()))
         return self.start
+
+
+def _decoding(value: Raw | Json | Avro | Protobuf) -> str:
+    match value:
+        case Raw(as_text=as_text):
+            return "text" if as_text else "raw"
+        case Json():
+            return "json"
+        case Avro():
+            return "avro"
+        case Protobuf(message=message, framed=framed):
+            return f"protobuf({message}{', framed' * framed})"
 
 
 @checked_initializer

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
-from sluice.declaration.params import Param
-from sluice.declaration.places import params_of, whole_number
+from sluice.declaration.params import Param, said_of
+from sluice.declaration.places import SourceMeaning, params_of, whole_number
 
 if TYPE_CHECKING:
     from sluice.declaration.places import Source
+
+USUAL_RATE = 10_000  # Events a second.
 
 
 @checked_initializer
@@ -23,12 +25,18 @@ class Nexmark:
     """
 
     events: Annotated[int, NumberLimits(0)] | Param = 0
-    events_per_second: Annotated[int, NumberLimits(1)] | Param = 10_000
+    events_per_second: Annotated[int, NumberLimits(1)] | Param = USUAL_RATE
     columns: tuple[str, ...] = ()  # The columns to generate; all when empty.
 
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.events, self.events_per_second)
+
+    def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
+        rate = said_of(self.events_per_second, params)
+        is_usual = rate == str(USUAL_RATE)
+        decoding = "" if is_usual else f"at({rate} events a second)"
+        return SourceMeaning(places=("Nexmark",), decoding=decoding)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - reads nothing
         from sluice.connectors.nexmark.source import COLUMNS, NexmarkSource

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.durations import PositiveMicroseconds
-from sluice.declaration.params import Env, Param, value_of
-from sluice.declaration.places import params_of
+from sluice.declaration.params import Env, Param, said_of, value_of
+from sluice.declaration.places import SourceMeaning, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -57,6 +57,14 @@ class PostgresTable:
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.dsn, self.table)
+
+    def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
+        named = [text.partition("::") for text in self.columns]
+        return SourceMeaning(
+            places=(f"table {said_of(self.table, params)} by {self.offset_column}",),
+            decoding=f"where({self.where})" if self.where else "",
+            columns={name: f"{name}::{of}" for name, sign, of in named if sign},
+        )
 
     def open(
         self,
