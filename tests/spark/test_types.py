@@ -6,6 +6,7 @@ different kinds are united.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import product
@@ -309,6 +310,44 @@ def test_what_a_table_has_in_another_type_is_not_found_by_its_spelling(
 
     with pytest.raises(ConfigurationError, match=refused):
         job.epoch()
+
+
+@pytest.mark.parametrize(
+    ("declare", "told"),
+    [
+        (
+            lambda rows: rows.key_by("usr").aggregate("t", n=agg.count()),
+            "stage 't' has no column 'usr' for its key; did you mean 'user'? its columns are: k, ",
+        ),
+        (
+            lambda rows: rows.key_by(day="date(att)").aggregate("t", n=agg.count()),
+            "stage 't' has no column 'att' in its key 'day', 'date(att)'; did you mean 'at'? its c",
+        ),
+        (
+            lambda rows: rows.key_by("k").aggregate("t", n=agg.sum("usr * 2")),
+            "stage 't' has no column 'usr' in an aggregate, 'usr * 2'; did you mean 'user'? its co",
+        ),
+        (
+            lambda rows: rows.key_by("k").aggregate("t", n=agg.count(where="usr > 2")),
+            "stage 't' has no column 'usr' in where=, 'usr > 2'; did you mean 'user'? its columns ",
+        ),
+    ],
+)
+def test_a_column_that_a_function_does_not_yield_is_told_in_our_words(
+    job: FolderJob, spark: SparkSession, declare: Callable[[Stream], Stream], told: str
+) -> None:
+    declare(job.rows().transform("same", lambda rows: rows).disable_chaining()).sink(
+        "out", FilesTable(changelog=True)
+    )
+    job.write("1.parquet", pl.DataFrame({"k": [1], "user": [2], "at": [AT]}))
+
+    with pytest.raises(ConfigurationError) as when_checked:
+        check_pipeline(job.pipeline, spark, {}, None)
+    with pytest.raises(ConfigurationError) as when_run:
+        job.epoch()
+
+    assert str(when_checked.value).startswith(told)
+    assert told in str(when_run.value)
 
 
 @pytest.mark.parametrize("is_plain", [True, False])  # Without Spark's JVM, and through it.

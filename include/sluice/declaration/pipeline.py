@@ -375,6 +375,8 @@ class Stream:
     time_column: str | None  # Its event time.
     steps: tuple[Step, ...] = ()
     out_of_orderness_ms: int = 0  # Of an event time that is assigned behind a stage.
+    lost_time: str = ""  # Which select() left its event time out, in words,
+    lost_column: str = ""  # and the column, if a further one may compute it anew.
 
     @property
     def kind(self) -> Kind:
@@ -448,10 +450,11 @@ class Stream:
         streams = (self, *others)
         for other in others:
             if other.time_column != self.time_column:
+                lost = self.lost_time if self.time_column is None else other.lost_time
+                fix = "give them one name, behind a stage with event_time('column')"
                 raise ConfigurationError(
                     f"union {uid!r} reads streams of different event time, {self.time_column!r} "
-                    f"and {other.time_column!r}; give them one name, behind a stage with "
-                    "event_time('column')"
+                    f"and {other.time_column!r}; {lost + '; select it, too' if lost else fix}"
                 )
         inputs = tuple(stream.as_input() for stream in streams)
         return self._stage(uid, Union(), inputs, parallelism)
@@ -532,7 +535,9 @@ class Stream:
                 f"ends, so it would hold back {column!r} for ever; give it one: "
                 f"source({timeless!r}, ..., event_time='column', idle_after=...)"
             )
-        return replace(self, time_column=column, out_of_orderness_ms=milliseconds(out_of_orderness))
+        bound_ms = milliseconds(out_of_orderness)
+        timed = replace(self, time_column=column, out_of_orderness_ms=bound_ms)
+        return replace(timed, lost_time="", lost_column="")
 
     def disable_chaining(self) -> Stream:
         """Never run this stage in one Spark job with the one before or behind it, as in Flink.
@@ -574,7 +579,8 @@ class Stream:
     ) -> Stream:
         """A stage that passes on the event time of what it reads."""
         node = StageNode(uid=uid, operation=operation, inputs=inputs, parallelism=parallelism)
-        return self.pipeline.add_stage(node, event_time=self.time_column)
+        stream = self.pipeline.add_stage(node, event_time=self.time_column)
+        return replace(stream, lost_time=self.lost_time)
 
     def _step(self, step: Step, *texts: str) -> Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
@@ -585,12 +591,16 @@ class Stream:
         if self.producer in self.pipeline.stages:
             for text in texts:
                 _check_compiled(f"{method} of {self.producer!r}", text, step)
-        source = self.pipeline.sources.get(self.producer)
-        time_column = self.time_column
-        if source is not None and isinstance(step, Projection):
-            has_it = source.event_time is not None and keeps(step, source.event_time)
-            time_column = source.event_time if has_it else None
-        return replace(self, steps=(*self.steps, step), time_column=time_column)
+        stream = replace(self, steps=(*self.steps, step))
+        if isinstance(step, Filter):
+            return stream
+        column = self.time_column
+        if column is not None and not keeps(step, column):
+            lost = f"{written([step])} of {self.producer!r} leaves out {column!r}"
+            return replace(stream, time_column=None, lost_time=lost, lost_column=column)
+        if self.lost_column and self.lost_column in map(result_name, step.columns):
+            return replace(stream, time_column=self.lost_column, lost_time="", lost_column="")
+        return stream
 
 
 @checked_methods()
@@ -698,9 +708,7 @@ class KeyedStream:
         Of several in one epoch it is the one with the smallest ``by``, by default the event time,
         then the one with the smallest other columns.
         """
-        source = self.stream.pipeline.sources.get(self.stream.producer)
-        has_lost_it = source is not None and source.event_time != self.stream.time_column
-        if by is None and has_lost_it:
+        if by is None and self.stream.lost_time:
             raise ConfigurationError(
                 f"deduplicate {uid!r} takes the first row by event time, and the select() of "
                 f"{self.stream.producer!r} leaves that out; select it, or name a column: by=..."
@@ -839,9 +847,10 @@ class KeyedStream:
         _ = node.kind  # Refuse updates by name, before they are refused for lack of event time.
         for side in (self, *others):
             _check_side(node, self, side)
-        return self.stream.pipeline.add_stage(
-            node, event_time=self.stream.time_column if node.keeps_event_time else None
-        )
+        if not node.keeps_event_time:
+            return self.stream.pipeline.add_stage(node, event_time=None)
+        stream = self.stream.pipeline.add_stage(node, event_time=self.stream.time_column)
+        return replace(stream, lost_time=self.stream.lost_time)
 
     def _input(self) -> Input:
         return self.stream.as_input(self.keys, self.expressions)
@@ -933,6 +942,10 @@ def _check_side(stage: StageNode, first: KeyedStream, side: KeyedStream) -> None
         raise ConfigurationError(
             f"stage {uid!r} joins {len(first.keys)} key columns with {len(side.keys)}; "
             "key both sides by as many"
+        )
+    if stage.goes_by_event_time and stream.lost_time:
+        raise ConfigurationError(
+            f"stage {uid!r} goes by event time, and {stream.lost_time}; select it, too"
         )
     if stage.goes_by_event_time and stream.time_column is None:
         loses = stream.pipeline.loses_event_time(stream.producer)

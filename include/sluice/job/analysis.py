@@ -23,7 +23,7 @@ from sluice.core.transitions import Becomes, notes_of, problems_of
 from sluice.declaration.changelog import Append, Kind, check_sink_columns
 from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.expressions import Filter, result_name, unknown_column, words_read
+from sluice.declaration.expressions import Filter, result_name, words_read
 from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import Lookup, Transform, Union
@@ -38,7 +38,7 @@ from sluice.operators.arguments import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.common_types import check_looked_up, united_columns
-from sluice.operators.operator import column_type
+from sluice.operators.operator import require_column, require_columns
 from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
@@ -234,7 +234,7 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
     where = f"in what it reads of {stream.producer!r}"
     for step in stream.steps:
         if isinstance(step, Filter):
-            _require(uid, step.condition, columns, where)
+            require_columns(uid, step.condition, columns, where)
             continue
         selected: dict[str, pl.DataType | None] = {}
         known = _known(columns)
@@ -242,7 +242,7 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
             if text.strip() == "*":
                 selected |= columns
                 continue
-            _require(uid, text, columns, where)
+            require_columns(uid, text, columns, where)
             name = result_name(text)
             if name is None:  # Spark makes one up.
                 return None
@@ -256,19 +256,18 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
     found = dict(columns)
     known = _known(columns)
     for name, sql in stream.key_expressions.items():
-        _require(stage.uid, sql, columns, f"in its key {name!r}")
+        require_columns(stage.uid, sql, columns, f"in its key {name!r}")
         found[name] = _type_of(sql, known)
-    names = _names_only(found)
     for key in stream.keys:
-        column_type(stage.uid, names, key, "for its key")
+        require_column(stage.uid, found, key, "for its key")
     known, given = _known(found), dict(found)
     for computed in aggregate_arguments(stage.operation):
         if computed.is_condition:
-            _require(stage.uid, computed.sql, given, "in where=")
+            require_columns(stage.uid, computed.sql, given, "in where=")
             is_condition = _type_of(computed.sql, known) == pl.Boolean()
             found[computed.column] = pl.Boolean() if is_condition else None
         elif is_sql(computed.sql, given):
-            _require(stage.uid, computed.sql, given, "in an aggregate")
+            require_columns(stage.uid, computed.sql, given, "in an aggregate")
             found[computed.column] = _type_of(computed.sql, known)
     return found
 
@@ -286,23 +285,13 @@ def _known(columns: ColumnTypes) -> pl.Schema:
     return pl.Schema({name: of for name, of in columns.items() if of is not None})
 
 
-def _names_only(columns: ColumnTypes) -> pl.Schema:
-    return pl.Schema(dict.fromkeys(columns, pl.Null()))
-
-
-def _require(uid: str, sql: str, columns: ColumnTypes, where: str) -> None:
-    missing = unknown_column(sql, columns)
-    if missing is not None:
-        column_type(uid, _names_only(columns), missing, f"{where}, {sql!r}")
-
-
 def _looked_up(
     uid: str, lookup: Lookup, rows: ColumnTypes, table: ColumnTypes | None
 ) -> ColumnTypes | None:
     for column, sql in lookup.on.items():
-        column_type(uid, _names_only(rows), column, "to look up")
+        require_column(uid, rows, column, "to look up")
         if table is not None:
-            _require(uid, sql, table, f"in the table {lookup.table!r}")
+            require_columns(uid, sql, table, f"in the table {lookup.table!r}")
             of_table = _type_of(sql, _known(table))
             check_looked_up(uid, column, rows[column], lookup.table, of_table)
     if table is None:
@@ -310,7 +299,7 @@ def _looked_up(
     found = {name: rows[name] for name in lookup.on} | dict(rows)
     known = _known(table)
     for name, sql in lookup.add.items():
-        _require(uid, sql, table, f"in the table {lookup.table!r}")
+        require_columns(uid, sql, table, f"in the table {lookup.table!r}")
         found[name] = _type_of(sql, known)
     return found
 

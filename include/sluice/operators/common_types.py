@@ -10,7 +10,7 @@ by hashes of their keys, so these are of one type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import combinations
 from typing import TypeAlias
@@ -19,7 +19,7 @@ import polars as pl
 
 from sluice.declaration.sql_tree import Column, spelled
 from sluice.errors import ConfigurationError
-from sluice.operators.operator import column_type
+from sluice.operators.operator import require_column
 from sluice.operators.sql import spark_type, wider_type
 from sluice.state.segments import instance_of
 
@@ -37,9 +37,9 @@ def united_columns(
     (first, columns), *others = streams
     for producer, other in others:
         for name in columns:
-            column_type(uid, _names_only(other), name, f"in what it unites of {producer!r}")
+            require_column(uid, other, name, f"in what it unites of {producer!r}")
         for name in other:
-            column_type(uid, _names_only(columns), name, f"in what it unites of {first!r}")
+            require_column(uid, columns, name, f"in what it unites of {first!r}")
     return {name: _united(uid, name, [(uid, of[name]) for uid, of in streams]) for name in columns}
 
 
@@ -114,7 +114,3 @@ def _united(
     if len(known) < len(types):
         return None
     return reduce(lambda one, other: common_type(one, other) or one, (of for _, of in known))
-
-
-def _names_only(columns: Iterable[str]) -> pl.Schema:
-    return pl.Schema(dict.fromkeys(columns, pl.Null()))

@@ -14,7 +14,7 @@ are sorted by hash first, so that the ranges together give the outcome of a sing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import reduce
@@ -24,6 +24,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import polars as pl
 
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.declaration.expressions import unknown_column
 from sluice.errors import ConfigurationError
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, order_of
@@ -189,18 +190,32 @@ class RawRows:
 
 
 def column_type(uid: str, schema: pl.Schema, column: str, purpose: str) -> pl.DataType:
-    """The type of a column that the declaration names for *purpose*.
-
-    Raises:
-        ConfigurationError: the stage's input has no such column.
+    """The type of a column that the declaration names for *purpose*; raises as
+    ``require_column`` does.
     """
-    if column in schema:
-        return schema[column]
-    close = get_close_matches(column, schema.names(), n=1)
+    require_column(uid, schema, column, purpose)
+    return schema[column]
+
+
+def require_column(uid: str, columns: Collection[str], column: str, purpose: str) -> None:
+    """
+    Raises:
+        ConfigurationError: the stage's input, which has these *columns*, has no such one.
+    """
+    if column in columns:
+        return
+    close = get_close_matches(column, columns, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     raise ConfigurationError(
-        f"stage {uid!r} has no column {column!r} {purpose}{hint} {_columns_of(schema)}"
+        f"stage {uid!r} has no column {column!r} {purpose}{hint} {_columns_of(columns)}"
     )
+
+
+def require_columns(uid: str, sql: str, columns: Collection[str], where: str) -> None:
+    """``require_column`` of each that *sql* is known to read *where* it stands."""
+    missing = unknown_column(sql, columns)
+    if missing is not None:
+        require_column(uid, columns, missing, f"{where}, {sql!r}")
 
 
 def wrong_type(
@@ -251,8 +266,8 @@ def is_of_input(name: str) -> bool:
     return name not in (HASH, WEIGHT) and not name.startswith(COMPUTED)
 
 
-def _columns_of(schema: pl.Schema) -> str:
-    return "its columns are: " + ", ".join(schema.names())
+def _columns_of(columns: Iterable[str]) -> str:
+    return "its columns are: " + ", ".join(columns)
 
 
 def in_order(rows: pl.DataFrame, first: Iterable[str]) -> pl.DataFrame:

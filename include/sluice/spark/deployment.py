@@ -80,9 +80,19 @@ from sluice.job.lineage import assigned_state, compactions_of, record_compaction
 from sluice.job.places import open_source
 from sluice.operators.arguments import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator, hashes_groups
-from sluice.operators.operator import COMPUTED, ROW_COUNT, WEIGHT, EpochTime, Operator, SparkPartial
+from sluice.operators.operator import (
+    COMPUTED,
+    ROW_COUNT,
+    WEIGHT,
+    EpochTime,
+    Operator,
+    SparkPartial,
+    require_column,
+    require_columns,
+)
 from sluice.protocol.records import decode_merged_runs
 from sluice.spark.frames import (
+    RESERVED,
     keyed_inputs,
     lookup_table,
     polars_schema,
@@ -516,13 +526,26 @@ def keyed_rows(
 
 
 def with_computed_columns(rows: DataFrame, node: StageNode, given: Input) -> DataFrame:
-    """*rows* with the columns that the declaration computes."""
+    """*rows* with the columns that the declaration computes.
+
+    Raises:
+        ConfigurationError: it names a column that they do not have.
+    """
     from pyspark.sql.functions import expr
 
+    names = [name for name in rows.columns if name not in RESERVED]
+    for key, sql in given.key_expressions.items():
+        require_columns(node.uid, sql, names, f"in its key {key!r}")
     # At once: Spark analyses all columns again for each call.
     keys = {name: expr(expression) for name, expression in given.key_expressions.items()}
     rows = rows.withColumns(keys) if keys else rows
+    names = [*dict.fromkeys((*names, *keys))]
+    for key in given.keys:
+        require_column(node.uid, names, key, "for its key")
     arguments = to_compute(aggregate_arguments(node.operation), rows.columns)
+    for one in arguments:
+        where = "in where=" if one.is_condition else "in an aggregate"
+        require_columns(node.uid, one.sql, names, where)
     computed = {one.column: expr(one.sql) for one in arguments}
     rows = rows.withColumns(computed) if computed else rows
     return _hashed(rows, node, given)

@@ -42,6 +42,10 @@ def a_stage() -> Stream:
     return a_stream().transform("parse", same)
 
 
+def windowed(stream: Stream) -> Stream:
+    return stream.key_by("a").window("sums", MINUTE, n=agg.count())
+
+
 # For declarations by a person who runs no type checker.
 AnyPipeline: Any = Pipeline
 any_pipeline: Callable[[], Any] = partial(Pipeline, "a")
@@ -125,6 +129,32 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "reads 'one', .* may come after the watermark of what 'one' read: event_time",
     ),
+    "event time that a select leaves out": (
+        lambda: windowed(a_stream().select("a", "b")),
+        r"'sums' goes by event time, and select\('a', 'b'\) of 'events' leaves out 'at'; select ",
+    ),
+    "event time that is left out before a function": (
+        lambda: windowed(a_stream().select("a").transform("parse", same)),
+        r"and select\('a'\) of 'events' leaves out 'at'; select it, too$",
+    ),
+    "event time that is left out before a union": (
+        lambda: windowed((one := a_stream()).select("a").union("all", one.select("a"))),
+        r"and select\('a'\) of 'events' leaves out 'at'; select it, too$",
+    ),
+    "event time that is left out behind a stage": (
+        lambda: windowed(a_stage().select("a", "at AS then").where("a > 1")),
+        r"and select\('a', 'at AS then'\) of 'parse' leaves out 'at'; select it, too$",
+    ),
+    "event time that is left out behind first rows": (
+        lambda: windowed(a_stage().select("a").key_by("a").deduplicate("first", by="a")),
+        r"and select\('a'\) of 'parse' leaves out 'at'; select it, too$",
+    ),
+    "event time that a side of a join leaves out": (
+        lambda: (one := a_stage()).key_by("a").interval_join(
+            "both", one.select("a AS b").key_by("b"), upper=timedelta(1)
+        ),
+        r"stage 'both' goes by event time, and select\('a AS b'\) of 'parse' leaves out 'at'; ",
+    ),
     "event time of a source": (
         lambda: a_stream().event_time("at"),
         "'events' is a source, which measures its event time; name it there",
@@ -154,6 +184,10 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
             "all", one.pipeline.source("more", Nexmark(1), event_time="then")
         ),
         "union 'all' reads streams of different event time, 'at' and 'then'",
+    ),
+    "a union with what leaves its event time out": (
+        lambda: (one := a_stage()).select("a").union("all", one),
+        r"event time, None and 'at'; select\('a'\) of 'parse' leaves out 'at'; select it, too$",
     ),
     "a join of unequal keys": (
         lambda: (one := a_stage()).key_by("a").join("both", one.key_by("a", "b")),
@@ -478,6 +512,7 @@ def test_a_star_keeps_event_time_and_a_later_select_may_bring_it_back() -> None:
 
     assert events.select("*", "a + 1 AS b").time_column == "at"
     assert events.select("a", "ms").time_column is None
+    assert events.select("a", "ms").select("*").time_column is None
     assert events.select("a", "ms").select("a", "timestamp_millis(ms) AS at").time_column == "at"
 
 
