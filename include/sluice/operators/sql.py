@@ -473,10 +473,6 @@ def spark_type(dtype: pl.DataType) -> str:
             return next((name for name, of in _TYPES.items() if of == dtype), str(dtype))
 
 
-def _element(of: pl.List) -> pl.DataType:
-    return of.inner if isinstance(of.inner, pl.DataType) else of.inner()
-
-
 def refused(tree: Expression, why: str = "") -> NotCompiledError:
     """The error for a piece of SQL that only Spark can compute."""
     behind = f" ({why})" if why else ""
@@ -554,8 +550,8 @@ def wider_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
         return pl.Float64()
     if isinstance(one, pl.Decimal) or isinstance(other, pl.Decimal):
         return _wider_decimal(one, other)
-    if {type(one), type(other)} == {pl.Date, pl.Datetime} and _TIMESTAMP in (one, other):
-        return _TIMESTAMP
+    if {type(one), type(other)} == {pl.Date, pl.Datetime} and TIMESTAMP in (one, other):
+        return TIMESTAMP
     return None
 
 
@@ -567,7 +563,7 @@ def _wider_decimal(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
         return None
     scale = max(of.scale for of in known)
     precision = max(of.precision - of.scale for of in known) + scale
-    return pl.Decimal(precision, scale) if precision <= _MOST_DIGITS else None
+    return pl.Decimal(precision, scale) if precision <= MOST_DIGITS else None
 
 
 def coerced(value: Value, dtype: pl.DataType) -> Value:
@@ -1203,7 +1199,7 @@ def _array(tree: Call, value: Value) -> pl.DataType:
     """The type of an element."""
     if not isinstance(value.dtype, pl.List):
         raise refused(tree, f"of {spark_type(value.dtype)}")
-    of = _element(value.dtype)
+    of = instance_of(value.dtype.inner)
     if isinstance(of, pl.Struct) and [one.name for one in of.fields] == ["key", "value"]:
         raise refused(tree, "of a map")
     return of
