@@ -204,7 +204,8 @@ def require_column(uid: str, columns: Collection[str], column: str, purpose: str
     """
     if column in columns:
         return
-    close = get_close_matches(column, columns, n=1)
+    names = {name.lower(): name for name in columns}
+    close = [names[name] for name in get_close_matches(column.lower(), names, n=1)]
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     raise ConfigurationError(
         f"stage {uid!r} has no column {column!r} {purpose}{hint} {_columns_of(columns)}"

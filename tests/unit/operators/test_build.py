@@ -78,6 +78,7 @@ UNKNOWN = (
     ("message", "declare"),
     [
         (UNKNOWN, an_aggregate("id", m=agg.min("nmae"))),
+        ("no column 'ID' for its key; did you mean 'id'", an_aggregate("ID", n=agg.count())),
         ("'stage' has no column 'xyz' for its key; its columns are", an_aggregate("xyz")),
         (
             r"cannot use column 'name' of type String for sum\(\)",
