@@ -501,6 +501,11 @@ def as_decimal(tree: Expression, value: Value) -> pl.Decimal:
     return pl.Decimal(_DIGITS[value.dtype], 0)
 
 
+def _too_long(tree: Expression, digits: int) -> NotCompiledError:
+    most = f"of {digits} digits, and there are {MOST_DIGITS}"
+    return refused(tree, f"{most}; cast its decimals to fewer, as CAST(total AS decimal(18,2))")
+
+
 def common_type(tree: Expression, values: Sequence[Value]) -> pl.DataType:
     """The type to which Spark coerces *values*.
 
@@ -650,7 +655,7 @@ def _of_decimals(tree: Call, left: Value, right: Value) -> Value:
         whole = max(one.precision - one.scale, other.precision - other.scale)
         precision = whole + scale + 1
     if precision > MOST_DIGITS:
-        raise refused(tree, f"of {precision} digits")
+        raise _too_long(tree, precision)
     compute = _ARITHMETIC[tree.function]
     # Polars computes at the larger scale of the two.
     wide = [one.cast(pl.Decimal(MOST_DIGITS, scale)).expr for one in (left, right)]
@@ -685,7 +690,7 @@ def _quotient_of_decimals(tree: Call, left: Value, right: Value) -> Value:
     more = scale - one.scale + other.scale
     is_rounded_once = scale + other.precision <= MOST_DIGITS  # No quotient is as near to a tie.
     if whole + scale > MOST_DIGITS or more < 0 or (not is_rounded_once and other.precision > scale):
-        raise refused(tree, f"of {whole + scale} digits")
+        raise _too_long(tree, whole + scale)
     dtype = pl.Decimal(whole + scale, scale)
     divisor = unscaled(right.expr, right.dtype)
     zero = StoppedRows(tree, ZERO, left.expr.is_not_null() & (divisor == 0))
@@ -791,7 +796,7 @@ def _rounded_decimal(tree: Call, value: Value, of: pl.Decimal, places: Sequence[
     scale = min(of.scale, kept)
     precision = of.precision - of.scale + 1 + scale
     if precision > MOST_DIGITS:
-        raise refused(tree, f"of {precision} digits")
+        raise _too_long(tree, precision)
     dtype = pl.Decimal(precision, scale)
     digits, unit = unscaled(value.expr, of), wide(10**of.scale)
     if tree.function == "floor":
@@ -894,7 +899,7 @@ def _alike(tree: Call, values: list[Value]) -> list[Value]:
     decimals = [as_decimal(tree, one) for one in values if one.dtype != pl.Null()]
     scale = max(of.scale for of in decimals)
     if max(of.precision - of.scale for of in decimals) + scale > MOST_DIGITS:
-        raise refused(tree, "of more than 38 digits")
+        raise _too_long(tree, max(of.precision - of.scale for of in decimals) + scale)
     return [one.cast(pl.Decimal(MOST_DIGITS, scale)) for one in values]
 
 
