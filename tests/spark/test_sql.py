@@ -607,6 +607,15 @@ def test_a_pattern_finds_what_it_finds_in_spark(lines: World, seed: int) -> None
 COMPOSED = r"""
 string_a ILIKE 'A/%%' ESCAPE '/'
 string_a NOT ILIKE '%B_%'
+CAST(decimal_12_2_a AS decimal(38,2)) + decimal_12_2_b
+1 - CAST(decimal_12_2_a AS decimal(38,2))
+bigint_a - CAST(decimal_18_6_a AS decimal(38,6))
+CAST(decimal_12_2_a AS decimal(38,2)) / bigint_b
+CAST(decimal_12_2_a AS decimal(38,2)) / -7
+CAST(decimal_12_2_a AS decimal(38,2)) / decimal_12_2_b
+CAST(decimal_18_6_a AS decimal(38,6)) / int_b
+CAST('99999999999999999999999999999999.99' AS decimal(38,2)) / int_a
+CAST(decimal_12_2_a AS decimal(38,2)) + 1.5 > 2
 upper(string_a) ILIKE 'ß%'
 string_a ILIKE '%Σ'
 string_a REGEXP 'a$'
@@ -642,8 +651,18 @@ last_day(DATE '2024-02-10')
 """
 
 
+MOST = f"CAST('{'9' * 36}.99' AS decimal(38,2))"
+TOTALS = [
+    f"{MOST} + decimal_12_2_a",
+    f"-{MOST}",
+    f"0 - {MOST} - {MOST}",
+    "-CAST(decimal_12_2_a AS decimal(38,2))",
+    f"{MOST} / bigint_b",
+]
+
+
 def test_what_people_compose_has_the_value_that_spark_gives_it(world: World) -> None:
-    assert world.differences(COMPOSED.strip().splitlines()) == []
+    assert world.differences([*COMPOSED.strip().splitlines(), *TOTALS]) == []
 
 
 LITERALS = {

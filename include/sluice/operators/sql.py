@@ -43,6 +43,7 @@ from sluice.declaration.sql_tree import (
 )
 from sluice.errors import ConfigurationError
 from sluice.operators.sql_casts import (
+    BY_SPARK,
     DAY,
     DAYS,
     INTEGERS,
@@ -654,6 +655,8 @@ def _of_decimals(tree: Call, left: Value, right: Value) -> Value:
         scale = max(one.scale, other.scale)
         whole = max(one.precision - one.scale, other.precision - other.scale)
         precision = whole + scale + 1
+    if precision == MOST_DIGITS + 1 and tree.function != "*" and scale <= _SURE_SCALE:
+        return _sum_of_most_digits(tree, left, right, scale)
     if precision > MOST_DIGITS:
         raise _too_long(tree, precision)
     compute = _ARITHMETIC[tree.function]
@@ -661,6 +664,26 @@ def _of_decimals(tree: Call, left: Value, right: Value) -> Value:
     wide = [one.cast(pl.Decimal(MOST_DIGITS, scale)).expr for one in (left, right)]
     dtype = pl.Decimal(precision, scale)
     return Value(compute(*wide).cast(dtype), dtype, _one_by_one((left, right)))
+
+
+_SURE_SCALE = 6  # So many digits behind the point Spark keeps where there are too many.
+
+
+def _sum_of_most_digits(tree: Call, left: Value, right: Value, scale: int) -> Value:
+    """A total and another: the sum may have a digit more than there are."""
+    one, other = (
+        unscaled(value.expr, of) * wide(10 ** (scale - of.scale))
+        for value in (left, right)
+        for of in [as_decimal(tree, value)]
+    )
+    found = _ARITHMETIC[tree.function](one, other)
+    dtype = pl.Decimal(MOST_DIGITS, scale)
+    # Where 128 bits wrap around, the number is 1.4e38 or more away from 0.
+    most = 10**MOST_DIGITS - 1
+    is_inside = found.is_between(wide(-most), wide(most))
+    overflow = StoppedRows(tree, f"{OVERFLOW} {spark_type(dtype)}", ~is_inside)
+    digits = pl.when(is_inside).then(found)
+    return Value(decimal_of(digits, dtype), dtype, (*_one_by_one((left, right)), overflow))
 
 
 def is_constant(tree: Expression) -> bool:
@@ -689,13 +712,21 @@ def _quotient_of_decimals(tree: Call, left: Value, right: Value) -> Value:
     scale = min(scale, max(MOST_DIGITS - whole, 6))
     more = scale - one.scale + other.scale
     is_rounded_once = scale + other.precision <= MOST_DIGITS  # No quotient is as near to a tie.
-    if whole + scale > MOST_DIGITS or more < 0 or (not is_rounded_once and other.precision > scale):
+    is_over = whole + scale > MOST_DIGITS
+    if more < 0 or (not is_rounded_once and (is_over or other.precision > scale)):
         raise _too_long(tree, whole + scale)
-    dtype = pl.Decimal(whole + scale, scale)
+    dtype = pl.Decimal(min(whole + scale, MOST_DIGITS), scale)
     divisor = unscaled(right.expr, right.dtype)
     zero = StoppedRows(tree, ZERO, left.expr.is_not_null() & (divisor == 0))
     by: pl.Expr = pl.when(divisor != 0).then(divisor)
-    digits = unscaled(left.expr, left.dtype) * wide(10**more)
+    digits = unscaled(left.expr, left.dtype)
+    fails = (*_one_by_one((right, left)), zero)
+    if is_over:  # On the way Spark has more digits; the quotient has fewer than the dividend.
+        most = 10 ** (MOST_DIGITS - more) - 1
+        has_room = digits.is_between(wide(-most), wide(most))
+        digits = pl.when(has_room).then(digits)
+        fails = (*fails, StoppedRows(tree, BY_SPARK, ~has_room & (divisor != 0)))
+    digits = digits * wide(10**more)
     digits = pl.when(by < 0).then(negated(digits)).otherwise(digits)
     by = by.abs()
     if is_rounded_once:
@@ -708,7 +739,7 @@ def _quotient_of_decimals(tree: Call, left: Value, right: Value) -> Value:
         )
         found = found + (rest >= wide(5 * 10 ** (MOST_DIGITS - scale - 1))).cast(pl.Int128())
         found = pl.when(digits < 0).then(negated(found)).otherwise(found)
-    return Value(decimal_of(found, dtype), dtype, (*_one_by_one((right, left)), zero))
+    return Value(decimal_of(found, dtype), dtype, fails)
 
 
 def _whole(
@@ -742,13 +773,20 @@ def _div(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(found, pl.Int64(), (*fails, StoppedRows(tree, f"{OVERFLOW} bigint", overflows)))
 
 
+_SCALAS = 34  # Digits, to which Scala rounds a decimal whose sign it turns.
+
+
 def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     """``-value`` and ``abs(value)``."""
     value = _known(tree, given[0])
     if isinstance(value.dtype, pl.Decimal):
         digits = unscaled(value.expr, value.dtype)
         signed_ = negated(digits) if tree.function == "negate" else digits.abs()
-        return Value(decimal_of(signed_, value.dtype), value.dtype, value.fails)
+        fails = value.fails
+        if tree.function == "negate" and value.dtype.precision > _SCALAS:
+            has_room = digits.abs() < wide(10**_SCALAS)
+            fails = (*fails, StoppedRows(tree, BY_SPARK, ~has_room))
+        return Value(decimal_of(signed_, value.dtype), value.dtype, fails)
     dtype = _numbers(tree, (value,), _NUMBERS)
     found = -value.expr if tree.function == "negate" else value.expr.abs()
     if dtype in _FLOATS:

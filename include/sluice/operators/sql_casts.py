@@ -34,7 +34,9 @@ INVALID = "cannot read it"
 # Spark computes on, but neither Python nor most tables have such a day.
 RANGE = "leaves the years 1 to 9999"
 FORM = "has a form that only Spark reads"
-ONLY_SPARK = frozenset({RANGE, FORM})  # Where Spark may have a value, and TRY_CAST no null.
+BY_SPARK = "takes more digits than are computed without Spark"
+# Where Spark may have a value, and TRY_CAST no null.
+ONLY_SPARK = frozenset({RANGE, FORM, BY_SPARK})
 
 _WIDE = pl.Int128()
 _MAX_LONG = 2**63 - 1

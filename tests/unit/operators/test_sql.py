@@ -25,11 +25,15 @@ ROWS = pl.DataFrame(
         "counted": pl.Series([1, 2, 3], dtype=pl.UInt32),
         "m": pl.Series([Decimal("1.00"), None, None], dtype=pl.Decimal(12, 2)),
         "total": pl.Series([Decimal("1.00"), None, None], dtype=pl.Decimal(38, 2)),
+        "huge": pl.Series([None, Decimal(9 * 10**35), None], dtype=pl.Decimal(38, 2)),
         "s": [{"Inner": 1}, {"Inner": 2}, None],
         "tags": [["x"], [], None],
         "entries": [[{"key": 1, "value": 2}], [], None],
     }
 )
+
+
+HUGE = "a row with huge = Decimal('900000000000000000000000000000000000.00')"
 
 
 def values(text: str, rows: pl.DataFrame = ROWS) -> list[object]:
@@ -43,6 +47,12 @@ def test_a_name_is_found_in_any_case_and_stays_as_it_is_written() -> None:
     assert found.rows() == [("a", 1, 2)]
 
 
+def test_a_total_of_decimals_is_added_to_and_divided() -> None:
+    assert values("total + 1.5 - m")[0] == Decimal("1.50")
+    assert values("CAST(total / i AS string)")[0] == "1.000000"
+    assert values("total > n / 3")[0] is True
+
+
 def test_names_that_differ_in_case_alone_are_refused() -> None:
     rows = pl.DataFrame({"a": [1], "A": [2]})
 
@@ -54,6 +64,9 @@ def test_names_that_differ_in_case_alone_are_refused() -> None:
     ("text", "message"),
     [
         ("i * 2", "i * 2 overflows int in a row with i = 2000000000"),
+        ("huge + huge", f"huge + huge overflows decimal(38,2) in {HUGE}"),
+        ("-huge", f"-huge takes more digits than are computed without Spark in {HUGE}"),
+        ("huge / 1", f"huge / 1 takes more digits than are computed without Spark in {HUGE}"),
         ("n * 2", "n * 2 overflows bigint in a row with n = 4611686018427387904"),
         ("i + 1 > i / (n - n)", "i / (n - n) divides by zero in a row with i = 1, n = 1"),
         ("1 % 0", "1 % 0 divides by zero in a row with no columns"),
