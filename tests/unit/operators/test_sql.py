@@ -53,6 +53,17 @@ def test_a_total_of_decimals_is_added_to_and_divided() -> None:
     assert values("total > n / 3")[0] is True
 
 
+def test_the_time_of_an_instant_may_lack_seconds_and_minutes() -> None:
+    rows = pl.DataFrame({"text": ["2024-02-29 12:30", "2024-2-9T7", "2024-02-29 12:30:05.5"]})
+
+    assert values("date_format(CAST(text AS timestamp), 'MM-dd HH:mm:ss')", rows) == [
+        "02-29 12:30:00",
+        "02-09 07:00:00",
+        "02-29 12:30:05",
+    ]
+    assert values("TRY_CAST(text || 'Z' AS timestamp)", rows[:2]) == [None, None]
+
+
 def test_names_that_differ_in_case_alone_are_refused() -> None:
     rows = pl.DataFrame({"a": [1], "A": [2]})
 
