@@ -74,7 +74,8 @@ def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
             return _common_struct(one, other)
         case _:
             found = wider_type(one, other)
-            is_cut = found == pl.Float64() and pl.Int64() in (one, other)
+            is_long = any(of == pl.Int64() or of.is_decimal() for of in (one, other))
+            is_cut = found == pl.Float64() and is_long
             return None if is_cut else found
 
 

@@ -536,14 +536,18 @@ def _as_double(value: Value) -> Value:
 
 def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataType:
     found = wider_type(one, other)
-    if found is None:
-        raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
-    return found
+    if found is not None:
+        return found
+    digits = _digits_of_both(one, other)
+    if digits is not None:
+        raise _too_long(tree, digits[0])
+    raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
 
 
 def wider_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
     """The type to which Spark coerces values of both; None if it would read a text as something
-    else, cut digits, or has none.  Of a bigint it takes a double beside one, whose digits are less.
+    else, cut a decimal's digits, or has none.  Beside a float it takes a double, which has fewer
+    digits than a bigint or a decimal may have.
     """
     if one == other or other == pl.Null():
         return one
@@ -555,21 +559,24 @@ def wider_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
     if one in numbers and other in numbers:
         return pl.Float64()
     if isinstance(one, pl.Decimal) or isinstance(other, pl.Decimal):
-        return _wider_decimal(one, other)
+        if one.is_float() or other.is_float():
+            return pl.Float64()
+        digits = _digits_of_both(one, other)
+        return pl.Decimal(*digits) if digits is not None and digits[0] <= MOST_DIGITS else None
     if {type(one), type(other)} == {pl.Date, pl.Datetime} and TIMESTAMP in (one, other):
         return TIMESTAMP
     return None
 
 
-def _wider_decimal(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
+def _digits_of_both(one: pl.DataType, other: pl.DataType) -> tuple[int, int] | None:
+    """The precision and scale of what holds both, if each is an integer or a decimal."""
     types = [of if isinstance(of, pl.Decimal) else _DIGITS.get(of) for of in (one, other)]
     decimals = [pl.Decimal(of, 0) if isinstance(of, int) else of for of in types]
     known = [of for of in decimals if of is not None]
     if len(known) < len(decimals):
         return None
     scale = max(of.scale for of in known)
-    precision = max(of.precision - of.scale for of in known) + scale
-    return pl.Decimal(precision, scale) if precision <= MOST_DIGITS else None
+    return max(of.precision - of.scale for of in known) + scale, scale
 
 
 def coerced(value: Value, dtype: pl.DataType) -> Value:
