@@ -1273,6 +1273,8 @@ def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         is_there = (at != 0) & (at.abs() <= size)
         at = pl.when(at > 0).then(at - 1).otherwise(at)
     found = pl.when(is_there).then(array.expr.list.get(at, null_on_oob=True))
+    if is_constant(tree.arguments[1]) and _certainly_fails(place):
+        raise refused(tree, "its place cannot be computed")  # Spark does when it plans.
     fails = _one_by_one((array, place))
     if tree.function != "get":
         fails = (
@@ -1280,6 +1282,11 @@ def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
             StoppedRows(tree, "is beyond the array", array.expr.is_not_null() & ~is_there),
         )
     return Value(found, of, fails)
+
+
+def _certainly_fails(constant: Value) -> bool:
+    fails = [one.rows for one in constant.fails]
+    return bool(fails) and pl.select(pl.any_horizontal(fails)).item() is True
 
 
 def _array_contains(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:

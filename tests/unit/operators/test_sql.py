@@ -207,6 +207,7 @@ def test_literals_are_values() -> None:
         ("unix_timestamp(DATE '2024-02-29', 'yyyy')", "of date by a pattern"),
         ("date_trunc('day', d)", "of double"),
         ("entries[1]", "of a map"),
+        ("tags[abs(-128Y)]", "its place cannot be computed"),
         ("Key LIKE 'a/' ESCAPE '/'", "its pattern escapes nothing"),
         ("n IN (i)", "its list has more than literals"),
         ("i + INTERVAL 1 DAY", "only Spark knows"),
