@@ -1401,8 +1401,9 @@ def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         raise refused(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
     days, by = day.expr.cast(pl.Int32()), number.expr.cast(pl.Int32())
     found = days + by if tree.function == "date_add" else days - by
-    fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~found.is_between(*DAYS)))
-    return Value(found.cast(pl.Date()), pl.Date(), fails)
+    is_near = found.is_between(*DAYS)  # Polars panics over days that are far enough away.
+    fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~is_near))
+    return Value(pl.when(is_near).then(found).cast(pl.Date()), pl.Date(), fails)
 
 
 def _datediff(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1446,7 +1447,7 @@ def _moved(tree: Call, value: Value, by: Literal) -> Value:
     dtype = value.dtype if months or stays else TIMESTAMP
     end = beyond(found, dtype)
     fails = (StoppedRows(tree, stop.what, stop.rows) for stop in (start, end))
-    return Value(found, dtype, (*value.fails, *fails))
+    return Value(pl.when(~end.rows).then(found), dtype, (*value.fails, *fails))
 
 
 def _date_format(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1514,7 +1515,7 @@ def _timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     least, most = (day * DAY // by for day in (DAYS[0], DAYS[1] + 1))
     is_inside = (number >= least) & (number < most)
     fails = (*value.fails, StoppedRows(tree, RANGE, ~is_inside))
-    return Value((number * by).cast(TIMESTAMP), TIMESTAMP, fails)
+    return Value(pl.when(is_inside).then(number * by).cast(TIMESTAMP), TIMESTAMP, fails)
 
 
 _FUNCTIONS: Mapping[str, _Function] = {

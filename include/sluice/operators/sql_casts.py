@@ -303,7 +303,7 @@ def _instant(text: pl.Expr) -> Converted:
     is_other = text.str.contains(_ANY_INSTANT) & year.is_null() | (year == 0)
     is_inside = at.is_between(DAYS[0] * DAY, (DAYS[1] + 1) * DAY - 1)
     return Converted(
-        at.cast(TIMESTAMP),
+        pl.when(is_inside).then(at).cast(TIMESTAMP),
         (
             Stop(FORM, is_other),
             Stop(RANGE, ~is_inside),
