@@ -497,7 +497,7 @@ def as_decimal(tree: Expression, value: Value) -> pl.Decimal:
         return value.dtype
     if value.dtype not in _DIGITS:
         raise refused(tree, f"{spark_type(value.dtype)} beside a decimal; cast one of them")
-    if value.literal is not None:
+    if value.literal is not None and value.dtype != pl.Int8():  # Spark counts no digits of it.
         return pl.Decimal(len(str(value.literal.value).lstrip("-")), 0)
     return pl.Decimal(_DIGITS[value.dtype], 0)
 
