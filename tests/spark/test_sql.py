@@ -736,6 +736,12 @@ def test_functions_of_functions_have_the_value_the_type_and_the_error_of_spark(
     assert world.differences(texts) == []
 
 
+def test_spark_counts_the_digits_of_literals_beside_decimals_but_of_a_tinyint(world: World) -> None:
+    texts = [f"decimal_5_0_b {by}" for by in ("* 1Y", "+ 1Y", "* 1S", "* 1", "* 1L")]
+
+    assert world.differences(texts) == []
+
+
 def test_spark_computes_each_argument_of_concat_whichever_is_null(world: World) -> None:
     texts = ["concat(right(string_c, tinyint_c), 3L div bigint_b)", "string_c || 3L div bigint_b"]
 

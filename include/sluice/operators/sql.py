@@ -54,11 +54,12 @@ from sluice.operators.sql_casts import (
     RANGE,
     TIMESTAMP,
     Converted,
-    beyond,
     converted,
     decimal_of,
     half_up,
+    near,
     negated,
+    outside,
     quotient,
     unscaled,
     wide,
@@ -146,13 +147,22 @@ class Compiled:
         for failure in self.value.fails:
             failing = rows.filter(failure.rows)
             if failing.height:
-                row = failing.row(0, named=True)
-                read = {column.parts[0] for column in self.sql.paths}
-                names = [name for name in row if name.lower() in {one.lower() for one in read}]
-                where = ", ".join(f"{name} = {row[name]!r}" for name in names)
+                read = {column.parts[0].lower() for column in self.sql.paths}
+                names = [name for name in rows.columns if name.lower() in read]
+                where = ", ".join(f"{name} = {_shown(failing[name].head(1))}" for name in names)
                 raise ConfigurationError(
                     f"{spelled(failure.part)} {failure.what} in a row with {where or 'no columns'}"
                 )
+
+
+def _shown(value: pl.Series) -> str:
+    """The only *value*, for an error; Python has no days and instants beyond the year 9999."""
+    if value.dtype in (pl.Date(), TIMESTAMP):
+        found = near(pl.col(value.name), value.dtype)
+        if value.to_frame().select(found.stops[0].rows).item() is True:
+            unit = "days" if value.dtype == pl.Date() else "microseconds"
+            return f"{value.to_physical().item()} {unit} after 1970-01-01"
+    return repr(value.to_list()[0])
 
 
 @lru_cache(COMPILED_KEPT)
@@ -432,11 +442,6 @@ def _kind(dtype: pl.DataType) -> str:
     return spark_type(dtype).partition("(")[0]
 
 
-def _outside(integer: pl.Expr, of: pl.DataType) -> pl.Expr:
-    least = LEAST[of]
-    return ~integer.is_between(least, -least - 1)
-
-
 def _day(value: Value) -> pl.Expr:
     return value.expr.dt.date() if value.dtype == TIMESTAMP else value.expr
 
@@ -635,7 +640,7 @@ def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     a, b = left.cast(pl.Int64()).expr, right.cast(pl.Int64()).expr
     wide = compute(a, b)
     if dtype != pl.Int64():
-        overflow = StoppedRows(tree, f"{OVERFLOW} {spark_type(dtype)}", _outside(wide, dtype))
+        overflow = StoppedRows(tree, f"{OVERFLOW} {spark_type(dtype)}", outside(wide, dtype))
         return Value(wide.cast(dtype, strict=False), dtype, (*fails, overflow))
     # Where a bigint wraps around, its double is 2^64 or more away from that of the exact result.
     exact = compute(a.cast(pl.Float64()), b.cast(pl.Float64()))
@@ -1315,6 +1320,12 @@ def _days(tree: Call, value: Value) -> Value:
     return value
 
 
+def _near(tree: Call, value: Value) -> Value:
+    """A day or an instant for a calendar, which Polars has of fewer years than values."""
+    found = near(value.expr, value.dtype)
+    return _of_conversion(tree, value, found, value.dtype)
+
+
 def _instants(tree: Call, value: Value) -> Value:
     if value.dtype != TIMESTAMP:
         raise refused(tree, f"of {spark_type(value.dtype)}")
@@ -1374,6 +1385,7 @@ def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     every = _TRUNCATED.get(_literal_of(tree, given[0], str).lower())
     if every is None:
         raise refused(tree)
+    value = _near(tree, value)
     return Value(value.expr.dt.truncate(every), TIMESTAMP, value.fails)
 
 
@@ -1381,13 +1393,15 @@ def _trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     day, unit = given[0], _literal_of(tree, given[1], str).lower()
     if day.dtype != pl.Date() or unit not in {"year", "quarter", "month", "week"}:
         raise refused(tree)
+    day = _near(tree, day)
     return Value(day.expr.dt.truncate(_TRUNCATED[unit]), pl.Date(), day.fails)
 
 
 def _last_day(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     if given[0].dtype != pl.Date():
         raise refused(tree, f"of {spark_type(given[0].dtype)}")
-    return Value(given[0].expr.dt.month_end(), pl.Date(), given[0].fails)
+    day = _near(tree, given[0])
+    return Value(day.expr.dt.month_end(), pl.Date(), day.fails)
 
 
 def _date(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1401,9 +1415,8 @@ def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         raise refused(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
     days, by = day.expr.cast(pl.Int32()), number.expr.cast(pl.Int32())
     found = days + by if tree.function == "date_add" else days - by
-    is_near = found.is_between(*DAYS)  # Polars panics over days that are far enough away.
-    fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~is_near))
-    return Value(pl.when(is_near).then(found).cast(pl.Date()), pl.Date(), fails)
+    fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~found.is_between(*DAYS)))
+    return Value(found.cast(pl.Date()), pl.Date(), fails)
 
 
 def _datediff(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1436,8 +1449,8 @@ def _moved(tree: Call, value: Value, by: Literal) -> Value:
     if abs(micros) > _MOST_MICROS or abs(months) > 12 * 10_000:
         raise refused(tree, "of more than ten thousand years")
     stays = value.dtype == pl.Date() and is_day
-    start = beyond(value.expr, value.dtype)
-    at = pl.when(~start.rows).then(value.expr)
+    value = _near(tree, value)
+    at = value.expr
     if months:
         found = at.dt.offset_by(f"{months}mo")
     elif stays:
@@ -1445,9 +1458,7 @@ def _moved(tree: Call, value: Value, by: Literal) -> Value:
     else:
         found = (at.cast(TIMESTAMP).dt.epoch("us") + micros).cast(TIMESTAMP)
     dtype = value.dtype if months or stays else TIMESTAMP
-    end = beyond(found, dtype)
-    fails = (StoppedRows(tree, stop.what, stop.rows) for stop in (start, end))
-    return Value(pl.when(~end.rows).then(found), dtype, (*value.fails, *fails))
+    return _near(tree, Value(found, dtype, value.fails))
 
 
 def _date_format(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1515,7 +1526,7 @@ def _timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     least, most = (day * DAY // by for day in (DAYS[0], DAYS[1] + 1))
     is_inside = (number >= least) & (number < most)
     fails = (*value.fails, StoppedRows(tree, RANGE, ~is_inside))
-    return Value(pl.when(is_inside).then(number * by).cast(TIMESTAMP), TIMESTAMP, fails)
+    return Value((number * by).cast(TIMESTAMP), TIMESTAMP, fails)
 
 
 _FUNCTIONS: Mapping[str, _Function] = {

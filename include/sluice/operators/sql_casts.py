@@ -105,7 +105,7 @@ def converted(value: pl.Expr, of: pl.DataType, to: pl.DataType) -> Converted:
 def _of_number(value: pl.Expr, of: pl.DataType, to: pl.DataType) -> Converted:
     cast = value.cast(to, strict=False)
     if to in LEAST and of in LEAST:
-        return Converted(cast, _overflow(_outside(value, to)) if LEAST[to] > LEAST[of] else ())
+        return Converted(cast, _overflow(outside(value, to)) if LEAST[to] > LEAST[of] else ())
     if to in LEAST and of.is_float():
         wide, least, end = value.cast(pl.Float64()), float(LEAST[to]), -float(LEAST[to])
         # Of the largest doubles Spark takes 2^63 for a bigint, too.
@@ -118,14 +118,15 @@ def _of_number(value: pl.Expr, of: pl.DataType, to: pl.DataType) -> Converted:
         return Converted(value != 0)
     if of == pl.Date():
         days = value.cast(pl.Int32()).cast(pl.Int64())
-        return Converted(cast, _overflow((days * DAY).floordiv(DAY) != days))
+        micros = days * DAY  # Without a calendar, which Polars has of fewer years.
+        return Converted(micros.cast(to), _overflow(micros.floordiv(DAY) != days))
     if of == TIMESTAMP:
         seconds = value.dt.epoch("us").floordiv(1_000_000)
         return Converted(value.dt.date() if to == pl.Date() else seconds)
     return Converted(cast)
 
 
-def _outside(integer: pl.Expr, of: pl.DataType) -> pl.Expr:
+def outside(integer: pl.Expr, of: pl.DataType) -> pl.Expr:
     least = LEAST[of]
     return ~integer.is_between(least, -least - 1)
 
@@ -190,7 +191,7 @@ def _of_decimal(value: pl.Expr, of: pl.Decimal, to: pl.DataType) -> Converted:
     if to.is_float():
         return Converted(value.cast(pl.String()).cast(to))  # Rounded once.
     whole = quotient(digits, wide(10**of.scale), is_rounded=False)
-    return Converted(whole.cast(to, strict=False), _overflow(_outside(whole, to)))
+    return Converted(whole.cast(to, strict=False), _overflow(outside(whole, to)))
 
 
 # --- Texts
@@ -303,7 +304,7 @@ def _instant(text: pl.Expr) -> Converted:
     is_other = text.str.contains(_ANY_INSTANT) & year.is_null() | (year == 0)
     is_inside = at.is_between(DAYS[0] * DAY, (DAYS[1] + 1) * DAY - 1)
     return Converted(
-        pl.when(is_inside).then(at).cast(TIMESTAMP),
+        at.cast(TIMESTAMP),
         (
             Stop(FORM, is_other),
             Stop(RANGE, ~is_inside),
@@ -314,20 +315,18 @@ def _instant(text: pl.Expr) -> Converted:
 
 def written(value: pl.Expr, of: pl.DataType) -> Converted:
     """*value* as Spark's text of it."""
+    if of not in (pl.Date(), TIMESTAMP):
+        return Converted(value.cast(pl.String()))
+    found = near(value, of)
     if of == pl.Date():
-        return Converted(value.dt.strftime("%Y-%m-%d"), (beyond(value, of),))
-    if of == TIMESTAMP:
-        second = value.dt.strftime("%Y-%m-%d %H:%M:%S")
-        part = value.dt.strftime(".%6f").str.strip_chars_end("0").str.strip_chars_end(".")
-        return Converted(second + part, (beyond(value, of),))
-    return Converted(value.cast(pl.String()))
+        return Converted(found.value.dt.strftime("%Y-%m-%d"), found.stops)
+    second = found.value.dt.strftime("%Y-%m-%d %H:%M:%S")
+    part = found.value.dt.strftime(".%6f").str.strip_chars_end("0").str.strip_chars_end(".")
+    return Converted(second + part, found.stops)
 
 
-def beyond(value: pl.Expr, of: pl.DataType) -> Stop:
-    """The days and instants of which a year has more or fewer than four digits."""
-    least, most = DAYS[0], DAYS[1] + 1
-    if of == pl.Date():
-        days = value.cast(pl.Int32())
-        return Stop(RANGE, (days < least) | (days >= most))
-    micros = value.dt.epoch("us")
-    return Stop(RANGE, (micros < least * DAY) | (micros >= most * DAY))
+def near(value: pl.Expr, of: pl.DataType) -> Converted:
+    """The days and instants whose year has four digits; over some others Polars panics."""
+    size, number = (1, value.cast(pl.Int32())) if of == pl.Date() else (DAY, value.dt.epoch("us"))
+    is_near = (number >= DAYS[0] * size) & (number < (DAYS[1] + 1) * size)
+    return Converted(pl.when(is_near).then(value), (Stop(RANGE, ~is_near),))

@@ -17,8 +17,8 @@ from sluice.operators.sql_casts import (
     TIMESTAMP,
     Converted,
     Stop,
-    beyond,
     calendar_day,
+    near,
     time_of_day,
 )
 
@@ -73,8 +73,8 @@ def formatted(at: pl.Expr, of: pl.DataType, pattern: str) -> Converted | None:
     known = [one for one in runs if one is not None]
     if len(known) < len(runs) or not known:
         return None
-    instant = at if of == TIMESTAMP else at.cast(TIMESTAMP)
-    return Converted(instant.dt.strftime("".join(known)), (beyond(at, of),))
+    found = near(at, of)
+    return Converted(found.value.cast(TIMESTAMP).dt.strftime("".join(known)), found.stops)
 
 
 def instant_in(text: pl.Expr, pattern: str) -> Converted | None:

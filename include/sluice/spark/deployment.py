@@ -533,16 +533,17 @@ def with_computed_columns(rows: DataFrame, node: StageNode, given: Input) -> Dat
     """
     from pyspark.sql.functions import expr
 
-    names = [name for name in rows.columns if name not in RESERVED]
+    present = rows.columns
+    names = [name for name in present if name not in RESERVED]
     for key, sql in given.key_expressions.items():
         require_columns(node.uid, sql, names, f"in its key {key!r}")
     # At once: Spark analyses all columns again for each call.
     keys = {name: expr(expression) for name, expression in given.key_expressions.items()}
     rows = rows.withColumns(keys) if keys else rows
-    names = [*dict.fromkeys((*names, *keys))]
+    names, present = ([*dict.fromkeys((*of, *keys))] for of in (names, present))
     for key in given.keys:
         require_column(node.uid, names, key, "for its key")
-    arguments = to_compute(aggregate_arguments(node.operation), rows.columns)
+    arguments = to_compute(aggregate_arguments(node.operation), present)
     for one in arguments:
         where = "in where=" if one.is_condition else "in an aggregate"
         require_columns(node.uid, one.sql, names, where)

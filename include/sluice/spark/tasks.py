@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -166,12 +166,8 @@ class Frame:
         return Frame(numbers.mapInArrow(_none_of, self.rows.schema))
 
     def collected(self) -> list[RowTuple]:
-        return _collected(self.rows)
-
-
-def _collected(rows: DataFrame) -> list[RowTuple]:
-    """Without a request beside the job's own, which ``rows.collect`` needs in Spark Connect."""
-    return list(zip(*(column.to_pylist() for column in rows.toArrow().columns), strict=True))
+        table = self.rows.toArrow()  # In Spark Connect ``collect`` asks for a setting beside them.
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 def map_batches(
@@ -282,7 +278,7 @@ class Pipelined:
 
         *_, schema = (move.schema for move in self.moves if isinstance(move, MappedPartitions))
         numbers = self.spark.range(0, job.tasks, 1, job.tasks)
-        return _collected(numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True))
+        return Frame(numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True)).collected()
 
     def _one_by_one(self) -> Frame:
         rows = Frame(self.spark.range(0, self.count, 1, self.count))
@@ -316,7 +312,7 @@ def run_task(job: PipelinedJob, task: int) -> Iterator[pa.RecordBatch]:
     def parts_of(count: int) -> range:
         return range(task, count, job.tasks)
 
-    parts: dict[int, Batches] = {n: (batch_of((n,), NUMBERS),) for n in parts_of(job.count)}
+    parts: Mapping[int, Batches] = {n: (batch_of((n,), NUMBERS),) for n in parts_of(job.count)}
     count, schema = job.count, NUMBERS
     with Handovers(
         job.folder, job.name, number=job.number, tasks=job.tasks, task=task
@@ -335,7 +331,7 @@ def run_task(job: PipelinedJob, task: int) -> Iterator[pa.RecordBatch]:
                     receivers = parts_of(count)
                     if receivers:
                         handover.wait()
-                    parts = {**handover.received(receivers, column)} if receivers else {}
+                    parts = handover.received(receivers, column) if receivers else {}
         for part in parts.values():
             yield from part
 

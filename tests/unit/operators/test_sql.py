@@ -83,13 +83,6 @@ def test_names_that_differ_in_case_alone_are_refused() -> None:
         ("1 % 0", "1 % 0 divides by zero in a row with no columns"),
         ("CAST(n AS int)", "CAST(n AS int) overflows in a row with n = 4611686018427387904"),
         ("tags[0]", "tags[0] is beyond the array in a row with tags = []"),
-        (  # Polars panics over such a day.
-            "last_day(date_add(DATE '2024-02-29', i - 2147483647))",
-            (
-                "date_add(CAST('2024-02-29' AS date), i - 2147483647) leaves the years 1 to 9999 "
-                "in a row with i = 1"
-            ),
-        ),
         ("CAST(Key AS int)", "CAST(Key AS int) cannot read it in a row with Key = 'a'"),
         (
             "CAST(i || ':30' AS timestamp)",
@@ -109,6 +102,40 @@ def test_a_row_for_which_spark_would_stop_is_told(text: str, message: str) -> No
         values(text)
 
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "last_day(day)",
+        "last_day(date_add(DATE '2024-02-29', i - 2147483647))",
+        "trunc(day, 'year')",
+        "date_trunc('month', at)",
+        "day + INTERVAL 1 MONTH",
+        "at - INTERVAL 1 DAY",
+        "date_format(day, 'yyyy')",
+        "date_format(timestamp_micros(n), 'yyyy')",
+        "CAST(day AS string)",
+        "CAST(at AS string)",
+    ],
+)
+def test_a_day_beyond_the_calendar_fails_its_row(text: str) -> None:
+    """Polars panics over days that are far enough away, which ends the process."""
+    far = pl.DataFrame({"day": [2**31 - 1], "at": [2**63 - 1], "n": [2**63 - 1], "i": [1]})
+    rows = far.cast({"day": pl.Int32, "i": pl.Int32}).cast(
+        {"day": pl.Date, "at": pl.Datetime("us", "UTC")}
+    )
+
+    with pytest.raises(ConfigurationError, match="leaves the years 1 to 9999 in a row with"):
+        values(text, rows)
+
+
+def test_an_instant_of_a_day_needs_no_calendar() -> None:
+    days = pl.Series("day", [100_000_000, 3_000_000], pl.Int32).cast(pl.Date).to_frame()
+
+    found = applied(Projection(("unix_seconds(CAST(day AS timestamp)) AS s",)), days)
+
+    assert found["s"].to_list() == [100_000_000 * 86_400, 3_000_000 * 86_400]
 
 
 @pytest.mark.parametrize(
