@@ -101,7 +101,7 @@ ROOMS = {
     "surface": Room(
         says="What people see and ask, for command line, forms, REST and pages alike.",
         imports="all below but connectors exchange",
-        names=("checkpoint_page", "snapshots", "state_page"),
+        names=("Act", "checkpoint_page", "snapshots", "state_page"),
     ),
     "spark": Room(
         says="A stage of a pending checkpoint, and what is chained to it, as one Spark job.",

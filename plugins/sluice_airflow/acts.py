@@ -9,7 +9,6 @@ process survived.  Neither is relied on: the watchdog aborts what both missed.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,19 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
-from sluice.core.configuration import ClaimMode, JobStatus
+from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason, page_of
-from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.restoring import Latest, RestoreOptions, Stop, choose
 from sluice.core.state import CoordinatorState
-from sluice.core.transitions import Consent
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import ConfigurationError, FencedError, RestoreError
+from sluice.errors import FencedError, RestoreError
 from sluice.store.redaction import redacted
+from sluice.surface.acts import RESTORE, STAY_SUSPENDED, require_named, restore_request
 from sluice.surface.units import size
 from sluice_airflow.declared import check_declaration
-from sluice_airflow.forms import STAY_SUSPENDED, given_params
+from sluice_airflow.forms import given_params
 from sluice_airflow.notes import note, switch_off_if_ended, switch_on
 from sluice_airflow.operators import CheckpointOperator, TaskSummary
 from sluice_airflow.runs import failed_of, pending_of, run_cause
@@ -47,14 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE = 500  # Characters of an exception that are journaled; the task's log has all.
-
-# The form's field that names the snapshot, for each target.
-_NAMED_IN = {
-    "latest": None,
-    "checkpoint": "checkpoint_id",
-    "savepoint": "savepoint",
-    "path": "path",
-}
 
 
 class VerifyOperator(CheckpointOperator):
@@ -108,10 +98,9 @@ class RestoreOperator(CheckpointOperator):
         )
         from sluice.surface.options import options_after
 
-        params = context["params"]
-        if params.get("dry_run"):
+        if context["params"].get("dry_run"):
             raise AirflowSkipException("a dry run: verify's log says what would be restored")
-        request, state = request_of(params, self.pipeline), job.state()
+        request, state = request_of(context["params"], self.pipeline), job.state()
         cause = run_cause(context["ti"])
         served = state.served_restore(cause)
         if served is not None:  # By an earlier try, which died: nothing is restored again.
@@ -171,56 +160,9 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
         ConfigurationError: the field of the chosen target is empty, or that of another one is not;
             or other fields contradict each other.
     """
-    from sluice.coordinator.restore import RestoreRequest
-
-    target = params["target"]
-    if target not in _NAMED_IN:
-        raise ConfigurationError(f"target is {target!r}; choose {', '.join(_NAMED_IN)}")
-    _require_named_alone(params, target)
-    if params.get("dry_run") and params.get("then") == STAY_SUSPENDED:
-        raise ConfigurationError(
-            "a dry run changes nothing, so the job cannot stay suspended after it; choose one"
-        )
-    ignored = params.get("ignore_in_flight_of")
-    return RestoreRequest(
-        checkpoint=CheckpointId(params["checkpoint_id"]) if target == "checkpoint" else None,
-        savepoint=params["savepoint"] if target == "savepoint" else None,
-        root=params.get("root") or None,
-        pipeline=params.get("root_pipeline") or None,
-        pointer=params["path"] if target == "path" else None,
-        parallelism=_listed(params, "parallelism"),
-        params=given_params(pipeline, params),
-        options=RestoreOptions(
-            allow_non_restored_state=bool(params["allow_non_restored_state"]),
-            claim_mode=ClaimMode[params.get("claim_mode") or ClaimMode.NO_CLAIM.value],
-            ignore_in_flight_of=None if ignored is None else CheckpointId(ignored),
-            roll_back_tables=bool(params.get("roll_back_tables")),
-            accept_tables=bool(params.get("accept_tables")),
-            take_over=_listed(params, "take_over"),
-            compare_checksums=bool(params.get("compare_checksums", True)),
-            consent=Consent(begun=_listed(params, "begin"), kept=_listed(params, "keep")),
-        ),
-        only_generation=params["only_generation"],
-        may_submit=True,
-    )
-
-
-def _listed(params: Mapping[str, Any], field: str) -> tuple[str, ...]:
-    """What a field lists, with commas or blanks between."""
-    return tuple(re.findall(r"[^\s,]+", params.get(field) or ""))
-
-
-def _require_named_alone(params: Mapping[str, Any], target: str) -> None:
-    field = _NAMED_IN[target]
-    filled = {name: params[name] for name in _NAMED_IN.values() if name and params.get(name)}
-    if field is not None and field not in filled:
-        raise ConfigurationError(f"target is {target!r}, but {field} is empty; give one")
-    for other, value in filled.items():
-        if other != field:
-            raise ConfigurationError(
-                f"target is {target!r}, but {other} is {value!r}; empty it, or choose the target "
-                f"{other.removesuffix('_id')!r}"
-            )
+    given = RESTORE.given({**params, "params": given_params(pipeline, params)})
+    require_named(given)
+    return restore_request(given, may_submit=True)
 
 
 def _described(decision: RestoreApproval) -> str:

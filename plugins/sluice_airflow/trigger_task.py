@@ -28,14 +28,9 @@ from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
 from sluice.declaration.durations import milliseconds
 from sluice.declaration.schedules import OnAsset
 from sluice.errors import ConfigurationError, FencedError
+from sluice.surface.acts import CHECKPOINT, SAVEPOINT, STOPS
 from sluice_airflow.declared import check_declaration
-from sluice_airflow.forms import (
-    CHECKPOINT_TYPES,
-    CONFIGURED,
-    SAVEPOINT_TYPES,
-    given_params,
-    require_unchanged,
-)
+from sluice_airflow.forms import given_params, require_unchanged
 from sluice_airflow.notes import note, switch_off_if_ended
 from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, TaskSummary, name_for_notes
 from sluice_airflow.runs import pending_of, run_cause, run_of
@@ -133,12 +128,14 @@ class TriggerOperator(CheckpointOperator):
             return NothingToDo(message=f"the interval lasts {rest_s:.0f} s more")
         if rest_s > 0:
             time.sleep(rest_s)
+        given = CHECKPOINT.given(context["params"])
         request = partial(
             self.wait_for,
             job,
             context,
             cause=cause,
-            is_full=CHECKPOINT_TYPES[context["params"].get("checkpoint_type", CONFIGURED)],
+            is_full=given["checkpoint_type"] == "FULL",
+            is_forced=given["forced"],
             barriers=barriers_of(context.get("triggering_asset_events") or {}),
         )
         outcome = request(is_periodic=run_type in PERIODIC_RUN_TYPES)
@@ -260,17 +257,17 @@ class TriggerSavepointOperator(TriggerOperator):
         params = context["params"]
         if params.get(REQUEST):
             return take_up_in_run(job, context, cause=cause)
-        name = savepoint_name(context)
-        if params.get("target"):  # Refuse a bad address before the savepoint is triggered.
-            require_outside(job, params["target"])
+        name, given = savepoint_name(context), SAVEPOINT.given(params)
+        if given["target"]:  # Refuse a bad address before the savepoint is triggered.
+            require_outside(job, given["target"])
         outcome = self.wait_for(
             job,
             context,
-            type=SAVEPOINT_TYPES[params["stop"]],
+            type=STOPS[given["stop"]],
             cause=cause,
             savepoint_name=name,
-            is_canonical=params.get("format") == "canonical",
-            is_forced=params.get("forced", False),
+            is_canonical=given["format"] == "canonical",
+            is_forced=given["forced"],
             is_periodic=False,
         )
         if isinstance(outcome, Triggered):

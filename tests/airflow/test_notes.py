@@ -13,8 +13,9 @@ from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
+from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import ExportOperator, RestoreOperator, VerifyOperator
-from sluice_airflow.forms import STAY_SUSPENDED, restore_form, savepoint_form
+from sluice_airflow.forms import restore_form, savepoint_form
 from sluice_airflow.operators import FinalizeOperator
 from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator
 from sluice_airflow.watchdog import SHORT_PAUSE_MS, pause_to_wait_out

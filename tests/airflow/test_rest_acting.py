@@ -20,34 +20,28 @@ from tests.subtasks import a_savepoint, take_checkpoint
 
 ACTS = [
     ("checkpoints", "", {}, {}),
-    ("checkpoints", "", {"checkpointType": "FULL"}, {"checkpoint_type": "FULL"}),
     (
-        "savepoints",
-        "__savepoint",
-        {"savepoint-name": "mine"},
-        {"name": "mine", "stop": "none", "format": "native", "forced": False, "target": None},
+        "checkpoints",
+        "",
+        {"checkpointType": "FULL", "forced": True},
+        {"checkpoint_type": "FULL", "forced": True},
     ),
+    ("savepoints", "__savepoint", {"savepoint-name": "mine"}, {"name": "mine"}),
     (
         "stop",
         "__savepoint",
         {"drain": True, "format-type": "canonical", "forced": True},
-        {"name": None, "stop": "drain", "format": "canonical", "forced": True, "target": None},
+        {"stop": "drain", "format": "canonical", "forced": True},
     ),
+    ("stop", "__savepoint", {}, {"stop": "suspend"}),
     ("cancel", "__cancel", {}, {}),
     (
         "restore",
         "__restore",
-        {"target": "checkpoint", "checkpoint-id": 1, "dry-run": True},
-        {
-            "target": "checkpoint", "checkpoint_id": 1, "savepoint": None, "parallelism": None,
-            "allow_non_restored_state": False, "begin": None, "keep": None,
-            "roll_back_tables": False, "accept_tables": False,
-             "take_over": None,
-            "compare_checksums": True, "claim_mode": "NO_CLAIM", "then": "resume",
-            "ignore_in_flight_of": None, "dry_run": True, "only_generation": None,
-        },
+        {"target": "checkpoint", "checkpoint-id": 1, "dry-run": True, "params": {"events": "3"}},
+        {"target": "checkpoint", "checkpoint_id": 1, "dry_run": True, "param_events": "3"},
     ),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(autouse=True)
@@ -168,10 +162,12 @@ def test_a_paused_dag_is_said_and_gets_no_run(editor: Api) -> None:
         ("checkpoints", {"checkpointType": "HALF"}, "body.checkpointType"),
         ("savepoints", {"savepoint-name": "../up"}, "body.savepoint-name"),
         ("savepoints", {"target-directory": "s3://other/place"}, "body.target-directory"),
-        ("savepoints", {"drain": True}, "drain ends the job for good, and stop is false"),
+        ("savepoints", {"drain": True}, "body.drain"),
         ("restore", {"target": "savepoint"}, "target is 'savepoint', but savepoint is empty"),
         ("restore", {"root": "file:///etc"}, "body.root"),
         ("restore", {"parallelism": "many"}, "DAG 'auctions__restore'"),
+        ("restore", {"params": {"rats": "3"}}, "has no parameter 'rats'; it has"),
+        ("checkpoints", {"params": {"rats": "3"}}, "has no parameter 'rats'; it has"),
     ],
 )
 def test_what_the_form_would_refuse_is_refused_here(

@@ -11,8 +11,8 @@ from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.timeline import Timeline, Writer
 from sluice.core.transitions import Consent
+from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import RestoreOperator, VerifyOperator, request_of
-from sluice_airflow.forms import STAY_SUSPENDED
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,

@@ -21,8 +21,8 @@ from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.store.savepoints import SavepointStore
+from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import CancelOperator, ExportOperator
-from sluice_airflow.forms import STAY_SUSPENDED
 from sluice_airflow.stage import CancelStagesOperator
 from sluice_airflow.trigger_task import WAIT_IN_SLOT_S, TriggerOperator
 from tests.airflow.acts import (

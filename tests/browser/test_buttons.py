@@ -34,6 +34,7 @@ def button(title: str) -> str:
 
 def ask(tab: Tab, title: str) -> None:
     tab.until(f"({button(title)}.click(), {DIALOG} !== null)")
+    tab.until(f"!{CONFIRM}.disabled")  # What may be said of the act is there.
 
 
 def confirm(tab: Tab) -> None:
@@ -263,6 +264,6 @@ def test_a_savepoint_is_deleted_only_once_a_person_has_said_twice_that_it_may(
     close(tab)
     tab.until(f"!{button('Dispose')}")
 
-    assert list(job.store.list(files)) == []
+    assert all("/pointers/" in left.key for left in job.store.list(files))  # They say: it is gone.
     assert posts(tab) == ["savepoint-disposal"]
     assert (tab.errors, tab.failed) == ([], [])

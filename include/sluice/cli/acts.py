@@ -8,8 +8,8 @@ nothing takes the request up.  All other commands act at once.
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, TypeAlias
+from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 import typer
@@ -19,13 +19,10 @@ from rich.table import Table
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
-    NoChecksums,
-    OtherPipeline,
-    Params,
     PipelineName,
     Root,
+    command_of,
     declared_job,
-    parameters,
     print_files,
     print_json,
     print_line,
@@ -35,22 +32,41 @@ from sluice.cli.options import (
 from sluice.coordinator import requests
 from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
 from sluice.coordinator.repair import plan_repair, repair
-from sluice.coordinator.requests import LEAST_WAIT, NewTimes, UserRequest, request_checkpoint
-from sluice.coordinator.restore import ResolvedRestore, RestoreRequest, plan, resolve, stop
-from sluice.coordinator.restore import restore as restore_job
-from sluice.coordinator.savepoints import dispose as dispose_savepoint
+from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoint
+from sluice.coordinator.restore import (
+    ResolvedRestore,
+    RestoreRequest,
+    plan,
+    resolve,
+    restore,
+    stop,
+)
+from sluice.coordinator.savepoints import copy_savepoint, dispose, require_outside
 from sluice.coordinator.submission import adopt
-from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
+from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.decider import CheckpointRequest
-from sluice.core.ids import NO_GENERATION, CheckpointId
+from sluice.core.ids import NO_GENERATION
 from sluice.core.restoring import RestoreOptions, Stop
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableAhead
-from sluice.core.transitions import Consent
-from sluice.declaration.durations import duration_of
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
-from sluice.job.snapshots import LATEST, parsed_checkpoint_id
+from sluice.surface.acts import (
+    ABORT,
+    CANCEL,
+    CHECKPOINT,
+    DISPOSE,
+    PAUSE,
+    RESTORE,
+    RESUME_CHECKPOINTING,
+    RETIME,
+    SAVEPOINT,
+    STAY_SUSPENDED,
+    STOP,
+    Given,
+    new_times,
+    restore_request,
+)
 from sluice.surface.journal import (
     RequestProgress,
     RequestStatus,
@@ -73,111 +89,6 @@ from sluice.surface.units import moment, size
 POLL_S = 0.5
 HINT_AFTER_S = 15.0  # Longer than most checkpoints, for which the request may have to wait.
 NOT_COMPARED = "not compared with their checksums"
-
-NoWait: TypeAlias = Annotated[
-    bool, typer.Option("--no-wait", help="Return once the request is queued.")
-]
-WaitFor: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--wait-for",
-        metavar="PERIOD",
-        help="Drop the request if nothing takes it up for 90s, 10m, 2h.  "
-        "[default: the checkpoint timeout]",
-    ),
-]
-Force: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="Do not wait for a pending checkpoint, above the limit of concurrent ones.  "
-        "Unaligned ones may not overlap, and wait all the same.",
-    ),
-]
-Checkpoint: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="ID", help="A retained checkpoint, or 'latest'.  [default: the latest]"),
-]
-Savepoint: TypeAlias = Annotated[str | None, typer.Option(help="A savepoint, by name.")]
-FromRoot: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="URI", help="Another root, which has the checkpoint.")
-]
-FromPath: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--from",
-        metavar="PATH",
-        help="A snapshot by its path: its folder or the _metadata in it, as a URI, an absolute "
-        "path, or a path in the root.",
-    ),
-]
-ClaimModeOption: TypeAlias = Annotated[
-    ClaimMode,
-    typer.Option(
-        case_sensitive=False,
-        help="NO_CLAIM leaves the savepoint to you; CLAIM gives it to the job, which deletes it "
-        "when no checkpoint reads it any more.",
-    ),
-]
-Begin: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--begin",
-        metavar="STAGE[.COLUMN]",
-        help="Its state begins anew, as the declaration means something else by now. Repeatable.",
-    ),
-]
-Keep: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep",
-        metavar="STAGE",
-        help=(
-            "Its state stays what it was of the rows so far, though rows from now on are read "
-            "otherwise; of a source: its positions, as its place was moved. Repeatable."
-        ),
-    ),
-]
-AllowNonRestoredState: TypeAlias = Annotated[
-    bool,
-    typer.Option("--allow-non-restored-state", help="Drop the state of stages that are gone."),
-]
-IgnoreInFlightOf: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        metavar="ID", help="Drop the data in flight of this checkpoint: its rows are lost."
-    ),
-]
-RollBackTables: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--roll-back-tables",
-        help="Put the sinks' tables back to what the checkpoint pinned, too, now.",
-    ),
-]
-AcceptTables: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--accept-tables",
-        help="Take the sinks' tables as they are, where they lack rows or show those of another "
-        "life of a job.",
-    ),
-]
-TakeOver: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--take-over",
-        metavar="SINK",
-        help="Take this sink's table over from another job, whose rows stay; once for each sink.",
-    ),
-]
-Parallelism: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(metavar="[STAGE=]N", help="Subtasks of each stage from now on, or of one."),
-]
-DryRun: TypeAlias = Annotated[
-    bool, typer.Option("--dry-run", help="Say what would be restored, and change nothing.")
-]
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,94 +150,56 @@ class TakeOverResult(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
 
 
-def checkpoint(
-    pipeline: PipelineName,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Write all state anew: it shares no file with those before."),
-    ] = False,
-    force: Force = False,
-    no_wait: NoWait = False,
-    wait_for: WaitFor = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Have a checkpoint of PIPELINE taken now, also without new input or during the minimum pause.
-
-    The process that drives the job takes it: 'sluice run', or Airflow.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    request = UserRequest(
-        by=this_person(), is_full=full, is_forced=force, waits=_wait_period(wait_for)
-    )
-    _ask(job, request, waits=not no_wait, as_json=as_json)
-
-
-def savepoint(
-    pipeline: PipelineName,
-    name: Annotated[str, typer.Argument(help="The savepoint's name, which is never overwritten.")],
-    canonical: Annotated[
-        bool, typer.Option("--canonical", help="Merge each subtask's state to one sorted run.")
-    ] = False,
-    force: Force = False,
-    no_wait: NoWait = False,
-    wait_for: WaitFor = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Have savepoint NAME of PIPELINE taken; the job goes on."""
-    job = declared_job(pipeline, root, endpoint_url)
+def _checkpoint(job: Job, given: Given, as_json: bool) -> None:
     request = UserRequest(
         by=this_person(),
-        type=CheckpointType.SAVEPOINT,
+        is_full=given["checkpoint_type"] == "FULL",
+        is_forced=given["forced"],
+        waits=given["wait_for"],
+    )
+    _ask(job, request, waits=not given["no_wait"], as_json=as_json)
+
+
+def _savepoint(job: Job, given: Given, as_json: bool) -> None:
+    target = given["target"]
+    if target is not None:
+        require_outside(job, target)
+        if given["no_wait"]:
+            raise ConfigurationError(
+                "--copy-to copies the savepoint once it is taken, and --no-wait does not wait for "
+                "that; leave one out"
+            )
+    request = _savepoint_request(given, CheckpointType.SAVEPOINT, given["name"])
+    _ask(job, request, waits=not given["no_wait"], as_json=as_json, target=target)
+
+
+def _stop(job: Job, given: Given, as_json: bool) -> None:
+    kind = (
+        CheckpointType.SAVEPOINT_TERMINATE if given["drain"] else CheckpointType.SAVEPOINT_SUSPEND
+    )
+    name = given["name"] or f"stop-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    _ask(job, _savepoint_request(given, kind, name), waits=not given["no_wait"], as_json=as_json)
+
+
+def _savepoint_request(given: Given, kind: CheckpointType, name: str) -> UserRequest:
+    return UserRequest(
+        by=this_person(),
+        type=kind,
         name=name,
-        is_canonical=canonical,
-        is_forced=force,
-        waits=_wait_period(wait_for),
+        is_canonical=given["format"] == "canonical",
+        is_forced=given["forced"],
+        waits=given["wait_for"],
     )
-    _ask(job, request, waits=not no_wait, as_json=as_json)
 
 
-def stop_command(
-    pipeline: PipelineName,
-    drain: Annotated[
-        bool,
-        typer.Option("--drain", help="All windows fire, and the job is FINISHED, not SUSPENDED."),
-    ] = False,
-    savepoint: Annotated[
-        str | None, typer.Option(help="Its savepoint's name.  [default: stop-DATE-TIME]")
-    ] = None,
-    force: Force = False,
-    no_wait: NoWait = False,
-    wait_for: WaitFor = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
+def _ask(
+    job: Job, request: UserRequest, *, waits: bool, as_json: bool, target: str | None = None
 ) -> None:
-    """Stop PIPELINE with a savepoint: what is before it is published, nothing is read behind it.
-
-    'sluice cancel' ends a job at once, without one.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    request = UserRequest(
-        by=this_person(),
-        type=CheckpointType.SAVEPOINT_TERMINATE if drain else CheckpointType.SAVEPOINT_SUSPEND,
-        name=savepoint or f"stop-{datetime.now(UTC):%Y%m%d-%H%M%S}",
-        is_forced=force,
-        waits=_wait_period(wait_for),
-    )
-    _ask(job, request, waits=not no_wait, as_json=as_json)
-
-
-def _wait_period(wait_for: str | None) -> timedelta | None:
-    return None if wait_for is None else duration_of("--wait-for", wait_for, least=LEAST_WAIT)
-
-
-def _ask(job: Job, request: UserRequest, *, waits: bool, as_json: bool) -> None:
     queued = request_checkpoint(job, request)
     progress = _await_end(job, queued) if waits else request_progress(job, queued.request_id)
+    copy = None
+    if target is not None and request.name and progress.status is RequestStatus.COMPLETED:
+        copy = copy_savepoint(job, request.name, target)
     if as_json:
         print_json(progress)
     if progress.status in (RequestStatus.WAITING, RequestStatus.IN_PROGRESS):
@@ -337,6 +210,8 @@ def _ask(job: Job, request: UserRequest, *, waits: bool, as_json: bool) -> None:
         raise ConfigurationError(_why(job, progress))
     elif not as_json:
         print_line(_completion_message(job, request, progress))
+        if copy is not None:
+            print_line(f"it is copied to {copy}")
 
 
 def _await_end(job: Job, queued: CheckpointRequest) -> RequestProgress:
@@ -401,14 +276,8 @@ def _completion_message(job: Job, request: UserRequest, progress: RequestProgres
     return f"{uid} is {job.state().status.value}; {taken}"
 
 
-def cancel(
-    pipeline: PipelineName,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """End the job: what is pending is aborted; what is retained is kept or goes, as configured."""
-    job = declared_job(pipeline, root, endpoint_url)
+def _cancel(job: Job, given: Given, as_json: bool) -> None:  # noqa: ARG001
+    pipeline = job.pipeline.uid
     before = job.state()
     if before.generation == NO_GENERATION:
         raise ConfigurationError(never_submitted_message(job))
@@ -441,24 +310,11 @@ def adopt_command(
     )
 
 
-def abort(
-    pipeline: PipelineName,
-    checkpoint: Annotated[str, typer.Argument(metavar="ID", help="A pending one, or 'latest'.")],
-    because: Annotated[
-        str, typer.Option("--because", help="Why; the history shows it.", show_default=False)
-    ] = "",
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Abort the pending checkpoint ID: what it wrote is deleted, and its records are read again.
-
-    The job goes on: it does not fail over, and nothing counts as a failure.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    checkpoint_id = pending_checkpoint(job, checkpoint)
+def _abort(job: Job, given: Given, as_json: bool) -> None:
+    pipeline = job.pipeline.uid
+    checkpoint_id = pending_checkpoint(job, given["checkpoint"])
     before = job.state().pending
-    after = abort_checkpoint(job, checkpoint_id, by=this_person(because))
+    after = abort_checkpoint(job, checkpoint_id, by=this_person(given["because"] or ""))
     ids = [pending.checkpoint_id for pending in before]
     result = AbortResult(
         pipeline=pipeline,
@@ -503,20 +359,9 @@ def repair_command(
         print_line(line)
 
 
-def dispose_command(
-    pipeline: PipelineName,
-    name: Annotated[str, typer.Argument(help="The savepoint's name.")],
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Delete savepoint NAME of PIPELINE, and nothing else; refused while the job needs it.
-
-    One that is not there, or not any more, is no error.  Jobs of other roots that were restored
-    from it, and have completed no checkpoint since, are not asked.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    was_there = dispose_savepoint(job, name)
+def _dispose(job: Job, given: Given, as_json: bool) -> None:
+    name = given["name"]
+    was_there = dispose(job, name)
     if as_json:
         print_json({"savepoint": name, "disposed": was_there})
     elif was_there:
@@ -525,76 +370,29 @@ def dispose_command(
         print_line(f"there is no savepoint {name} in {job.store.root}; nothing was deleted")
 
 
-def restore_command(
-    context: typer.Context,
-    pipeline: PipelineName,
-    checkpoint: Checkpoint = None,
-    savepoint: Savepoint = None,
-    from_root: FromRoot = None,
-    from_pipeline: OtherPipeline = None,
-    from_path: FromPath = None,
-    claim_mode: ClaimModeOption = ClaimMode.NO_CLAIM,
-    allow_non_restored_state: AllowNonRestoredState = False,
-    begin: Begin = None,
-    keep: Keep = None,
-    ignore_in_flight_of: IgnoreInFlightOf = None,
-    roll_back_tables: RollBackTables = False,
-    accept_tables: AcceptTables = False,
-    take_over: TakeOver = None,
-    no_checksums: NoChecksums = False,
-    parallelism: Parallelism = None,
-    param: Params = None,
-    dry_run: DryRun = False,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Continue PIPELINE from its latest checkpoint, or from the one that is named.
-
-    Everything it needs is verified first.  Older coordinators of the job are fenced.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    request = RestoreRequest(
-        checkpoint=None if checkpoint in (None, LATEST) else parsed_checkpoint_id(checkpoint),
-        savepoint=savepoint,
-        root=from_root,
-        pipeline=from_pipeline,
-        pointer=from_path,
-        parallelism=tuple(parallelism or ()),
-        params=parameters(param or [], context.args),
-        options=RestoreOptions(
-            allow_non_restored_state=allow_non_restored_state,
-            claim_mode=claim_mode,
-            ignore_in_flight_of=(
-                None if ignore_in_flight_of is None else CheckpointId(ignore_in_flight_of)
-            ),
-            roll_back_tables=roll_back_tables,
-            accept_tables=accept_tables,
-            take_over=tuple(take_over or ()),
-            compare_checksums=not no_checksums,
-            consent=Consent(begun=tuple(begin or ()), kept=tuple(keep or ())),
-        ),
-    )
+def _restore(job: Job, given: Given, as_json: bool) -> None:
+    request = restore_request(given)
     state = job.state()
     resolved = resolve(job, state, request)
-    if dry_run:
+    if given["dry_run"]:
         planned = _plan(job, state, resolved)
-        _print_plan(planned, as_json=as_json, rolls_back=roll_back_tables)
+        _print_plan(planned, as_json=as_json, rolls_back=given["roll_back_tables"])
         return
-    restored = restore_job(
-        job, resolved.target, resolved.options, configuration=resolved.configuration
-    )
+    restored = restore(job, resolved.target, resolved.options, configuration=resolved.configuration)
+    after = restored.state
+    if given["then"] == STAY_SUSPENDED:
+        after = stop(job, JobStatus.SUSPENDED)
     result = RestoreResult(
         pipeline=job.pipeline.uid,
         checkpoint=restored.checkpoint_id,
         origin=None if restored.origin is None else str(restored.origin),
-        generation=restored.state.generation,
-        status=restored.state.status.value,
+        generation=after.generation,
+        status=after.status.value,
         tables_ahead=restored.tables_ahead,
         warnings=restored.warnings,
         changed_options=options_after(state, resolved.configuration),
     )
-    _print_result(result, as_json=as_json, is_compared=not no_checksums)
+    _print_result(result, as_json=as_json, is_compared=given["compare_checksums"])
 
 
 def _plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> RestorePlan:
@@ -708,7 +506,7 @@ def take_over_command(
     if isinstance(decision, Stop):
         raise RestoreError(f"table {sink!r} cannot be taken over: {'; '.join(decision.problems)}")
     if yes:
-        restore_job(job, resolved.target, resolved.options, configuration=resolved.configuration)
+        restore(job, resolved.target, resolved.options, configuration=resolved.configuration)
         if state.status is JobStatus.SUSPENDED:
             stop(job, JobStatus.SUSPENDED)
     after = job.state()
@@ -735,32 +533,14 @@ def take_over_command(
     )
 
 
-def pause_command(
-    pipeline: PipelineName,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Take no periodic checkpoint of PIPELINE from now on; what is pending completes.
-
-    As records are read in epochs, the job reads nothing until 'sluice resume'.  'sluice checkpoint'
-    and 'sluice savepoint' still take one.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
+def _pause(job: Job, given: Given, as_json: bool) -> None:  # noqa: ARG001
     requests.pause(job, by=this_person())
-    _print_outcome(job, f"checkpointing of {pipeline} is paused", as_json=as_json)
+    _print_outcome(job, f"checkpointing of {job.pipeline.uid} is paused", as_json=as_json)
 
 
-def resume_command(
-    pipeline: PipelineName,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Take periodic checkpoints of PIPELINE again."""
-    job = declared_job(pipeline, root, endpoint_url)
+def _resume(job: Job, given: Given, as_json: bool) -> None:  # noqa: ARG001
     requests.resume(job, by=this_person())
-    _print_outcome(job, f"checkpointing of {pipeline} is resumed", as_json=as_json)
+    _print_outcome(job, f"checkpointing of {job.pipeline.uid} is resumed", as_json=as_json)
 
 
 def _print_outcome(job: Job, sentence: str, *, as_json: bool) -> None:
@@ -770,39 +550,8 @@ def _print_outcome(job: Job, sentence: str, *, as_json: bool) -> None:
         print_line(sentence)
 
 
-def config(
-    pipeline: PipelineName,
-    interval: Annotated[
-        str | None, typer.Option(metavar="PERIOD", help="The least time between two triggers.")
-    ] = None,
-    min_pause: Annotated[
-        str | None, typer.Option(metavar="PERIOD", help="The least time behind a completed one.")
-    ] = None,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="PERIOD", help="How long a checkpoint may take.")
-    ] = None,
-    tolerable: Annotated[
-        int | None, typer.Option(metavar="N", help="Failures in a row that the job survives.")
-    ] = None,
-    reset: Annotated[
-        bool, typer.Option("--reset", help="Take back what was changed, but not a pause.")
-    ] = False,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show how PIPELINE takes its checkpoints: declared, in force, default; or change it.
-
-    A change holds from the next checkpoint on, through restores, until --reset or a new submission.
-    """
-    job = declared_job(pipeline, root, endpoint_url)
-    times = NewTimes(
-        interval=_period("--interval", interval),
-        min_pause=_period("--min-pause", min_pause),
-        timeout=_period("--timeout", timeout),
-        tolerable_failed_checkpoints=tolerable,
-        resets=reset,
-    )
+def _config(job: Job, given: Given, as_json: bool) -> None:
+    times = new_times(given)
     if times != NewTimes():
         requests.retime(job, times, by=this_person())
     shown = checkpoint_config(job)
@@ -810,12 +559,6 @@ def config(
         print_json(shown)
     else:
         _print_config(job, shown)
-
-
-def _period(option: str, text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    return timedelta(0) if text == "0" else duration_of(option, text)
 
 
 def _print_config(job: Job, shown: CheckpointConfig) -> None:
@@ -839,3 +582,21 @@ def _print_config(job: Job, shown: CheckpointConfig) -> None:
             declared = value_with_unit(setting.name, setting.declared)
             in_force = value_with_unit(setting.name, setting.in_force)
             print_line(f"{setting.name}: declared {declared}, in force {in_force} until --reset")
+
+
+# The commands that are rendered from acts, by the names of these.
+COMMANDS = {
+    act.name: command_of(act, carry_out)
+    for act, carry_out in (
+        (CHECKPOINT, _checkpoint),
+        (SAVEPOINT, _savepoint),
+        (STOP, _stop),
+        (RESTORE, _restore),
+        (CANCEL, _cancel),
+        (ABORT, _abort),
+        (DISPOSE, _dispose),
+        (PAUSE, _pause),
+        (RESUME_CHECKPOINTING, _resume),
+        (RETIME, _config),
+    )
+}

@@ -1,16 +1,18 @@
 """What several commands share: options, output, and the name of the person at the command line.
 
-Output is one JSON document on stdout, or lines for people.
+A command that acts on a job is rendered from its act (``command_of``).  Output is one JSON document
+on stdout, or lines for people.
 """
 
 from __future__ import annotations
 
 import getpass
+import inspect
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import typer
@@ -21,6 +23,7 @@ from sluice.declaration.project import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
+from sluice.surface.acts import Act, Face, Field, Given, Kind
 from sluice.surface.snapshots import FileDetails
 from sluice.surface.units import size
 
@@ -66,18 +69,92 @@ Params: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--param", help="A parameter as name=value; or simply --name value."),
 ]
-NoChecksums: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--no-checksums",
-        help="Do not read every file to compare its bytes with what was written: their sizes must "
-        "do.",
-    ),
-]
 OtherPipeline: TypeAlias = Annotated[
     str | None, typer.Option(metavar="UID", help="The pipeline there, if its uid is another.")
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+_METAVARS = {
+    Kind.NAME: "NAME", Kind.URI: "URI", Kind.ID: "ID", Kind.COUNT: "N", Kind.PERIOD: "PERIOD",
+}  # fmt: skip
+
+_OF = "of_"  # Before the name of an act's field, as ``root`` is one, too.
+
+# The type of an option, for each kind of field that is not a text.
+_TYPES: dict[Kind, Any] = {
+    Kind.FLAG: bool,
+    Kind.COUNT: int | None,
+    Kind.LIST: list[str] | None,
+    Kind.PARAMETERS: list[str] | None,
+}
+
+
+def command_of(act: Act, carry_out: Callable[[Job, Given, bool], None]) -> Callable[..., None]:
+    """The command of *act*, for Typer: *carry_out* gets the job, what is given, and whether the
+    output is JSON.
+    """
+    fields = act.on(Face.COMMAND)
+
+    def command(context: typer.Context, **words: Any) -> None:  # noqa: ANN401 - as each is typed
+        job = declared_job(words["pipeline"], words["root"], words["endpoint_url"])
+        given = {
+            field.name: _given(field, words[_OF + field.name], context.args) for field in fields
+        }
+        carry_out(job, act.given(given), words["as_json"])
+
+    shared = {"root": Root, "endpoint_url": EndpointUrl, "as_json": AsJson}
+    hints: dict[str, Any] = {"context": typer.Context, "pipeline": PipelineName}
+    hints |= {_OF + field.name: _hint(field) for field in fields} | shared
+    defaults = {_OF + field.name: _default(field) for field in fields if not field.is_argument}
+    defaults |= {"root": None, "endpoint_url": None, "as_json": False}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [
+        inspect.Parameter(
+            name, kind, annotation=hint, default=defaults.get(name, inspect.Parameter.empty)
+        )
+        for name, hint in sorted(hints.items(), key=lambda one: one[0] in defaults)
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = hints
+    command.__doc__ = f"{act.says}\n\n{act.details}".strip()
+    return command
+
+
+def option(field: Field) -> Any:  # noqa: ANN401 - Typer's OptionInfo or ArgumentInfo
+    """What Typer is to know of *field*, beside its type."""
+    if field.is_argument:
+        return typer.Argument(metavar=field.metavar or field.name.upper(), help=field.says)
+    flag = field.command or f"--{field.name.replace('_', '-')}"
+    says = field.flag_says or field.says
+    if field.flag_for is not None or field.kind is Kind.FLAG:
+        return typer.Option(flag, help=says)
+    if field.choices:
+        return typer.Option(flag, case_sensitive=False, help=says)
+    repeatable = " Repeatable." if field.kind is Kind.LIST else ""
+    metavar = field.metavar or _METAVARS.get(field.kind)
+    return typer.Option(flag, metavar=metavar, help=says + repeatable)
+
+
+def _hint(field: Field) -> Any:  # noqa: ANN401 - a type, annotated for Typer
+    if field.is_argument:
+        return Annotated[str, option(field)]
+    if field.flag_for is not None:
+        return Annotated[bool, option(field)]
+    if field.choices:
+        return Annotated[Literal[field.choices], option(field)]
+    return Annotated[_TYPES.get(field.kind, str | None), option(field)]
+
+
+def _default(field: Field) -> Any:  # noqa: ANN401 - of the option's type
+    if field.flag_for is not None:
+        return False
+    return field.empty if field.kind in (Kind.FLAG, Kind.CHOICE) else None
+
+
+def _given(field: Field, word: Any, extra: Sequence[str]) -> Any:  # noqa: ANN401 - as is
+    if field.flag_for is not None:
+        return field.flag_for if word else None
+    return parameters(word or [], extra) if field.kind is Kind.PARAMETERS else word
 
 
 def location(root: str | None, endpoint_url: str | None) -> StoreLocation:

@@ -24,7 +24,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sluice.cli.acts import AcceptTables, RollBackTables, TakeOver
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
@@ -32,6 +31,7 @@ from sluice.cli.options import (
     PipelineName,
     Root,
     declared_job,
+    option,
     parameters,
     print_json,
 )
@@ -48,6 +48,7 @@ from sluice.job.job import Job, verify_root
 from sluice.job.places import has_result_table, open_result_table, open_side_table
 from sluice.spark.jvm import find_java
 from sluice.spark.session import check_listening, local_session, remote_session, require_pyspark
+from sluice.surface.acts import RESTORE
 from sluice.surface.checkpoints import CheckpointRecord, history
 from sluice.surface.units import duration, size
 
@@ -129,9 +130,9 @@ def run(
     param: Params = None,
     fresh: Fresh = False,
     remote: Remote = None,
-    roll_back_tables: RollBackTables = False,
-    accept_tables: AcceptTables = False,
-    take_over: TakeOver = None,
+    roll_back_tables: Annotated[bool, option(RESTORE["roll_back_tables"])] = False,
+    accept_tables: Annotated[bool, option(RESTORE["accept_tables"])] = False,
+    take_over: Annotated[list[str] | None, option(RESTORE["take_over"])] = None,
     root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,

@@ -106,12 +106,7 @@ def resolve_params(
         ConfigurationError: a required one is missing, or a given one is not declared.
     """
     by_name = {spec.name: spec for spec in declared}
-    unknown = sorted(set(given) - set(by_name))
-    if unknown:
-        raise ConfigurationError(
-            f"pipeline {pipeline!r} has no parameter {unknown[0]!r}; "
-            f"it has {', '.join(sorted(by_name)) or 'none'}"
-        )
+    require_declared(by_name, given, pipeline)
     resolved: dict[str, str] = {}
     for name, spec in by_name.items():
         value = given.get(name, os.environ.get(ENVIRONMENT_PREFIX + name.upper()))
@@ -123,6 +118,17 @@ def resolve_params(
         is_path = spec.is_path and "://" not in value
         resolved[name] = str(Path(value).expanduser().resolve()) if is_path else value
     return resolved
+
+
+def require_declared(declared: Iterable[str], given: Iterable[str], pipeline: str) -> None:
+    """Raises ConfigurationError: a name that is *given* is not one of the *declared*."""
+    names = sorted(declared)
+    unknown = sorted({*given} - {*names})
+    if unknown:
+        raise ConfigurationError(
+            f"pipeline {pipeline!r} has no parameter {unknown[0]!r}; "
+            f"it has {', '.join(names) or 'none'}"
+        )
 
 
 def _missing(spec: Param) -> ConfigurationError:

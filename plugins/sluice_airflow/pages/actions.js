@@ -1,29 +1,19 @@
-/** What a person may ask of a job: each asks first, and links to the DAG run that it started, if it takes one. */
+/**
+ * What a person may ask of a job: each asks first, and links to the DAG run that it started, if it takes one.
+ * What may be said of an act is what the server says of it (`GET /acts`), as on the command line and in the forms.
+ */
 
 import { useEffect, useRef, useState } from "./vendor/preact-hooks.js";
-import { post } from "./api.js";
+import { post, useResource } from "./api.js";
 import { words } from "./format.js";
 import { html } from "./html.js";
 import { ProblemNote } from "./parts.js";
 
-const NAME = "[A-Za-z0-9_.\\-]{1,128}";
-
-const Name = () => html`<label>Name of the savepoint <input name="savepoint-name" pattern=${NAME} />
-  <span class="muted">letters, digits, _ . and -; empty: made of the run's id</span></label>`;
-
-const Drain = () => html`<label><input type="checkbox" name="drain" /> Drain: every window fires, and the job is FINISHED, for good</label>`;
-
-const Forced = () => html`<label><input type="checkbox" name="forced" /> Forced: it waits neither for a pending checkpoint nor for the minimum pause</label>`;
-
-const Written = () => html`<label>State that is written <select name="checkpointType">
-    <option value="CONFIGURED">what changed since the checkpoint before</option>
-    <option value="FULL">all of it: the checkpoint shares no file with another one</option>
-  </select></label>`;
-
 const ALIVE = ["RUNNING", "RESTARTING", "FAILING", "SUSPENDED"];
 
 /**
- * `fields` are the form, `body` and `bodyOf` make the request of it, and `done` is said where no run starts.
+ * `first` are the fields that are shown at once, the others of the act are below "More"; `fields` are of this dialog alone.
+ * `body` and `bodyOf` make the request, and `done` is said where no run starts.
  * An act is open to a job that is RUNNING, or as it says itself.
  */
 const ACTS = {
@@ -38,17 +28,17 @@ const ACTS = {
     done: "Checkpointing is resumed.",
   },
   checkpoint: {
-    title: "Take a checkpoint now", does: "Start the checkpoint", place: ["checkpoints"], fields: () => html`<${Written} />`,
+    title: "Take a checkpoint now", does: "Start the checkpoint", place: ["checkpoints"], first: ["checkpointType"],
     text: "A run of the checkpoint DAG starts now, whatever its schedule says.",
   },
   savepoint: {
     title: "Take a savepoint", does: "Take the savepoint", place: ["savepoints"],
-    fields: () => html`<${Name} /><${Forced} />`,
+    first: ["savepoint-name", "forced"],
     text: "A savepoint is a copy that is never subsumed. The job goes on.",
   },
   stop: {
     title: "Stop with a savepoint", does: "Stop the job", place: ["stop"], isDangerous: true,
-    fields: () => html`<${Name} /><${Drain} /><${Forced} />`,
+    first: ["savepoint-name", "drain", "forced"],
     text: "The job takes a savepoint and is SUSPENDED; a restore resumes it. A job that is drained cannot be resumed where it was: its windows have fired.",
   },
   cancel: {
@@ -66,7 +56,7 @@ export function Actions({ path, pipeline, onDone }) {
   return html`<div class="actions" role="group" aria-label="Actions">
     ${offered.map(([name, { title, isOpen = isRunning }]) => html`<button key=${name} type="button" class="button" disabled=${!isOpen(pipeline)}
       title=${isOpen(pipeline) ? "" : `The job is ${words(pipeline.status)}`} onClick=${() => setOpen(name)}>${title}</button>`)}
-    ${open ? html`<${Ask} act=${ACTS[open]} path=${path} onClose=${() => setOpen(null)} onDone=${onDone} />` : null}
+    ${open ? html`<${Ask} act=${{ name: open, ...ACTS[open] }} path=${path} onClose=${() => setOpen(null)} onDone=${onDone} />` : null}
   </div>`;
 }
 
@@ -74,7 +64,7 @@ export function Actions({ path, pipeline, onDone }) {
 export function Abort({ path, checkpoint: { id } }) {
   const [isOpen, setOpen] = useState(false);
   const act = {
-    title: "Abort", does: `Abort checkpoint ${id}`, place: ["checkpoints", String(id), "abort"], isDangerous: true,
+    name: "abort", first: ["because"], title: "Abort", does: `Abort checkpoint ${id}`, place: ["checkpoints", String(id), "abort"], isDangerous: true,
     text: `Checkpoint ${id} ends without completing; the job goes on, and its records are read again.`,
     done: `Checkpoint ${id} is aborted.`,
   };
@@ -89,10 +79,9 @@ export function RestoreFrom({ path, snapshot, name }) {
     ? { target: "savepoint", savepoint: snapshot.savepoint }
     : { target: "checkpoint", "checkpoint-id": snapshot.id };
   const act = {
-    title: `Restore from ${name}`, does: `Restore from ${name}`, place: ["restore"], body: target, isDangerous: true,
+    name: "restore", title: `Restore from ${name}`, does: `Restore from ${name}`, place: ["restore"], isDangerous: true,
+    body: { "checkpoint-id": null, savepoint: null, ...target }, first: ["roll-back-tables", "dry-run"],
     fields: () => html`<${Verdict} snapshot=${snapshot} />
-      <label><input type="checkbox" name="roll-back-tables" /> Roll the sinks' tables back to what it pinned</label>
-      <label><input type="checkbox" name="dry-run" /> Dry run: a DAG run verifies every file, and changes nothing</label>
       <label><input type="checkbox" required /> I have read what the dry run says</label>`,
     text: "State and positions go back to this snapshot, and pending checkpoints are aborted. Everything is verified before anything changes.",
   };
@@ -108,7 +97,7 @@ export function Dispose({ path, savepoint, onGone }) {
     onGone();
   };
   const act = {
-    title: `Dispose of savepoint ${savepoint}`, does: `Delete savepoint ${savepoint}`, place: ["savepoint-disposal"],
+    name: "dispose", title: `Dispose of savepoint ${savepoint}`, does: `Delete savepoint ${savepoint}`, place: ["savepoint-disposal"],
     body: { "savepoint-name": savepoint }, isDangerous: true,
     fields: () => html`<label><input type="checkbox" required /> No other job begins from it, and none will</label>`,
     text: "Its files are deleted, for good. What this job still needs is not: then it is refused, and says why.",
@@ -128,6 +117,8 @@ const Verdict = ({ snapshot }) => html`<div class=${snapshot.can_restore ? "note
 export function Ask({ act, path, onClose, onDone = () => {} }) {
   const dialog = useRef(null);
   const [told, setTold] = useState({});
+  const { data, problem } = useResource(act.name ? "acts" : null, { everyMs: 0 });
+  const isReady = Boolean(data) || !act.name;
   useEffect(() => dialog.current.showModal(), []);
   const send = async (event) => {
     event.preventDefault();
@@ -143,21 +134,53 @@ export function Ask({ act, path, onClose, onDone = () => {} }) {
     <h2 id="asked">${act.title}</h2>
     <form onSubmit=${send}>
       <p>${act.text}</p>
-      ${told.answer ? html`<${Done} act=${act} answer=${told.answer} />` : act.fields?.()}
-      <${ProblemNote} problem=${told.problem} />
+      ${told.answer ? html`<${Done} act=${act} answer=${told.answer} />` : html`<${Fields} act=${act} offered=${data?.acts} />${act.fields?.()}`}
+      <${ProblemNote} problem=${told.problem ?? problem} />
       <div class="actions">
         <button type="button" class="button" onClick=${() => dialog.current.close()}>${told.answer ? "Close" : "Not now"}</button>
-        ${told.answer ? null : html`<button type="submit" class="button ${act.isDangerous ? "danger" : "primary"}" disabled=${told.isSent}>${act.does}</button>`}
+        ${told.answer ? null : html`<button type="submit" class="button ${act.isDangerous ? "danger" : "primary"}" disabled=${told.isSent || !isReady}>${act.does}</button>`}
       </div>
     </form>
   </dialog>`;
 }
 
+/** What may be said of *act*, but for what its body says already. */
+function Fields({ act: { name, first = [], body = {} }, offered }) {
+  const fields = (offered?.find((one) => one.name === name)?.fields ?? []).filter((one) => !(one.name in body));
+  const rest = fields.filter((one) => !first.includes(one.name));
+  const shown = (some) => some.map((field) => html`<${Said} key=${field.name} field=${field} />`);
+  return html`${shown(fields.filter((one) => first.includes(one.name)))}
+    ${rest.length ? html`<details><summary>More</summary>${shown(rest)}</details>` : null}`;
+}
+
+/** A field, empty as the server takes it where nothing is said. */
+function Said({ field: { name, kind, label, says, choices, default: usual } }) {
+  if (kind === "flag") {
+    return html`<label><input type="checkbox" name=${name} defaultChecked=${usual} /> ${label}: ${says}</label>`;
+  }
+  if (kind === "choice") {
+    return html`<label>${label} <select name=${name}>${choices.map((one) => html`<option selected=${one === usual}>${one}</option>`)}</select>
+      <span class="muted">${says}</span></label>`;
+  }
+  const hint = kind === "parameters" ? `${says} As name=value, with blanks between.` : says;
+  return html`<label>${label} <input name=${name} data-kind=${kind} pattern=${PATTERNS[kind]} /> <span class="muted">${hint}</span></label>`;
+}
+
+const PATTERNS = { name: "[A-Za-z0-9_.\\-]{1,128}", id: "[0-9]+", count: "[0-9]+", period: "[0-9]+", parameters: "(\\s*[^\\s=]+=\\S*)*\\s*" };
+
 function bodyOf({ body = {}, bodyOf: made }, form) {
   if (made) return made(form);
-  const named = [...form.elements].filter(({ name }) => name);
-  const given = named.map((one) => [one.name, one.type === "checkbox" ? one.checked : one.value.trim() || null]);
-  return { ...body, ...Object.fromEntries(given) };
+  const named = [...form.elements].filter(({ name }) => name).map((one) => [one.name, valueOf(one)]);
+  return { ...body, ...Object.fromEntries(named.filter(([, value]) => value != null)) };
+}
+
+/** What is said in *element*; null where that is nothing. */
+function valueOf({ type, checked, value, dataset }) {
+  const text = value.trim();
+  if (type === "checkbox") return checked;
+  if (!text) return null;
+  if (["id", "count", "period"].includes(dataset.kind)) return Number(text);
+  return dataset.kind === "parameters" ? Object.fromEntries(text.split(/\s+/).map((one) => one.split(/=(.*)/s).slice(0, 2))) : text;
 }
 
 const Done = ({ act, answer }) => html`<p role="status">${answer.run

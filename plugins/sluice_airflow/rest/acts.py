@@ -1,6 +1,7 @@
 """Routes that act: most start the DAG run that a person would start by its form.
 
-Bodies have Flink's names, and are turned into the fields of the DAGs' forms.
+Bodies have the fields that ``sluice.surface.acts`` declares, some with Flink's names; those of an
+act that a run carries out fill in the form of its DAG.
 
 An abort of a checkpoint, a disposal of a savepoint, and a change of checkpointing (pause, resume,
 times) start no DAG run, as for the command line: they are in force at once, for every coordinator,
@@ -10,7 +11,6 @@ also where no worker is free.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -19,26 +19,44 @@ import msgspec
 from airflow.api_fastapi.app import API_ROOT_PATH
 from airflow.api_fastapi.core_api.security import GetUserDep
 from fastapi import APIRouter, Depends, Path, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from sluice.coordinator import requests
 from sluice.coordinator.failure import abort_checkpoint
-from sluice.coordinator.requests import NewTimes
 from sluice.coordinator.savepoints import dispose
-from sluice.core.configuration import ClaimMode
 from sluice.core.ids import CheckpointId
 from sluice.core.state import CoordinatorState
-from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.params import require_declared
 from sluice.errors import ConfigurationError
+from sluice.job.job import Job
 from sluice.protocol.keys import SAVEPOINT_NAME
+from sluice.surface import acts
+from sluice.surface.acts import (
+    ABORT,
+    CANCEL,
+    CHECKPOINT,
+    DISPOSE,
+    PAUSE,
+    RESTORE,
+    RESUME_CHECKPOINTING,
+    RETIME,
+    SAVEPOINT,
+    STOP,
+    Act,
+    Face,
+    Kind,
+    new_times,
+)
 from sluice.surface.journal import savepoint_outcome
 from sluice.surface.options import CheckpointConfig, checkpoint_config
 from sluice_airflow.acts import request_of
+from sluice_airflow.forms import parameter_field
 from sluice_airflow.rest import answers
 from sluice_airflow.rest.answers import LARGEST, Id, Refused, answer, describe_responses
 from sluice_airflow.rest.jobs import JobDep, StartedRun, find_run, start_run
 from sluice_airflow.settings import PREFIX, VERSION
 
+offered_router = APIRouter(tags=["acts"])
 acts_router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
 timing_router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
 
@@ -46,8 +64,30 @@ RUN_ID = r"^[A-Za-z0-9_.~:+-]+$"  # What Airflow allows by default.
 MOST_MS = 1_000 * 365 * 86_400_000  # A thousand years; what is more does not fit a timedelta.
 
 Name = Annotated[str, Field(pattern=f"^{SAVEPOINT_NAME}$")]
-CheckpointIdField = Annotated[int, Field(ge=1, le=LARGEST)]
-Period = Annotated[int, Field(ge=0, le=MOST_MS, description="Milliseconds")]
+
+
+class OfferedField(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be said of an act in the body of its route, by its ``name`` there."""
+
+    name: str
+    kind: str
+    label: str
+    says: str
+    default: bool | str | None
+    choices: tuple[str, ...]
+
+
+class OfferedAct(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    says: str
+    details: str
+    fields: tuple[OfferedField, ...]
+
+
+class OfferedActs(msgspec.Struct, frozen=True, kw_only=True):
+    """Every act on a pipeline."""
+
+    acts: tuple[OfferedAct, ...]
 
 
 class AbortedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,71 +128,58 @@ class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
     operation: SavepointOperation | None
 
 
-def _hyphened(name: str) -> str:
-    return name.replace("_", "-")
-
-
 class Body(BaseModel):
     """The body of a request; a field that it does not know is refused, as it may be misspelt."""
 
-    model_config = ConfigDict(extra="forbid", alias_generator=_hyphened, frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class EmptyBody(Body):
-    """An object without fields."""
+# The type of a field of a body that may be left out, for each kind.
+_HINTS: dict[Kind, Any] = {
+    Kind.FLAG: bool,
+    Kind.TEXT: Annotated[str, Field(max_length=1_000)] | None,
+    Kind.LIST: Annotated[str, Field(max_length=1_000)] | None,
+    Kind.NAME: Name | None,
+    Kind.ID: Annotated[int, Field(ge=1, le=LARGEST)] | None,
+    Kind.COUNT: Annotated[int, Field(ge=0, le=2**31 - 1)] | None,
+    Kind.PERIOD: Annotated[int, Field(ge=0, le=MOST_MS, description="Milliseconds")] | None,
+    Kind.PARAMETERS: dict[str, str],
+}
 
 
-class CheckpointBody(Body):
-    """Flink's: what is written of the state that did not change."""
-
-    checkpoint_type: Annotated[
-        Literal["CONFIGURED", "FULL", "INCREMENTAL"], Field(alias="checkpointType")
-    ] = "CONFIGURED"
-
-
-class StopBody(Body):
-    savepoint_name: Name | None = None
-    format_type: Literal["native", "canonical"] = "native"
-    drain: bool = False
-    forced: bool = False
+def body_of(act: Act) -> type[Body]:
+    """The body of the route of *act*: a field for each that the act has there."""
+    fields: dict[str, Any] = {}
+    for field in act.on(Face.ROUTE):
+        hint = Literal[field.choices] if field.choices else _HINTS[field.kind]
+        default: Any = None if field.kind is Kind.LIST else field.empty
+        if field.is_required:
+            hint, default = _HINTS[field.kind].__args__[0], ...
+        fields[field.name] = (hint, Field(default, alias=_named(field), description=field.says))
+    return create_model(f"{act.name.capitalize()}Body", __base__=Body, **fields)
 
 
-class SavepointBody(StopBody):
-    stop: bool = False
+def _named(field: acts.Field) -> str:
+    return field.route or field.name.replace("_", "-")
 
 
-class DisposalBody(Body):
-    savepoint_name: Name
+def taking(act: Act) -> Callable[[Callable[..., Response]], Callable[..., Response]]:
+    """Give a route the body of *act*, and what the act says as its description."""
+
+    def decorate(route: Callable[..., Response]) -> Callable[..., Response]:
+        route.__annotations__["body"] = body_of(act)
+        route.__doc__ = f"{act.says}\n\n{act.details}".strip()
+        return route
+
+    return decorate
 
 
-class RestoreBody(Body):
-    """As the form of the restore DAG, but for other roots, which that alone takes."""
-
-    target: Literal["latest", "checkpoint", "savepoint"] = "latest"
-    checkpoint_id: CheckpointIdField | None = None
-    savepoint: Name | None = None
-    parallelism: Annotated[str, Field(max_length=1_000)] | None = None
-    allow_non_restored_state: bool = False
-    begin: Annotated[str, Field(max_length=1_000)] | None = None
-    keep: Annotated[str, Field(max_length=1_000)] | None = None
-    roll_back_tables: bool = False
-    accept_tables: bool = False
-    take_over: Annotated[str, Field(max_length=1_000)] | None = None
-    compare_checksums: bool = True
-    claim_mode: Literal["NO_CLAIM", "CLAIM"] = ClaimMode.NO_CLAIM.value
-    then: Literal["resume", "stay suspended"] = "resume"
-    ignore_in_flight_of: CheckpointIdField | None = None
-    dry_run: bool = False
-
-
-class TimesBody(Body):
-    """As the options of `sluice checkpoints config`; what is left out stays as it is."""
-
-    interval: Period | None = None
-    min_pause: Period | None = None
-    timeout: Period | None = None
-    tolerable_failed_checkpoints: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    reset: bool = False
+def _given(act: Act, body: Body) -> dict[str, Any]:
+    """The values of *body*; what the act would refuse is refused as a body."""
+    try:
+        return act.given(body.model_dump(by_alias=False))
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 
 
 _STARTED: dict[str, Any] = {
@@ -165,17 +192,37 @@ _CHANGES: dict[str, Any] = {
 }
 
 
+@offered_router.get("/acts", responses=describe_responses(OfferedActs))
+def list_acts(_: GetUserDep) -> Response:
+    """What may be done to a pipeline, and what may be said of it, as the pages ask for it."""
+    return answer(OfferedActs(acts=tuple(_offered(act) for act in acts.ACTS)))
+
+
+def _offered(act: Act) -> OfferedAct:
+    fields = (
+        OfferedField(
+            name=_named(field),
+            kind=field.kind.value,
+            label=field.label,
+            says=field.says,
+            default=field.empty if field.kind in (Kind.FLAG, Kind.CHOICE) else None,
+            choices=field.choices,
+        )
+        for field in act.on(Face.ROUTE)
+    )
+    return OfferedAct(name=act.name, says=act.says, details=act.details, fields=tuple(fields))
+
+
 @acts_router.post("/checkpoints", dependencies=[Depends(answers.may_checkpoint)], **_STARTED)
-def take_checkpoint(job: JobDep, user: GetUserDep, body: CheckpointBody) -> Response:
-    """Take a checkpoint now: a run of the checkpoint DAG, whatever its schedule."""
-    conf = {} if body == CheckpointBody() else {"checkpoint_type": body.checkpoint_type}
-    return _started(start_run(job.pipeline.uid, conf, user))
+@taking(CHECKPOINT)
+def take_checkpoint(job: JobDep, user: GetUserDep, body: Body) -> Response:
+    return _started(start_run(job.pipeline.uid, _filled_in(body, job), user))
 
 
 @acts_router.post("/savepoints", dependencies=[Depends(answers.may_save)], **_STARTED)
-def take_savepoint(job: JobDep, user: GetUserDep, body: SavepointBody) -> Response:
-    """Take a savepoint, and stop the job if asked; `Location` has the request's status."""
-    return _saving(job.pipeline.uid, savepoint_conf(body), user)
+@taking(SAVEPOINT)
+def take_savepoint(job: JobDep, user: GetUserDep, body: Body) -> Response:
+    return _saving(job.pipeline.uid, _filled_in(body, job), user)
 
 
 @acts_router.get(
@@ -206,9 +253,9 @@ def show_savepoint_request(
     responses=describe_responses(DisposedSavepoint, problems=(409, 415)),
     dependencies=[Depends(answers.may_save)],
 )
-def dispose_savepoint(job: JobDep, body: DisposalBody) -> Response:
-    """Delete a savepoint of the job's own root, now; refused while the job needs it."""
-    name = body.savepoint_name
+@taking(DISPOSE)
+def dispose_savepoint(job: JobDep, body: Body) -> Response:
+    name = _given(DISPOSE, body)["name"]
     try:
         return answer(DisposedSavepoint(savepoint=name, disposed=dispose(job, name)))
     except ConfigurationError as error:
@@ -216,9 +263,11 @@ def dispose_savepoint(job: JobDep, body: DisposalBody) -> Response:
 
 
 @acts_router.post("/stop", dependencies=[Depends(answers.may_save)], **_STARTED)
-def stop_with_savepoint(job: JobDep, user: GetUserDep, body: StopBody) -> Response:
-    """Stop the job with a savepoint; `drain` fires every window and ends it for good."""
-    return _saving(job.pipeline.uid, savepoint_conf(body), user)
+@taking(STOP)
+def stop_with_savepoint(job: JobDep, user: GetUserDep, body: Body) -> Response:
+    conf = _filled_in(body, job)
+    stop = "drain" if conf.pop("drain", False) else "suspend"
+    return _saving(job.pipeline.uid, conf | {"stop": stop}, user)
 
 
 @acts_router.post(
@@ -226,29 +275,40 @@ def stop_with_savepoint(job: JobDep, user: GetUserDep, body: StopBody) -> Respon
     responses=describe_responses(AbortedCheckpoint, problems=(409, 415)),
     dependencies=[Depends(answers.may_checkpoint)],
 )
-def abort_pending(
-    job: JobDep,
-    user: GetUserDep,
-    checkpoint_id: Id,
-    body: EmptyBody,  # noqa: ARG001
-) -> Response:
-    """Abort one pending checkpoint, now; the job goes on, and its records are read again."""
-    state = abort_checkpoint(job, CheckpointId(checkpoint_id), by=_person(user))
+@taking(ABORT)
+def abort_pending(job: JobDep, user: GetUserDep, checkpoint_id: Id, body: Body) -> Response:
+    because = _given(ABORT, body)["because"]
+    by = _person(user) if because is None else f"{_person(user)}: {because}"
+    state = abort_checkpoint(job, CheckpointId(checkpoint_id), by=by)
     return answer(AbortedCheckpoint(id=checkpoint_id, status=state.status.value))
 
 
 @acts_router.post("/cancel", dependencies=[Depends(answers.may_cancel)], **_STARTED)
-def cancel_job(job: JobDep, user: GetUserDep, body: EmptyBody) -> Response:  # noqa: ARG001
-    """Cancel the job; pending checkpoints are aborted, retained ones stay as the retention says."""
+@taking(CANCEL)
+def cancel_job(job: JobDep, user: GetUserDep, body: Body) -> Response:  # noqa: ARG001
     return _started(start_run(f"{job.pipeline.uid}__cancel", {}, user))
 
 
 @acts_router.post("/restore", dependencies=[Depends(answers.may_restore)], **_STARTED)
-def restore_job(job: JobDep, user: GetUserDep, body: RestoreBody) -> Response:
-    """Restore the job from a checkpoint or savepoint of its own root; `dry-run` changes nothing."""
-    return _started(
-        start_run(f"{job.pipeline.uid}__restore", restore_conf(body, job.pipeline), user)
-    )
+@taking(RESTORE)
+def restore_job(job: JobDep, user: GetUserDep, body: Body) -> Response:
+    conf = _filled_in(body, job)
+    try:  # What the first task of the run would refuse is refused now.
+        request_of(conf, job.pipeline)
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    return _started(start_run(f"{job.pipeline.uid}__restore", conf, user))
+
+
+def _filled_in(body: Body, job: Job) -> dict[str, Any]:
+    """What *body* says, as the form of a DAG is filled in."""
+    conf, uid = body.model_dump(by_alias=False, exclude_unset=True), job.pipeline.uid
+    params = conf.pop("params", {})
+    try:
+        require_declared((param.name for param in job.pipeline.params), params, uid)
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+    return conf | {parameter_field(name): value for name, value in params.items()}
 
 
 def _saving(uid: str, conf: dict[str, Any], user: GetUserDep) -> Response:
@@ -257,83 +317,39 @@ def _saving(uid: str, conf: dict[str, Any], user: GetUserDep) -> Response:
     return _started(started, location=API_ROOT_PATH.rstrip("/") + path)
 
 
-def savepoint_conf(body: StopBody) -> dict[str, Any]:
-    """The savepoint DAG's form, filled in."""
-    stops = not isinstance(body, SavepointBody) or body.stop
-    if body.drain and not stops:
-        raise Refused(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            "drain ends the job for good, and stop is false; set stop, too, or leave drain out",
-        )
-    return {
-        "name": body.savepoint_name,
-        "stop": "drain" if body.drain else "suspend" if stops else "none",
-        "format": body.format_type,
-        "forced": body.forced,
-        "target": None,
-    }
-
-
-def restore_conf(body: RestoreBody, pipeline: Pipeline) -> dict[str, Any]:
-    """The restore DAG's form, filled in; a form that its first task would refuse is refused now."""
-    conf = body.model_dump(by_alias=False) | {"only_generation": None}
-    try:
-        request_of(conf, pipeline)
-    except ConfigurationError as error:
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-    return conf
-
-
 def _started(started: StartedRun, *, location: str | None = None) -> Response:
     return answer(started, status=202, headers={"Location": location or started.run})
 
 
 @timing_router.post("/pause", **_CHANGES)
-def pause_checkpointing(job: JobDep, user: GetUserDep, body: EmptyBody) -> Response:  # noqa: ARG001
-    """Take no periodic checkpoint until a person resumes; what is pending completes, and what a
-    person asks for is taken.
-    """
+@taking(PAUSE)
+def pause_checkpointing(job: JobDep, user: GetUserDep, body: Body) -> Response:  # noqa: ARG001
     _carry_out(lambda: requests.pause(job, by=_person(user)))
     return answer(checkpoint_config(job))
 
 
 @timing_router.post("/resume", **_CHANGES)
-def resume_checkpointing(job: JobDep, user: GetUserDep, body: EmptyBody) -> Response:  # noqa: ARG001
-    """Take periodic checkpoints again."""
+@taking(RESUME_CHECKPOINTING)
+def resume_checkpointing(job: JobDep, user: GetUserDep, body: Body) -> Response:  # noqa: ARG001
     _carry_out(lambda: requests.resume(job, by=_person(user)))
     return answer(checkpoint_config(job))
 
 
 @timing_router.post("/checkpoints/config", **_CHANGES)
-def change_times(job: JobDep, user: GetUserDep, body: TimesBody) -> Response:
-    """Change the times from the next checkpoint on; `reset` takes back what was changed before."""
-    times = new_times(body)
-    _carry_out(lambda: requests.retime(job, times, by=_person(user)))
-    return answer(checkpoint_config(job))
-
-
-def new_times(body: TimesBody) -> NewTimes:
-    """The changes of *body*, within the limits of a declaration."""
-    if body == TimesBody():
+@taking(RETIME)
+def change_times(job: JobDep, user: GetUserDep, body: Body) -> Response:
+    if not body.model_fields_set:
         raise Refused(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             "nothing is to change; give an interval, min-pause, timeout or "
             "tolerable-failed-checkpoints, or reset",
         )
     try:
-        return NewTimes(
-            interval=_period(body.interval),
-            min_pause=_period(body.min_pause),
-            timeout=_period(body.timeout),
-            tolerable_failed_checkpoints=body.tolerable_failed_checkpoints,
-            resets=body.reset,
-        )
+        times = new_times(_given(RETIME, body))
     except ConfigurationError as error:
         raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-
-
-def _period(ms: int | None) -> timedelta | None:
-    return None if ms is None else timedelta(milliseconds=ms)
+    _carry_out(lambda: requests.retime(job, times, by=_person(user)))
+    return answer(checkpoint_config(job))
 
 
 def _person(user: Any) -> str:  # noqa: ANN401 - whatever user Airflow's auth manager has

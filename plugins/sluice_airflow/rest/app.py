@@ -39,6 +39,7 @@ def create_app() -> FastAPI:
         checkpoints.checkpoints_router,
         checkpoints.inspection_router,
         checkpoints.differences_router,
+        acts.offered_router,
         acts.acts_router,
         acts.timing_router,
     ):

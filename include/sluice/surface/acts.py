@@ -1,0 +1,637 @@
+"""What a person may do to a job: each act, and what may be said of it, declared once.
+
+The command line, the forms of the DAGs, and the bodies of the REST API are rendered from here:
+``sluice.cli.options``, ``sluice_airflow.forms``, ``sluice_airflow.rest.acts``.  A field's ``name``
+is the form's; the command line and the API write it with hyphens, unless it says otherwise.
+
+The module is light, as every DAG file imports it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum, Flag, auto
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sluice.core.configuration import CheckpointType, ClaimMode
+from sluice.core.ids import CheckpointId
+from sluice.core.restoring import RestoreOptions
+from sluice.core.transitions import Consent
+from sluice.declaration.durations import duration_of
+from sluice.errors import ConfigurationError
+from sluice.job.snapshots import LATEST, parsed_checkpoint_id
+
+if TYPE_CHECKING:
+    from sluice.coordinator.requests import NewTimes
+    from sluice.coordinator.restore import RestoreRequest
+
+Given: TypeAlias = Mapping[str, Any]  # The values of an act's fields, by their names.
+
+RESUME, STAY_SUSPENDED = "resume", "stay suspended"
+STOPS = {
+    "none": CheckpointType.SAVEPOINT,
+    "suspend": CheckpointType.SAVEPOINT_SUSPEND,
+    "drain": CheckpointType.SAVEPOINT_TERMINATE,
+}
+_ELSEWHERE, _SELDOM = "From another root", "Seldom needed"
+
+
+class Face(Flag):
+    """Where a person acts: the command line, the form of a DAG, the REST API and its pages."""
+
+    COMMAND = auto()
+    FORM = auto()
+    ROUTE = auto()
+
+
+ALL = Face.COMMAND | Face.FORM | Face.ROUTE
+
+
+class Kind(Enum):
+    """What a field takes.  All but a flag and a choice are None where nothing is given."""
+
+    FLAG = "flag"
+    CHOICE = "choice"
+    TEXT = "text"
+    NAME = "name"  # Of a savepoint.
+    UID = "uid"
+    URI = "uri"  # s3://bucket/prefix or file:///folder
+    ID = "id"  # Of a checkpoint.
+    COUNT = "count"
+    PERIOD = "period"  # A text as 90s, or milliseconds; given on as a timedelta.
+    LIST = "list"  # Words, or a text with commas or blanks between them; given on as a tuple.
+    PARAMETERS = "parameters"  # Of the pipeline: values by names.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """What may be said of an act.
+
+    ``command`` is its option where that is not ``--name``; with ``flag_for`` that is a flag, which
+    means this value, as ``flag_says``.  One that ``is_argument`` is an argument of the command.
+    ``route`` is its name in a body, where it must be given if it ``is_required``.  ``on`` says
+    which faces have it, and ``why_not`` why the others do not.
+    """
+
+    name: str
+    says: str
+    kind: Kind = Kind.FLAG
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    title: str = ""
+    section: str = ""
+    command: str = ""
+    flag_for: Any = None
+    flag_says: str = ""
+    is_argument: bool = False
+    is_required: bool = False
+    metavar: str = ""
+    route: str = ""
+    on: Face = ALL
+    why_not: str = ""
+
+    @property
+    def empty(self) -> Any:  # noqa: ANN401 - of the field's kind
+        """The value where nothing is given."""
+        if self.kind is Kind.LIST:
+            return ()
+        if self.kind is Kind.PARAMETERS:
+            return {}
+        return bool(self.default) if self.kind is Kind.FLAG else self.default
+
+    @property
+    def label(self) -> str:
+        return self.title or self.name.replace("_", " ").capitalize()
+
+    def value(self, given: Any) -> Any:  # noqa: ANN401 - of the field's kind
+        """*given* as the act takes it.
+
+        Raises:
+            ConfigurationError: it is no such value; the faces refuse most before.
+        """
+        if given is None or given == "":
+            return self.empty
+        match self.kind:
+            case Kind.LIST:
+                words = given if isinstance(given, str) else " ".join(map(str, given))
+                return tuple(re.findall(r"[^\s,]+", words))
+            case Kind.PERIOD if isinstance(given, str):
+                option = self.command or f"--{self.name.replace('_', '-')}"
+                return timedelta(0) if given == "0" else duration_of(option, given)
+            case Kind.PERIOD:
+                return timedelta(milliseconds=given)
+            case Kind.ID if isinstance(given, str):
+                return None if given == LATEST else parsed_checkpoint_id(given)
+            case Kind.ID:
+                return CheckpointId(given)
+            case Kind.CHOICE if given not in self.choices:
+                raise ConfigurationError(
+                    f"{self.name} is {given!r}; choose {', '.join(self.choices)}"
+                )
+            case _:
+                return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """``says`` is its sentence, ``details`` what a person should know besides.
+
+    ``dag`` is the suffix of the DAG whose run it is, where a run carries it out; None: it is in
+    force at once, for every coordinator, also where no worker is free.
+    """
+
+    name: str
+    says: str
+    details: str = ""
+    dag: str | None = None
+    fields: tuple[Field, ...] = ()
+
+    def on(self, face: Face) -> tuple[Field, ...]:
+        """The fields that *face* has."""
+        return tuple(field for field in self.fields if face in field.on)
+
+    def given(self, values: Given) -> dict[str, Any]:
+        """A value for each field: of *values*, or what is meant where it has none.
+
+        Raises:
+            ConfigurationError: a value is not of its field's kind.
+        """
+        return {field.name: field.value(values.get(field.name)) for field in self.fields}
+
+    def __getitem__(self, name: str) -> Field:
+        return next(field for field in self.fields if field.name == name)
+
+
+_ONE_AT_A_TIME = "a DAG run waits by itself"
+_OWN_ROOT = "it would be read or written with the rights of the API server: use the form"
+
+FORCED = Field(
+    name="forced",
+    command="--force",
+    says="Do not wait for a pending checkpoint, above the limit of concurrent ones. Unaligned "
+    "ones may not overlap, and wait all the same.",
+)
+_WAITING = (
+    Field(
+        name="no_wait",
+        says="Return once the request is queued.",
+        on=Face.COMMAND,
+        why_not=_ONE_AT_A_TIME,
+    ),
+    Field(
+        name="wait_for",
+        kind=Kind.PERIOD,
+        says="Drop the request if nothing takes it up for 90s, 10m, 2h. "
+        "[default: the checkpoint timeout]",
+        on=Face.COMMAND,
+        why_not=_ONE_AT_A_TIME,
+    ),
+)
+_FORMAT = Field(
+    name="format",
+    kind=Kind.CHOICE,
+    default="native",
+    choices=("native", "canonical"),
+    command="--canonical",
+    flag_for="canonical",
+    flag_says="Merge each subtask's state to one sorted run.",
+    route="format-type",
+    says="canonical: merge each subtask's state to one sorted run. native: its files as they are, "
+    "which is faster.",
+)
+_NEW_NAME = Field(
+    name="name",
+    kind=Kind.NAME,
+    title="Name",
+    route="savepoint-name",
+    is_argument=True,
+    says="The savepoint's name, which is never overwritten: up to 128 of A-Z a-z 0-9 _ . - "
+    "In a form it may be empty: it is made of the run's id then.",
+)
+
+_PARAMETERS = Field(
+    name="params",
+    kind=Kind.PARAMETERS,
+    command="--param",
+    flag_says="A parameter of the pipeline as name=value; or simply --name value.",
+    says="Parameters of the pipeline, by their names. Empty: as before.",
+)
+
+CHECKPOINT = Act(
+    name="checkpoint",
+    says="Have a checkpoint of PIPELINE taken now, also without new input or during the minimum "
+    "pause.",
+    details="The process that drives the job takes it: 'sluice run', or Airflow.",
+    dag="",
+    fields=(
+        Field(
+            name="checkpoint_type",
+            kind=Kind.CHOICE,
+            default="CONFIGURED",
+            choices=("CONFIGURED", "FULL", "INCREMENTAL"),  # Flink's CheckpointType.
+            command="--full",
+            flag_for="FULL",
+            flag_says="Write all state anew: it shares no file with those before.",
+            route="checkpointType",
+            says="FULL: write all state anew; it shares no file with the checkpoints before. "
+            "CONFIGURED and INCREMENTAL: only what changed.",
+        ),
+        FORCED,
+        replace(
+            _PARAMETERS,
+            says="The parameters of the pipeline, if the job is not submitted yet.",
+            on=Face.FORM | Face.ROUTE,
+            why_not="'sluice run' submits a job",
+        ),
+        *_WAITING,
+    ),
+)
+SAVEPOINT = Act(
+    name="savepoint",
+    says="Have a savepoint of PIPELINE taken; the job goes on.",
+    dag="savepoint",
+    fields=(
+        _NEW_NAME,
+        Field(
+            name="stop",
+            kind=Kind.CHOICE,
+            default="none",
+            choices=tuple(STOPS),
+            title="Then stop the job",
+            says="none: it goes on. suspend: it stops, and event time stays where it is. drain: "
+            "every window fires and the job is FINISHED, for good.",
+            on=Face.FORM,
+            why_not="'stop' is an act of its own there",
+        ),
+        _FORMAT,
+        FORCED,
+        Field(
+            name="target",
+            kind=Kind.URI,
+            title="Copy to another root",
+            command="--copy-to",
+            says="Copy it to another root: s3://bucket/prefix or file:///folder. Empty: it stays "
+            "in the job's own root.",
+            on=Face.FORM | Face.COMMAND,
+            why_not=_OWN_ROOT,
+        ),
+        *_WAITING,
+    ),
+)
+STOP = Act(
+    name="stop",
+    says="Stop PIPELINE with a savepoint: what is before it is published, nothing is read behind "
+    "it.",
+    details="'sluice cancel' ends a job at once, without one.",
+    dag="savepoint",
+    fields=(
+        Field(
+            name="drain",
+            says="All windows fire, and the job is FINISHED for good, not SUSPENDED.",
+            on=Face.COMMAND | Face.ROUTE,
+            why_not="its form says it by 'stop'",
+        ),
+        Field(
+            name="name",
+            kind=Kind.NAME,
+            command="--savepoint",
+            route="savepoint-name",
+            says="Its savepoint's name. Empty: made of the time, or of the run's id.",
+        ),
+        _FORMAT,
+        FORCED,
+        *_WAITING,
+    ),
+)
+CANCEL = Act(
+    name="cancel",
+    says="End the job: what is pending is aborted; what is retained is kept or goes, as "
+    "configured.",
+    dag="cancel",
+)
+ABORT = Act(
+    name="abort",
+    says="Abort the pending checkpoint ID: what it wrote is deleted, and its records are read "
+    "again.",
+    details="The job goes on: it does not fail over, and nothing counts as a failure.",
+    fields=(
+        Field(
+            name="checkpoint",
+            kind=Kind.TEXT,
+            is_argument=True,
+            metavar="ID",
+            says="A pending checkpoint, or 'latest'.",
+            on=Face.COMMAND,
+            why_not="the route has it",
+        ),
+        Field(
+            name="because",
+            kind=Kind.TEXT,
+            says="Why; the history shows it.",
+        ),
+    ),
+)
+DISPOSE = Act(
+    name="dispose",
+    says="Delete savepoint NAME of PIPELINE, and nothing else; refused while the job needs it.",
+    details="One that is not there, or not any more, is no error. Jobs of other roots that were "
+    "restored from it, and have completed no checkpoint since, are not asked.",
+    fields=(
+        Field(
+            name="name",
+            kind=Kind.NAME,
+            route="savepoint-name",
+            is_argument=True,
+            is_required=True,
+            says="The savepoint's name.",
+        ),
+    ),
+)
+PAUSE = Act(
+    name="pause",
+    says="Take no periodic checkpoint of PIPELINE from now on; what is pending completes.",
+    details="As records are read in epochs, the job reads nothing until 'sluice resume'. 'sluice "
+    "checkpoint' and 'sluice savepoint' still take one.",
+)
+RESUME_CHECKPOINTING = Act(name="resume", says="Take periodic checkpoints of PIPELINE again.")
+RETIME = Act(
+    name="config",
+    says="Show how PIPELINE takes its checkpoints: declared, in force, default; or change it.",
+    details="A change holds from the next checkpoint on, through restores, until it is reset or a "
+    "new submission.",
+    fields=(
+        Field(
+            name="interval", kind=Kind.PERIOD, says="The least time between two periodic triggers."
+        ),
+        Field(
+            name="min_pause", kind=Kind.PERIOD, says="The least time behind a completed checkpoint."
+        ),
+        Field(name="timeout", kind=Kind.PERIOD, says="How long a checkpoint may take."),
+        Field(
+            name="tolerable_failed_checkpoints",
+            kind=Kind.COUNT,
+            command="--tolerable",
+            says="Failures in a row that the job survives.",
+        ),
+        Field(name="reset", says="Take back what was changed, but not a pause."),
+    ),
+)
+
+_SNAPSHOT = (
+    Field(
+        name="target",
+        kind=Kind.CHOICE,
+        default="latest",
+        choices=("latest", "checkpoint", "savepoint", "path"),
+        title="Restore from",
+        says="latest: the checkpoint that the job stands at; the others are named below. "
+        "Everything is verified before anything changes.",
+        on=Face.FORM | Face.ROUTE,
+        why_not="the option that names the snapshot says it",
+    ),
+    Field(
+        name="checkpoint_id",
+        kind=Kind.ID,
+        title="Checkpoint",
+        command="--checkpoint",
+        says="The id of a retained checkpoint.",
+    ),
+    Field(name="savepoint", kind=Kind.NAME, says="A savepoint, by its name."),
+    Field(
+        name="path",
+        kind=Kind.TEXT,
+        command="--from",
+        metavar="PATH",
+        says="A snapshot by its path: its folder or the _metadata in it, as a URI, an absolute "
+        "path, or a path in the job's own root.",
+        on=Face.FORM | Face.COMMAND,
+        why_not=_OWN_ROOT,
+    ),
+    Field(
+        name="root",
+        kind=Kind.URI,
+        section=_ELSEWHERE,
+        title="In another root",
+        command="--from-root",
+        says="Another root, which has the checkpoint or savepoint: s3://bucket/prefix or "
+        "file:///folder.",
+        on=Face.FORM | Face.COMMAND,
+        why_not=_OWN_ROOT,
+    ),
+    Field(
+        name="root_pipeline",
+        kind=Kind.UID,
+        section=_ELSEWHERE,
+        title="Pipeline there",
+        command="--from-pipeline",
+        metavar="UID",
+        says="The pipeline there, if its uid is another.",
+        on=Face.FORM | Face.COMMAND,
+        why_not=_OWN_ROOT,
+    ),
+)
+_CHANGES = (
+    Field(
+        name="parallelism",
+        kind=Kind.LIST,
+        metavar="[STAGE=]N",
+        says="Subtasks of every stage from now on, as 4, or of one, as stage=8; up to the max "
+        "parallelism, which is fixed for life. Empty: as before.",
+    ),
+    _PARAMETERS,
+)
+_CONSENT = (
+    Field(
+        name="allow_non_restored_state",
+        says="Drop the state of stages that the pipeline no longer has.",
+    ),
+    Field(
+        name="begin",
+        kind=Kind.LIST,
+        title="Begin anew",
+        metavar="STAGE[.COLUMN]",
+        says="Stages, or columns as stage.column, whose state begins anew, as the declaration "
+        "means something else by now.",
+    ),
+    Field(
+        name="keep",
+        kind=Kind.LIST,
+        metavar="STAGE",
+        says="Stages whose state stays what it was of the rows so far, though rows from now on are "
+        "read otherwise; sources that keep their positions, as their place was moved.",
+    ),
+    Field(
+        name="roll_back_tables",
+        title="Roll tables back",
+        says="Put the sinks' tables back to what the checkpoint pinned, too, now. A dry run says "
+        "which are ahead, and which cannot go back.",
+    ),
+    Field(
+        name="accept_tables",
+        says="Take the sinks' tables as they are, where they lack rows, which stay missing, or "
+        "show those of another life of a job, behind which this one goes on.",
+    ),
+    Field(
+        name="take_over",
+        kind=Kind.LIST,
+        title="Take tables over",
+        metavar="SINK",
+        says="Sinks whose tables another job wrote: their rows stay, this job goes on behind them, "
+        "and that one is refused from then on.",
+    ),
+)
+_MANNER = (
+    Field(
+        name="compare_checksums",
+        default=True,
+        command="--no-checksums",
+        flag_for=False,
+        flag_says="Do not read every file to compare its bytes with what was written: their sizes "
+        "must do.",
+        says="Read every file and compare its bytes with what was written. Without it their sizes "
+        "must do, and the first look at damaged state may be that of a later checkpoint.",
+    ),
+    Field(
+        name="claim_mode",
+        kind=Kind.CHOICE,
+        default=ClaimMode.NO_CLAIM.value,
+        choices=tuple(mode.value for mode in ClaimMode),
+        says="NO_CLAIM: the savepoint stays yours. CLAIM: the job owns it, and deletes it once no "
+        "checkpoint reads it.",
+    ),
+    Field(
+        name="then",
+        kind=Kind.CHOICE,
+        default=RESUME,
+        choices=(RESUME, STAY_SUSPENDED),
+        command="--stay-suspended",
+        flag_for=STAY_SUSPENDED,
+        flag_says="Stay SUSPENDED behind it, to look first; restore latest to go on.",
+        says="resume: the next checkpoint goes on from there. stay suspended: look first, and "
+        "restore latest to go on.",
+    ),
+    Field(
+        name="dry_run",
+        says="Only say what would be restored, and what is missing; change nothing.",
+    ),
+    Field(
+        name="ignore_in_flight_of",
+        kind=Kind.ID,
+        section=_SELDOM,
+        title="UNSAFE: ignore in-flight data of checkpoint",
+        says="Last resort: the rows that this checkpoint left in flight are lost.",
+    ),
+    Field(
+        name="only_generation",
+        kind=Kind.COUNT,
+        section=_SELDOM,
+        says="Set by a failure: a late or repeated restore does nothing; leave empty.",
+        on=Face.FORM,
+        why_not="only a failure says it",
+    ),
+)
+RESTORE = Act(
+    name="restore",
+    says="Continue PIPELINE from its latest checkpoint, or from the one that is named.",
+    details="Everything it needs is verified first. Older coordinators of the job are fenced.",
+    dag="restore",
+    fields=(*_SNAPSHOT, *_CHANGES, *_CONSENT, *_MANNER),
+)
+
+ACTS = (
+    CHECKPOINT,
+    SAVEPOINT,
+    STOP,
+    RESTORE,
+    CANCEL,
+    ABORT,
+    DISPOSE,
+    PAUSE,
+    RESUME_CHECKPOINTING,
+    RETIME,
+)
+
+# The field that names the snapshot, for each target.
+_NAMED_IN = {
+    "latest": None,
+    "checkpoint": "checkpoint_id",
+    "savepoint": "savepoint",
+    "path": "path",
+}
+
+
+def restore_request(given: Given, *, may_submit: bool = False) -> RestoreRequest:
+    """What is asked of a restore by the values of ``RESTORE``, as ``Act.given`` returns them.
+
+    A job that was never submitted begins with the empty state if it *may_submit*.
+
+    Raises:
+        ConfigurationError: the field of the chosen target is empty, or that of another one is not;
+            or other fields contradict each other.
+    """
+    from sluice.coordinator.restore import RestoreRequest
+
+    if given["dry_run"] and given["then"] == STAY_SUSPENDED:
+        raise ConfigurationError(
+            "a dry run changes nothing, so the job cannot stay suspended after it; choose one"
+        )
+    return RestoreRequest(
+        checkpoint=given["checkpoint_id"],
+        savepoint=given["savepoint"],
+        root=given["root"],
+        pipeline=given["root_pipeline"],
+        pointer=given["path"],
+        parallelism=given["parallelism"],
+        params=given["params"],
+        options=RestoreOptions(
+            allow_non_restored_state=given["allow_non_restored_state"],
+            claim_mode=ClaimMode[given["claim_mode"]],
+            ignore_in_flight_of=given["ignore_in_flight_of"],
+            roll_back_tables=given["roll_back_tables"],
+            accept_tables=given["accept_tables"],
+            take_over=given["take_over"],
+            compare_checksums=given["compare_checksums"],
+            consent=Consent(begun=given["begin"], kept=given["keep"]),
+        ),
+        only_generation=given["only_generation"],
+        may_submit=may_submit,
+    )
+
+
+def require_named(given: Given) -> None:
+    """The chosen ``target`` of a restore is named, and nothing beside it.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    target = given["target"]
+    field = _NAMED_IN[target]
+    filled = {name: given[name] for name in _NAMED_IN.values() if name and given[name] is not None}
+    if field is not None and field not in filled:
+        raise ConfigurationError(f"target is {target!r}, but {field} is empty; give one")
+    for other, value in filled.items():
+        if other != field:
+            raise ConfigurationError(
+                f"target is {target!r}, but {other} is {value!r}; empty it, or choose the target "
+                f"{other.removesuffix('_id')!r}"
+            )
+
+
+def new_times(given: Given) -> NewTimes:
+    """The changes that the values of ``RETIME`` ask for.
+
+    Raises:
+        ConfigurationError: a value is out of the limits that a declaration has.
+    """
+    from sluice.coordinator.requests import NewTimes
+
+    return NewTimes(
+        interval=given["interval"],
+        min_pause=given["min_pause"],
+        timeout=given["timeout"],
+        tolerable_failed_checkpoints=given["tolerable_failed_checkpoints"],
+        resets=given["reset"],
+    )
