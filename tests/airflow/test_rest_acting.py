@@ -38,8 +38,8 @@ ACTS = [
     (
         "restore",
         "__restore",
-        {"target": "checkpoint", "checkpoint-id": 1, "dry-run": True, "params": {"events": "3"}},
-        {"target": "checkpoint", "checkpoint_id": 1, "dry_run": True, "param_events": "3"},
+        {"target": "checkpoint", "checkpoint-id": 1, "dry-run": True},
+        {"target": "checkpoint", "checkpoint_id": 1, "dry_run": True},
     ),
 ]
 
@@ -76,6 +76,17 @@ def test_an_act_starts_the_run_of_its_dag(
     assert started.pop("run").startswith(f"/dags/auctions{suffix}/runs/manual__")
     assert started == {"request-id": run.run_id, "dag_id": run.dag_id}
     assert (run.conf, run.triggering_user_name) == (conf, "uwe")
+
+
+def test_parameters_are_fields_of_the_form(editor: Api) -> None:
+    set_paused("demo", paused=False)
+
+    for act in ("checkpoints", "restore"):
+        answer = editor.post(f"/pipelines/demo/{act}", {"params": {"events": "3"}})
+        assert (answer.status_code, answer.text) == (202, answer.text)
+
+    confs = [run.conf for dag in ("demo", "demo__restore") for run in runs(dag)]
+    assert confs == [{"param_events": "3"}] * 2
 
 
 # Acts that start no run.
