@@ -118,6 +118,15 @@ def _argument(part: str, name: str, others: Callable[[Random, Any], Any]) -> Dra
     return draw
 
 
+def _n(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    given, value = stage.args.get("n"), random.choice((1, 2, 3))
+    if given is None or value == given:
+        return None
+    size = "smaller" if value < given else "larger"
+    difference = size if stage.op == "top_n" else "changed"
+    return _of(stage, "n", ("args/n", value), difference=difference)
+
+
 def _window(random: Random, given: Any) -> Any:
     kind, *lengths = given
     if kind == "attached":
@@ -361,7 +370,7 @@ PARTS: dict[str, Draw] = {
     "window": _argument("window", "window", _window),
     "allowed lateness": _argument("allowed lateness", "lateness", lambda r, n: n and n + 9_000),
     "ttl": _ttl,
-    "n": _argument("n", "n", lambda random, n: random.choice((1, 2, 3))),
+    "n": _n,
     "how": _how,
     "bounds": _bounds,
     "table": _keep,

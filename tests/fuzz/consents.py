@@ -73,6 +73,8 @@ def _expected(job: Job, act: Change) -> Becomes | None:
     assert row is not None, f"the table has no {act.part}"
     stage = job.pipeline.stages.get(act.uid)
     is_updated = stage is None or any(one.kind != Append() for one in stage.inputs)
+    if is_updated and row.needs_all_rows and stage is not None and stage.ttl_ms is not None:
+        return Becomes.REFUSED
     return (row.updates if is_updated else row.append) or Becomes.REFUSED
 
 

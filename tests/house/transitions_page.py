@@ -5,7 +5,7 @@ After a change of the table: ``python -m tests.house.transitions_page``.
 
 from __future__ import annotations
 
-from sluice.core.transitions import TRANSITIONS, Becomes, PartDifference, TransitionRow
+from sluice.core.transitions import EVERY, TRANSITIONS, Becomes, PartDifference, TransitionRow
 from tests.house.test_repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "transitions.md"
@@ -21,7 +21,7 @@ _PARTS = {
     "window": "the window: its kind, size, slide or gap",
     "allowed lateness": "`allowed_lateness`",
     "ttl": "`ttl`",
-    "n": "`n` of `top_n` and `window_top_n`",
+    "n": "`n` of `top_n`",
     "by": "`by` of `latest`, `deduplicate`, `top_n` and `window_top_n`",
     "ties": "`ties_by` of `top_n`, `ties` of `window_top_n`",
     "unique": "`unique` of `top_n`",
@@ -32,26 +32,36 @@ _PARTS = {
     "rows": "a sink: its mode, its key; of updates, filters before it, the stage that it reads",
 }
 
+_COLUMNS = {
+    (PartDifference.REMOVED,): "a column of an aggregate removed",
+    (PartDifference.ADDED, PartDifference.CHANGED): "a column of an aggregate added; its function, "
+    "argument, filter or order",
+}
+
 
 def written() -> list[str]:
     """The rows of the page's table."""
     return [
-        f"| {_changed(row)} | {_said(row.append)} | {_said(row.updates)} | {row.because} |"
+        f"| {_changed(row)} | {_said(row, row.append)} | {_said(row, row.updates)} | "
+        f"{row.because} |"
         for row in TRANSITIONS
     ]
 
 
 def _changed(row: TransitionRow) -> str:
-    if row.part is not None:
-        return _PARTS[row.part]
-    if row.differences == (PartDifference.REMOVED,):
-        return "a column of an aggregate removed"
-    return "a column of an aggregate added; its function, argument, filter or order"
+    if row.part is None:
+        return _COLUMNS[row.differences]
+    if row.part == "n" and row.differences == EVERY:
+        return "`n` of `window_top_n`"
+    how = "" if row.differences == EVERY else f", {' or '.join(row.differences)}"
+    return _PARTS[row.part] + how
 
 
-def _said(becomes: Becomes | None) -> str:
+def _said(row: TransitionRow, becomes: Becomes | None) -> str:
     if becomes is Becomes.RECOMPUTED:
         return "recomputed, else refused"
+    if becomes is row.updates is Becomes.TAKEN_OVER and row.needs_all_rows:
+        return "taken over; with a `ttl` refused"
     return "-" if becomes is None else becomes.value
 
 

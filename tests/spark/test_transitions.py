@@ -59,7 +59,7 @@ from sluice.store.open import StoreLocation
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-START, MINUTE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
+START, MINUTE, DAY = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1), timedelta(days=1)
 CHANGED = PartDifference.CHANGED
 BY_K = FilesTable(upsert_key=("k",))
 
@@ -184,6 +184,29 @@ def top(
     return declare
 
 
+def best_in_windows(n: int) -> Declaration:
+    def declare(rows: Rows) -> None:
+        best = rows.stream().key_by("k").window_top_n("stage", Tumbling(15 * MINUTE), n, by="x")
+        best.sink("out", FilesTable(upsert_key=("k", "window_start", "rank")))
+
+    return declare
+
+
+def ranked_apart(n: int, by: str = "x") -> Declaration:
+    """Ranks in a table of changes, and counts of them; what forgets cannot be read again."""
+
+    def declare(rows: Rows) -> None:
+        spec = Files(str(rows.folder), format="parquet", bounded=False)
+        newest = rows.pipeline.source("rows", spec).key_by("u").latest("newest", by="n", ttl=DAY)
+        ranked = newest.key_by("k").top_n("stage", n, by=by, ties_by="n")
+        ranked.sink("log", FilesTable(changelog=True))
+        ranked.key_by("x").aggregate("sizes", v=agg.count(), w=agg.max("n")).sink(
+            "out", FilesTable(upsert_key=("x",))
+        )
+
+    return declare
+
+
 def windows(window: Window, late: timedelta = timedelta(0), **source: Any) -> Declaration:
     def declare(rows: Rows) -> None:
         keyed = rows.stream(**source).key_by("k")
@@ -291,13 +314,15 @@ ANY: Cases = {
     ),
     ("out of orderness", CHANGED): Case(last("at"), last("at", 3 * MINUTE)),
     ("ttl", CHANGED): Case(count_of(ttl=60 * MINUTE), count_of(ttl=90 * MINUTE)),
-    ("n", CHANGED): Case(top(1, "x"), top(3, "x")),
+    ("n", PartDifference.SMALLER): Case(top(3, "x"), top(1, "x")),
+    ("n", PartDifference.LARGER): Case(top(1, "x"), top(3, "x")),
     ("by", CHANGED): Case(latest("x"), latest("n")),
     ("ties", CHANGED): Case(top(2, "k"), top(2, "k", ties_by="x")),
     ("unique", CHANGED): Case(top(2, "k", (), unique="n"), top(2, "k", (), unique="x")),
     ("how", CHANGED): Case(join("inner"), join("semi")),
 }
 APPEND: Cases = ANY | {
+    ("n", CHANGED): Case(best_in_windows(3), best_in_windows(1)),
     ("function", CHANGED): Case(
         process(counted, "1"), process(counted_twice, "2"), lambda rows: pl.concat([rows, rows])
     ),
@@ -314,11 +339,25 @@ UPDATES: Cases = ANY | {
     ("table", CHANGED): Case(lookup("matched"), lookup("unmatched")),
     ("rows", CHANGED): Case(shown("x > 3"), shown("x > 15")),
 }
-SELECTED = ("keys", CHANGED), Case(count_by("k"), count_by("u % 3"))
-CASES = [
-    pytest.param(is_updated, *SELECTED, id=f"keys selected{' over updates' * is_updated}")
-    for is_updated in (False, True)
-] + [
+# Other declarations of the same rows of the table: whether over updates, and the case.
+SMALLER, LARGER = ("n", PartDifference.SMALLER), ("n", PartDifference.LARGER)
+MORE: dict[str, tuple[bool, tuple[str | None, PartDifference], Case]] = {
+    "keys selected": (
+        False, ("keys", CHANGED), Case(count_by("k"), count_by("u % 3"))
+    ),
+    "keys selected over updates": (
+        True, ("keys", CHANGED), Case(count_by("k"), count_by("u % 3"))
+    ),
+    "n smaller of versions": (
+        False, SMALLER, Case(top(3, "n", (), unique="u"), top(1, "n", (), unique="u"))
+    ),
+    "n smaller, and changes of it": (True, SMALLER, Case(ranked_apart(3), ranked_apart(2))),
+    "n larger, and changes of it": (True, LARGER, Case(ranked_apart(1), ranked_apart(2))),
+    "another order, and changes of it": (
+        True, ("by", CHANGED), Case(ranked_apart(2), ranked_apart(2, by="n"))
+    ),
+}  # fmt: skip
+CASES = [pytest.param(*case, id=name) for name, case in MORE.items()] + [
     pytest.param(
         is_updated, key, case, id=f"{key[0] or 'column'} {key[1]}{' over updates' * is_updated}"
     )
@@ -334,17 +373,22 @@ def is_recomputed(key: tuple[str | None, PartDifference]) -> bool:
 
 def test_every_row_of_the_table_is_played() -> None:
     said = {
-        (is_updated, row.part)
+        (is_updated, row.part, row.differences)
         for row in TRANSITIONS
         for is_updated, becomes in ((False, row.append), (True, row.updates))
         if becomes is not None
     }
 
-    played = [
-        (is_updated, key) for is_updated in (False, True) for key in (APPEND, UPDATES)[is_updated]
-    ]
-    assert {(is_updated, part) for is_updated, (part, _) in played} == said
-    assert {of for _, (part, of) in played if part is None} == {*PartDifference}
+    played = {
+        (is_updated, key[0], row.differences)
+        for is_updated, cases in ((False, APPEND), (True, UPDATES))
+        for key in cases
+        if (row := row_of(*key)) is not None
+    }
+    assert played == said
+    assert {of for part, of in APPEND if part is None} >= {
+        PartDifference.ADDED, CHANGED, PartDifference.REMOVED
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("is_updated", "key", "case"), CASES)

@@ -25,7 +25,7 @@ from sluice.core.position import Position, with_layers, with_whole
 from sluice.core.requests import records_of_next_epoch
 from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
-from sluice.core.transitions import columns_begun
+from sluice.core.transitions import adoption, columns_begun
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError, SourceUnreadable
@@ -90,7 +90,10 @@ def make_plan(
     declared = fingerprints(job.pipeline, state.configuration.params)
     parent = lineage.metadata if isinstance(lineage, CompletedParent) else None
     recomputed = frozenset() if parent is None else recomputed_since(parent, declared)
-    rewrites = bool(recomputed) or any(
+    adopts = any(
+        adoption(uid, lineage.fingerprint(uid), declared.get(uid)) for uid in job.pipeline.stages
+    )
+    rewrites = bool(recomputed or adopts) or any(
         columns_begun(begun, uid)
         or shorter_ttl_ms(lineage.fingerprint(uid), declared.get(uid)) is not None
         for uid in job.pipeline.stages
@@ -124,7 +127,7 @@ def make_plan(
         savepoint_token="" if request.savepoint_name is None else new_token(),
         journal_seq=head.seq,
     )
-    has_work = drains or full or recomputed or has_rows_in_flight(job, lineage)
+    has_work = drains or full or recomputed or adopts or has_rows_in_flight(job, lineage)
     is_idle = plan.records == 0 and not has_work
     if request.is_periodic and is_idle:
         return NothingToDo(message="no new records since the last checkpoint")

@@ -45,11 +45,17 @@ _WITHOUT_CONSENT = (Becomes.SAME, Becomes.TAKEN_OVER, Becomes.RECOMPUTED)
 
 
 class PartDifference(StrEnum):
-    """How a part differs from what it was."""
+    """How a part differs from what it was; *changed* where nothing more is known of it."""
 
     ADDED = "added"
     REMOVED = "removed"
     CHANGED = "changed"
+    SMALLER = "smaller"  # A number.
+    LARGER = "larger"
+
+
+EVERY = (PartDifference.ADDED, PartDifference.REMOVED, PartDifference.CHANGED)
+_NUMBERS = (("top_n", "n"),)  # Operators and their parts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +96,17 @@ class TransitionRow:
 
     ``part`` None is any column that the operator computes.  ``append`` holds where all inputs only
     grow, ``updates`` where rows are taken back; None where no operator has that part.  What is
-    *recomputed* is refused where it cannot be.  ``because`` says why, for people.
+    *recomputed* is refused where it cannot be, and so is what is *taken over* of updates and
+    ``needs_all_rows``, where a ttl has forgotten some.  What is taken over ``at_once`` needs an
+    epoch that reads all state.  ``because`` says why, for people.
     """
 
     part: str | None
-    differences: tuple[PartDifference, ...] = tuple(PartDifference)
+    differences: tuple[PartDifference, ...] = EVERY
     append: Becomes | None
     updates: Becomes | None
+    needs_all_rows: bool = False
+    at_once: bool = False
     because: str
 
 
@@ -171,27 +181,51 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     ),
     TransitionRow(
         part="n",
+        differences=(PartDifference.SMALLER,),
+        append=Becomes.TAKEN_OVER,
+        updates=Becomes.TAKEN_OVER,
+        at_once=True,
+        because="rows beyond n are taken back, and forgotten",
+    ),
+    TransitionRow(
+        part="n",
+        differences=(PartDifference.LARGER,),
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="rows beyond n are not kept, and ranks beyond it would stay where they were sent",
+        updates=Becomes.TAKEN_OVER,
+        needs_all_rows=True,
+        at_once=True,
+        because="rows beyond n are not kept; of updates all are, and are ranked again",
+    ),
+    TransitionRow(
+        part="n",
+        append=Becomes.BEGUN_ANEW,
+        updates=None,
+        because="rows beyond n are not kept, and windows that have ended stay as they are",
     ),
     TransitionRow(
         part="by",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="rows that would be first now were not kept",
+        updates=Becomes.TAKEN_OVER,
+        needs_all_rows=True,
+        at_once=True,
+        because="rows that would be first now were not kept; of updates all are",
     ),
     TransitionRow(
         part="ties",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="rows that would be kept now were not",
+        updates=Becomes.TAKEN_OVER,
+        needs_all_rows=True,
+        at_once=True,
+        because="rows that would be kept now were not; of updates all are",
     ),
     TransitionRow(
         part="unique",
         append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="rows that would replace one another are others, and so is the order of ties",
+        updates=Becomes.TAKEN_OVER,
+        needs_all_rows=True,
+        at_once=True,
+        because="rows that would replace one another are others; of updates all rows are kept, and "
+        "it says the order of ties",
     ),
     TransitionRow(
         part="how",
@@ -267,7 +301,8 @@ class PartChange:
     """A part of an operator, or a *column* of it, that is not what it was.
 
     ``before`` and ``now`` are empty where there was, or is, none; ``recomputed_from`` is the stage
-    of whose rows the state is computed anew, if it is.
+    of whose rows the state is computed anew, if it is.  The state ``has_forgotten`` rows if it had
+    a ttl.
     """
 
     uid: str
@@ -278,6 +313,7 @@ class PartChange:
     now: str
     reads_updates: bool
     row: TransitionRow | None
+    has_forgotten: bool = False
     recomputed_from: str = ""
 
     @property
@@ -285,13 +321,17 @@ class PartChange:
         if self.row is None:
             return Becomes.REFUSED
         found = self.row.updates if self.reads_updates else self.row.append
+        if self.recomputed_from and found is Becomes.TAKEN_OVER:
+            return Becomes.RECOMPUTED
         if found is Becomes.RECOMPUTED and not self.recomputed_from:
+            return Becomes.REFUSED
+        if self.reads_updates and self.row.needs_all_rows and self.has_forgotten:
             return Becomes.REFUSED
         return found or Becomes.REFUSED
 
     @property
     def difference(self) -> PartDifference:
-        return difference_of(self.before, self.now)
+        return difference_of(self.operator, self.part, self.before, self.now)
 
     @property
     def target(self) -> str:
@@ -317,10 +357,15 @@ class PartChange:
                 return f"{owner}: {name} {verbs[0]} {was} and {verbs[1]} now {now}"
 
 
-def difference_of(before: str, now: str) -> PartDifference:
+def difference_of(operator: str, part: str | None, before: str, now: str) -> PartDifference:
+    """How a part that was *before* differs *now*; either is empty where there is none."""
     if not before:
         return PartDifference.ADDED
-    return PartDifference.CHANGED if now else PartDifference.REMOVED
+    if not now:
+        return PartDifference.REMOVED
+    if (operator, part) in _NUMBERS:
+        return PartDifference.SMALLER if int(now) < int(before) else PartDifference.LARGER
+    return PartDifference.CHANGED
 
 
 def row_of(part: str | None, difference: PartDifference) -> TransitionRow | None:
@@ -375,6 +420,31 @@ def recomputed(
             ):
                 found |= together
     return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """What the state of an operator is the state of, where the next epoch takes it over at once.
+
+    ``parts`` are those that changed so, by what they were.
+    """
+
+    parts: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def adoption(uid: str, before: Fingerprint | None, now: Fingerprint | None) -> Adoption | None:
+    """What the epoch behind a change of the stage *uid* takes over at once; None: nothing."""
+    if before is None or now is None:
+        return None
+    parts = {
+        change.part: change.before
+        for change in _changes_of(uid, before, now, frozenset())
+        if change.row is not None
+        and change.row.at_once
+        and change.part is not None
+        and change.becomes is Becomes.TAKEN_OVER
+    }
+    return Adoption(parts=parts) if parts else None
 
 
 def _is_same(change: PartChange) -> bool:
@@ -435,7 +505,7 @@ def _changes_of(
     reads_updates = bool(before.updates_from or now.updates_from)
 
     def change(part: str | None, column: str | None, was: str, is_now: str) -> PartChange:
-        row = row_of(part, difference_of(was, is_now))
+        row = row_of(part, difference_of(now.operator, part, was, is_now))
         return PartChange(
             uid=uid,
             operator=now.operator,
@@ -445,6 +515,7 @@ def _changes_of(
             now=is_now,
             reads_updates=reads_updates,
             row=row,
+            has_forgotten="ttl" in before.parts,
         )
 
     if now.operator == SINK and _is_dropped(before, now, uids):

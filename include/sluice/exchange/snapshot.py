@@ -38,8 +38,10 @@ from sluice.operators.keyed_function import (
 )
 from sluice.operators.operator import (
     ROW_COUNT,
+    Adopts,
     ComputesColumns,
     EpochTime,
+    Frames,
     HoldsResult,
     Operator,
     Outcome,
@@ -174,7 +176,7 @@ class KeyedSnapshot:
                 if self._work.spec.resends:
                     assert isinstance(self._operator, HoldsResult)
                     self._output.resend(self._operator.held(part))
-                outcome = self._operator.process(groups, part, self._time)
+                outcome = self._processed(groups, part)
                 gone = None
                 if former is not None:
                     gone = former.slice(bounds.first, bounds.last).scan().drop(HASH)
@@ -195,6 +197,12 @@ class KeyedSnapshot:
             for handle in (writers[name].finish() if name in writers else inherited)
         ]
         return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
+
+    def _processed(self, groups: Frames, state: Mapping[str, KeyedState]) -> Outcome:
+        adopts = self._work.spec.adopts
+        if adopts is not None and isinstance(self._operator, Adopts):
+            return self._operator.adopted(groups, state, self._time, adopts)
+        return self._operator.process(groups, state, self._time)
 
     def _read_clock(self) -> None:
         """Raises UndecidedError if Spark started no task of the producer in the chain."""
@@ -277,7 +285,7 @@ class KeyedSnapshot:
     def _bytes_read(self) -> int:
         """An upper bound of the state that is read whatever rows there are."""
         handles = list(self._former_handles())
-        if self._work.spec.resends:
+        if self._work.spec.resends or self._work.spec.adopts is not None:
             handles += [one for inherited in self._inherited.values() for one in inherited]
         return self._due_bytes() + sum(handle.segment.size_bytes for handle in handles)
 

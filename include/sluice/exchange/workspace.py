@@ -9,6 +9,7 @@ from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
+from sluice.core.transitions import Adoption
 from sluice.declaration.nodes import SinkNode, StageNode
 from sluice.exchange.blocks import ChainedClock, ChainLink
 from sluice.exchange.faults import Fault
@@ -63,6 +64,7 @@ class SubtaskSpec:
     max_state_runs: int = 16
     fault: Fault | None = None
     begun: tuple[str, ...] = ()  # Columns of the result whose state begins anew with this epoch.
+    adopts: Adoption | None = None  # What the state is taken over from.
     resends: bool = False
     former: tuple[tuple[StateHandle, ...], ...] = ()
     drops_expired: bool = False  # State that has expired is not to be found by a longer TTL.

@@ -24,6 +24,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import polars as pl
 
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
+from sluice.core.transitions import Adoption
 from sluice.declaration.expressions import unknown_column
 from sluice.errors import ConfigurationError
 from sluice.state.keyed import Changes, KeyedState
@@ -124,6 +125,19 @@ class HoldsResult(Protocol):
 
     def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
         """The current rows of the result, in the columns of the output."""
+        ...
+
+
+@runtime_checkable
+class Adopts(Protocol):
+    """An operator that takes over, in one epoch, state of another meaning."""
+
+    def adopted(
+        self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime, was: Adoption
+    ) -> Outcome:
+        """``process`` of an epoch in which the state was that of *was*: it reads all of it, and its
+        outcome is the difference from all that was sent.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from sluice.core.event_time import MIN_WATERMARK
+from sluice.core.transitions import Adoption
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.errors import ConfigurationError
@@ -123,7 +124,10 @@ class LatestOperator(RawRows):
 
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
         if self._retractable is not None:
-            return self._of_changelog(self._retractable, groups, state)
+            change = self._bag.changed(groups[BAG], state[BAG])
+            before = state[ROWS].lookup(change.rows.select(self._key).unique())
+            ranked = self._retractable.best(change, before, state[BAG])
+            return self._of_changelog(change, before, ranked)
         rows = newest_per_identity(groups[ROWS], self._key)
         before = state[ROWS].find(rows)
         latest = self._latest(pl.concat([rows, before.drop_nulls(HASH)]))  # In the order of *rows*.
@@ -140,16 +144,29 @@ class LatestOperator(RawRows):
             },
         )
 
+    def adopted(
+        self,
+        groups: Frames,
+        state: Mapping[str, KeyedState],
+        time: EpochTime,
+        was: Adoption,  # noqa: ARG002 - what was sent says enough
+    ) -> Outcome:
+        """Of updates all rows are there, by whatever column they were ranked."""
+        if self._retractable is None:
+            return self.process(groups, state, time)
+        change = self._bag.changed(groups[BAG], state[BAG])
+        ranked = self._retractable.best_of_all(change, state[BAG])
+        return self._of_changelog(change, state[ROWS].scan(), ranked)
+
     def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
         return state[ROWS].scan().select(self.output_schema.names())
 
     def _of_changelog(
-        self, ranking: RetractableRanking, groups: Frames, state: Mapping[str, KeyedState]
+        self, change: BagChange, before: pl.DataFrame, ranked: pl.DataFrame
     ) -> Outcome:
+        """*before* are the rows that were sent of the keys of those *ranked*."""
         names, result = self._schema.live.names(), self.output_schema.names()
-        change = self._bag.changed(groups[BAG], state[BAG])
-        before = state[ROWS].lookup(change.rows.select(self._key).unique())
-        latest = ranking.best(change, before, state[BAG]).select(names)
+        latest = ranked.select(names)
         is_news = differs(latest, beside(latest, before, self._key), names)
         kept = latest.filter(~is_news)
         rows = Changes(
@@ -245,20 +262,44 @@ class TopNOperator(RawRows):
             change = self._bag.changed(groups[BAG], state[BAG])
             before = state[ROWS].lookup(change.rows.select(self._key).unique())
             ranked = self._retractable.best(change, before, state[BAG])
-            return self._outcome(ranked, before, {BAG: self._bag.changes(change)})
-        rows = groups[ROWS]
-        before = state[ROWS].lookup(rows.select(self._key).unique())
-        # *unique* keeps the first of two versions, which is the newer one.
-        both = pl.concat([rows, before.select(rows.columns)])
-        if self._unique:
-            both = newest_per_identity(both, [*self._key, *self._unique])
-        return self._outcome(self._ranking.ranked(both, self._key), before, {})
+            changes = {BAG: self._bag.changes(change)}
+            return self._outcome(ranked, before, changes, loses_ranks=True)
+        before = state[ROWS].lookup(groups[ROWS].select(self._key).unique())
+        return self._outcome(self._ranked(groups[ROWS], before), before, {}, loses_ranks=False)
+
+    def adopted(
+        self,
+        groups: Frames,
+        state: Mapping[str, KeyedState],
+        time: EpochTime,  # noqa: ARG002 - as above
+        was: Adoption,  # noqa: ARG002 - what was sent says enough
+    ) -> Outcome:
+        """Of updates all rows are there, however they were ranked; else n has become smaller."""
+        before = state[ROWS].scan()
+        if self._retractable is None:
+            return self._outcome(self._ranked(groups[ROWS], before), before, {}, loses_ranks=True)
+        change = self._bag.changed(groups[BAG], state[BAG])
+        ranked = self._retractable.best_of_all(change, state[BAG])
+        return self._outcome(ranked, before, {BAG: self._bag.changes(change)}, loses_ranks=True)
 
     def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
         return state[ROWS].scan().select(self.output_schema.names())
 
+    def _ranked(self, rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+        """Rows that are only added, and those ranked *before*, with their ranks."""
+        # *unique* keeps the first of two versions, which is the newer one.
+        both = pl.concat([rows, before.select(rows.columns)])
+        if self._unique:
+            both = newest_per_identity(both, [*self._key, *self._unique])
+        return self._ranking.ranked(both, self._key)
+
     def _outcome(
-        self, ranked: pl.DataFrame, before: pl.DataFrame, changes: Mapping[str, Changes]
+        self,
+        ranked: pl.DataFrame,
+        before: pl.DataFrame,
+        changes: Mapping[str, Changes],
+        *,
+        loses_ranks: bool,
     ) -> Outcome:
         """*before* are the ranks that were sent of the keys of *ranked*."""
         identity, names = self._schema.identity, self._schema.live.names()
@@ -266,7 +307,7 @@ class TopNOperator(RawRows):
         former = beside(ranked, before, identity)
         is_news = differs(ranked, former, names)
         gone = before.clear()
-        if self._retractable is not None:
+        if loses_ranks:
             gone = before.join(ranked, on=identity, how="anti", nulls_equal=True)
         replaced = former.filter(is_news & former[HASH].is_not_null())
         if gone.height:
@@ -625,6 +666,10 @@ class RetractableRanking:
         others = ranked.join(short, on=self._key, how="anti", nulls_equal=True)
         again = pl.concat([others, self._of(of_short)])
         return again.sort(*self._key, self._rank)
+
+    def best_of_all(self, change: BagChange, state: KeyedState) -> pl.DataFrame:
+        """The ranked rows, with their ranks, of all keys, whatever was sent of them."""
+        return self._of(change.overlaid(state.scan(), self._bag.identity))
 
     def _of(self, rows: pl.DataFrame) -> pl.DataFrame:
         copies = rows[COPIES].clip(upper_bound=self._ranking.n)

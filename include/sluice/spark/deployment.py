@@ -308,6 +308,7 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
         max_state_runs=1 if plan.is_canonical else job.pipeline.state_backend.max_runs,
         fault=run.fault or fault_from_environment(),
         begun=columns_begun(plan.begun, node.uid),
+        adopts=run.adopts,
         drops_expired=node.ttl_ms != job.pipeline.stages[node.uid].ttl_ms,
         broadcast=stream.segments if stream is not None else (),
         broadcast_schema=stream.schema if stream is not None else b"",

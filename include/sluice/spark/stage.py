@@ -41,6 +41,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
+from sluice.core.transitions import Adoption, adoption
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Transform
@@ -181,6 +182,7 @@ def _run_stage(
         before=lineage.stage(stage),
         attempt=attempt,
         driver=new_token(),
+        adopts=_adopted(stage, plan, lineage),
         fault=fault,
     )
     if given.is_known:
@@ -197,6 +199,13 @@ def _forgetting_as_before(node: StageNode, plan: CheckpointPlan, lineage: Lineag
     before = lineage.fingerprint(node.uid)
     shorter_ms = shorter_ttl_ms(before, plan.fingerprints.get(node.uid))
     return node if shorter_ms is None else replace(node, ttl_ms=shorter_ms)
+
+
+def _adopted(uid: str, plan: CheckpointPlan, lineage: Lineage) -> Adoption | None:
+    """What a stage takes over of its state, unless it is recomputed, and has none."""
+    if uid in plan.recomputed:
+        return None
+    return adoption(uid, lineage.fingerprint(uid), plan.fingerprints.get(uid))
 
 
 def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:
@@ -333,6 +342,7 @@ def deploy_chain(
             given=StageInput(streams={before.run.node.uid: stream}),
             before=lineage.stage(node.uid),
             attempt=pending.attempt_of(node.uid),
+            adopts=_adopted(node.uid, run.plan, lineage),
         )
         deployed = deploy_behind(before, behind)
         if deployed is None:

@@ -25,6 +25,7 @@ from sluice.core.completed import StageState
 from sluice.core.configuration import JobConfiguration
 from sluice.core.failures import root_cause
 from sluice.core.plan import CheckpointPlan, TaskPlan
+from sluice.core.transitions import Adoption
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Process, ProcessKeyed, Transform
 from sluice.declaration.project import package_of
@@ -66,8 +67,9 @@ class StageRun:
     """One execution attempt of one stage, by one driver.
 
     ``given`` are the streams it reads, ``before`` is the stage's state in the parent checkpoint,
-    and ``fault`` a fault to inject into this attempt alone.  ``driver`` is a token of the driver,
-    of which a cluster may start several for one attempt.
+    ``adopts`` is what it takes over of a state of another meaning, and ``fault`` a fault to inject
+    into this attempt alone.  ``driver`` is a token of the driver, of which a cluster may start
+    several for one attempt.
     """
 
     job: Job
@@ -79,6 +81,7 @@ class StageRun:
     before: StageState | None
     attempt: int
     driver: str
+    adopts: Adoption | None = None
     fault: Fault | None = None
 
     @property

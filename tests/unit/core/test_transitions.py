@@ -11,10 +11,12 @@ from sluice.core.transitions import (
     SINK,
     SOURCE,
     TRANSITIONS,
+    Adoption,
     Becomes,
     Consent,
     Fingerprint,
     PartDifference,
+    adoption,
     columns_begun,
     compare,
     notes_of,
@@ -405,6 +407,47 @@ def anew(
     before: dict[str, Fingerprint], now: dict[str, Fingerprint], in_flight: str = ""
 ) -> frozenset[str]:
     return recomputed(before, now, {*before}, {in_flight})
+
+
+RANKED = Fingerprint(operator="top_n", parts={"keys": "k", "n": "3", "by": "x"})
+
+
+@pytest.mark.parametrize(
+    ("part", "now", "of_added_rows", "of_updates"),
+    [
+        ("n", "2", Becomes.TAKEN_OVER, Becomes.TAKEN_OVER),
+        ("n", "10", Becomes.BEGUN_ANEW, Becomes.TAKEN_OVER),
+        ("by", "y", Becomes.BEGUN_ANEW, Becomes.TAKEN_OVER),
+    ],
+)
+def test_rows_are_ranked_again_where_all_are_kept(
+    part: str, now: str, of_added_rows: Becomes, of_updates: Becomes
+) -> None:
+    def becomes(before: Fingerprint) -> Becomes:
+        (change,) = compare({"top": before}, {"top": with_part(before, **{part: now})}, {"top"})
+        return change.becomes
+
+    assert becomes(RANKED) is of_added_rows
+    assert becomes(replace(RANKED, updates_from=("latest",))) is of_updates
+
+
+def test_rows_that_a_ttl_has_forgotten_are_not_ranked_again() -> None:
+    before = replace(with_part(RANKED, ttl="1 h"), updates_from=("latest",))
+
+    def becomes(**parts: str) -> Becomes:
+        (change,) = compare({"top": before}, {"top": with_part(before, **parts)}, {"top"})
+        return change.becomes
+
+    assert becomes(by="y") is becomes(n="4") is Becomes.REFUSED
+    assert becomes(n="2") is Becomes.TAKEN_OVER
+
+
+def test_an_epoch_takes_over_at_once_what_the_table_says_so_of() -> None:
+    smaller, later = with_part(RANKED, n="2"), with_part(RANKED, ttl="1 h")
+
+    assert adoption("top", RANKED, smaller) == Adoption(parts={"n": "3"})
+    assert adoption("top", smaller, RANKED) is None, "a person consents"
+    assert adoption("top", RANKED, later) is adoption("top", None, RANKED) is None
 
 
 def test_a_change_over_rows_that_are_held_needs_no_consent() -> None:
