@@ -36,6 +36,11 @@ _COLUMNS = {
     (PartDifference.REMOVED,): "a column of an aggregate removed",
     (PartDifference.ADDED, PartDifference.CHANGED): "a column of an aggregate added; its function, "
     "argument, filter or order",
+    (
+        PartDifference.MEAN,
+    ): "a column of `aggregate()` added: the `avg` of what a `sum` and a `count` beside it have "
+    "had from the beginning",
+    (PartDifference.RENAMED,): "a column of an aggregate that is called otherwise",
 }
 
 
@@ -60,8 +65,9 @@ def _changed(row: TransitionRow) -> str:
 def _said(row: TransitionRow, becomes: Becomes | None) -> str:
     if becomes is Becomes.RECOMPUTED:
         return "recomputed, else refused"
-    if becomes is row.updates is Becomes.TAKEN_OVER and row.needs_all_rows:
-        return "taken over; with a `ttl` refused"
+    if becomes is Becomes.TAKEN_OVER and row.needs_all_rows:
+        refused = "begun anew with consent" if becomes is row.append else "refused"
+        return f"taken over; with a `ttl` {refused}"
     return "-" if becomes is None else becomes.value
 
 

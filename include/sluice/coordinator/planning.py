@@ -25,7 +25,7 @@ from sluice.core.position import Position, with_layers, with_whole
 from sluice.core.requests import records_of_next_epoch
 from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
-from sluice.core.transitions import adoption, columns_begun
+from sluice.core.transitions import adoption, columns_begun, partial_columns
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError, SourceUnreadable
@@ -93,6 +93,7 @@ def make_plan(
     adopts = any(
         adoption(uid, lineage.fingerprint(uid), declared.get(uid)) for uid in job.pipeline.stages
     )
+    anew = (*begun, *recomputed)
     rewrites = bool(recomputed or adopts) or any(
         columns_begun(begun, uid)
         or shorter_ttl_ms(lineage.fingerprint(uid), declared.get(uid)) is not None
@@ -111,7 +112,10 @@ def make_plan(
         ignores_in_flight=not state.pending and state.ignores_in_flight,
         begun=begun,
         recomputed=tuple(sorted(recomputed)),
-        fingerprints=declared,
+        fingerprints={
+            uid: replace(of, partial=partial_columns(uid, lineage.fingerprint(uid), of, anew))
+            for uid, of in declared.items()
+        },
         type=request.type,
         triggered_at_ms=now_ms,
         expires_at_ms=now_ms + timeout_ms(job, state),

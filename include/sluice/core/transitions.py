@@ -18,12 +18,13 @@ that send it updates, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 OPERATOR = "operator"
+AGGREGATE = "aggregate"
 SINK = "sink"  # The operator of a sink's fingerprint.
 SOURCE = "source"  # That of a source's.
 PLACE = "place"
@@ -52,10 +53,13 @@ class PartDifference(StrEnum):
     CHANGED = "changed"
     SMALLER = "smaller"  # A number.
     LARGER = "larger"
+    MEAN = "mean"  # A column, of the rows of which a sum and a count are beside it.
+    RENAMED = "renamed"  # A column.
 
 
 EVERY = (PartDifference.ADDED, PartDifference.REMOVED, PartDifference.CHANGED)
 _NUMBERS = (("top_n", "n"),)  # Operators and their parts.
+_MEAN, _SUM, _COUNT = "avg", "sum", "count"  # The functions of columns, before their arguments.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +75,8 @@ class Fingerprint:
     away, or not replace the old one.  If it ``deletes_by_key``, the rows that such a stage of
     aggregates has of all keys are published anew, and others of these keys deleted.
 
-    ``places`` are those in which the positions of a source are; none if it does not say.
+    ``places`` are those in which the positions of a source are; none if it does not say.  The
+    ``partial`` columns, which no declaration tells, have begun anew while others went on.
 
     ``holds`` are the columns by which the state of a stage has each row that it has sent; empty if
     it does not have them all.  ``recomputed_from`` is the stage whose rows are all that this one
@@ -88,6 +93,7 @@ class Fingerprint:
     holds: tuple[str, ...] = ()
     recomputed_from: str = ""
     places: tuple[str, ...] = ()
+    partial: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +102,9 @@ class TransitionRow:
 
     ``part`` None is any column that the operator computes.  ``append`` holds where all inputs only
     grow, ``updates`` where rows are taken back; None where no operator has that part.  What is
-    *recomputed* is refused where it cannot be, and so is what is *taken over* of updates and
-    ``needs_all_rows``, where a ttl has forgotten some.  What is taken over ``at_once`` needs an
-    epoch that reads all state.  ``because`` says why, for people.
+    *recomputed* is refused where it cannot be.  Where a ttl has forgotten rows, what is *taken
+    over* and ``needs_all_rows`` is refused over updates, and else begun anew with consent.  What is
+    taken over ``at_once`` needs an epoch that reads all state.  ``because`` says why, for people.
     """
 
     part: str | None
@@ -130,6 +136,23 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.RECOMPUTED,
         because="what came before is not in it: the column says what came since",
+    ),
+    TransitionRow(
+        part=None,
+        differences=(PartDifference.MEAN,),
+        append=Becomes.TAKEN_OVER,
+        updates=Becomes.TAKEN_OVER,
+        needs_all_rows=True,
+        at_once=True,
+        because="the sum and the count have all that came before",
+    ),
+    TransitionRow(
+        part=None,
+        differences=(PartDifference.RENAMED,),
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.RECOMPUTED,
+        because="state, and rows that were sent, have the column by its name; a select() behind "
+        "the stage renames it, and needs nothing",
     ),
     TransitionRow(
         part="keys",
@@ -296,13 +319,26 @@ def columns_begun(begun: Iterable[str], uid: str) -> tuple[str, ...]:
     return tuple(column for stage, _, column in named if stage == uid and column)
 
 
+def partial_columns(
+    uid: str, before: Fingerprint | None, now: Fingerprint, begun: Iterable[str]
+) -> tuple[str, ...]:
+    """The columns of the stage *uid* that do not say what others say, with those that are *begun*
+    with the next epoch; none where the whole stage is.
+    """
+    begun = [*begun]
+    known = () if before is None or uid in begun else before.partial
+    partial = () if uid in begun else columns_begun(begun, uid)
+    return tuple(column for column in now.columns if column in {*known, *partial})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartChange:
     """A part of an operator, or a *column* of it, that is not what it was.
 
     ``before`` and ``now`` are empty where there was, or is, none; ``recomputed_from`` is the stage
     of whose rows the state is computed anew, if it is.  The state ``has_forgotten`` rows if it had
-    a ttl.
+    a ttl.  ``of`` are the columns of the sum and the count whose mean a new column is, or the name
+    that it had.
     """
 
     uid: str
@@ -314,6 +350,7 @@ class PartChange:
     reads_updates: bool
     row: TransitionRow | None
     has_forgotten: bool = False
+    of: tuple[str, ...] = ()
     recomputed_from: str = ""
 
     @property
@@ -325,12 +362,16 @@ class PartChange:
             return Becomes.RECOMPUTED
         if found is Becomes.RECOMPUTED and not self.recomputed_from:
             return Becomes.REFUSED
-        if self.reads_updates and self.row.needs_all_rows and self.has_forgotten:
-            return Becomes.REFUSED
+        if self.row.needs_all_rows and self.has_forgotten and found is Becomes.TAKEN_OVER:
+            return Becomes.REFUSED if self.reads_updates else Becomes.BEGUN_ANEW
         return found or Becomes.REFUSED
 
     @property
     def difference(self) -> PartDifference:
+        if len(self.of) > 1:
+            return PartDifference.MEAN
+        if self.of:
+            return PartDifference.RENAMED
         return difference_of(self.operator, self.part, self.before, self.now)
 
     @property
@@ -345,6 +386,10 @@ class PartChange:
         owner = f"{'stage' if is_stage else self.operator} {self.uid!r}"
         name = f"its {self.part}" if self.column is None else f"column {self.column!r}"
         match self.difference:
+            case PartDifference.MEAN:
+                return f"{owner}: {name} is new, {self.now}, of columns {_quoted(self.of)}"
+            case PartDifference.RENAMED:
+                return f"{owner}: {name}, {self.now}, was called {_quoted(self.of)}"
             case PartDifference.ADDED if self.column is not None:
                 return f"{owner}: {name} is new, {self.now}"
             case PartDifference.REMOVED if self.column is not None:
@@ -355,6 +400,10 @@ class PartChange:
                 was, now = self.before or "none", self.now or "none"
                 verbs = ("were", "are") if self.part in _PLURAL else ("was", "is")
                 return f"{owner}: {name} {verbs[0]} {was} and {verbs[1]} now {now}"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return " and ".join(map(repr, names))
 
 
 def difference_of(operator: str, part: str | None, before: str, now: str) -> PartDifference:
@@ -426,25 +475,26 @@ def recomputed(
 class Adoption:
     """What the state of an operator is the state of, where the next epoch takes it over at once.
 
-    ``parts`` are those that changed so, by what they were.
+    ``parts`` are those that changed so, by what they were; ``means`` are new columns, by those of
+    the sum and the count that they are the mean of.
     """
 
     parts: Mapping[str, str] = field(default_factory=dict[str, str])
+    means: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
 
 def adoption(uid: str, before: Fingerprint | None, now: Fingerprint | None) -> Adoption | None:
     """What the epoch behind a change of the stage *uid* takes over at once; None: nothing."""
     if before is None or now is None:
         return None
-    parts = {
-        change.part: change.before
+    changes = [
+        change
         for change in _changes_of(uid, before, now, frozenset())
-        if change.row is not None
-        and change.row.at_once
-        and change.part is not None
-        and change.becomes is Becomes.TAKEN_OVER
-    }
-    return Adoption(parts=parts) if parts else None
+        if change.row is not None and change.row.at_once and change.becomes is Becomes.TAKEN_OVER
+    ]
+    parts = {change.part: change.before for change in changes if change.part is not None}
+    means = {change.column: change.of for change in changes if change.column is not None}
+    return Adoption(parts=parts, means=means) if changes else None
 
 
 def _is_same(change: PartChange) -> bool:
@@ -504,9 +554,10 @@ def _changes_of(
 ) -> Iterator[PartChange]:
     reads_updates = bool(before.updates_from or now.updates_from)
 
-    def change(part: str | None, column: str | None, was: str, is_now: str) -> PartChange:
-        row = row_of(part, difference_of(now.operator, part, was, is_now))
-        return PartChange(
+    def change(
+        part: str | None, column: str | None, was: str, is_now: str, of: tuple[str, ...] = ()
+    ) -> PartChange:
+        found = PartChange(
             uid=uid,
             operator=now.operator,
             part=part,
@@ -514,9 +565,11 @@ def _changes_of(
             before=was,
             now=is_now,
             reads_updates=reads_updates,
-            row=row,
+            row=None,
             has_forgotten="ttl" in before.parts,
+            of=of,
         )
+        return replace(found, row=row_of(part, found.difference))
 
     if now.operator == SINK and _is_dropped(before, now, uids):
         return
@@ -531,14 +584,39 @@ def _changes_of(
         was, is_now = before.parts.get(part, ""), now.parts.get(part, "")
         if was != is_now:
             yield change(part, None, was, is_now)
+    names = {new: old for old, new in _renamed(before.columns, now.columns)}
     for column in dict.fromkeys((*before.columns, *now.columns)):
         was, is_now = before.columns.get(column, ""), now.columns.get(column, "")
-        if was != is_now:
-            yield change(None, column, was, is_now)
+        if was != is_now and column not in names.values():
+            of: tuple[str, ...] = (names[column],) if column in names else ()
+            if not (was or of) and now.operator == AGGREGATE:
+                known = before.columns.items() & now.columns.items()
+                of = _addends(is_now, {pair for pair in known if pair[0] not in before.partial})
+            yield change(None, column, was, is_now, of)
+
+
+def _renamed(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Each column that is gone, with the only new one that is computed alike."""
+    gone = {name: text for name, text in before.items() if name not in now}
+    new = {name: text for name, text in now.items() if name not in before}
+    for old, text in gone.items():
+        alike = [name for name, other in new.items() if other == text]
+        if len(alike) == 1 and [*gone.values()].count(text) == 1:
+            yield old, alike[0]
+
+
+def _addends(text: str, known: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """The columns of the *known* that are the sum and the count of which *text* is the mean."""
+    function, bracket, argument = text.partition("(")
+    names = {text: name for name, text in sorted(known)}
+    found = [names.get(f"{of}{bracket}{argument}") for of in (_SUM, _COUNT)]
+    if function != _MEAN or None in found:
+        return ()
+    return tuple(filter(None, found))
 
 
 def problems_of(
-    changes: Iterable[PartChange],
+    changes: Sequence[PartChange],
     now: Mapping[str, Fingerprint],
     consent: Consent,
     held: AbstractSet[str],
@@ -551,7 +629,15 @@ def problems_of(
         for change in changes
         if not _is_covered(change, consent)
     ]
-    return [*uncovered, *_broken_by(now, consent, held)]
+    of_begun = [
+        f"{change.what}, of which {of!r} begins anew; begin it anew, too: restore with "
+        f"--begin {change.target}"
+        for change in changes
+        if change.difference is PartDifference.MEAN and _is_covered(change, NO_CONSENT)
+        for of in change.of
+        if f"{change.uid}.{of}" in consent.begun and not _begins(change, consent)
+    ]
+    return [*uncovered, *of_begun, *_broken_by(now, consent, held)]
 
 
 def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]:
@@ -584,8 +670,11 @@ def _is_covered(change: PartChange, consent: Consent) -> bool:
 
 
 def _covered_as(change: PartChange, consent: Consent) -> Becomes:
-    is_begun = change.uid in consent.begun or change.target in consent.begun
-    return Becomes.BEGUN_ANEW if is_begun else change.becomes
+    return Becomes.BEGUN_ANEW if _begins(change, consent) else change.becomes
+
+
+def _begins(change: PartChange, consent: Consent) -> bool:
+    return change.uid in consent.begun or change.target in consent.begun
 
 
 def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
@@ -599,6 +688,13 @@ def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
         return f"put it back, or give the source another uid{keep if change.part == PLACE else ''}"
     together = " ".join(f"--begin {uid}" for uid in sorted(begins_with(change.uid, now)))
     whole = f"begin it anew, from empty state: restore with {together}"
+    back = "put it back"
+    if change.difference is PartDifference.RENAMED:
+        (name,) = change.of
+        back = (
+            f"call it {name!r} again, and rename it behind the stage, where that needs nothing: "
+            f"select('{name} AS {change.column}')"
+        )
     match change.becomes:
         case Becomes.KEPT:
             return (
@@ -606,15 +702,15 @@ def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
                 f"restore with --keep {change.uid}; or {whole}"
             )
         case Becomes.BEGUN_ANEW if not _readers_of_updates(change.uid, now):
-            return f"put it back, or begin it anew: restore with --begin {change.target}"
+            return f"{back}, or begin it anew: restore with --begin {change.target}"
         case Becomes.BEGUN_ANEW:
-            return f"put it back, or {whole}"
+            return f"{back}, or {whole}"
         case _ if change.part == OPERATOR and change.difference is PartDifference.ADDED:
             return f"leave it out, or {whole}"
         case _:
             return (
-                "rows that were sent before could not be taken back as they were sent; put it "
-                f"back, or {whole}"
+                "rows that were sent before could not be taken back as they were sent; "
+                f"{back}, or {whole}"
             )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.core.transitions import SINK, SOURCE, Fingerprint
+from sluice.core.transitions import AGGREGATE, SINK, SOURCE, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.durations import MS, from_words, in_words
@@ -319,7 +319,7 @@ def _operation(stage: StageNode, made: _Maker) -> tuple[str, dict[str, str], dic
     """The operator's name, the meanings of its own parts, and those of its columns."""
     match stage.operation:
         case KeyedAggregate(aggregates=aggregates):
-            return "aggregate", {}, _columns(aggregates)
+            return AGGREGATE, {}, _columns(aggregates)
         case WindowAggregate(window=window, aggregates=aggregates, allowed_lateness_ms=late_ms):
             parts = {"window": _window(window), "allowed lateness": _duration(late_ms)}
             return "window", parts, _columns(aggregates)

@@ -18,6 +18,7 @@ from sluice.connectors.files.json import UndecidedError
 from sluice.core.answers import Execution
 from sluice.core.compaction import SortedRun, sorted_runs
 from sluice.core.handles import StateHandle
+from sluice.core.transitions import Adoption
 from sluice.declaration.keyed_functions import SubtaskContext
 from sluice.declaration.operations import TopN
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
@@ -48,7 +49,15 @@ from sluice.operators.operator import (
 )
 from sluice.operators.ranking import RANK, ROWS
 from sluice.state.keyed import Changes, KeyedState, delta_table
-from sluice.state.merging import GROWTH, describe_segment, merged_frames, open_runs, stored_run
+from sluice.state.merging import (
+    AS_IT_IS,
+    GROWTH,
+    ReadOtherwise,
+    describe_segment,
+    merged_frames,
+    open_runs,
+    stored_run,
+)
 from sluice.state.runs import Run
 from sluice.state.segments import HASH, RowFiles, StateSchema, empty_frame, to_frame, to_table
 
@@ -74,6 +83,12 @@ class KeyedSnapshot:
         self._operator: Operator = build_operator(spec.stage, [frame.schema for frame in empty])
         self._inherited: dict[str, list[StateHandle]] = {name: [] for name in self._operator.tables}
         self._begun = _state_of(self._operator, spec.begun)
+        self._adopts = _without_begun(spec.adopts, spec.begun)
+        self._reads = ReadOtherwise(without=self._begun)
+        self._reads_groups = self._reads
+        if self._adopts is not None and isinstance(self._operator, ComputesColumns):
+            computed = self._operator.state_of_means(self._adopts.means)
+            self._reads_groups = replace(self._reads, computed=computed)
         for handle in spec.state[work.subtask.index]:
             if handle.table not in self._begun:
                 self._inherited.setdefault(handle.table, []).append(handle)
@@ -161,7 +176,7 @@ class KeyedSnapshot:
         """
         self._read_clock()
         writers = {
-            name: StateWriter(self._work, name, schema, self._inherited[name], self._begun)
+            name: StateWriter(self._work, name, schema, self._inherited[name], self._read_as(name))
             for name, schema in self._operator.tables.items()
         }
         state, broadcast = self._state(), self._broadcast_state(writers)
@@ -198,10 +213,12 @@ class KeyedSnapshot:
         ]
         return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
 
+    def _read_as(self, table: str) -> ReadOtherwise:
+        return self._reads_groups if table == GROUPS else self._reads
+
     def _processed(self, groups: Frames, state: Mapping[str, KeyedState]) -> Outcome:
-        adopts = self._work.spec.adopts
-        if adopts is not None and isinstance(self._operator, Adopts):
-            return self._operator.adopted(groups, state, self._time, adopts)
+        if self._adopts is not None and isinstance(self._operator, Adopts):
+            return self._operator.adopted(groups, state, self._time, self._adopts)
         return self._operator.process(groups, state, self._time)
 
     def _read_clock(self) -> None:
@@ -245,7 +262,7 @@ class KeyedSnapshot:
         return {
             name: KeyedState(
                 schema,
-                open_runs(self._work.cache, self._inherited[name], self._begun),
+                open_runs(self._work.cache, self._inherited[name], self._read_as(name)),
                 now_ms=now_ms,
                 owner=f"stage {spec.stage.uid!r}",
             )
@@ -308,6 +325,13 @@ class KeyedSnapshot:
         return replace(handle, segment=replace(segment, key=key, root=""))
 
 
+def _without_begun(adopts: Adoption | None, begun: Sequence[str]) -> Adoption | None:
+    if adopts is None:
+        return None
+    means = {column: of for column, of in adopts.means.items() if column not in begun}
+    return replace(adopts, means=means)
+
+
 def _state_of(operator: Operator, columns: Sequence[str]) -> frozenset[str]:
     """The columns and tables of state that serve only *columns* of the result."""
     if not columns:
@@ -336,14 +360,14 @@ class StateWriter:
         table: str,
         schema: StateSchema,
         inherited: Sequence[StateHandle],
-        begun: frozenset[str] = frozenset(),
+        reads: ReadOtherwise = AS_IT_IS,
     ) -> None:
         """*inherited* are the segments of the parent checkpoint, oldest first.
 
-        Columns that have *begun* anew are not read of them; so all of them are written anew.
+        Where they are read otherwise, all of them are written anew.
         """
-        self._begun = begun
-        self._rewrites = bool(begun) or work.spec.drops_expired
+        self._reads = reads
+        self._rewrites = bool(reads) or work.spec.drops_expired
         self._work = work
         self._table = table
         self._schema = schema
@@ -382,7 +406,7 @@ class StateWriter:
     ) -> None:
         """Write *swallowed* runs and the new one, of which *rest* is in no file yet, as one run."""
         handles = [handle for run in swallowed for handle in run.handles]
-        runs = open_runs(self._work.cache, handles, self._begun)
+        runs = open_runs(self._work.cache, handles, self._reads)
         runs += open_runs(self._work.cache, self._written)
         if rest is not None:
             runs.append(Run(table=stored_run(self._schema, rest)))

@@ -14,11 +14,13 @@ group is removed: its state is deleted, and its result is taken back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Protocol, assert_never
 
 import polars as pl
 
+from sluice.core.transitions import Adoption
 from sluice.declaration import operations as ops
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.nodes import StageNode
@@ -149,6 +151,9 @@ class KeyedAggregateOperator:
     def state_of(self, column: str) -> frozenset[str]:
         return self._fold.state_of(column) | {_distinct_table(column), _values_table(column)}
 
+    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> Mapping[str, pl.Expr]:
+        return self._fold.state_of_means(means)
+
     def spark_partial(self) -> SparkPartial | None:
         columns = self._fold.sql()
         return None if columns is None else SparkPartial(by=self._keys, columns=columns)
@@ -179,6 +184,23 @@ class KeyedAggregateOperator:
             touched.select(self.tables[GROUPS].live.names()), before, as_kept=True
         )
         return self._outcome(before, after, changes)
+
+    def adopted(
+        self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime, was: Adoption
+    ) -> Outcome:
+        """The new means are shown in all rows, which were sent without them."""
+        outcome = self.process(groups, state, time)
+        assert outcome.retracted is not None, "it replaces rows"
+        changed = pl.concat(
+            [rows.select(self._keys) for rows in (outcome.output, outcome.retracted)]
+        )
+        others = self.held(state).join(changed, on=self._keys, how="anti", nulls_equal=True)
+        nothing = [pl.lit(None, self.output_schema[name]).alias(name) for name in was.means]
+        return replace(
+            outcome,
+            output=pl.concat([outcome.output, others]),
+            retracted=pl.concat([outcome.retracted, others]).with_columns(nothing),
+        )
 
     def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
         return self._results.result(state[GROUPS].scan(), self._keys)
@@ -231,6 +253,21 @@ class Fold:
         """The columns of the state of the aggregate *name*, in any form."""
         own = [kernel for kernel in self._kernels if kernel.name == name]
         return frozenset(column for k in own for column in (*k.states, *k.kept, *k.refused))
+
+    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> dict[str, pl.Expr]:
+        """The columns of the state of *means*, each of those of a sum and a count of its rows."""
+        kernels = {kernel.name: kernel for kernel in self._kernels}
+        found: dict[str, pl.Expr] = {}
+        for name, (total, count) in means.items():
+            own, known = kernels[name].states, [*kernels[total].states]
+            if len(known) < len(own):  # Of added rows a sum does not count them.
+                known.append(count)
+            values = (pl.col(column) for column in known)
+            found |= {
+                column: (value.fill_null(0) if dtype.is_numeric() else value).cast(dtype)
+                for (column, dtype), value in zip(own.items(), values, strict=True)
+            }
+        return found
 
     def reads_of(self, rows: pl.DataFrame, keys: Sequence[str]) -> list[str]:
         """The columns of *rows* that ``partial`` reads."""

@@ -118,6 +118,10 @@ class ComputesColumns(Protocol):
         """
         ...
 
+    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> Mapping[str, pl.Expr]:
+        """The columns of its state that serve *means*, each of the sum and the count beside it."""
+        ...
+
 
 @runtime_checkable
 class HoldsResult(Protocol):

@@ -111,6 +111,9 @@ class AlignedWindow:
     def state_of(self, column: str) -> frozenset[str]:
         return self._fold.state_of(column)
 
+    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> Mapping[str, pl.Expr]:
+        return self._fold.state_of_means(means)
+
     def needed_columns(self) -> tuple[str, ...] | None:
         return None  # Late rows keep all their columns.
 

@@ -12,8 +12,8 @@ one run, whose rows ``describe_segment`` encodes as segments with their handles.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 import numpy as np
@@ -182,19 +182,42 @@ def runs_to_merge(row_counts: Sequence[int]) -> int:
     return count if count >= FAN_IN else min(1, total)
 
 
-def open_runs(
-    cache: SegmentCache, handles: Sequence[StateHandle], without: Collection[str] = ()
-) -> list[Run]:
-    """The runs of *handles*, oldest first; a segment is fetched when a row of it is needed.
-
-    Columns *without* which they are read are then null, as if the rows had been written before.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReadOtherwise:
+    """How state of an earlier meaning is read: *without* columns, which are then null, as if the
+    rows had been written before they were there, and with others *computed* of those in it.
     """
 
-    def opened(segment: SegmentHandle) -> pa.Table:
-        table = cache.open(segment)
-        return table.drop_columns([name for name in table.column_names if name in without])
+    without: frozenset[str] = frozenset()
+    computed: Mapping[str, pl.Expr] = field(default_factory=dict[str, pl.Expr])
 
-    return [Run.of(handle, opened if without else cache.open) for handle in handles]
+    def __bool__(self) -> bool:
+        return bool(self.without or self.computed)
+
+    def of(self, table: pa.Table) -> pa.Table:
+        gone = self.without | self.computed.keys()  # A column may be left of an earlier meaning.
+        table = table.drop_columns([name for name in table.column_names if name in gone])
+        if not self.computed:
+            return table
+        values = (value.alias(name) for name, value in self.computed.items())
+        computed = to_table(to_frame(table).select(values))
+        for name in computed.column_names:
+            table = table.append_column(name, computed[name])
+        return table
+
+
+AS_IT_IS = ReadOtherwise()
+
+
+def open_runs(
+    cache: SegmentCache, handles: Sequence[StateHandle], reads: ReadOtherwise = AS_IT_IS
+) -> list[Run]:
+    """The runs of *handles*, oldest first; a segment is fetched when a row of it is needed."""
+
+    def opened(segment: SegmentHandle) -> pa.Table:
+        return reads.of(cache.open(segment))
+
+    return [Run.of(handle, opened if reads else cache.open) for handle in handles]
 
 
 def describe_segment(schema: StateSchema, rows: pa.Table) -> tuple[StateHandle, bytes]:

@@ -20,6 +20,7 @@ from sluice.core.transitions import (
     columns_begun,
     compare,
     notes_of,
+    partial_columns,
     problems_of,
     recomputed,
     row_of,
@@ -440,6 +441,87 @@ def test_rows_that_a_ttl_has_forgotten_are_not_ranked_again() -> None:
 
     assert becomes(by="y") is becomes(n="4") is Becomes.REFUSED
     assert becomes(n="2") is Becomes.TAKEN_OVER
+
+
+SUMMED = with_columns(ALONE, n="count(x) where x > 1", s="sum(x) where x > 1")
+AVERAGED = with_columns(SUMMED, **SUMMED.columns, m="avg(x) where x > 1")
+
+
+def test_a_mean_is_taken_over_from_the_sum_and_the_count_of_its_rows() -> None:
+    (change,) = compare({"total": SUMMED}, {"total": AVERAGED}, {"total"})
+
+    assert change.becomes is Becomes.TAKEN_OVER
+    assert change.what == (
+        "stage 'total': column 'm' is new, avg(x) where x > 1, of columns 's' and 'n'"
+    )
+    assert adoption("total", SUMMED, AVERAGED) == Adoption(means={"m": ("s", "n")})
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        with_columns(SUMMED, n="count() where x > 1", s="sum(x) where x > 1"),
+        with_columns(SUMMED, n="count(x)", s="sum(x) where x > 1"),
+        with_columns(SUMMED, s="sum(x) where x > 1"),
+        replace(SUMMED, partial=("s",)),
+        replace(SUMMED, operator="window"),
+        with_part(SUMMED, ttl="1 h"),
+    ],
+)
+def test_a_mean_of_other_rows_is_not(before: Fingerprint) -> None:
+    columns = before.columns | {"m": "avg(x) where x > 1"}
+    (change,) = compare({"total": before}, {"total": with_columns(before, **columns)}, {"total"})
+
+    assert change.becomes is Becomes.BEGUN_ANEW
+
+
+def test_a_mean_begins_anew_with_the_sum_that_it_is_of() -> None:
+    before, now = {"total": SUMMED}, {"total": AVERAGED}
+
+    assert told(before, now) == []
+    assert told(before, now, Consent(begun=("total.s",))) == [
+        (
+            "stage 'total': column 'm' is new, avg(x) where x > 1, of columns 's' and 'n', of "
+            "which 's' begins anew; begin it anew, too: restore with --begin total.m"
+        )
+    ]
+    assert told(before, now, Consent(begun=("total.s", "total.m"))) == []
+
+
+def test_a_column_that_began_anew_is_partial_until_its_stage_begins_anew() -> None:
+    known = replace(SUMMED, partial=("s",))
+
+    assert partial_columns("total", SUMMED, AVERAGED, ["total.m"]) == ("m",)
+    assert partial_columns("total", known, AVERAGED, []) == ("s",)
+    assert partial_columns("total", known, AVERAGED, ["total"]) == ()
+    assert partial_columns("total", known, with_columns(SUMMED, n="count()"), []) == ()
+    assert known == SUMMED, "no declaration says so"
+
+
+def test_a_column_that_is_renamed_is_named() -> None:
+    named = with_columns(ALONE, n="count()", total="sum(x)")
+
+    assert told({"total": ALONE}, {"total": named}) == [
+        (
+            "stage 'total': column 'total', sum(x), was called 's'; call it 's' again, and rename "
+            "it behind the stage, where that needs nothing: select('s AS total'), or begin it "
+            "anew: restore with --begin total.total"
+        )
+    ]
+    assert told({"total": ALONE}, {"total": named}, Consent(begun=("total.total",))) == []
+
+
+def test_columns_that_could_each_be_another_are_not_renamed() -> None:
+    twice = with_columns(ALONE, a="sum(x)", b="sum(x)")
+    named = with_columns(ALONE, c="sum(x)", d="sum(x)")
+
+    changes = compare({"total": twice}, {"total": named}, {"total"})
+    assert {(c.column, c.difference) for c in changes} == {
+        ("a", PartDifference.REMOVED),
+        ("b", PartDifference.REMOVED),
+        ("c", PartDifference.ADDED),
+        ("d", PartDifference.ADDED),
+    }
 
 
 def test_an_epoch_takes_over_at_once_what_the_table_says_so_of() -> None:
