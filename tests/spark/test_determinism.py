@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
 
 from sluice.declaration import aggregates as agg
+from sluice.declaration.determinism import CLOCKS, DRAWS, PLACES
 from sluice.declaration.pipeline import Stream
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
@@ -95,6 +97,14 @@ REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
         lambda rows: rows.key_by(id="a_ticket()").aggregate("a", n=agg.count()),
         f"stage 'a' computes the key 'id' with {DECLARED} in 'a_ticket()', which answers otherwise",
     ),
+    "a clock without parentheses in a key": (
+        lambda rows: rows.key_by(day="current_date").aggregate("a", n=agg.count()),
+        "stage 'a' computes the key 'day' with current_date() in 'current_date', which answers",
+    ),
+    "a time without parentheses over updates": (
+        lambda rows: newest(rows).key_by("g").aggregate("a", n=agg.max("string(current_time)")),
+        "stage 'a' has current_time(), which answers otherwise when a row is taken back",
+    ),
     "two readers": (two_of_a_source, f"has {DECLARED}, which answers otherwise for each reader"),
     "a number of Spark's": (
         lambda rows: rows.transform("t", numbered),
@@ -114,6 +124,27 @@ def test_an_answer_that_is_needed_twice_is_refused(
         check_pipeline(job.pipeline, spark, {}, None)
 
     assert sentence in str(refused.value)
+
+
+def test_the_functions_that_draw_are_those_of_spark(spark: SparkSession) -> None:
+    names = [row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()]
+    drawing = {name for name in names if any(not found for found in _answers(spark, name))}
+
+    # To Catalyst aes_encrypt() is a call in Java, which draws a vector.
+    assert drawing | {"aes_encrypt"} == DRAWS | PLACES
+    assert {*names} >= CLOCKS
+
+
+def _answers(spark: SparkSession, name: str) -> Iterator[bool]:
+    """Whether Catalyst calls the examples of Spark's function *name* deterministic."""
+    described = spark.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
+    text = "\n".join(row[0] for row in described)
+    for example in re.findall(r"> (SELECT .*?);", text, re.DOTALL):
+        try:
+            rows = spark.sql(example)
+        except Exception:  # noqa: BLE001, S112 - it needs another library, a file, or a setting
+            continue
+        yield rows._jdf.queryExecution().analyzed().deterministic()  # noqa: SLF001 - no API knows
 
 
 def test_an_answer_that_is_kept_is_taken(job: FolderJob, spark: SparkSession) -> None:

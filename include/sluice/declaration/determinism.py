@@ -7,16 +7,17 @@ again; over rows that are taken back, which have to be what was sent; in a table
 in a stream that two readers compute, each for itself.  What tells how Spark cut an epoch is refused
 everywhere.
 
-Found by name in SQL.  Of functions in Python, registered or not, Catalyst knows whether they were
-declared with ``asNondeterministic()``: ``spark/determinism.py`` asks it.
+Read off the tree of an expression, so neither a column called ``rand`` nor the text ``'now()'`` is
+a call.  Spark's names of clocks mean the column, where there is one: with and without backticks
+they are found once the columns are known.  Of functions in Python, registered or not, Catalyst
+knows whether they were declared with ``asNondeterministic()``: ``spark/determinism.py`` asks it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, takewhile
+from itertools import combinations, takewhile
 from typing import NoReturn
 
 from sluice.declaration.changelog import Append
@@ -30,13 +31,14 @@ from sluice.declaration.expressions import (
 )
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedAggregate, KeyedLookup, Lookup, WindowAggregate
-from sluice.declaration.sql_tree import NO_TOKEN, Token, tokens
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_tree import Call, Column, Expression, Literal, spelled
 from sluice.errors import ConfigurationError
 
-# Spark's, Polars' and DuckDB's functions that draw, or read the clock, with any arguments.
+# Spark's functions that draw, or read the clock, with any arguments.
 DRAWS = frozenset(
-    {"aes_encrypt", "gen_random_uuid", "java_method", "rand", "randn", "random", "randstr"}
-    | {"reflect", "shuffle", "try_reflect", "uniform", "uuid", "uuid4", "uuidv4", "uuidv7"}
+    {"aes_encrypt", "java_method", "rand", "randn", "random", "randstr", "reflect", "shuffle"}
+    | {"try_reflect", "uniform", "uuid"}
 )
 CLOCKS = frozenset(
     {"curdate", "current_date", "current_time", "current_timestamp", "localtime", "now"}
@@ -48,9 +50,8 @@ PLACES = frozenset(
     {"input_file_block_length", "input_file_block_start", "input_file_name"}
     | {"monotonically_increasing_id", "spark_partition_id"}
 )
-_BARE = re.compile(r"current_(date|time|timestamp)|localtime(stamp)?", re.IGNORECASE)
-_OF_THE_CLOCK = re.compile(r"'\s*(now|today|tomorrow|yesterday)\b.*'", re.IGNORECASE)
-_BEFORE_AN_INSTANT = re.compile(r"date|timestamp(_ltz|_ntz)?", re.IGNORECASE)
+# The clocks that need no parentheses, unless there is a column of that name.
+_BARE = frozenset({"current_date", "current_time", "current_timestamp", "localtime"})
 
 WHY_TAKEN_BACK = "answers otherwise when a row is taken back, and that would not be the row it sent"
 
@@ -64,7 +65,7 @@ class Reader:
 
 
 def nondeterministic(sql: str, columns: Collection[str] | None = None) -> str | None:
-    """The part of *sql* that draws or reads the clock, as it is written; None if there is none.
+    """The part of *sql* that draws or reads the clock; None if there is none.
 
     ``current_date`` and the like without parentheses mean the column, where there is one: they are
     found only if the *columns* are known.
@@ -97,11 +98,13 @@ def why_of_spark(found: str) -> str:
     )
 
 
-def check_key_expressions(owner: str, expressions: Mapping[str, str]) -> None:
+def check_key_expressions(
+    owner: str, expressions: Mapping[str, str], columns: Collection[str] | None = None
+) -> None:
     """Raises ConfigurationError if one of the *expressions* of keys answers otherwise next time."""
     for name, sql in expressions.items():
         check_places(owner, sql)
-        found = nondeterministic(sql)
+        found = nondeterministic(sql, columns)
         if found is not None:
             refuse_key(owner, name, sql, found)
 
@@ -143,22 +146,29 @@ def check_stage(stage: StageNode, event_times: Mapping[str, str | None]) -> None
     Raises:
         ConfigurationError: an answer is needed twice.
     """
-    updating = next((given for given in stage.inputs if given.kind != Append()), None)
-    for name, sql in arguments_of(stage):
-        check_places(f"{name!r} of stage {stage.uid!r}", sql)
-        found = nondeterministic(sql)
-        if found is not None and updating is not None:
-            owner = f"{name!r} of stage {stage.uid!r}"
-            refuse_over_updates(owner, updating.producer, f"{found} in {sql!r}")
+    check_arguments(stage)
     for given in stage.inputs:
         time = event_times.get(given.producer)
         if time is not None:
             _check_event_time(stage.uid, given, time)
     match stage.operation:
         case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
-            _check_lookup(stage.uid, lookup)
+            check_lookup(stage.uid, lookup)
         case _:
             pass
+
+
+def check_arguments(stage: StageNode, columns: Collection[str] | None = None) -> None:
+    """Raises ConfigurationError if an argument of the aggregates of *stage* is taken back, and
+    answers otherwise then.
+    """
+    updating = next((given for given in stage.inputs if given.kind != Append()), None)
+    for name, sql in arguments_of(stage):
+        owner = f"{name!r} of stage {stage.uid!r}"
+        check_places(owner, sql)
+        found = nondeterministic(sql, columns)
+        if found is not None and updating is not None:
+            refuse_over_updates(owner, updating.producer, f"{found} in {sql!r}")
 
 
 def check_readers(
@@ -215,11 +225,15 @@ def arguments_of(stage: StageNode) -> list[tuple[str, str]]:
             return []
 
 
-def _check_lookup(uid: str, lookup: Lookup) -> None:
-    """Raises ConfigurationError if the table would answer otherwise when it is asked again."""
+def check_lookup(uid: str, lookup: Lookup, columns: Collection[str] | None = None) -> None:
+    """Raises ConfigurationError if the table would answer otherwise when it is asked again.
+
+    The *columns* are those of the table, if they are known.
+    """
+    known = None if columns is None else {*columns, *named_by(lookup.steps)}
     for sql in (*lookup.on.values(), *(sql for step in lookup.steps for sql in _texts(step))):
         check_places(f"lookup {uid!r}", sql)
-        found = nondeterministic(sql)
+        found = nondeterministic(sql, known)
         if found is not None:
             raise ConfigurationError(
                 f"lookup {uid!r} finds rows of {lookup.table!r} by {found} in {sql!r}, which "
@@ -248,32 +262,26 @@ def _texts(step: Step) -> Iterable[str]:
 
 def _found(sql: str, names: frozenset[str]) -> str | None:
     """The first call of one of *names*."""
-    for token, following in pairwise((*tokens(sql), NO_TOKEN)):
-        if _name(token) in names and following.text == "(":
-            return f"{token.text}()"
-    return None
+    calls = (part.function for part in parsed(sql).parts if isinstance(part, Call))
+    return next((f"{name}()" for name in calls if name in names), None)
 
 
 def _clock(sql: str, columns: Collection[str] | None) -> str | None:
     known = None if columns is None else {column.lower() for column in columns}
-    words = [NO_TOKEN, *tokens(sql), NO_TOKEN, NO_TOKEN]
-    for before, token, following, second in zip(
-        words, words[1:], words[2:], words[3:], strict=False
-    ):
-        name = _name(token)
-        is_of_nothing = name in _CLOCKS_OF_NOTHING and second.text == ")"
-        if following.text == "(" and (name in CLOCKS or is_of_nothing):
-            return f"{token.text}()"
-        is_name = before.text == "." or before.text.lower() == "as"
-        may_be_bare = token.kind == "word" and known is not None and name not in known
-        if may_be_bare and not is_name and _BARE.fullmatch(token.text):
-            return token.text
-        is_instant = _BEFORE_AN_INSTANT.fullmatch(before.text) is not None
-        if token.kind == "text" and is_instant and _OF_THE_CLOCK.fullmatch(token.text):
-            return f"{before.text} {token.text}"
-    return None
+    found = (part for part in parsed(sql).parts if _reads_the_clock(part, known))
+    first = next(found, None)
+    if first is None:
+        return None
+    return f"{first.function}()" if isinstance(first, Call) else spelled(first)
 
 
-def _name(token: Token) -> str:
-    """A function's name, in backticks or not."""
-    return token.text.strip("`").lower() if token.kind in {"word", "quoted"} else ""
+def _reads_the_clock(part: Expression, columns: Collection[str] | None) -> bool:
+    match part:
+        case Call(function=function, arguments=arguments):
+            return function in CLOCKS or (function in _CLOCKS_OF_NOTHING and not arguments)
+        case Column(parts=(name,)):
+            return columns is not None and name.lower() in _BARE - {*columns}
+        case Literal(value=str(), type=of):
+            return of.name != "string"
+        case _:
+            return False

@@ -21,7 +21,6 @@ from sluice.declaration.sql_tree import (
     WORD_VALUES,
     Call,
     Column,
-    parts_of,
     spelled,
     tokens,
 )
@@ -93,23 +92,20 @@ def check_row_wise(owner: str, sql: str) -> None:
 
 def across_rows(sql: str) -> str | None:
     """The part of *sql* that reads other rows than its own, in words; None if there is none."""
-    tree = parsed(sql).tree
-    if tree is not None:
-        calls = (part.function for part in parts_of(tree) if isinstance(part, Call))
-        return next((what for what in map(_across_rows, calls) if what is not None), None)
-    for token, following in pairwise((*tokens(sql), NO_TOKEN)):
-        name = token.text.lower()
-        is_call = following.text == "("
-        if token.kind != "word":
-            continue
-        what = _across_rows(token.text) if is_call else None
-        if what is not None:
-            return what
-        if is_call and name == "over":
-            return "a window function"
-        if name == "select" and _BEHIND_A_NAME.fullmatch(following.text) is None:
-            return "a query"
-    return None
+    read = parsed(sql)
+    calls = [part.function for part in read.parts if isinstance(part, Call)]
+    what = next(filter(None, map(_across_rows, calls)), None)
+    if what is not None or read.tree is not None:
+        return what
+    if "over" in calls:
+        return "a window function"
+    queries = (
+        following.text
+        for token, following in pairwise((*tokens(sql), NO_TOKEN))
+        if token.kind == "word" and token.text.lower() == "select"
+    )
+    is_query = any(_BEHIND_A_NAME.fullmatch(behind) is None for behind in queries)
+    return "a query" if is_query else None
 
 
 def _across_rows(function: str) -> str | None:

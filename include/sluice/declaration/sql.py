@@ -11,7 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sluice.declaration.sql_tree import Column, Expression, Star, canonical, parts_of, tokens
+from sluice.declaration.sql_tree import (
+    Column,
+    Expression,
+    Star,
+    canonical,
+    parts_of,
+    parts_of_words,
+    tokens,
+)
 
 PARSED_KEPT = 4096  # Expressions of the pipelines of one process.
 
@@ -29,6 +37,11 @@ class Sql:
     tree: Expression | None
     name: str | None
     unread: str = ""
+
+    @property
+    def parts(self) -> tuple[Expression, ...]:
+        """All that it consists of; of what is unread, what its words tell of that."""
+        return tuple(parts_of_words(self.text) if self.tree is None else parts_of(self.tree))
 
     @property
     def columns(self) -> frozenset[str] | None:

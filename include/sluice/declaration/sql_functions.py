@@ -260,6 +260,8 @@ def not_compiled(sql: Sql) -> OnlySparks | None:
 
 def _refused(part: Expression) -> OnlySparks | None:
     match part:
+        case Literal(value=str(), type=of) if of.name != "string":
+            return OnlySparks(spelled(part))
         case Call(function=function) if function not in FUNCTIONS:
             return OnlySparks(spelled(part))
         case Call(arguments=given) if not has_arity(part):

@@ -40,6 +40,7 @@ from sluice.declaration.sql_tree import (
     Literal,
     Star,
     columns_in,
+    of_the_clock,
     tokens,
 )
 
@@ -133,6 +134,9 @@ class _Parser(SparkParser):
         found = super()._parse_types(*args, **options)
         if isinstance(found, exp.DataType):  # To sqlglot a type has names that Spark does not know.
             found.meta["name"] = name.text
+            found.meta["is_before_a_text"] = (
+                self._curr is not None and self._curr.token_type == TokenType.STRING
+            )
         return found
 
 
@@ -522,6 +526,10 @@ def _read_if(node: exp.Expr) -> Expression:
 
 def _read_cast(node: exp.Expr) -> Expression:
     value, to, is_try = _taken(node, "this", "to", "safe")
+    if isinstance(to, exp.DataType) and to.meta.get("is_before_a_text"):
+        clock = of_the_clock(str(to.meta["name"]), _unescaped(str(value.this)))
+        if clock is not None:
+            return clock
     return Cast(_read(value), _type(to), is_try=bool(is_try))
 
 
@@ -565,7 +573,7 @@ def _read_subscript(node: exp.Expr) -> Expression:
 
 def _read_call(node: exp.Expr) -> Expression:
     _taken(node, "this", "expressions")
-    name = str(node.this).lower()
+    name = str(node.name).lower()
     given = list(node.expressions)
     if TAKES_A_UNIT.fullmatch(name) and len(given) == 3:
         unit = _read(given[0])

@@ -30,7 +30,10 @@ class Star:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant of Spark's ``type``; ``void`` is that of NULL."""
+    """A constant of Spark's ``type``; ``void`` is that of NULL.
+
+    A day or an instant that Spark reads off the clock is its word: ``TIMESTAMP 'now'``.
+    """
 
     value: bool | int | float | Decimal | str | bytes | None
     type: ColumnType
@@ -273,6 +276,34 @@ def columns_in(sql: str) -> Iterator[Token]:
         two_before, before, behind = words[place - 2], words[place - 1], words[place + 1]
         if token.kind == "word" and _begins(two_before, before) and _ends(behind):
             yield token
+
+
+_TYPED = re.compile(r"date|timestamp(_ltz|_ntz)?", re.IGNORECASE)
+_OF_THE_CLOCK = re.compile(r"\s*(now|today|tomorrow|yesterday)\s*", re.IGNORECASE)
+
+
+def of_the_clock(of: str, text: str) -> Literal | None:
+    """``DATE 'today'`` and its like, *text* behind the name of the type; None for other texts."""
+    if _TYPED.fullmatch(of) is None or _OF_THE_CLOCK.fullmatch(text) is None:
+        return None
+    return Literal(text.strip().lower(), ColumnType(of.lower()))
+
+
+def parts_of_words(sql: str) -> Iterator[Expression]:
+    """What the words of *sql* tell of its parts, where it is no tree: calls, columns, clocks.
+
+    A call has a star for its arguments, or none.
+    """
+    words = [*tokens(sql), NO_TOKEN, NO_TOKEN]
+    for token, following, second in zip(words, words[1:], words[2:], strict=False):
+        if token.kind in {"word", "quoted"} and following.text == "(":
+            name = token.text.strip("`").lower()
+            yield Call(name, () if second.text == ")" else (Star(),))
+        clock = of_the_clock(token.text, following.text[1:-1]) if following.kind == "text" else None
+        if clock is not None:
+            yield clock
+    for column in columns_in(sql):
+        yield Column((column.text,))
 
 
 def _begins(two_before: Token, before: Token) -> bool:

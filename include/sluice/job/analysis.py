@@ -23,6 +23,11 @@ from sluice.core.transitions import Becomes, notes_of, problems_of
 from sluice.declaration.changelog import Append, Kind, check_sink_columns
 from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.columns import check_source_columns
+from sluice.declaration.determinism import (
+    check_arguments,
+    check_key_expressions,
+    check_lookup,
+)
 from sluice.declaration.expressions import Filter, result_name, words_read
 from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.nodes import Input, SinkNode, StageNode
@@ -88,7 +93,8 @@ def analyse(
         if node.is_table:
             check_table(uid, source)
         check_readable(pipeline, uid, source)
-        rows[uid] = _source_columns(uid, source)
+        rows[uid] = columns = _source_columns(uid, source)
+        pipeline.check_answers(uid, columns)
     results: dict[str, Result | None] = {}
     for uid, stage in pipeline.stages.items():
         result = results[uid] = _stage_result(pipeline, stage, rows)
@@ -220,6 +226,7 @@ def _stage_result(
         case Lookup() as lookup:
             table = rows[lookup.table]
             if table is not None:
+                check_lookup(stage.uid, lookup, table)
                 read = Input(producer=lookup.table, steps=lookup.steps)
                 table = _after_steps(stage.uid, read, table)
             return _stateless(pipeline, stage, _looked_up(stage.uid, lookup, inputs[0], table))
@@ -255,6 +262,8 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
     """*columns* with those that keys and aggregates compute; checks every name in them."""
     found = dict(columns)
     known = _known(columns)
+    check_key_expressions(f"stage {stage.uid!r}", stream.key_expressions, columns)
+    check_arguments(stage, columns)
     for name, sql in stream.key_expressions.items():
         require_columns(stage.uid, sql, columns, f"in its key {name!r}")
         found[name] = _type_of(sql, known)

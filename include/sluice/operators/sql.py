@@ -319,6 +319,8 @@ class _Compiler:
         return (spelt,) if "." in field else (spelt, field)  # A dot would lead to a field of it.
 
     def _literal(self, literal: Literal) -> Value:
+        if isinstance(literal.value, str) and literal.type.name != "string":
+            raise refused(literal)
         if literal.type.name == "decimal":
             dtype: pl.DataType = pl.Decimal(*literal.type.arguments)
         elif literal.type.name in _TYPES:

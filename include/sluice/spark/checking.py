@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.declaration.changelog import Append, StreamRead, after, analysed, check_sink
+from sluice.declaration.determinism import check_lookup
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Transform
 from sluice.declaration.pipeline import Pipeline
@@ -106,6 +107,8 @@ def _result(
         for given in stage.inputs
     ]
     lookup = lookup_of(stage)
+    if lookup is not None:
+        check_lookup(stage.uid, lookup, rows[lookup.table].columns)
     table = looked_up_in(rows[lookup.table], lookup) if lookup is not None else None
     if stage.is_stateful:
         sides = [

@@ -26,6 +26,8 @@ from sluice.declaration.determinism import (
 )
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_tree import Column
 from sluice.errors import ConfigurationError
 from sluice.spark.frames import projected
 from sluice.spark.row_wise import analysed_plan
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 # Calls in a printed plan; what is followed by # is a column of that name.
 _DRAW = re.compile(rf"\b(?:{'|'.join(sorted(DRAWS))})\((?![^()\n]*\)#)", re.IGNORECASE)
 _CLOCK = re.compile(
-    rf"\b(?:{'|'.join(sorted(CLOCKS))})\((?:Some\([^()]*\)|\d*)\)(?!#)", re.IGNORECASE
+    rf"\b(?:{'|'.join(sorted(CLOCKS))})\((?:\d+, )?(?:Some\([^()]*\)|\d*)\)(?!#)", re.IGNORECASE
 )
 _PLACE = re.compile(rf"\b(?:{'|'.join(sorted(PLACES))})\(\)(?!#)", re.IGNORECASE)
 _DECLARED = "a function that is declared with asNondeterministic()"
@@ -73,7 +75,7 @@ def check_arguments(
     for given, rows in zip(stage.inputs, inputs, strict=True):
         for name, sql in given.key_expressions.items():
             alone = _bare(rows).selectExpr(sql)
-            found = _nondeterministic(alone) if "(" in sql else None
+            found = _nondeterministic(alone) if _may_be_drawn(sql, rows.columns) else None
             if found is not None:
                 refuse_key(f"stage {stage.uid!r}", name, sql, found)
     updating = next((given for given in stage.inputs if given.kind != Append()), None)
@@ -103,6 +105,13 @@ def check_shared_steps(pipeline: Pipeline, source: str, rows: DataFrame) -> None
         found = _nondeterministic(projected(_bare(rows), Input(producer=source, steps=steps)))
         if found is not None:
             refuse_two_readers(source, (one, other), steps, found)
+
+
+def _may_be_drawn(sql: str, columns: Sequence[str]) -> bool:
+    """Whether *sql* is more than the columns that there are."""
+    known = {column.lower() for column in columns}
+    parts = parsed(sql).parts
+    return not all(isinstance(of, Column) and of.parts[0].lower() in known for of in parts)
 
 
 def _bare(rows: DataFrame) -> DataFrame:

@@ -35,9 +35,9 @@ def same(rows: Any) -> Any:
     ("sql", "found"),
     [
         ("rand() < 0.5", "rand()"),
-        ("RAND(7) < 0.5", "RAND()"),
+        ("RAND(7) < 0.5", "rand()"),
         ("cast(1 + rand (7) * 1000 as int)", "rand()"),
-        ("concat(a, `uuid`())", "`uuid`()"),
+        ("concat(a, `uuid`())", "uuid()"),
         ("system.builtin.uuid()", "uuid()"),
         ("shuffle(tags)[0]", "shuffle()"),
         ("uniform(1, 6)", "uniform()"),
@@ -46,8 +46,14 @@ def same(rows: Any) -> Any:
         ("at > current_timestamp", None),
         ("n < now()", "now()"),
         ("unix_timestamp() - n", "unix_timestamp()"),
-        ("at < timestamp 'now'", "timestamp 'now'"),
-        ("day = date'today'", "date 'today'"),
+        ("at < timestamp 'now'", "TIMESTAMP 'now'"),
+        ("at < TIMESTAMP_LTZ ' Tomorrow '", "TIMESTAMP_LTZ 'tomorrow'"),
+        ("transform(a, x -> x + rand())", "rand()"),
+        ("struct(date 'now' AS d)", "DATE 'now'"),
+        ("cast('now' AS timestamp)", None),
+        ("transform(a, rand -> rand + 1)", None),
+        ("map('now()', 'uuid()')['rand()']", None),
+        ("day = date'today'", "DATE 'today'"),
         ("n + 1", None),
         ("rand > 0", None),
         ("row.current_date", None),
@@ -68,7 +74,10 @@ def test_what_draws_or_reads_the_clock_is_found_in_sql(sql: str, found: str | No
 def test_a_clock_without_parentheses_is_a_column_if_there_is_one() -> None:
     assert nondeterministic("day = CURRENT_DATE", ["day"]) == "CURRENT_DATE"
     assert nondeterministic("day = CURRENT_DATE", ["day", "current_date"]) is None
-    assert nondeterministic("row.current_date = day AND at = `localtime`", ["day"]) is None
+    assert nondeterministic("day = `Current_Time`", ["day"]) == "Current_Time"
+    assert nondeterministic("row.current_date = day AND at = `localtime`", ["LocalTime"]) is None
+    assert nondeterministic("struct(current_date AS d)", ["day"]) == "current_date"
+    assert nondeterministic("localtimestamp", ["day"]) is None
 
 
 def test_what_tells_how_spark_cut_the_rows_is_found_in_sql() -> None:

@@ -243,7 +243,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a window function": (
         lambda: a_stream().select("a", "ROW_NUMBER() OVER (ORDER BY a) AS n"),
-        r"'events' has the window function ROW_NUMBER\(\)",
+        r"'events' has the window function row_number\(\)",
     ),
     "anything over a window": (
         lambda: a_stage().select("ntile_of(a) over (partition by b) AS n"),
