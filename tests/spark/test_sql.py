@@ -81,6 +81,12 @@ VALUES: dict[str, list[Any]] = {
     "decimal(18,6)": [*map(Decimal, ("0", "0.000001", "-1.5", "999999999999.999999")), None],
     "array<string>": [["a", "", "b"], [None], [], ["x", None], None],
     "array<int>": [[1, 2, -3], [], None, [None, 2**31 - 1], [0]],
+    "array<struct<f:int,g:string>>": [
+        *([{"f": 1, "g": "a"}, None], [], [{"f": None, "g": ""}, {"f": 2, "g": None}], None),
+    ],
+    "map<string,int>": [[("a", 1), ("", None)], [], [("aB1", 2), ("A", 0), ("ä", -1)], None],
+    "map<int,string>": [[(0, "a"), (1, None)], [], [(2**31 - 1, ""), (-1, "ä")], None],
+    "map<bigint,double>": [[(1, 0.5), (2**31, None)], None, [(-128, float("nan"))], []],
 }
 ARROW: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -98,13 +104,17 @@ ARROW: dict[str, pa.DataType] = {
     "decimal(18,6)": pa.decimal128(18, 6),
     "array<string>": pa.list_(pa.string()),
     "array<int>": pa.list_(pa.int32()),
+    "array<struct<f:int,g:string>>": pa.list_(pa.struct([("f", pa.int32()), ("g", pa.string())])),
+    "map<string,int>": pa.map_(pa.string(), pa.int32()),
+    "map<int,string>": pa.map_(pa.int32(), pa.string()),
+    "map<bigint,double>": pa.map_(I64, pa.float64()),
 }
 STOPPING = 10  # Failing rows of each case that Catalyst computes, one by one.
 BATCH = 60  # Expressions that Spark compiles at once.
 
 
 def column(of: str, place: int) -> str:
-    return of.translate(str.maketrans("(,<", "___", ")>")) + "_" + "abc"[place]
+    return of.translate(str.maketrans("(,<:", "____", ")>")) + "_" + "abc"[place]
 
 
 def an_array(of: str, values: list[Any]) -> pa.Array:
@@ -308,6 +318,8 @@ def call(name: str, arguments: Sequence[str]) -> str:
             return f"{value} BETWEEN {low} AND {high}"
         case "in", (value, *listed):
             return f"{value} IN ({', '.join(listed)})"
+        case "field", (value, name):
+            return f"get({value}, 0).{name[1:-1]}"
         case "[]", (value, place):
             return f"{value}[{place}]"
         case "extract", (part, value):
@@ -441,6 +453,52 @@ def test_a_cast_has_the_value_the_type_and_the_error_of_spark(world: World) -> N
 
 def test_a_cast_is_the_same_past_the_jvm_and_through_it(source: RowsOfSource) -> None:
     assert [*source.differences(casts())] == []
+
+
+def test_a_list_is_computed_up_to_the_first_that_is_equal(world: World) -> None:
+    listed = ("1", "tinyint_b div tinyint_c", "int_a % int_b", "NULL", "int_c")
+    texts = [
+        f"int_a {negated}IN ({', '.join(among)})"
+        for negated in ("", "NOT ")
+        for among in itertools.permutations(listed, 3)
+    ]
+
+    assert world.differences(texts) == []
+
+
+def test_a_part_is_found_by_all_names_of_the_function(world: World) -> None:
+    texts = ["position('a' IN string_a)", "position(string_b IN (string_a))"]
+    texts += ["position('B', string_a)", "position(string_b, string_a, 2)"]
+
+    assert world.differences(texts) == []
+
+
+def doubles() -> Iterator[float]:
+    random = Random(6)
+    for exponent in range(-1074, 1024):
+        yield from (2.0**exponent, random.uniform(1, 2) * 2.0**exponent)
+    for exponent in range(-320, 309):
+        yield from (float(f"{digits}e{exponent}") for digits in (1, 5, 9, 12, 125, 9.99))
+    yield from (at / 1000 for at in range(0, 20_000_000, 9_999))
+    yield from (float(10**7 - 1), 9_999_999.999, 1e-3, 9.999e-4, -1.5, -1e10, 2.0**53 - 1)
+
+
+def test_a_number_is_written_as_by_java_or_its_row_is_sparks(spark: SparkSession) -> None:
+    found = [*doubles()]
+    table = pa.table(
+        {
+            "row": pa.array(range(len(found)), I64),
+            "d": pa.array(found, pa.float64()),
+            "f": pa.array([x if abs(x) < 3.4e38 else None for x in found]).cast(pa.float32()),
+        }
+    )
+    world = a_world_of(spark, table)
+    stops = compiled(parsed("CAST(d AS string)"), world.frame.schema).value.fails[0].rows
+
+    assert world.differences(["CAST(d AS string)", "CAST(f AS string)"]) == []
+    stopped = world.frame.filter(stops)["d"]
+    assert stopped.is_between(2.0**-20, 2.0**53, closed="left").sum() == 0
+    assert 0 < stopped.is_between(2.0**53, 2.0**90, closed="left").sum() < stopped.len()
 
 
 NUMBERS_AS_TEXTS = re.findall(

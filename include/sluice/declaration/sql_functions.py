@@ -32,6 +32,9 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     "array": ("array<string>", "array<int>"),
     "texts": ("array<string>",),
     "integers": ("array<int>",),
+    "structs": ("array<struct<f:int,g:string>>",),
+    "map of texts": ("map<string,int>",),
+    "map of integers": ("map<int,string>", "map<bigint,double>"),
     "any": (
         *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(12,2)"),
         *("string", "date", "timestamp"),
@@ -106,6 +109,9 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         Signature(("integer", "any", "any"), literals={1: ("1", "-1", "NULL"), 2: ("2147483648",)}),
         Signature(("text", "any", "any"), literals={1: ("'a'", "NULL"), 2: ("' ab '",)}),
         Signature(("double", "any", "any"), literals={1: ("1.5e0", "1"), 2: ("0", "NULL")}),
+        Signature(("any", "any", "any"), same=True),
+        _of("decimal", "integer"),
+        _of("day", "day"),
     ),
     "like": (Signature(("text", "text"), literals={1: _PATTERNS}),),
     "ilike": (Signature(("text", "text"), literals={1: _PATTERNS}),),
@@ -151,7 +157,7 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         Signature(("text", "integer", "text"), literals={1: ("1", "4"), 2: ("'0'", "'xä'", "''")}),
     ),
     "instr": (_of("text", "text"),),
-    "locate": (_of("text", "text"),),
+    "locate": (_of("text", "text"), _of("text", "text", "small integer")),
     "regexp_extract": (
         Signature(("text", "text"), literals={1: _FOUND}),
         Signature(("text", "text", "integer"), literals={1: _FOUND, 2: ("0", "1", "2")}),
@@ -172,9 +178,19 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         ),
     ),
     "size": (_of("array"),),
-    "[]": (_of("array", "small integer"),),
+    "field": (Signature(("structs", "text"), literals={1: ("'f'", "'G'")}),),
+    "[]": (
+        _of("array", "small integer"),
+        _of("structs", "small integer"),
+        _of("map of texts", "text"),
+        _of("map of integers", "small integer"),
+    ),
     "get": (_of("array", "small integer"),),
-    "element_at": (_of("array", "small integer"),),
+    "element_at": (
+        _of("array", "small integer"),
+        _of("map of texts", "text"),
+        _of("map of integers", "small integer"),
+    ),
     "array_contains": (_of("texts", "text"), _of("integers", "small integer")),
     "substring": (_of("text", "small integer"), _of("text", "small integer", "small integer")),
     "left": (_of("text", "small integer"),),
@@ -219,7 +235,7 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
 # What is cast to what.
 _NUMBERS = KINDS["number"]
 CASTS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("float", "double"), (*_NUMBERS, "boolean")),
+    **dict.fromkeys(("float", "double"), (*_NUMBERS, "boolean", "string")),
     **dict.fromkeys(KINDS["integer"], (*_NUMBERS, "decimal", "boolean", "string")),
     "decimal": (*_NUMBERS, "decimal", "boolean", "string"),
     "boolean": ("boolean", *_NUMBERS, "string"),

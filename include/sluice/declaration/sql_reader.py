@@ -49,8 +49,8 @@ _SIGNS = ("-", "+", "~", "!")
 _SYNONYMS: Mapping[str, str] = {
     "ceiling": "ceil", "char_length": "length", "character_length": "length", "len": "length",
     "date_diff": "datediff", "dateadd": "date_add", "day": "dayofmonth", "ifnull": "coalesce",
-    "lcase": "lower", "mod": "%", "negative": "negate", "nvl": "coalesce", "pow": "power",
-    "signum": "sign", "substr": "substring", "ucase": "upper",
+    "lcase": "lower", "mod": "%", "negative": "negate", "nvl": "coalesce", "position": "locate",
+    "pow": "power", "signum": "sign", "substr": "substring", "ucase": "upper",
 }  # fmt: skip
 _CASTS = (
     *("bigint", "binary", "boolean", "date", "decimal", "double", "float", "int", "smallint"),
@@ -353,10 +353,11 @@ def _binds(node: exp.Expr) -> int:
 def _read_column(node: exp.Expr) -> Expression:
     if isinstance(node, exp.Dot):
         before, last = _taken(node, "this", "expression")
-        column = _read(before)
-        if not isinstance(column, Column):
-            raise UnreadError(_text_of(node))
-        return Column((*column.parts, _identifier(last)))
+        value = _operand(before, _PRIMARY)
+        name = _identifier(last)
+        if isinstance(value, Column):
+            return Column((*value.parts, name))
+        return Call("field", (value, Literal(name, ColumnType("string"))))
     this, *around = _taken(node, "this", "table", "db", "catalog")
     names = [part for part in reversed(around) if part is not None]
     if isinstance(this, exp.Star):
@@ -571,6 +572,17 @@ def _read_subscript(node: exp.Expr) -> Expression:
     return Call("[]", (_operand(value, _PRIMARY), _read(node.expressions[0])))
 
 
+def _taken_apart(node: exp.Expr) -> list[exp.Expr]:
+    """The text that is sought, and the one it is sought in: position('a' IN text)."""
+    if not isinstance(node, exp.In):
+        raise UnreadError(_text_of(node))
+    part, listed, field = _taken(node, "this", "expressions", "field")
+    among = [*(listed or []), *([] if field is None else [field])]
+    if len(among) != 1:
+        raise UnreadError(_text_of(node))
+    return [part, *among]
+
+
 def _read_call(node: exp.Expr) -> Expression:
     _taken(node, "this", "expressions")
     name = str(node.name).lower()
@@ -581,6 +593,8 @@ def _read_call(node: exp.Expr) -> Expression:
             raise UnreadError(_text_of(node))
         first = Literal(unit.parts[0].lower(), ColumnType("string"))
         return Call(name, (first, *map(_read, given[1:])))
+    if name == "position" and len(given) == 1:
+        given = _taken_apart(given[0])
     arguments = tuple(map(_read, given))
     if name in _CASTS and len(arguments) == 1:
         to = type_named(name, ())

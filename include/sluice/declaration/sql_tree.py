@@ -188,6 +188,9 @@ def _written_call(tree: Call, write: Callable[[Expression], str]) -> str:
             return f"-{_operand(value, write)}"
         case "[]", (value, place):
             return f"{_operand(value, write)}[{write(place)}]"
+        case "field", (value, *names) if not is_canonical:
+            path = [_name(str(one.value)) for one in names if isinstance(one, Literal)]
+            return ".".join([_operand(value, write), *path])
         case "not", (value,):
             return f"NOT {_operand(value, write)}"
         case "is_null", (value,):

@@ -974,15 +974,17 @@ def _is_nan(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 
 def _in(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    if not all(one.literal for one in given[1:]):
-        raise refused(tree, "its list has more than literals")
+    """The list is computed up to the first that is equal, if there is a value to look for."""
     value, *listed = _alike(tree, [_known(tree, one) for one in given])
-    known = [one.expr for one in listed if one.literal is None or one.literal.value is not None]
-    found = reduce(operator.or_, (value.expr == one for one in known), pl.lit(value=False))
-    if len(known) < len(listed):
-        found = found | pl.lit(None, pl.Boolean())
-    is_known = value.expr.is_not_null()
-    return Value(pl.when(is_known).then(found), pl.Boolean(), value.fails)
+    is_open = value.expr.is_not_null()
+    found: pl.Expr = pl.lit(value=False)
+    fails = list(value.fails)
+    for one in listed:
+        fails += _where(is_open, one.fails)
+        is_equal = value.expr == one.expr
+        found = found | is_equal
+        is_open = is_open & ~is_equal.fill_null(value=False)
+    return Value(pl.when(value.expr.is_not_null()).then(found), pl.Boolean(), tuple(fails))
 
 
 def _nullif(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
@@ -1210,22 +1212,39 @@ def _padded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 
 def _place_of(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    """``instr(text, part)`` and ``locate(part, text)``: from 1, and 0 if it is not there."""
-    one, other = _texts(tree, given)
+    """``instr(text, part)`` and ``locate(part, text, from)``: from 1, and 0 if it is not there."""
+    one, other = _texts(tree, given[:2])
     text, part = (one, other) if tree.function == "instr" else (other, one)
-    # A literal alone is split by the first part only.
-    whole = pl.when(part.expr.is_not_null()).then(text.expr)
-    before = whole.str.splitn(part.expr, 2).struct.field("field_0").str.len_chars()
-    place = (
-        pl.when(part.expr == "")
-        .then(1)
-        .when(text.expr.str.contains(part.expr, literal=True))
-        .then(before.cast(pl.Int32()) + 1)
-        .otherwise(0)
-    )
+    if len(given) > 2:
+        return _place_behind(tree, text, part, _known(tree, given[2]))
+    place = _place(text.expr, part.expr)
     are_known = text.expr.is_not_null() & part.expr.is_not_null()
-    found = pl.when(are_known).then(place.cast(pl.Int32()))
-    return Value(found, pl.Int32(), _one_by_one((one, other)))
+    return Value(pl.when(are_known).then(place), pl.Int32(), _one_by_one((one, other)))
+
+
+def _place(text: pl.Expr, part: pl.Expr) -> pl.Expr:
+    # A literal alone is split by the first part only.
+    whole = pl.when(part.is_not_null()).then(text)
+    before = whole.str.splitn(part, 2).struct.field("field_0").str.len_chars()
+    found = text.str.contains(part, literal=True)
+    place = pl.when(part == "").then(1).when(found).then(before.cast(pl.Int32()) + 1).otherwise(0)
+    return place.cast(pl.Int32())
+
+
+def _place_behind(tree: Call, text: Value, part: Value, start: Value) -> Value:
+    """From a place on: 0 for one that is null, whatever the texts are, or less than 1."""
+    if start.dtype not in (*INTEGERS[:3], pl.Null()):
+        raise refused(tree, f"from a {spark_type(start.dtype)}; cast it to int")
+    before = start.cast(pl.Int64()).expr - 1
+    rest = text.expr.str.slice(pl.when(before >= 0).then(before).otherwise(0))
+    place = _place(rest, part.expr)
+    found = pl.when((place > 0) & (part.expr != "")).then(place + before).otherwise(place)
+    are_known = text.expr.is_not_null() & part.expr.is_not_null()
+    found = pl.when(before < 0).then(0).otherwise(found)
+    whole = pl.when(start.expr.is_null()).then(0).when(are_known).then(found)
+    texts = _one_by_one((part, text))
+    fails = (*start.fails, *_where(start.expr.is_not_null(), texts))
+    return Value(whole.cast(pl.Int32()), pl.Int32(), fails)
 
 
 L = TypeVar("L", str, int)
@@ -1269,8 +1288,13 @@ def _size(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 
 def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    """``array[place]`` and ``get`` from 0, and ``element_at`` from 1 or from the end."""
+    """``array[place]`` and ``get`` from 0, and ``element_at`` from 1 or from the end.
+
+    Of a map both ``map[key]`` and ``element_at`` are null where there is no such key.
+    """
     array, place = given[0], _known(tree, given[1])
+    if isinstance(array.dtype, pl.Map) and tree.function != "get":
+        return _value_of_key(tree, array, array.dtype, place)
     of = _array(tree, array)
     if place.dtype not in INTEGERS[:3]:
         raise refused(tree, f"at a {spark_type(place.dtype)}; cast it to int")
@@ -1289,6 +1313,26 @@ def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
             StoppedRows(tree, "is beyond the array", array.expr.is_not_null() & ~is_there),
         )
     return Value(found, of, fails)
+
+
+def _value_of_key(tree: Call, entries: Value, of: pl.Map, key: Value) -> Value:
+    key_type, dtype = map(instance_of, (of.key, of.value))
+    is_known = key_type == pl.String() or key_type in INTEGERS
+    if not is_known or common_type(tree, [replace(key, dtype=key_type), key]) != key_type:
+        raise refused(tree, f"of {spark_type(of)} and {spark_type(key.dtype)}")
+    found = entries.expr.map.get(key.cast(key_type).expr)
+    known = pl.when(key.expr.is_not_null()).then(found)
+    return Value(known, dtype, _one_by_one((entries, key)))
+
+
+def _inner(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    """A field of a struct that is computed: ``places[0].town``."""
+    value, names = given[0], [_literal_of(tree, one, str) for one in given[1:]]
+    expr, dtype = value.expr, value.dtype
+    for name in names:
+        field, dtype = _field(spelled(tree.arguments[0]), dtype, name)
+        expr = expr.struct.field(field)
+    return Value(expr, dtype, value.fails)
 
 
 def _certainly_fails(constant: Value) -> bool:
@@ -1566,6 +1610,7 @@ _FUNCTIONS: Mapping[str, _Function] = {
     "size": _size,
     "array_contains": _array_contains,
     **dict.fromkeys(("[]", "get", "element_at"), _item),
+    "field": _inner,
     **dict.fromkeys(("substring", "left", "right"), _substring),
     "startswith": _of_two_texts(lambda one, other: one.str.starts_with(other)),
     "endswith": _of_two_texts(lambda one, other: one.str.ends_with(other)),

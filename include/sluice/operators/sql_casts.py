@@ -36,7 +36,8 @@ RANGE = "leaves the years 1 to 9999"
 FORM = "has a form that only Spark reads"
 BY_SPARK = "takes more digits than are computed without Spark"
 # Where Spark may have a value, and TRY_CAST no null.
-ONLY_SPARK = frozenset({RANGE, FORM, BY_SPARK})
+JAVAS = "has more digits in one version of Java than in another"
+ONLY_SPARK = frozenset({RANGE, FORM, BY_SPARK, JAVAS})
 
 _WIDE = pl.Int128()
 _MAX_LONG = 2**63 - 1
@@ -315,6 +316,8 @@ def _instant(text: pl.Expr) -> Converted:
 
 def written(value: pl.Expr, of: pl.DataType) -> Converted:
     """*value* as Spark's text of it."""
+    if of.is_float():
+        return _written_number(value, of)
     if of not in (pl.Date(), TIMESTAMP):
         return Converted(value.cast(pl.String()))
     found = near(value, of)
@@ -323,6 +326,49 @@ def written(value: pl.Expr, of: pl.DataType) -> Converted:
     second = found.value.dt.strftime("%Y-%m-%d %H:%M:%S")
     part = found.value.dt.strftime(".%6f").str.strip_chars_end("0").str.strip_chars_end(".")
     return Converted(second + part, found.stops)
+
+
+_NUMBER = r"^([0-9]+)(?:\.([0-9]+))?(?:e([+-]?[0-9]+))?$"
+# Mantissas as they are stored, and what is the smallest number that has all of its bits.
+_STORED: Mapping[pl.DataType, tuple[pl.DataType, int, float]] = {
+    pl.Float64(): (pl.Int64(), 52, 2.0**-1022),
+    pl.Float32(): (pl.Int32(), 23, 2.0**-126),
+}
+
+
+def _written_number(value: pl.Expr, of: pl.DataType) -> Converted:
+    """Double.toString, which has the fewest digits that tell a number from its neighbours.
+
+    Before Java 19 it may have another digit: of whole numbers that are not exact, of powers of two
+    and of what is next to 0.  Spark's value depends on its Java there.
+    """
+    plain = value.cast(pl.String())
+    size = value.cast(pl.Float64()).abs()
+    parts = value.abs().cast(pl.String()).str.extract_groups(_NUMBER)
+    whole, part, power = (parts.struct.field(name) for name in "123")
+    written_digits = whole + part.fill_null("")
+    digits = written_digits.str.strip_chars_start("0")
+    zeros = written_digits.str.len_bytes() - digits.str.len_bytes()
+    exponent = whole.str.len_bytes().cast(pl.Int64) - 1 - zeros.cast(pl.Int64)
+    exponent = exponent + power.cast(pl.Int64, strict=False).fill_null(0)
+    rest = digits.str.slice(1).str.strip_chars_end("0")
+    rest = pl.when(rest == "").then(pl.lit("0")).otherwise(rest)
+    sign = pl.when(value < 0).then(pl.lit("-")).otherwise(pl.lit(""))
+    short = sign + digits.str.slice(0, 1) + "." + rest + "E" + exponent.cast(pl.String())
+    infinite = sign + "Infinity"
+    text = (
+        pl.when(value.is_nan() | (size == 0) | ((size >= 1e-3) & (size < 1e7)))
+        .then(plain)
+        .when(value.is_infinite())
+        .then(infinite)
+        .otherwise(short)
+    )
+    stored, mantissa, least = _STORED[of]
+    has_one_bit = value.reinterpret(dtype=stored) % 2**mantissa == 0
+    is_exact = (size == 0) | ((size >= 2.0**-20) & (size < 2.0 ** (mantissa + 1)))
+    is_sure = (size >= least) & ~((size >= 2.0 ** (mantissa + 1)) & (size < 2.0**90))
+    is_special = value.is_nan() | value.is_infinite()
+    return Converted(text, (Stop(JAVAS, ~(is_special | is_exact | (is_sure & ~has_one_bit))),))
 
 
 def near(value: pl.Expr, of: pl.DataType) -> Converted:
