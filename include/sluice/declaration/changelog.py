@@ -161,9 +161,13 @@ def after(steps: Sequence[Step], kind: Kind) -> Kind:
 
 def analysed(kind: Kind, columns: Collection[str]) -> Kind:
     """*kind* with the *columns* that a stage is found to yield: a function may drop some."""
-    if isinstance(kind, Retract) or set(kind.key) <= set(columns):
+    if isinstance(kind, Retract) or _small(kind.key) <= _small(columns):
         return kind
     return _without_key(kind)
+
+
+def _small(columns: Collection[str]) -> set[str]:
+    return {name.lower() for name in columns}
 
 
 def _without_key(kind: Append | Upsert) -> Kind:
@@ -182,7 +186,7 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
     what = f"sink {uid!r}"
     match read.kind:
         case Append(key=key):
-            if spec.upsert_key and not (key and set(key) <= set(spec.upsert_key)):
+            if spec.upsert_key and not (key and _small(key) <= _small(spec.upsert_key)):
                 raise ConfigurationError(
                     f"{what} upserts by {_list(spec.upsert_key)}, but {read.producer!r} may append "
                     "several rows of one such key, and nothing says which of a checkpoint's is the "
@@ -196,7 +200,7 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
                     "KafkaTopic is key=... and upsert=True, or write every change with "
                     "changelog=True"
                 )
-            if not set(key) <= set(spec.upsert_key):
+            if not _small(key) <= _small(spec.upsert_key):
                 raise ConfigurationError(
                     f"{what} upserts by {_list(spec.upsert_key)}, but {read.producer!r} has a row "
                     f"for each {_list(key)}, several of which may share a key; upsert by {key!r}, "

@@ -140,9 +140,14 @@ def _same(one: str, other: str) -> bool:
     return one.lower() == other.lower()
 
 
+def _is_called(text: str, column: str) -> bool:
+    name = result_name(text)
+    return name is not None and _same(name, column)
+
+
 def keeps(step: Projection, column: str) -> bool:
     """Whether the projection's result has *column*, as it was or computed anew."""
-    return any(parsed(text).is_star or result_name(text) == column for text in step.columns)
+    return any(parsed(text).is_star or _is_called(text, column) for text in step.columns)
 
 
 def columns_read(
@@ -203,7 +208,7 @@ def computing(steps: tuple[Step, ...], column: str) -> tuple[Step, ...]:
         step = steps[index]
         if isinstance(step, Filter):
             continue
-        item = next((text for text in step.columns if result_name(text) == column), None)
+        item = next((text for text in step.columns if _is_called(text, column)), None)
         if item is None:
             continue  # It came with the star, or is not there at all.
         sql = parsed(item)

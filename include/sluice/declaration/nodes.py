@@ -5,7 +5,7 @@ Plain frozen data; ``sluice.declaration.pipeline`` builds it, Spark's workers re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.declaration.changelog import Append, Kind, StreamRead, after, result_kind
@@ -18,6 +18,7 @@ from sluice.declaration.operations import (
     Operation,
     Transform,
     Union,
+    named_by,
 )
 from sluice.declaration.places import SinkSpec, SourceSpec
 
@@ -43,7 +44,8 @@ class Input:
 
     ``steps`` apply in their order as the rows are read: Spark SQL over a source's rows, and over a
     stage's those that not all of its readers have in common (``StageNode.steps``).  ``renames`` are
-    columns that the stage knows by another name, old -> new.  Rows of a stage's stream may be older
+    columns that the stage knows by another name, old -> new, and ``names`` those that it names: in
+    any case, and from there on as it spells them.  Rows of a stage's stream may be older
     than the watermark behind that stage by ``out_of_orderness_ms``.
     """
 
@@ -53,6 +55,7 @@ class Input:
     out_of_orderness_ms: int = 0
     steps: tuple[Step, ...] = ()
     renames: Mapping[str, str] = field(default_factory=dict[str, str])
+    names: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])  # Spark SQL.
     is_broadcast: bool = False  # Each subtask reads all of its rows.
@@ -60,6 +63,17 @@ class Input:
     @property
     def is_projected(self) -> bool:
         return any(isinstance(step, Projection) for step in self.steps)
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """Columns in small letters -> as the stage spells them, or knows them."""
+        named = {name.lower(): name for name in self.names}
+        return named | {old.lower(): new for old, new in self.renames.items()}
+
+    def spelt(self, columns: Iterable[str]) -> list[str]:
+        """*columns* of the rows that are read, as the stage spells them."""
+        spellings = self.spellings
+        return [spellings.get(name.lower(), name) for name in columns]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +138,17 @@ class StageNode:
     def keys(self) -> tuple[str, ...]:
         """The key columns, under the names they have in the state: those of the first input."""
         return self.inputs[0].keys
+
+    def names_of(self, side: int) -> tuple[str, ...]:
+        """The columns that the stage names of its input *side*, beside those in expressions."""
+        given = self.inputs[side]
+        keys = [key for key in given.keys if key not in given.key_expressions]
+        times = [] if given.event_time is None else [given.event_time]
+        others = named_by(self.operation) if side == 0 else ()
+        hidden = {name.lower() for name in given.key_expressions}
+        return tuple(
+            name for name in dict.fromkeys((*keys, *times, *others)) if name.lower() not in hidden
+        )
 
     def out_of_orderness_ms(self, producer: str) -> int:
         """By how much rows of *producer* may be older than the watermark behind it."""

@@ -293,6 +293,25 @@ Stateful: TypeAlias = (
 Operation: TypeAlias = Stateless | Stateful
 
 
+def named_by(operation: Operation) -> tuple[str, ...]:
+    """The columns of its first input that *operation* names, beside those in expressions."""
+    match operation:
+        case WindowTopN(by=by):
+            return (by,)
+        case TopN(by=by, ties_by=ties_by, unique=unique):
+            return (by, *ties_by, *unique)
+        case Latest(by=columns):
+            return columns
+        case Deduplicate(by=str() as by):
+            return (by,)
+        case IntervalJoin(upper_column=str() as upper):
+            return (upper,)
+        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+            return tuple(lookup.on)
+        case _:
+            return ()
+
+
 def _check_kind(method: str, argument: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
         raise ConfigurationError(

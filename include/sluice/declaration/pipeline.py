@@ -12,7 +12,7 @@ boto3; a declaration is parsed by all three.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -24,7 +24,14 @@ from sluice.core.key_groups import (
 )
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.arguments import NumberLimits, checked_methods
-from sluice.declaration.changelog import Append, Kind, StreamRead, Upsert, check_sink
+from sluice.declaration.changelog import (
+    Append,
+    Kind,
+    Retract,
+    StreamRead,
+    Upsert,
+    check_sink,
+)
 from sluice.declaration.checkpointing import (
     HOOK_TIMEOUT,
     Checkpointing,
@@ -273,7 +280,10 @@ class Pipeline:
             refuse_operator_lists(stage.uid, stage.operation.function, why)
         _ = stage.kind  # Raises unless the operation can read its inputs.
         check_stage(stage, {uid: source.event_time for uid, source in self.sources.items()})
-        inputs = list(stage.inputs)
+        inputs = [
+            replace(given, names=_spelt_once(stage.uid, stage.names_of(side)))
+            for side, given in enumerate(stage.inputs)
+        ]
         for producer in self.stages.keys() & {*stage.producers}:
             places = [place for place, uid in enumerate(stage.producers) if uid == producer]
             left = self._left_to(producer, [inputs[place].steps for place in places])
@@ -291,6 +301,7 @@ class Pipeline:
         """Used by streams."""
         self._check_uid(sink.uid)
         kind = self.kind_of(sink.input, sink.steps)
+        sink = replace(sink, spec=_spelt_as_keys(sink.spec, kind))
         check_sink(sink.uid, sink.spec, StreamRead(sink.input, kind))
         (steps,) = self._left_to(sink.input, [sink.steps])
         self.sinks[sink.uid] = replace(sink, steps=steps)
@@ -598,7 +609,8 @@ class Stream:
         if column is not None and not keeps(step, column):
             lost = f"{written([step])} of {self.producer!r} leaves out {column!r}"
             return replace(stream, time_column=None, lost_time=lost, lost_column=column)
-        if self.lost_column and self.lost_column in map(result_name, step.columns):
+        named = {name.lower() for name in map(result_name, step.columns) if name is not None}
+        if self.lost_column and self.lost_column.lower() in named:
             return replace(stream, time_column=self.lost_column, lost_time="", lost_column="")
         return stream
 
@@ -859,7 +871,9 @@ class KeyedStream:
         """*other* as an input; its event time gets another name if both have the same."""
         right = other._input()
         name = right.event_time
-        if name is None or name != self.stream.time_column or name in right.keys:
+        own = self.stream.time_column
+        keys = {key.lower() for key in right.keys}
+        if name is None or own is None or name.lower() != own.lower() or name.lower() in keys:
             return right
         return replace(right, event_time=f"right_{name}", renames={name: f"right_{name}"})
 
@@ -924,6 +938,29 @@ def _read_behind(steps: tuple[Step, ...], given: Input, producer: str) -> Input:
     if given.producer != producer:
         return given
     return replace(given, steps=(*steps, *given.steps))
+
+
+def _spelt_once(uid: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """*names*, which are those of different columns."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise ConfigurationError(
+                f"stage {uid!r} names one column {other!r} and {name!r}; spell it one way, as its "
+                "result has that name"
+            )
+    return names
+
+
+def _spelt_as_keys(spec: SinkSpec, kind: Kind) -> SinkSpec:
+    """*spec*, whose key is spelt as that of the stream."""
+    if isinstance(kind, Retract) or not is_dataclass(spec) or isinstance(spec, type):
+        return spec
+    spelt = {name.lower(): name for name in kind.key}
+    key = tuple(spelt.get(name.lower(), name) for name in spec.upsert_key)
+    is_declared = any(one.name == "upsert_key" for one in fields(spec))
+    return replace(spec, upsert_key=key) if is_declared and key != spec.upsert_key else spec
 
 
 def _names(columns: str | tuple[str, ...]) -> tuple[str, ...]:

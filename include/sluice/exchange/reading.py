@@ -173,7 +173,7 @@ class Feed:
             CompiledInput(
                 schema=self.schema,
                 steps=self.given.steps,
-                renames=(*self.given.renames.items(),),
+                spellings=(*self.given.spellings.items(),),
                 key_expressions=(*self.given.key_expressions.items(),),
                 hashed=self.hashed,
                 wanted=self.wanted,
@@ -238,15 +238,15 @@ class Feed:
 class CompiledInput:
     """The columns that are read of an input, and those that are computed of them.
 
-    ``schema`` is all columns of the input, serialized by Arrow; ``renames`` are old and new names,
-    ``key_expressions`` names and SQL; ``hashed``, ``wanted`` and ``columns`` are those of a
-    ``Feed``.  If only Spark can compute some of it, everything but ``is_possible`` raises
-    NotCompiledError.
+    ``schema`` is all columns of the input, serialized by Arrow; ``spellings`` are names in small
+    letters, and as the stage has them, ``key_expressions`` names and SQL; ``hashed``, ``wanted``
+    and ``columns`` are those of a ``Feed``.  If only Spark can compute some of it, everything but
+    ``is_possible`` raises NotCompiledError.
     """
 
     schema: bytes
     steps: tuple[Step, ...]
-    renames: tuple[tuple[str, str], ...]
+    spellings: tuple[tuple[str, str], ...]
     key_expressions: tuple[tuple[str, str], ...]
     hashed: tuple[str, ...]
     wanted: tuple[Computed, ...]
@@ -305,8 +305,8 @@ class CompiledInput:
         if any("." in name for name in self._raw):
             raise NotCompiledError("a dot in a name looks like the path to a field")
         found = compiled_steps(self.steps, self._raw)
-        renames = dict(self.renames)
-        names = [renames.get(name, name) for name in found.schema]
+        spellings = dict(self.spellings)
+        names = [spellings.get(name.lower(), name) for name in found.schema]
         if len({name.lower() for name in names}) < len(names):
             raise NotCompiledError("names that differ in nothing, or in case alone")
         if HASH in (name.lower() for name in names):

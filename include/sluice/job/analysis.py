@@ -212,7 +212,7 @@ def _stage_result(
         if columns is None:
             is_known = False  # The names in the other inputs are checked all the same.
         else:
-            renamed = {stream.renames.get(name, name): of for name, of in columns.items()}
+            renamed = dict(zip(stream.spelt(columns), columns.values(), strict=True))
             inputs.append(_with_computed(stage, stream, renamed))
             producers.append(stream.producer)
     united: ColumnTypes = {}

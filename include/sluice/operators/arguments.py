@@ -46,5 +46,7 @@ def to_compute(arguments: Collection[Computed], columns: Collection[str]) -> lis
 
 
 def is_sql(text: str, columns: Collection[str]) -> bool:
-    """Whether *text* is an expression over *columns*, and not the name of one."""
-    return text not in columns and _WORD.fullmatch(text) is None
+    """Whether *text* is an expression over *columns*, and not the name of one as it is spelt."""
+    if text in columns:
+        return False
+    return _WORD.fullmatch(text) is None or text.lower() in {name.lower() for name in columns}

@@ -108,9 +108,11 @@ def _items(step: Projection, rows: DataFrame) -> Iterator[str]:
 
 
 def renamed(rows: DataFrame, given: Input) -> DataFrame:
-    """*rows* with the columns renamed that the stage knows by another name."""
+    """*rows* with the columns renamed that the stage spells otherwise, or knows by another name."""
+    names = zip(rows.columns, given.spelt(rows.columns), strict=True)
+    renames = {old: new for old, new in names if old != new}
     # At once: Spark analyses all columns again for each call.
-    return rows.withColumnsRenamed(dict(given.renames)) if given.renames else rows
+    return rows.withColumnsRenamed(renames) if renames else rows
 
 
 def net_changes(rows: DataFrame, parallelism: int) -> DataFrame:
