@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from harness.key_groups import key_group_of, subtask_of
+from sluice.connectors.columns import narrowed, narrowed_schema
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, Source
@@ -73,13 +74,21 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
     *around* is entered with "read" for what a stage reads, and "subtask" for each subtask.
     """
 
-    def read_slices(_: object, source: Source, slices: Sequence[Slice], parallelism: int) -> Rows:
-        schema = with_origin(source.schema())
+    def read_slices(
+        _: object,
+        source: Source,
+        slices: Sequence[Slice],
+        parallelism: int,
+        columns: Sequence[str] | None = None,
+    ) -> Rows:
+        own = source.schema()
+        own = own if columns is None else narrowed_schema(own, columns)
+        schema = with_origin(own)
         with around("read"):
             batches = [
-                rows_with_origin(batch, piece.partition, record, schema)
+                rows_with_origin(narrowed(batch, own), piece.partition, record, schema)
                 for piece in slices
-                for batch, record in _numbered(source, piece)
+                for batch, record in _numbered(source, piece, columns)
             ]
         return spread(pa.Table.from_batches(batches, schema=schema), parallelism)
 
@@ -135,9 +144,11 @@ def _settled(rows: Rows, parallelism: int) -> Rows:
     return Rows([whole, *[whole.slice(0, 0)] * (parallelism - 1)], rows.around)
 
 
-def _numbered(source: Source, piece: Slice) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _numbered(
+    source: Source, piece: Slice, columns: Sequence[str] | None
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     record = piece.first_record
-    for batch in source.read(piece):
+    for batch in source.read(piece, columns):
         yield batch, record
         record += batch.num_rows
 

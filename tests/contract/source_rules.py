@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sluice.connectors.columns import narrowed, narrowed_schema
 from sluice.declaration.places import Barrier, Source, SourcePosition
 
 Row = dict[str, Any]
@@ -37,7 +39,23 @@ def rows_of(source: Source, barrier: Barrier) -> list[Row]:
         assert first == again
         assert len(first) == piece.records
         rows += first
+    if barrier.slices:
+        check_columns_asked_for(source, barrier.slices[0])
     return rows
+
+
+def check_columns_asked_for(source: Source, piece: Any) -> None:
+    """Each column alone, as who reads it gets it, is what it is among all; so is a field of it."""
+    schema = source.schema()
+    whole = pa.Table.from_batches(source.read(piece), schema)
+    paths = [name for name in schema.names if "." not in name]
+    paths += [f"{one.name}.{one.type[0].name}" for one in schema if pa.types.is_struct(one.type)]
+    for path in paths:
+        wanted = narrowed_schema(schema, [path])
+        batches = [narrowed(batch, wanted) for batch in source.read(piece, [path])]
+        expected = [narrowed(batch, wanted) for batch in whole.to_batches()]
+        found = pa.Table.from_batches(batches, wanted)
+        assert found.equals(pa.Table.from_batches(expected, wanted)), path
 
 
 def checked(source: Source, piece: Any) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import sqlite3
 from collections.abc import Callable
@@ -17,42 +16,39 @@ from sluice.store.open import StoreLocation
 from tests.contract.sink_case import Row, SinkCase
 from tests.contract.sink_rules import APPEND_RULES
 from tests.contract.source_rules import check_replay
+from tests.own_page import blocks, insert, names_of_the_page
 
-PAGE = Path(__file__).parents[2] / "docs" / "connectors" / "own.md"
-IMPORTS = """
-import sqlite3
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-import pyarrow as pa
-from sluice.connectors.offsets import OffsetSource, Readable
-from sluice.declaration.places import RollBack
-from sluice.connectors.staged_files import StagedFiles
-from sluice.connectors.staged_sink import Note, StagedSink, decoded_note, encoded_note
-from sluice.core.timeline import Timeline
-from sluice.errors import ConfigurationError
-from sluice.declaration.params import Param
-from sluice.store.open import open_store
-"""
-LONGEST = 70  # Lines of a block that a reader of the page takes in.
+LONGEST = {"class Rows": 60, "class RowsSink": 70}  # Lines that a reader of the page takes in.
 
 
 @pytest.fixture(scope="module", name="page")
 def _page() -> dict[str, Any]:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
-    assert all(block.count("\n") < LONGEST for block in blocks)
-    found: dict[str, Any] = {}
-    exec(IMPORTS + "\n".join(blocks), found)  # noqa: S102 - it is our own page
-    return found
+    return names_of_the_page()
+
+
+def test_each_is_short() -> None:
+    for (name, most), block in zip(LONGEST.items(), blocks(), strict=True):
+        assert name in block
+        assert block.count("\n") < most, name
 
 
 def test_the_source_replays_its_rows_however_they_are_cut(
     page: dict[str, Any], tmp_path: Path
 ) -> None:
-    expected = [{"id": number * 3, "name": f"n{number}"} for number in range(20)]
-    with closing(sqlite3.connect(tmp_path / "db")) as db, db:
-        db.execute("CREATE TABLE events (id, name)")
-        db.executemany("INSERT INTO events VALUES (:id, :name)", expected)
+    rows = [(number * 3, f"n{number}", number if number % 7 else "?") for number in range(20)]
+    insert(tmp_path / "db", rows)
+    expected = [
+        {"id": id_, "name": name, "price": price, "_malformed": None, "_raw": None}
+        if price != "?"
+        else {
+            "id": id_,
+            "name": name,
+            "price": None,
+            "_malformed": "price is no number",
+            "_raw": "?",
+        }
+        for id_, name, price in rows
+    ]
     source = page["Rows"](str(tmp_path / "db"), bounded=True).open({}, None)
 
     check_replay(source, [(7, 2), (1, 1)], expected, files=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ class Growing(OffsetSource):
     def readable(self) -> Mapping[str, Readable]:
         return {name: Readable(0, rows.num_rows) for name, rows in self.rows.items()}
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         yield from self.rows[piece.partition].slice(piece.start, piece.records).to_batches()
 
     def __hash__(self) -> int:

@@ -36,7 +36,7 @@ from sluice.declaration.operations import Hopping, TopN, Tumbling
 from sluice.declaration.operations import KeyedAggregate as Declared
 from sluice.declaration.pipeline import Pipeline
 from sluice.exchange.faults import FAULT_VARIABLE
-from sluice.exchange.reading import Feed, ParquetRows
+from sluice.exchange.reading import Feed, SourceRows
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
 from sluice.local.driver import Epoch, run_epochs
@@ -184,7 +184,7 @@ def events() -> pl.DataFrame:
 def read_of(rows: pl.DataFrame, *steps: Step) -> Feed:
     schema = to_table(rows).schema.serialize().to_pybytes()
     given = Input(producer="events", steps=steps)
-    rows_of = ParquetRows(ParquetSource(""), (), schema)
+    rows_of = SourceRows(ParquetSource(""), (), schema)
     return Feed(rows=rows_of, schema=schema, given=given, hashed=())
 
 

@@ -28,7 +28,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.pending import FIRST_ATTEMPT
 from sluice.declaration import aggregates as agg
 from sluice.errors import ConfigurationError, StageFailed
-from sluice.exchange.reading import ParquetRows
+from sluice.exchange.reading import SourceRows
 from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
@@ -353,7 +353,7 @@ def test_past_the_jvm_columns_are_found_by_their_names(tmp_path: Path) -> None:
     source = ParquetSource(str(tmp_path))
     slices = source.plan((), max_records=None, parallelism=1).slices
     moved = pa.schema([(name, ARROW[kind]) for name, (kind, _) in DRIFTS["swapped"].items()])
-    rows = ParquetRows(source, (slices,), moved.serialize().to_pybytes())
+    rows = SourceRows(source, (slices,), moved.serialize().to_pybytes())
 
     ((_, batch),) = rows.read(0, moved.names)
 

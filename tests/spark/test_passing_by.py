@@ -15,7 +15,7 @@ from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_pipeline
-from sluice.exchange.reading import ParquetRows
+from sluice.exchange.reading import SourceRows
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark import deployment
@@ -98,7 +98,7 @@ def test_more_subtasks_than_slots_read_in_as_many_shares_as_there_are_slots(
     (exchange,) = found
     assert exchange is not None
     (feed,) = exchange.feeds
-    assert isinstance(feed.rows, ParquetRows)
+    assert isinstance(feed.rows, SourceRows)
     assert len(feed.rows.shares) == slots
     assert sorted(job.table("out").select("k", "n").rows()) == [(1, 8), (2, 4)]
 

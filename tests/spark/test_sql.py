@@ -22,16 +22,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sluice.connectors.files.json import UndecidedError
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.plan import Slice
 from sluice.declaration.column_types import ColumnType
 from sluice.declaration.expressions import Projection
 from sluice.declaration.nodes import Input
+from sluice.declaration.places import UndecidedError
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import CASTS, FUNCTIONS, KINDS, Signature
 from sluice.declaration.sql_tree import Literal, spelled
-from sluice.exchange.reading import Feed, ParquetRows
+from sluice.exchange.reading import Feed, SourceRows
 from sluice.operators.sql import Compiled, NotCompiledError, compiled, spark_type
 from sluice.operators.sql_casts import ONLY_SPARK
 from sluice.state.segments import to_frame, to_table
@@ -400,7 +400,7 @@ def a_feed(
     types = to_table(rows).schema if source is None else source.schema()
     schema = types.serialize().to_pybytes()
     return Feed(
-        rows=ParquetRows(source or ParquetSource(""), (slices,), schema),
+        rows=SourceRows(source or ParquetSource(""), (slices,), schema),
         schema=schema,
         given=Input(producer="rows", steps=(Projection(("row", *columns)),), keys=("row",)),
         hashed=("row",),

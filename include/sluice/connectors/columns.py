@@ -86,6 +86,36 @@ def narrowed_schema(schema: pa.Schema, paths: Sequence[str]) -> pa.Schema:
     return pa.schema(fields)
 
 
+def narrowed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """*batch* without the columns and fields that *wanted* has not, in its order.
+
+    A column that it lacks, or has in another type, is left to ``check_announced``.
+    """
+    import pyarrow as pa
+
+    if batch.schema.equals(wanted):
+        return batch
+    there = [field for field in wanted if batch.schema.get_field_index(field.name) >= 0]
+    columns = [_narrowed_column(batch.column(field.name), field.type) for field in there]
+    fields = [field.with_type(one.type) for field, one in zip(there, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _narrowed_column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = column.type
+    if kind == wanted or not (types.is_struct(kind) and types.is_struct(wanted)):
+        return column
+    names = [child.name for child in kind]
+    if not all(names.count(child.name) == 1 for child in wanted):
+        return column
+    fields = [kind.field(child.name) for child in wanted]
+    children = [column.field(names.index(field.name)) for field in fields]
+    return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
+
+
 def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """*column* as *kind*; times are truncated to its unit, any other loss raises ArrowInvalid."""
     import pyarrow.compute as pc

@@ -71,7 +71,9 @@ class OffsetSource(SourceDefaults, ABC):
         """All partitions that exist now.  Raises StoreUnavailable when there is no answer."""
 
     @abstractmethod
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]: ...
+    def read(
+        self, piece: Slice, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]: ...
 
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:  # noqa: ARG002
         """The first offset to read of a partition; *is_new*: it appeared after others were read."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from sluice.core.answers import Committable
 from sluice.core.plan import PartitionOffset, Slice, Unread
@@ -34,6 +34,10 @@ RAW = "_raw"  # The text of a malformed row, if its columns do not hold it.
 DELETED = "_deleted"
 
 SourcePosition: TypeAlias = tuple[PartitionOffset, ...]  # One per partition, sorted by it.
+
+
+class UndecidedError(Exception):
+    """Only Spark can read the rows; or none of the tasks that would send rows has started."""
 
 
 class SourceSpec(Protocol):
@@ -170,8 +174,20 @@ class Source(Protocol):
         """
         ...
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
-        """Yield the slice's records in order, the same ones each time."""
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the slice's records in order, the same ones each time.
+
+        Only *columns* are needed, if they are given: ``a.b`` is the field b of the column a.  A
+        source that finds others cheaper to read yields them, too; who reads it leaves them out.
+        """
+        ...
+
+    def decoded(self) -> Source | None:
+        """The same records, with text decoded to the columns that Spark would make of it.
+
+        Its slices are those of this source.  It may raise UndecidedError as it reads: then Spark
+        decodes the epoch's text.  None if only Spark can decode it.
+        """
         ...
 
     @property
@@ -220,6 +236,9 @@ class SourceDefaults:
     @property
     def decoding(self) -> TextDecoding | None:
         return None
+
+    def decoded(self) -> Source | None:
+        return cast("Source", self) if self.decoding is None else None
 
     @property
     def partitions_end(self) -> bool:

@@ -38,18 +38,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice.connectors.files.json import UndecidedError
 from sluice.core.answers import Ack, Execution
 from sluice.core.event_time import StageClock, combined_watermark, trailing
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import StageNode
+from sluice.declaration.places import UndecidedError
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.exchange.reading import (
     CHUNK_BYTES,
     CHUNK_ROWS,
     Feed,
-    JsonRows,
+    SourceRows,
     StreamRows,
     TimedInput,
     read_together,
@@ -263,11 +263,12 @@ class Sender(AbstractContextManager["Sender"]):
 
 
 def _check_event_time(stage: StageNode, side: int, feed: Feed, rows: pl.DataFrame) -> None:
-    """Raises UndecidedError if a line has no event time: Spark reports it with its place."""
+    """Raises UndecidedError if a doubtful record has none: Spark reports it with its place."""
     at = stage.inputs[side].event_time
-    is_needed = isinstance(feed.rows, JsonRows) and stage.goes_by_event_time
+    is_doubtful = isinstance(feed.rows, SourceRows) and feed.rows.is_doubtful
+    is_needed = is_doubtful and stage.goes_by_event_time
     if is_needed and at in rows.columns and rows[at].null_count():
-        raise UndecidedError("a line without event time")
+        raise UndecidedError("a record without event time")
 
 
 def _block(

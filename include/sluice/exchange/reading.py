@@ -17,16 +17,13 @@ from functools import cached_property, lru_cache
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.columns import check_announced, narrowed_schema
-from sluice.connectors.files.json import UndecidedError, decoded_lines
-from sluice.connectors.files.lines import lines_in
-from sluice.connectors.files.parquet import ParquetSource
-from sluice.connectors.files.text import FilesSource
+from sluice.connectors.columns import check_announced, narrowed, narrowed_schema
 from sluice.core.event_time import StageClock, later_times
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
 from sluice.declaration.expressions import Step, computing
 from sluice.declaration.nodes import Input
+from sluice.declaration.places import MALFORMED_COLUMN, Source, UndecidedError
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
 from sluice.operators.arguments import Computed, to_compute
@@ -61,50 +58,42 @@ _SCHEMA = pl.Schema({"partition": pl.String(), "least": pl.Int64(), "most": pl.I
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetRows:
-    """The Parquet files of a source.
+class SourceRows:
+    """The rows of a source that decodes them itself.
 
     ``shares`` are the slices that each reader takes; ``schema`` has all columns that the source
-    announced, as a serialized Arrow schema.
+    announced, but reserved ones, as a serialized Arrow schema.  With ``has_malformed`` it has a
+    column ``_malformed``.  ``is_doubtful``: of its records some may be no rows, each of which the
+    way by Spark reports with its place.
     """
 
-    source: ParquetSource
+    source: Source
     shares: tuple[tuple[Slice, ...], ...]
     schema: bytes
+    has_malformed: bool = False
+    is_doubtful: bool = False
 
     def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Batches of the columns or fields *paths*, each with the name of its partition."""
-        announced = narrowed_schema(pa.ipc.read_schema(pa.py_buffer(self.schema)), paths)
-        for piece in self.shares[share]:
-            for batch in self.source.read(piece, paths):
-                check_announced(batch.schema, announced, piece.partition)
-                yield piece.partition, batch
-
-
-@dataclass(frozen=True, slots=True)
-class JsonRows:
-    """The lines of JSON of a source; see ``ParquetRows``."""
-
-    source: FilesSource
-    shares: tuple[tuple[Slice, ...], ...]
-    schema: bytes
-
-    def read(self, share: int, paths: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Batches of the columns of *paths*, whole, each with the name of its partition.
+        """Batches of the columns or fields *paths*, each with the name of its partition.
 
         Raises:
-            UndecidedError: only Spark can read one of the lines.
+            UndecidedError: only Spark can read one of the rows, or one is malformed.
         """
-        schema = pa.ipc.read_schema(pa.py_buffer(self.schema))
-        names = list(dict.fromkeys(path.partition(".")[0] for path in paths))
-
-        def rows(whole: bytes, _: str, first_record: int) -> tuple[pa.Table, int]:
-            return decoded_lines(whole, first_record, schema).select(names), lines_in(whole)
-
+        announced = narrowed_schema(pa.ipc.read_schema(pa.py_buffer(self.schema)), paths)
+        asked = [*paths, MALFORMED_COLUMN] if self.has_malformed else paths
         for piece in self.shares[share]:
-            for table in self.source.read_as(rows, piece):
-                for batch in table.to_batches():
-                    yield piece.partition, batch
+            for batch in self.source.read(piece, asked):
+                if self.has_malformed:
+                    _check_well_formed(batch)
+                found = narrowed(batch, announced)
+                check_announced(found.schema, announced, piece.partition)
+                yield piece.partition, found
+
+
+def _check_well_formed(batch: pa.RecordBatch) -> None:
+    reasons = batch.column(MALFORMED_COLUMN)
+    if reasons.null_count < len(reasons):
+        raise UndecidedError(f"malformed rows: {reasons.drop_null()[0]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +148,7 @@ class Feed:
     their types, so that no worker computes them again.
     """
 
-    rows: ParquetRows | JsonRows | StreamRows
+    rows: SourceRows | StreamRows
     schema: bytes  # A serialized Arrow schema of all columns of the input.
     given: Input
     hashed: tuple[str, ...]

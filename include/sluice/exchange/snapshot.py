@@ -14,14 +14,13 @@ from typing import assert_never
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.files.json import UndecidedError
 from sluice.core.answers import Execution
 from sluice.core.compaction import SortedRun, sorted_runs
 from sluice.core.handles import StateHandle
 from sluice.core.transitions import Adoption
 from sluice.declaration.keyed_functions import SubtaskContext
 from sluice.declaration.operations import TopN
-from sluice.declaration.places import MALFORMED_COLUMN, RAW
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, UndecidedError
 from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions_in
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.exchange.output import StageOutput

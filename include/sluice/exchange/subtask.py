@@ -23,11 +23,11 @@ from itertools import chain
 
 import pyarrow as pa
 
-from sluice.connectors.files.json import UndecidedError
 from sluice.core.answers import Ack, Decline, Execution, SubtaskMetrics
 from sluice.core.failures import CheckpointFailureReason, note_of_stage
 from sluice.core.handles import StateHandle
 from sluice.core.ids import SubtaskId
+from sluice.declaration.places import UndecidedError
 from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
 from sluice.exchange.blocks import ChainedOutput, execution_rows, received
 from sluice.exchange.output import StageOutput

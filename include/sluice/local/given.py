@@ -251,7 +251,11 @@ class GivenSource(OffsetSource):
     def readable(self) -> Mapping[str, Readable]:
         return {PARTITION: Readable(0, self.arrived)}
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(
+        self,
+        piece: Slice,
+        columns: Sequence[str] | None = None,  # noqa: ARG002 - they are in memory
+    ) -> Iterator[pa.RecordBatch]:
         with pa.memory_map(str(self.path)) as file:
             rows = pa.ipc.open_file(file).read_all()
         rows = rows.slice(piece.start, piece.records)

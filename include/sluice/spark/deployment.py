@@ -27,16 +27,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.files.json import plain_schema
-from sluice.connectors.files.parquet import ParquetSource
-from sluice.connectors.files.text import FilesSource
 from sluice.core.answers import Ack
 from sluice.core.compaction import Compaction, Merges, sorted_runs
 from sluice.core.event_time import MIN_WATERMARK, later_times
 from sluice.core.handles import StateHandle
-from sluice.core.plan import SourceCut, TaskPlan
+from sluice.core.plan import Slice, SourceCut, TaskPlan
 from sluice.core.transitions import columns_begun
 from sluice.declaration.changelog import Append
+from sluice.declaration.columns import check_source_columns
 from sluice.declaration.expressions import Filter, computing
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import (
@@ -48,8 +46,8 @@ from sluice.declaration.operations import (
     WindowTopN,
 )
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.places import MALFORMED_COLUMN, RAW
-from sluice.errors import ConfigurationError
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source
+from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.exchange.blocks import (
     BLOCK_SCHEMA,
     BLOCK_SUBTASK,
@@ -65,8 +63,7 @@ from sluice.exchange.reading import (
     SOURCE,
     CarriedClock,
     Feed,
-    JsonRows,
-    ParquetRows,
+    SourceRows,
     StreamRows,
     TimedInput,
     Times,
@@ -136,7 +133,7 @@ GROUPED_ROWS_PER_GROUP = 2.0
 
 _NOWHERE = StoreLocation("memory://nowhere")  # Of streams that are never read.
 
-FileRows: TypeAlias = ParquetRows | JsonRows | StreamRows
+ReadRows: TypeAlias = SourceRows | StreamRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +331,10 @@ def exchange_of(run: StageRun) -> Exchange | None:
     Raises:
         ConfigurationError: the stage cannot compute what it declares of these columns.
     """
-    return exchange_over(run.node, [_file_rows(run, given) for given in run.node.shuffled])
+    return exchange_over(run.node, [_read_rows(run, given) for given in run.node.shuffled])
 
 
-def exchange_over(node: StageNode, rows: Sequence[FileRows | None]) -> Exchange | None:
+def exchange_over(node: StageNode, rows: Sequence[ReadRows | None]) -> Exchange | None:
     """See ``exchange_of``; *rows* are the inputs of *node*, None for one that Spark has to read."""
     if not node.is_stateful or isinstance(node.operation, KeyedLookup):
         return None
@@ -358,7 +355,7 @@ def exchange_over(node: StageNode, rows: Sequence[FileRows | None]) -> Exchange 
     return Exchange(feeds=tuple(narrowed), operator=operator)
 
 
-def _feed(node: StageNode, given: Input, rows: FileRows) -> Feed | None:
+def _feed(node: StageNode, given: Input, rows: ReadRows) -> Feed | None:
     if isinstance(node.operation, WindowTopN) and not given.keys:
         if not isinstance(node.operation.window, Attached):
             return None  # Spark computes the window from the row.
@@ -384,7 +381,7 @@ def _is_known_to_spark(feed: Feed) -> bool:
     return empty_frame(of_spark).schema == feed.prepared_schema
 
 
-def _file_rows(run: StageRun, given: Input) -> FileRows | None:
+def _read_rows(run: StageRun, given: Input) -> ReadRows | None:
     senders = senders_of(run)
     if given.producer not in run.job.pipeline.sources:
         stream = run.given.streams[given.producer]
@@ -392,13 +389,27 @@ def _file_rows(run: StageRun, given: Input) -> FileRows | None:
         return StreamRows(run.job.location, segments, stream.schema, given.producer, given.steps)
     source = open_source(run.job, given.producer, run.configuration.params)
     shares = share(run.plan.source(given.producer).slices, senders)
-    if isinstance(source, ParquetSource):
-        return ParquetRows(source, shares, source.schema().serialize().to_pybytes())
-    if isinstance(source, FilesSource):
-        plain = plain_schema(source.decoding)
-        if plain is not None:
-            return JsonRows(source, shares, plain.serialize().to_pybytes())
-    return None
+    return source_rows(source, shares)
+
+
+def source_rows(source: Source, shares: tuple[tuple[Slice, ...], ...]) -> SourceRows | None:
+    """The rows of *source*, read without Spark; None if only Spark can decode them."""
+    decoded = source.decoded()
+    if decoded is None:
+        return None
+    schema = decoded.schema()
+    has_malformed = MALFORMED_COLUMN in schema.names
+    schema = pa.schema([one for one in schema if one.name not in (RECORD, MALFORMED_COLUMN, RAW)])
+    check_source_columns(schema.names, "a source")
+    if not schema.names:
+        return None
+    return SourceRows(
+        decoded,
+        shares,
+        schema.serialize().to_pybytes(),
+        has_malformed=has_malformed,
+        is_doubtful=has_malformed or decoded is not source,
+    )
 
 
 def exchanged_rows(run: StageRun, exchange: Exchange, event_time: MeasuredEventTime) -> KeyedRows:
@@ -734,7 +745,7 @@ def _timed_inputs(
     timed: dict[int, TimedInput] = {}
     for side, cut in sides.items():
         rows = feeds[side].rows
-        assert isinstance(rows, ParquetRows | JsonRows), "no other source goes past the JVM"
+        assert isinstance(rows, SourceRows), "only sources are measured"
         alone = feeds[side].of_event_time()
         if not alone.compiled.is_possible:
             return None
@@ -907,28 +918,29 @@ def rows_pass_jvm(pipeline: Pipeline, params: Mapping[str, str], endpoint_url: s
     """Whether Spark may have to read, transform or sort rows of some stage.
 
     It is known before a Spark is started, so that its JVM need not compile code twice that only
-    schedules tasks (``spark/session.py``).  False only if all sources are Parquet files, some of
-    which are there, and each stage has an exchange: of JSON a line may be left to Spark.  A row of
-    Parquet is, too, for which something cannot be computed: seldom, and then it only takes longer.
+    schedules tasks (``spark/session.py``).  False only if each source decodes its rows, and
+    tells its columns now, and each stage has an exchange: of JSON a line may be left to Spark.  Any
+    row is, too, for which something cannot be computed: seldom, and then it only takes longer.
     """
-    rows: dict[str, FileRows] = {}
+    rows: dict[str, ReadRows] = {}
     try:
         for uid, declared in pipeline.sources.items():
             source = declared.spec.open(params, endpoint_url)
-            if declared.is_table or not isinstance(source, ParquetSource):
+            read = None if declared.is_table else source_rows(source, ())
+            if read is None or read.is_doubtful:
                 return True
-            rows[uid] = ParquetRows(source, (), source.schema().serialize().to_pybytes())
+            rows[uid] = read
         for uid, stage in pipeline.stages.items():
             exchange = exchange_over(stage, [_read_by(given, rows) for given in stage.shuffled])
             if exchange is None:
                 return True
             yields = sent_schema(stage, exchange.operator.output_schema)
             rows[uid] = StreamRows(_NOWHERE, (), yields, uid)
-    except ConfigurationError:  # The check of the pipeline raises it again, or the first epoch.
+    except (ConfigurationError, StoreUnavailable):  # The check raises it again, or the first epoch.
         return True
     return False
 
 
-def _read_by(given: Input, rows: Mapping[str, FileRows]) -> FileRows:
+def _read_by(given: Input, rows: Mapping[str, ReadRows]) -> ReadRows:
     read = rows[given.producer]
     return replace(read, steps=given.steps) if isinstance(read, StreamRows) else read

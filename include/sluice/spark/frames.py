@@ -17,9 +17,13 @@ from typing import TYPE_CHECKING, TypeVar
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.columns import check_announced, unreadable_columns
+from sluice.connectors.columns import (
+    check_announced,
+    narrowed,
+    narrowed_schema,
+    unreadable_columns,
+)
 from sluice.connectors.files.json import END
-from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import delimiter_of
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
@@ -42,6 +46,7 @@ from sluice.surface.state import StateTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW)  # Those of a source's rows.
 RESERVED = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
 SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
 ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
@@ -141,62 +146,50 @@ def read_source(
     ``columns_read``.
     """
     source = open_source(run.job, uid, run.configuration.params)
-    if isinstance(source, ParquetSource):
-        schema = source.schema()
-        refused = unreadable_columns(schema)
-        names = [name for name in schema.names if name not in refused]
-        columns = columns_read(steps, names, wanted)
-        # Spark would take a dot in a name for the path to a field.
-        if columns is not None and not any("." in name for name in names):
-            return read_columns(run.spark, source, columns, cut.slices, run.task.parallelism)
-    rows = read_slices(run.spark, source, cut.slices, run.task.parallelism)
-    return rows if source.decoding is None else decoded_text(rows, source.decoding)
+    schema, how = source.schema(), source.decoding
+    columns = [how.column, *how.keeps] if how is not None else _needed(schema, steps, wanted)
+    rows = read_slices(run.spark, source, cut.slices, run.task.parallelism, columns)
+    return rows if how is None else decoded_text(rows, how)
+
+
+def _needed(
+    schema: pa.Schema, steps: Sequence[Step], wanted: Sequence[str] | None
+) -> list[str] | None:
+    """The columns of a source that a stage reads, with reserved ones; None for all."""
+    refused = unreadable_columns(schema)
+    names = [name for name in schema.names if name not in refused and name not in _OF_SOURCES]
+    columns = columns_read(steps, names, wanted)
+    # Spark would take a dot in a name for the path to a field.
+    if columns is None or any("." in name for name in names):
+        return None
+    reserved = [name for name in schema.names if name in _OF_SOURCES]
+    return [*(columns or names[:1]), *reserved]
 
 
 def read_slices(
-    spark: SparkSession, source: Source, slices: Sequence[Slice], parallelism: int
-) -> DataFrame:
-    """The records of *slices*, each with ``_source``: its partition, and its number in that."""
-    return _records(spark, source.read, source.schema(), slices, parallelism)
-
-
-def read_columns(
     spark: SparkSession,
-    source: ParquetSource,
-    columns: Sequence[str],
+    source: Source,
     slices: Sequence[Slice],
     parallelism: int,
+    columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The records of *slices* with *columns* only; the others are not decoded."""
-    whole = source.schema()
-    refused = unreadable_columns(whole)
-    kept = [name for name in whole.names if name in columns]
-    kept = kept or [name for name in whole.names if name not in refused][:1]
-    schema = pa.schema([whole.field(name) for name in kept])
+    """The records of *slices*, each with ``_source``: its partition, and its number in that.
 
-    def read(piece: Slice) -> Iterator[pa.RecordBatch]:
-        return source.read(piece, kept)
-
-    return _records(spark, read, schema, slices, parallelism)
-
-
-def _records(
-    spark: SparkSession,
-    read_slice: Callable[[Slice], Iterator[pa.RecordBatch]],
-    schema: pa.Schema,
-    slices: Sequence[Slice],
-    parallelism: int,
-) -> DataFrame:
+    Only *columns*, in the source's order, if they are given.
+    """
     shares = share(slices, parallelism)
+    schema = source.schema()
+    schema = schema if columns is None else narrowed_schema(schema, columns)
     whole = with_origin(schema)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for index in _partitions(batches):
             for piece in shares[index]:
                 record = piece.first_record
-                for batch in bounded(read_slice(piece)):
-                    check_announced(batch.schema, schema, piece.partition)
-                    yield rows_with_origin(batch, piece.partition, record, whole)
+                for batch in bounded(source.read(piece, columns)):
+                    found = batch if columns is None else narrowed(batch, schema)
+                    check_announced(found.schema, schema, piece.partition)
+                    yield rows_with_origin(found, piece.partition, record, whole)
                     record += batch.num_rows
 
     return _read_in_parallel(spark, read, whole, parallelism)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Numbers(OffsetSource):
     def readable(self) -> Mapping[str, Readable]:
         return {name: Readable(0, end) for name, end in self.ends.items()}
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         yield from ()
 
 

@@ -19,14 +19,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from sluice.connectors.files.parquet import ParquetSource
-from sluice.connectors.files.text import FilesSource
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration import aggregates as agg
 from sluice.declaration.operations import Session, Tumbling
 from sluice.declaration.pipeline import Pipeline
 from sluice.exchange.blocks import BlockKind, ExchangeSpec, Owners, Received, Sender, received, send
-from sluice.exchange.reading import Feed, JsonRows, ParquetRows, StreamRows
+from sluice.exchange.reading import Feed, SourceRows, StreamRows
 from sluice.operators.build import build_operator, hashes_groups
 from sluice.operators.operator import ROW_COUNT, EpochTime
 from sluice.sources import Files
@@ -186,7 +185,7 @@ def test_slices_are_read_once_with_the_columns_of_all_inputs(
     slices = source.plan((), max_records=None, parallelism=1).slices
     READ.clear()
 
-    found = read_and_sent(pipeline, ParquetRows(source, (slices,), schema_of(table)))
+    found = read_and_sent(pipeline, SourceRows(source, (slices,), schema_of(table)))
 
     assert READ == {("kind", "a", "b"): 1}
     assert {part.name: part.rows.drop("_hash").rows() for part in found} == {
@@ -197,18 +196,18 @@ def test_slices_are_read_once_with_the_columns_of_all_inputs(
 
 def test_a_line_in_doubt_reaches_every_subtask(pipeline: Pipeline, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"kind":0,"a":5,"b":1}\n{"kind":1\n')
-    source = FilesSource(str(tmp_path))
+    declared = pipeline.sources["rows"].spec
+    source = declared.open({}, None).decoded()
+    assert source is not None
     slices = source.plan((), max_records=None, parallelism=1).slices
-    schema = pl.DataFrame({"kind": [0], "a": [0], "b": [0], "c": [0]})
+    schema = source.schema().serialize().to_pybytes()
 
-    found = read_and_sent(pipeline, JsonRows(source, (slices,), schema_of(schema)), parallelism=3)
+    found = read_and_sent(pipeline, SourceRows(source, (slices,), schema), parallelism=3)
 
     assert [part.kind for part in found] == [BlockKind.UNDECIDED] * 3
 
 
-def read_and_sent(
-    pipeline: Pipeline, rows: ParquetRows | JsonRows, parallelism: int = 1
-) -> list[Received]:
+def read_and_sent(pipeline: Pipeline, rows: SourceRows, parallelism: int = 1) -> list[Received]:
     node = pipeline.stages["joined"]
     feeds = [
         Feed(rows=rows, schema=rows.schema, given=given, hashed=given.keys)

@@ -14,19 +14,19 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files.json import UndecidedError
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.core.event_time import SourceClock, StageClock
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
 from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.nodes import Input
+from sluice.declaration.places import UndecidedError
 from sluice.errors import ConfigurationError
 from sluice.exchange import reading
 from sluice.exchange.reading import (
     CarriedClock,
     Feed,
-    ParquetRows,
+    SourceRows,
     StreamRows,
     bounded,
     decisive_times,
@@ -152,7 +152,7 @@ NESTED = pl.DataFrame({"k": [1, 2], "s": [{"A": 5, "b": 6}, None], "unit price":
 def read_of(*steps: Step, rows: pl.DataFrame = NESTED, **given: Any) -> Feed:
     schema = to_table(rows).schema.serialize().to_pybytes()
     declared = Input(producer="rows", steps=steps, **given)
-    rows_of = ParquetRows(ParquetSource(""), (), schema)
+    rows_of = SourceRows(ParquetSource(""), (), schema)
     return Feed(rows=rows_of, schema=schema, given=declared, hashed=("k",))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sluice.connectors.files.encodings import BYTE_ORDER_MARK
 from sluice.declaration.column_types import ColumnType, row_schema
-from sluice.declaration.places import TextDecoding
+from sluice.declaration.places import TextDecoding, UndecidedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,10 +33,6 @@ END = "sluice_end_9b1fd3c5a7"
 _REMARK = re.compile(r"\b(?:collate|default|not|generated)\b", re.IGNORECASE)
 _LONG_NUMBER = re.compile(rb"[-+.eE0-9]{900}")
 _NOT_A_NUMBER = re.compile(rb"[:,\[]\s*[-+]?(?:NaN|I)")
-
-
-class UndecidedError(Exception):
-    """Only Spark can read the rows; or none of the tasks that would send rows has started."""
 
 
 def plain_schema(how: TextDecoding | None) -> pa.Schema | None:

@@ -202,7 +202,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         """The first HEAD_RECORDS records or fewer; None if they cannot be read yet."""
 
     @abstractmethod
-    def read(self, piece: Slice) -> Iterator[object]: ...
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[object]: ...
 
     @abstractmethod
     def _part(self, before: PartitionOffset, file: Listed, asked: FileReadLimit) -> Part[CutT]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -33,12 +33,14 @@ from sluice.connectors.files.encodings import (
     read_text,
 )
 from sluice.connectors.files.file_set import HEAD_BYTES, ContentMark, mark_of, tail_bytes
+from sluice.connectors.files.json import decoded_lines, plain_schema
 from sluice.connectors.files.lines import (
     MAX_FIRST_LINE_BYTES,
     FileCut,
     RowsOf,
     RowsT,
     ScannedBlocks,
+    lines_in,
     lines_of,
     lines_schema,
     read_blocks,
@@ -57,7 +59,7 @@ from sluice.connectors.files.source import (
 )
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.places import TextDecoding
+from sluice.declaration.places import Barrier, Source, SourceDefaults, SourcePosition, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.store.object_store import Listed
 
@@ -103,9 +105,20 @@ class FilesSource(FileSource[FileCut]):
     def schema(self) -> pa.Schema:
         return lines_schema()
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(
+        self,
+        piece: Slice,
+        columns: Sequence[str] | None = None,  # noqa: ARG002 - a line is read as a whole
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the lines of one slice.  See ``Source.read``."""
         return self.read_as(lines_of, piece)
+
+    def decoded(self) -> Source | None:
+        """See ``Source``; lines of JSON are decoded as far as ``plain_schema`` goes."""
+        if self.decoding is None:
+            return self
+        plain = plain_schema(self.decoding)
+        return None if plain is None else PlainJsonSource(self, plain)
 
     def read_as(self, lines: RowsOf[RowsT], piece: Slice) -> Iterator[RowsT]:
         """Yield what *lines* makes of the slice's whole lines, a block at a time."""
@@ -375,6 +388,54 @@ class FilesSource(FileSource[FileCut]):
             f"the table {self.location} {how}, more than {MAX_TABLE_BYTES}; read it as a stream "
             "into keyed state"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PlainJsonSource(SourceDefaults):
+    """The objects in the *lines* of JSON, of the columns *plain*.  See ``Source.decoded``."""
+
+    lines: FilesSource
+    plain: pa.Schema
+
+    @property
+    def bounded(self) -> bool:
+        return self.lines.bounded
+
+    @property
+    def partitions_end(self) -> bool:
+        return self.lines.partitions_end
+
+    def schema(self) -> pa.Schema:
+        return self.plain
+
+    def plan(
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
+    ) -> Barrier:
+        """See ``Source.plan``."""
+        return self.lines.plan(
+            position, max_records=max_records, parallelism=parallelism, until=until
+        )
+
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the objects of one slice; blank lines are none.
+
+        Raises:
+            UndecidedError: only Spark can read one of the lines.
+        """
+        names = self.plain.names
+        if columns is not None:
+            names = list(dict.fromkeys(path.partition(".")[0] for path in columns))
+
+        def rows(whole: bytes, _: str, first_record: int) -> tuple[pa.Table, int]:
+            return decoded_lines(whole, first_record, self.plain).select(names), lines_in(whole)
+
+        for table in self.lines.read_as(rows, piece):
+            yield from table.to_batches()
 
 
 def _stem_of(name: str) -> str:

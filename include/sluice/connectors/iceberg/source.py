@@ -136,11 +136,15 @@ class IcebergSource(SourceDefaults):
                 steps = [step for step in steps if step.sequence <= until.get(SNAPSHOTS, 0)]
             return self._cut(appends, cursor, steps, max_records, parallelism, until is not None)
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         with self.place.failures():
             table = self.place.load()
             location = _located(table, piece.partition)
             projection = self._projection(table)
+            if columns is not None:
+                whole = {path.partition(".")[0] for path in columns} | {*columns}
+                names = [field.name for field in projection.fields if field.name in whole]
+                projection = projection.select(*names)
             try:
                 yield from read_row_range(table, location, piece.start, piece.end, projection)
             except FileNotFoundError as error:

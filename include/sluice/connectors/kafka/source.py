@@ -197,7 +197,11 @@ class KafkaSource(OffsetSource):
             )
         return offset
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(
+        self,
+        piece: Slice,
+        columns: Sequence[str] | None = None,  # noqa: ARG002 - a value is decoded as a whole
+    ) -> Iterator[pa.RecordBatch]:
         """See ``Source``.  Records of aborted and of open transactions are left out.
 
         Raises:

@@ -20,8 +20,8 @@ those events seem to be late.  ``id_lead=0`` names only what exists already.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
@@ -173,15 +173,16 @@ class NexmarkSource(SourceDefaults):
             else None,
         )
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Compute the slice's events.  See ``Source.read``."""
         assert piece.partition == PARTITION
         import pyarrow as pa
 
-        schema = self.schema()
+        names = [name for name in self.columns if columns is None or name in columns]
+        schema = replace(self, columns=tuple(names)).schema()
         for start in range(piece.start, piece.end, BATCH_EVENTS):
             events = Events(self, start, min(start + BATCH_EVENTS, piece.end))
-            arrays = [events.column(name) for name in self.columns]
+            arrays = [events.column(name) for name in names]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

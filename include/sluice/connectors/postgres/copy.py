@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -122,6 +122,13 @@ class Selection:
 
         fields = [pa.field(column.name, column.arrow()) for column in self.columns]
         return pa.schema([*fields, pa.field(RECORD, pa.int64())])
+
+    def narrowed(self, columns: Sequence[str] | None) -> Selection:
+        """The columns and fields *columns* alone, whole; all of them with None."""
+        if columns is None:
+            return self
+        names = {path.partition(".")[0] for path in columns} | {*columns}
+        return replace(self, columns=tuple(one for one in self.columns if one.name in names))
 
     def sql(self, where: str, start: int, end: int) -> Composed:
         """The query of the rows of offsets *start* to *end*, in order, encoded for CSV.

@@ -35,7 +35,7 @@ person declares that nothing is missing.  A promotion that lost nothing of it go
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
@@ -52,7 +52,6 @@ from sluice.connectors.postgres.copy import (
 from sluice.connectors.postgres.server import (
     NO_WAL,
     Connection,
-    Sequence,
     Server,
     TableIdentity,
     TableName,
@@ -68,6 +67,9 @@ from sluice.connectors.postgres.server import (
     sequence_of,
     table_oid,
     wal_position_of,
+)
+from sluice.connectors.postgres.server import (
+    Sequence as DatabaseSequence,
 )
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.places import Barrier, SourcePosition, offsets_by_partition
@@ -213,13 +215,14 @@ class PostgresTableSource(OffsetSource):
             exhausted=barrier.exhausted and cut.is_settled,
         )
 
-    def read(self, piece: Slice) -> Iterator[pa.RecordBatch]:
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         with self.server.session(read_only=True) as connection:
             # From here on the table is locked against ALTER and TRUNCATE.
             selection = self._selection(connection)
             if piece.version:
                 planned, _ = _parsed(piece.version)
                 self._check_continued(connection, planned, self._lineage(connection), "was planned")
+            selection = selection.narrowed(columns)
             schema = selection.schema()
             query = selection.sql(self.where, piece.start, piece.end)
             for csv in copy_out(connection, query, self.batch_bytes):
@@ -408,7 +411,7 @@ def parsed_fence(version: str) -> ReadFence | None:
 
 def wait_for_writers(
     connection: Connection,
-    sequence: Sequence,
+    sequence: DatabaseSequence,
     before: ReadFence | None,
     *,
     is_pinned: bool,
@@ -463,7 +466,7 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock'
 """
 
 
-def _writers(connection: Connection, sequence: Sequence) -> frozenset[str]:
+def _writers(connection: Connection, sequence: DatabaseSequence) -> frozenset[str]:
     oids = {"table": sequence.table_oid, "sequence": sequence.oid}
     return frozenset(name for (name,) in connection.execute(_WRITERS, oids))
 
