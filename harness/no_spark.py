@@ -19,12 +19,11 @@ from sluice.connectors.columns import narrowed, narrowed_schema
 from sluice.core.plan import Slice, TaskPlan
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, Source
-from sluice.exchange.reading import SOURCE, StreamRows
+from sluice.exchange.reading import SOURCE, StreamRows, rows_with_origin, with_origin
 from sluice.operators.build import build_operator
 from sluice.operators.changes import without_pairs
 from sluice.operators.operator import WEIGHT
 from sluice.spark.deployment import KeyedRows
-from sluice.spark.frames import rows_with_origin, with_origin
 from sluice.spark.tasks import Frame
 from sluice.state.segments import HASH
 

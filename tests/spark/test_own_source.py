@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from sluice.coordinator.restore import restore
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
+from sluice.errors import ConfigurationError
 from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.exchange.reading import SourceRows
 from sluice.job.places import open_side_table
@@ -104,6 +106,35 @@ def test_malformed_rows_go_to_their_side_output(job: FolderJob, tmp_path: Path) 
         "much",
         "b",
     )
+
+
+def declare_lookup(job: FolderJob, path: Path) -> None:
+    prices = job.pipeline.source("events", rows_of(path), table=True)
+    located = job.rows().lookup("priced", prices, on={"item": "name"}, add=("price",))
+    located.sink("out", FilesTable())
+    job.write("1.parquet", pl.DataFrame({"item": ["b", "z"]}))
+
+
+def test_it_is_a_table_to_look_up(job: FolderJob, tmp_path: Path) -> None:
+    insert(tmp_path / "db", GOOD[:2])
+    declare_lookup(job, tmp_path / "db")
+    job.epoch()
+    insert(tmp_path / "db", [(4, "z", 9)])
+    job.write("2.parquet", pl.DataFrame({"item": ["z"]}))
+    job.epoch()
+
+    assert job.table("out").rows() == [("b", 4), ("z", 9)]
+
+
+def test_a_malformed_row_of_a_table_is_named(job: FolderJob, tmp_path: Path) -> None:
+    insert(tmp_path / "db", [*GOOD[:2], (3, "c", "much")])
+    declare_lookup(job, tmp_path / "db")
+
+    with pytest.raises(
+        ConfigurationError,
+        match="record 3 of events, which table source 'events' reads, is malformed: price is no",
+    ):
+        job.epoch()
 
 
 def test_after_a_kill_and_a_restore_every_row_counts_once(

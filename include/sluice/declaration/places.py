@@ -190,6 +190,16 @@ class Source(Protocol):
         """
         ...
 
+    def whole(self, max_bytes: int) -> Iterator[tuple[str, pa.RecordBatch]] | None:
+        """All records that are there now, with their partitions, in the order of each.
+
+        Of a table source, at every barrier.  None where ``plan`` and ``read`` are the way to them.
+
+        Raises:
+            ConfigurationError: these are more than *max_bytes*, or not what is declared.
+        """
+        ...
+
     @property
     def partitions_end(self) -> bool:
         """Whether a partition read to its end counts as complete until it grows, as a file does."""
@@ -239,6 +249,9 @@ class SourceDefaults:
 
     def decoded(self) -> Source | None:
         return cast("Source", self) if self.decoding is None else None
+
+    def whole(self, max_bytes: int) -> Iterator[tuple[str, pa.RecordBatch]] | None:  # noqa: ARG002
+        return None
 
     @property
     def partitions_end(self) -> bool:

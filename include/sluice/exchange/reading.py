@@ -21,9 +21,10 @@ from sluice.connectors.columns import check_announced, narrowed, narrowed_schema
 from sluice.core.event_time import StageClock, later_times
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import Slice
+from sluice.declaration.columns import check_source_columns
 from sluice.declaration.expressions import Step, computing
 from sluice.declaration.nodes import Input
-from sluice.declaration.places import MALFORMED_COLUMN, Source, UndecidedError
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, UndecidedError
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
 from sluice.operators.arguments import Computed, to_compute
@@ -45,6 +46,8 @@ from sluice.state.segments import HASH, empty_frame, to_frame, to_table
 from sluice.store.open import StoreLocation
 
 SOURCE = "_source"  # struct<partition: string, record: long>: where a row came from.
+SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
+ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
 
 CHUNK_ROWS = 2_500_000  # Rows that are pre-aggregated at a time: large enough to be vectorized.
 CHUNK_BYTES = 128 * 1024**2  # The same for wide rows: bounds memory.
@@ -55,6 +58,28 @@ _INTERNED = 256  # Inputs, of all pipelines that a process runs.
 
 Times = Mapping[str, tuple[int, int]]  # The least and the largest, in milliseconds, by partition.
 _SCHEMA = pl.Schema({"partition": pl.String(), "least": pl.Int64(), "most": pl.Int64()})
+
+
+def with_origin(schema: pa.Schema) -> pa.Schema:
+    """The columns of a source's rows, with ``_source``."""
+    names = [name for name in schema.names if name != RECORD]
+    check_source_columns(
+        (name for name in names if name not in (MALFORMED_COLUMN, RAW)), "a source"
+    )
+    return pa.schema([schema.field(name) for name in names]).append(ORIGIN)
+
+
+def rows_with_origin(
+    batch: pa.RecordBatch, partition: str, first_record: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    if RECORD in batch.schema.names:
+        records = batch.column(RECORD)
+        batch = batch.drop_columns([RECORD])
+    else:
+        records = pa.array(range(first_record, first_record + batch.num_rows), pa.int64())
+    partitions = pa.repeat(pa.scalar(partition, pa.string()), batch.num_rows)
+    origin = pa.StructArray.from_arrays([partitions, records], fields=list(SOURCE_TYPE))
+    return pa.RecordBatch.from_arrays([*batch.columns, origin], schema=schema)
 
 
 @dataclass(frozen=True, slots=True)

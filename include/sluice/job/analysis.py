@@ -38,7 +38,6 @@ from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.output import projected_result
 from sluice.job.job import Job
-from sluice.job.places import check_table
 from sluice.operators.arguments import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
@@ -90,8 +89,6 @@ def analyse(
     rows: dict[str, ColumnTypes | None] = {}
     for uid, node in pipeline.sources.items():
         source = node.spec.open(params, endpoint_url)
-        if node.is_table:
-            check_table(uid, source)
         check_readable(pipeline, uid, source)
         rows[uid] = columns = _source_columns(uid, source)
         pipeline.check_answers(uid, columns)

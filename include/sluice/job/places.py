@@ -1,22 +1,22 @@
 """The places where a job's rows come from and go to: its declared sources and sinks, opened.
 
 A table source is small and changes, so it is pinned as a whole at every barrier: as one segment of
-what its files hold, be that rows, or lines that Spark decodes as it reads them.
+its rows, or of texts that Spark decodes as it reads them, each with its origin.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource, check_header
-from sluice.connectors.files.whole_files import WholeFileSource
+from sluice.connectors.columns import check_announced
 from sluice.connectors.files_table.declared import open_side_output, open_sink
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.declaration.pipeline import side_outputs
-from sluice.declaration.places import Source
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.store.open import is_below, verify_store
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
     from sluice.connectors.files_table.table import ManifestTable
     from sluice.declaration.places import Sink
+
+
+# Every subtask of a lookup holds the table in memory, and each barrier reads it whole.  Larger
+# tables belong into a stream with keyed state.
+MAX_TABLE_BYTES = 64 * 1024 * 1024
 
 
 def open_source(job: Job, uid: str, params: Mapping[str, str]) -> Source:
@@ -104,14 +109,6 @@ def _result_table(job: Job, params: Mapping[str, str], uid: str) -> ManifestTabl
     return sink if isinstance(sink, ManifestTable) else None
 
 
-def check_table(uid: str, source: Source) -> None:
-    """Raises ConfigurationError unless the whole of *source* can be read at every barrier."""
-    if not isinstance(source, FilesSource | WholeFileSource):
-        raise ConfigurationError(
-            f"source {uid!r} cannot be a table; only Files can: stream it, and join() its rows"
-        )
-
-
 def write_table(
     job: Job,
     uid: str,
@@ -134,33 +131,56 @@ def write_table(
 
 
 def read_table(uid: str, source: Source) -> pa.Table:
-    """Everything that is there now, be it rows or lines.
+    """Everything that is there now: its rows, or its texts, of which Spark makes rows.
 
     Raises:
-        ConfigurationError: the source cannot be a table, is too large for one, or a file of it is
-            not what the declaration says.
+        ConfigurationError: it is too large for a table, or a record is not what the declaration
+            says.
     """
-    check_table(uid, source)
-    if isinstance(source, FilesSource):
-        _, lines = source.snapshot()
-        _check_headers(source, lines)
-        return lines
     import pyarrow as pa
 
-    return pa.Table.from_batches(_batches(uid, source), schema=source.schema())
+    from sluice.exchange.reading import SOURCE, rows_with_origin, with_origin
+
+    schema, how = source.schema(), source.decoding
+    columns = _row_columns(schema) if how is None else [how.column, *how.keeps, SOURCE]
+    found, whole = [], with_origin(schema)
+    for partition, first_record, batch in _records(uid, source):
+        check_announced(batch.schema, schema, partition)
+        rows = rows_with_origin(batch, partition, first_record, whole)
+        _check_well_formed(uid, rows, rows.column(SOURCE))
+        found.append(rows.select(columns))
+    empty = whole.empty_table().select(columns)
+    return pa.Table.from_batches(found, schema=empty.schema)
 
 
-def _check_headers(source: FilesSource, lines: pa.Table) -> None:
-    import pyarrow.compute as pc
+def _row_columns(schema: pa.Schema) -> list[str]:
+    ours = (RECORD, MALFORMED_COLUMN, RAW)
+    return [name for name in schema.names if name not in ours]
 
-    decoding = source.text_decoding
-    if decoding is None or not decoding.has_header:
+
+def _check_well_formed(uid: str, rows: pa.RecordBatch, origins: pa.Array) -> None:
+    """A malformed row is an error: without it, lookups would silently find nothing."""
+    if MALFORMED_COLUMN not in rows.schema.names:
         return
-    for row in lines.filter(pc.equal(lines["line_number"], 1)).to_pylist():
-        check_header(row["line"].encode(), decoding, f"{row['file']} of {source.location}")
+    for reason, origin in zip(rows.column(MALFORMED_COLUMN), origins, strict=True):
+        if reason.is_valid:
+            where = origin.as_py()
+            raise ConfigurationError(
+                f"record {where['record'] + 1} of {where['partition']}, which table source {uid!r} "
+                f"reads, is malformed: {reason}; mend it, or leave it out of the table"
+            )
 
 
-def _batches(uid: str, source: Source) -> Iterator[pa.RecordBatch]:
+def _records(uid: str, source: Source) -> Iterator[tuple[str, int, pa.RecordBatch]]:
+    """The records, each batch with its partition and the number of its first record in that."""
+    numbers: Counter[str] = Counter()
+    whole = source.whole(MAX_TABLE_BYTES)
+    for partition, batch in _planned(uid, source) if whole is None else whole:
+        yield partition, numbers[partition], batch
+        numbers[partition] += batch.num_rows
+
+
+def _planned(uid: str, source: Source) -> Iterator[tuple[str, pa.RecordBatch]]:
     remaining = MAX_TABLE_BYTES
     for piece in source.plan((), max_records=None, parallelism=1).slices:
         for batch in source.read(piece):
@@ -170,4 +190,4 @@ def _batches(uid: str, source: Source) -> Iterator[pa.RecordBatch]:
                     f"the table source {uid!r} has more than {MAX_TABLE_BYTES} bytes of rows; read "
                     "it as a stream into keyed state, with join()"
                 )
-            yield batch
+            yield piece.partition, batch

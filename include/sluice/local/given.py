@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.kafka.sink import KafkaTarget
@@ -163,14 +162,9 @@ def _epochs(sources: Mapping[str, Given]) -> int:
 
 
 def _given(node: SourceNode, rows: SourceRows, place: Path, *, is_bounded: bool) -> Given:
-    if not node.is_table:
-        return GivenRows(node.uid, place, rows.chunks, is_bounded, rows.decoding, rows.decodes)
-    if rows.decoding is None:
-        spec = Files(str(place), format="parquet")
-    else:
-        assert isinstance(node.spec, Files), "nothing else can be a table"
-        spec = replace(node.spec, location=str(place), header=False)
-    return GivenTable(place, rows.chunks, spec, rows.decoding is not None)
+    if node.is_table:
+        return GivenTable(node.uid, place, rows.chunks, rows.decoding, rows.decodes)
+    return GivenRows(node.uid, place, rows.chunks, is_bounded, rows.decoding, rows.decodes)
 
 
 @dataclass(eq=False, slots=True)
@@ -267,18 +261,17 @@ class GivenSource(OffsetSource):
 
 @dataclass(eq=False, slots=True)
 class GivenTable:
-    """A ``SourceSpec`` of a table to look up, of which each epoch has a file in *folder*.
+    """A ``SourceSpec`` of a table to look up, which each epoch has anew.  See ``GivenRows``."""
 
-    *spec* reads the folder; *is_text*: rows are lines.
-    """
-
-    folder: Path
+    uid: str
+    path: Path
     chunks: Sequence[pa.Table]
-    spec: Files
-    is_text: bool
+    decoding: TextDecoding | None = None
+    decodes: bool = False
+    _version: GivenRows = field(init=False)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir()
+        self.path.mkdir()
         self.arrive(1)
 
     @property
@@ -287,17 +280,14 @@ class GivenTable:
 
     def arrive(self, epoch: int) -> None:
         """Make the table that of *epoch*, or the last one given before it."""
-        rows = self.chunks[min(epoch, len(self.chunks)) - 1]
-        for old in self.folder.iterdir():
-            old.unlink()
-        file = self.folder / f"{epoch:05d}"
-        if self.is_text:
-            file.write_text("".join(f"{line}\n" for line in rows["line"].to_pylist()))
-        else:
-            pq.write_table(rows, file.with_suffix(".parquet"))
+        number = min(epoch, len(self.chunks))
+        rows = [self.chunks[number - 1]]
+        path = self.path / f"{number:05d}"
+        self._version = GivenRows(self.uid, path, rows, True, self.decoding, self.decodes)  # noqa: FBT003
+        self._version.arrive(1)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
-        return self.spec.open(params, endpoint_url)
+        return self._version.open(params, endpoint_url)
 
 
 Given = GivenRows | GivenTable

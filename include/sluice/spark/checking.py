@@ -22,7 +22,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.exchange.output import projected_result
-from sluice.exchange.reading import SOURCE
+from sluice.exchange.reading import SOURCE, with_origin
 from sluice.job.analysis import Result, check_readable, check_sink_schema
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
@@ -38,7 +38,6 @@ from sluice.spark.frames import (
     projected,
     renamed,
     transformed,
-    with_origin,
 )
 from sluice.spark.row_wise import check_row_wise_plan, marked
 from sluice.spark.session import with_our_settings

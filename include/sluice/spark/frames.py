@@ -27,14 +27,14 @@ from sluice.connectors.files.json import END
 from sluice.connectors.files.text import delimiter_of
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
-from sluice.declaration.columns import check_columns, check_source_columns
+from sluice.declaration.columns import check_columns
 from sluice.declaration.expressions import Filter, Projection, Step, columns_read
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup, Lookup, Transform
 from sluice.declaration.params import value_of
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, TextDecoding
 from sluice.errors import ConfigurationError
-from sluice.exchange.reading import SOURCE, StreamRows, bounded
+from sluice.exchange.reading import SOURCE, StreamRows, bounded, rows_with_origin, with_origin
 from sluice.job.places import open_source
 from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.operators.operator import WEIGHT
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 _OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW)  # Those of a source's rows.
 RESERVED = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
-SOURCE_TYPE = pa.struct([("partition", pa.string()), ("record", pa.int64())])
-ORIGIN = pa.field(SOURCE, SOURCE_TYPE)
 DECODED_RECORD = "_record"
 CORRUPT = "_corrupt"
 MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
@@ -245,28 +243,6 @@ def share(items: Sequence[T], parallelism: int) -> tuple[tuple[T, ...], ...]:
     return tuple(tuple(items[start:end]) for start, end in pairwise(bounds))
 
 
-def with_origin(schema: pa.Schema) -> pa.Schema:
-    """The columns of a source's rows, with ``_source``."""
-    names = [name for name in schema.names if name != RECORD]
-    check_source_columns(
-        (name for name in names if name not in (MALFORMED_COLUMN, RAW)), "a source"
-    )
-    return pa.schema([schema.field(name) for name in names]).append(ORIGIN)
-
-
-def rows_with_origin(
-    batch: pa.RecordBatch, partition: str, first_record: int, schema: pa.Schema
-) -> pa.RecordBatch:
-    if RECORD in batch.schema.names:
-        records = batch.column(RECORD)
-        batch = batch.drop_columns([RECORD])
-    else:
-        records = pa.array(range(first_record, first_record + batch.num_rows), pa.int64())
-    partitions = pa.repeat(pa.scalar(partition, pa.string()), batch.num_rows)
-    origin = pa.StructArray.from_arrays([partitions, records], fields=list(SOURCE_TYPE))
-    return pa.RecordBatch.from_arrays([*batch.columns, origin], schema=schema)
-
-
 def for_spark(table: pa.Table) -> pa.Table:
     """*table* with types that Spark accepts from Python."""
     fields = [field.with_type(_for_spark(field.type)) for field in table.schema]
@@ -373,8 +349,7 @@ def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:
 
     A malformed line is an error: without its row, lookups would silently find nothing.
     """
-    origin = "struct(file AS partition, line_number - 1 AS record)"
-    rows = decoded_text(lines.selectExpr(how.column, *how.keeps, f"{origin} AS {SOURCE}"), how)
+    rows = decoded_text(lines, how)
     place = f"'line ', {SOURCE}.record + 1, ' of ', {SOURCE}.partition"
     message = f"concat({place}, ', which table source {uid} reads, is ', {MALFORMED_COLUMN})"
     readable = rows.where(f"{MALFORMED_COLUMN} IS NULL OR raise_error({message}) IS NOT NULL")

@@ -266,13 +266,16 @@ def test_a_pipeline_without_a_sink_is_refused(world: World) -> None:
         world.results()
 
 
-def test_a_table_that_cannot_be_read_whole_is_refused(world: World) -> None:
-    rates = Kafka("localhost:1", "rates", value=Json("city string"))
+def test_any_source_may_be_a_table(world: World) -> None:
+    rates = Kafka("localhost:1", "rates", value=Json("user string, rate bigint"))
     table = world.pipeline.source("rates", rates, table=True)
-    world.clicks.lookup("located", table, on="city").sink("out", FilesTable())
+    located = world.clicks.lookup("located", table, on="user", add=("rate",))
+    located.sink("out", FilesTable())
 
-    with pytest.raises(ConfigurationError, match="source 'rates' cannot be a table; only Files"):
-        world.results()
+    located_columns = world.results()["located"]
+
+    assert located_columns is not None
+    assert located_columns.columns["rate"] == pl.Int64()
 
 
 @pytest.mark.parametrize(

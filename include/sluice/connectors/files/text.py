@@ -19,7 +19,6 @@ The header of a CSV file has to name the columns that the source declares.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,10 +64,6 @@ from sluice.store.object_store import Listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-# Every subtask of a lookup holds the table in memory, and each barrier reads it whole.  Larger
-# tables belong into a stream with keyed state.
-MAX_TABLE_BYTES = 64 * 1024 * 1024
 
 FIRST_BYTES = 64 * 1024
 LINE_FORMATS = ("text", "json", "csv")
@@ -137,35 +132,28 @@ class FilesSource(FileSource[FileCut]):
                     "restore it, for a source file may only grow"
                 )
 
-    def snapshot(self) -> tuple[str, pa.Table]:
-        """The version of all lines that exist now, which changes when they do, and the lines.
-
-        Raises:
-            ConfigurationError: there are no files, or they are too large for a table.
-        """
-        import pyarrow as pa
-
+    def whole(self, max_bytes: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """See ``Source``; the last line of a file is there without its newline, too."""
         listed = list(self._files.listed())
         size = sum(file.size_bytes for file in listed)
-        if size > MAX_TABLE_BYTES:
-            raise self._too_large(f"has {size} bytes")
-        digest = hashlib.blake2b(digest_size=16)
-        batches = []
-        remaining = MAX_TABLE_BYTES
+        if size > max_bytes:
+            raise self._too_large(f"has {size} bytes", max_bytes)
+        remaining = max_bytes
         for file in listed:
             end = None if is_compressed(file.key) else file.size_bytes
             blocks = []
             for block in self._text(file.key, 0, end):
                 remaining -= len(block)
                 if remaining < 0:
-                    raise self._too_large("has more bytes when it is decompressed")
+                    raise self._too_large("has more bytes when it is decompressed", max_bytes)
                 blocks.append(block)
             body = b"".join(blocks)
-            digest.update(f"{file.key}\0{len(body)}\0".encode())
-            digest.update(body)
             if body not in {b"", BYTE_ORDER_MARK}:
-                batches.append(lines_of(body.removesuffix(b"\n"), file.key, 0)[0])
-        return digest.hexdigest(), pa.Table.from_batches(batches, schema=self.schema())
+                decoding = self.text_decoding
+                if decoding is not None and decoding.has_header:
+                    first, _, _ = body.partition(b"\n")
+                    check_header(first, decoding, f"{file.key} of {self.location}")
+                yield file.key, lines_of(body.removesuffix(b"\n"), file.key, 0)[0]
 
     def _head(self, file: Listed) -> Slice | None:
         end, is_all = None, False
@@ -383,9 +371,9 @@ class FilesSource(FileSource[FileCut]):
         what = f"{name} of {self.location}"
         return checked_text(self._blocks(name, start, end), start, what)
 
-    def _too_large(self, how: str) -> ConfigurationError:
+    def _too_large(self, how: str, most: int) -> ConfigurationError:
         return ConfigurationError(
-            f"the table {self.location} {how}, more than {MAX_TABLE_BYTES}; read it as a stream "
+            f"the table {self.location} {how}, more than {most}; read it as a stream "
             "into keyed state"
         )
 

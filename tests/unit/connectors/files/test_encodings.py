@@ -214,7 +214,7 @@ def test_a_table_is_refused_too(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(COMPRESSED["gzip"])
 
     with pytest.raises(ConfigurationError, match=r"compressed with gzip.* ends in \.gz"):
-        FilesSource(str(tmp_path)).snapshot()
+        [*FilesSource(str(tmp_path)).whole(1_000)]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from sluice.connectors.files.encodings import BYTE_ORDER_MARK
 from sluice.connectors.files.file_set import HEAD_BYTES, TAIL_BYTES
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.source import COUNTED, SEALED_KEPT
-from sluice.connectors.files.text import MAX_TABLE_BYTES, FilesSource
+from sluice.connectors.files.text import FilesSource
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.declaration.places import Barrier, SourcePosition
 from sluice.errors import ConfigurationError, ProtocolViolation
@@ -242,33 +242,32 @@ def test_a_location_is_one_object_or_all_below_it(location: str) -> None:
     assert (file.endswith("a.log"), line, number) == (True, "one", 1)
 
 
-def test_a_table_has_a_version_that_follows_its_bytes(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path, a="# allowed\n\n10.0.0.1\n")
-    version, table = FilesSource(str(folder)).snapshot()
-    again, _ = FilesSource(str(folder)).snapshot()
-    a_folder(tmp_path, a="# allowed\n\n10.0.0.2\n")
-    changed, _ = FilesSource(str(folder)).snapshot()
+def test_a_table_has_the_lines_that_are_there_now(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path, a="# allowed\n\n10.0.0.1\n", b="10.0.0.2")
 
-    assert table["line"].to_pylist() == ["# allowed", "", "10.0.0.1"]
-    assert table["line_number"].to_pylist() == [1, 2, 3]
-    assert version == again != changed
+    whole = [(name, lines.to_pydict()) for name, lines in FilesSource(str(folder)).whole(1_000)]
+
+    assert [(name, lines["line"], lines["line_number"]) for name, lines in whole] == [
+        ("a", ["# allowed", "", "10.0.0.1"], [1, 2, 3]),
+        ("b", ["10.0.0.2"], [1]),
+    ]
 
 
 def test_a_table_that_is_too_large_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "big").open("wb") as file:
-        file.truncate(MAX_TABLE_BYTES + 1)
+        file.truncate(1_001)
 
     with pytest.raises(ConfigurationError, match="read it as a stream"):
-        FilesSource(str(tmp_path)).snapshot()
+        [*FilesSource(str(tmp_path)).whole(1_000)]
 
 
 def test_a_table_has_no_line_of_a_file_that_is_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(BYTE_ORDER_MARK)
     (tmp_path / "b").write_bytes(BYTE_ORDER_MARK + b"x\n")
 
-    _, table = FilesSource(str(tmp_path)).snapshot()
+    ((name, lines),) = FilesSource(str(tmp_path)).whole(1_000)
 
-    assert table["line"].to_pylist() == ["x"]
+    assert (name, lines["line"].to_pylist()) == ("b", ["x"])
 
 
 def test_slices_of_many_lines_are_nearly_equal() -> None:
