@@ -120,7 +120,9 @@ def published_records(job: Job, version: int | None = None) -> list[int]:
 
 
 def results(job: Job) -> FilesTableSink:
-    return open_result_table(job, job.state().configuration.params)
+    table = open_result_table(job, job.state().configuration.params)
+    assert isinstance(table, FilesTableSink)
+    return table
 
 
 def keys_of(job: Job, prefix: str = "") -> list[str]:

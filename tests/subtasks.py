@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from harness.jobs import trigger_one
 from harness.key_groups import key_group_of, subtask_of
-from sluice.connectors.files_table.declared import open_sink
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
 from sluice.core.answers import Ack, Committable, Decline, StageAnswer, SubtaskMetrics
@@ -29,6 +28,7 @@ from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.state import CoordinatorState
+from sluice.exchange.sinks import open_sink
 from sluice.job.answers import still_pending
 from sluice.job.job import Job, new_token
 from sluice.job.lineage import assigned_state, compactions_of, lineage_of

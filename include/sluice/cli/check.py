@@ -103,13 +103,11 @@ def _unread(declared: Pipeline) -> Iterator[str]:
 
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
-    from sluice.connectors.files.source import FileSource
     from sluice.job.analysis import analyse, check_state
 
     for node in job.pipeline.sources.values():
-        source = node.spec.open(params, job.location.endpoint_url)
-        if isinstance(source, FileSource):
-            source.check_location()  # Columns may be declared, and nothing be there to read.
+        # Columns may be declared, and nothing be there to read.
+        node.spec.open(params, job.location.endpoint_url).check_place()
     found = analyse(job.pipeline, params, job.location.endpoint_url)
     for note in check_state(job, found):
         typer.secho(f"warning: {job.pipeline.uid}: {note}", err=True, fg="yellow")

@@ -22,18 +22,17 @@ from sluice.cli.options import (
     print_line,
     print_table,
 )
-from sluice.connectors.files_table.log import TableLog
-from sluice.connectors.files_table.maintenance import TARGET_BYTES
-from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.ids import NO_GENERATION
 from sluice.declaration.durations import duration_of, milliseconds
+from sluice.declaration.places import VersionedSink
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, never_submitted_message
 from sluice.job.places import open_sinks
 from sluice.surface.units import size
 
+DEFAULT_TARGET_MB = 128
 DEFAULT_GRACE = "1h"  # The garbage collector's own default.
 
 SinkName: TypeAlias = Annotated[
@@ -161,7 +160,7 @@ def compact(
     sink: SinkName,
     target_mb: Annotated[
         int, typer.Option("--target-mb", min=1, help="How large a file is to be, in megabytes.")
-    ] = TARGET_BYTES // 1_000_000,
+    ] = DEFAULT_TARGET_MB,
     root: Root = None,
     endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
@@ -169,7 +168,7 @@ def compact(
     """Merge the small files of SINK's table; no version changes, and nothing is deleted."""
     job = declared_job(pipeline, root, endpoint_url)
     table = _table(job, sink)
-    before = len(TableLog(table.store).chain().files)
+    before = table.size().files
     made = table.compact(target_bytes=target_mb * 1_000_000)
     record = CompactRecord(
         version=None if made is None else made.checkpoint_id,
@@ -208,7 +207,7 @@ def vacuum(
     """
     job = declared_job(pipeline, root, endpoint_url)
     table = _table(job, sink)
-    lineage = TableLog(table.store).lineage()
+    lineage = table.lineage()
     if not lineage:
         raise ConfigurationError(f"the table of sink {sink!r} has no version yet")
     pinned = _pinned(job, sink)
@@ -229,7 +228,7 @@ def vacuum(
     )
 
 
-def _table(job: Job, sink: str) -> ManifestTable:
+def _table(job: Job, sink: str) -> VersionedSink:
     state = job.state()
     if state.generation == NO_GENERATION:
         raise ConfigurationError(never_submitted_message(job))
@@ -239,35 +238,31 @@ def _table(job: Job, sink: str) -> ManifestTable:
             f"pipeline {job.pipeline.uid!r} has no sink {sink!r}; it has {', '.join(sinks)}"
         )
     table = sinks[sink]
-    if not isinstance(table, ManifestTable):
+    if not isinstance(table, VersionedSink):
         raise ConfigurationError(f"sink {sink!r} is no FilesTable; only those have versions here")
     return table
 
 
-def _record(sink: str, table: ManifestTable) -> TableRecord:
-    log = TableLog(table.store)
-    chain = log.chain()
-    in_table, compacted = set(log.lineage()), set(log.compacted())
-    manifests = log.manifests(log.versions())
+def _record(sink: str, table: VersionedSink) -> TableRecord:
+    now = table.size()
     return TableRecord(
         sink=sink,
-        root=table.store.root,
-        version=chain.version,
-        files=len(chain.files),
-        rows=sum(one.rows for one in chain.files),
-        size_bytes=sum(one.size_bytes for one in chain.files),
+        root=now.root,
+        version=now.version,
+        files=now.files,
+        rows=now.rows,
+        size_bytes=now.size_bytes,
         versions=[
             VersionRecord(
-                version=version,
-                parent=manifest.parent,
-                in_table=version in in_table,
-                compacted=version in compacted,
-                files=len(manifest.files),
-                rows=sum(one.rows for one in manifest.files),
-                size_bytes=sum(one.size_bytes for one in manifest.files),
+                version=one.version,
+                parent=one.parent,
+                in_table=one.in_table,
+                compacted=one.compacted,
+                files=one.files,
+                rows=one.rows,
+                size_bytes=one.size_bytes,
             )
-            for version, manifest in manifests.items()
-            if manifest is not None
+            for one in table.described_versions()
         ],
     )
 

@@ -23,6 +23,7 @@ from sluice.errors import ConfigurationError, require
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sluice.store.object_store import ObjectStore
     from sluice.store.open import StoreLocation
 
 
@@ -190,6 +191,14 @@ class Source(Protocol):
         """
         ...
 
+    def check_place(self) -> None:
+        """Check that there is something to read from, as ``sluice check`` does.
+
+        Raises:
+            ConfigurationError: there is not; the message names the place and the fix.
+        """
+        ...
+
     def whole(self, max_bytes: int) -> Iterator[tuple[str, pa.RecordBatch]] | None:
         """All records that are there now, with their partitions, in the order of each.
 
@@ -249,6 +258,9 @@ class SourceDefaults:
 
     def decoded(self) -> Source | None:
         return cast("Source", self) if self.decoding is None else None
+
+    def check_place(self) -> None:
+        pass
 
     def whole(self, max_bytes: int) -> Iterator[tuple[str, pa.RecordBatch]] | None:  # noqa: ARG002
         return None
@@ -485,6 +497,106 @@ class Sink(Protocol):
     def discard(self, files: Iterable[str]) -> None:
         """Delete *files* of ``unpublished``.  Idempotent."""
         ...
+
+
+@runtime_checkable
+class ProbedSink(Protocol):
+    """A sink whose place is a store of objects, which a job asks before it begins there."""
+
+    def probe(self, own: ObjectStore) -> None:
+        """Probe the place, unless it is in *own*, the job's store, which has been probed.
+
+        Raises:
+            ConfigurationError: it ignores conditional writes, or lets two writers win.
+        """
+        ...
+
+
+@runtime_checkable
+class ReadableSink(Protocol):
+    """A sink whose table ``sluice run`` reads back, to show it or to write it to a file."""
+
+    def read(self, version: int | None = None) -> pa.Table:
+        """The rows that readers see, as of the checkpoint *version*, by default the newest."""
+        ...
+
+    def row_count(self) -> int:
+        """The number of rows that were published; each version of an upserted row counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableVersion:
+    """What a checkpoint added to a table; ``in_table``: readers see it, it was not rolled back."""
+
+    version: int
+    parent: int | None
+    in_table: bool
+    compacted: bool
+    files: int
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSize:
+    """What readers see at ``root``, as of ``version``; None where there is none."""
+
+    root: str
+    version: int | None
+    files: int
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuumed:
+    """The result of a vacuum: deleted ``versions``, and the number and size of deleted files."""
+
+    versions: tuple[int, ...] = ()
+    files: int = 0
+    size_bytes: int = 0
+
+
+class MergedFiles(Protocol):
+    """The merged ``files`` of the version ``checkpoint_id``."""
+
+    @property
+    def checkpoint_id(self) -> int: ...
+
+    @property
+    def files(self) -> Sequence[object]: ...
+
+
+@runtime_checkable
+class VersionedSink(ReadableSink, Protocol):
+    """A sink that keeps the versions of its table, which ``sluice tables`` shows and tidies up."""
+
+    def added_by(self, version: int) -> pa.Table:
+        """The rows that the checkpoint *version* added, and its deletes, with ``_deleted``."""
+        ...
+
+    def size(self) -> TableSize: ...
+
+    def described_versions(self) -> list[TableVersion]:
+        """Every version, oldest first."""
+        ...
+
+    def lineage(self) -> Sequence[int]:
+        """The versions of which the table is made, oldest first."""
+        ...
+
+    def compact(self, version: int | None = None, *, target_bytes: int) -> MergedFiles | None:
+        """Merge the files of *version*; None if nothing was to be merged."""
+        ...
+
+    def vacuum(self, before_version: int, *, grace_ms: int) -> Vacuumed:
+        """Delete what only versions before that one need."""
+        ...
+
+
+class OwnTable(Sink, VersionedSink, Protocol):
+    """The table of a side output."""
 
 
 class CheckpointListener:

@@ -7,7 +7,6 @@ from functools import partial
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.files_table.declared import open_side_output, open_sink
 from sluice.core.answers import Committable
 from sluice.core.handles import SegmentHandle
 from sluice.declaration.changelog import Append, Upsert, after, check_row_kind_column
@@ -19,6 +18,7 @@ from sluice.declaration.places import DELETED, MALFORMED_COLUMN, RAW, Sink
 from sluice.errors import ConfigurationError
 from sluice.exchange.blocks import ChainedOutput
 from sluice.exchange.reading import SOURCE
+from sluice.exchange.sinks import open_side_output, open_sink
 from sluice.exchange.workspace import Workspace
 from sluice.operators.changes import (
     OURS,

@@ -6,26 +6,30 @@ its rows, or of texts that Spark decodes as it reads them, each with its origin.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from sluice.connectors.columns import check_announced
-from sluice.connectors.files_table.declared import open_side_output, open_sink
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.declaration.pipeline import side_outputs
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source
+from sluice.declaration.places import (
+    MALFORMED_COLUMN,
+    RAW,
+    RECORD,
+    ProbedSink,
+    ReadableSink,
+    Source,
+)
 from sluice.errors import ConfigurationError
+from sluice.exchange.sinks import open_side_output, open_sink
 from sluice.job.job import Job
-from sluice.store.open import is_below, verify_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sluice.connectors.files_table.table import ManifestTable
-    from sluice.declaration.places import Sink
+    from sluice.declaration.places import OwnTable, Sink
 
 
 # Every subtask of a lookup holds the table in memory, and each barrier reads it whole.  Larger
@@ -66,18 +70,16 @@ def verify_tables(job: Job, params: Mapping[str, str]) -> None:
     Raises:
         ConfigurationError: one ignores conditional writes, or lets two writers win; it is named.
     """
-    from sluice.connectors.files_table.table import ManifestTable
-
     for uid, node in job.pipeline.sinks.items():
         sink = open_sink(node, params, job.location, job.names)
-        if isinstance(sink, ManifestTable) and not is_below(sink.store, job.store):
+        if isinstance(sink, ProbedSink):
             try:
-                verify_store(sink.store, f"_probes/{uuid.uuid4().hex}")
+                sink.probe(job.store)
             except ConfigurationError as error:
                 raise ConfigurationError(f"the table of sink {uid!r}: {error}") from error
 
 
-def open_side_table(job: Job, uid: str) -> ManifestTable:
+def open_side_table(job: Job, uid: str) -> OwnTable:
     """The rows of a side output, published like a table of its own, exactly once."""
     return open_side_output(uid, job.location, job.names)
 
@@ -87,7 +89,7 @@ def has_result_table(job: Job, params: Mapping[str, str], uid: str) -> bool:
     return _result_table(job, params, uid) is not None
 
 
-def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = None) -> ManifestTable:
+def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = None) -> ReadableSink:
     """The table of the sink *uid*, by default of the first.
 
     Raises:
@@ -97,16 +99,14 @@ def open_result_table(job: Job, params: Mapping[str, str], uid: str | None = Non
     table = _result_table(job, params, uid)
     if table is None:
         raise ConfigurationError(
-            f"sink {uid!r} cannot be read back, for only a FilesTable can; look where it publishes"
+            f"sink {uid!r} cannot be read back, as a FilesTable can; look where it publishes"
         )
     return table
 
 
-def _result_table(job: Job, params: Mapping[str, str], uid: str) -> ManifestTable | None:
-    from sluice.connectors.files_table.table import ManifestTable
-
+def _result_table(job: Job, params: Mapping[str, str], uid: str) -> ReadableSink | None:
     sink = open_sink(job.pipeline.sinks[uid], params, job.location, job.names)
-    return sink if isinstance(sink, ManifestTable) else None
+    return sink if isinstance(sink, ReadableSink) else None
 
 
 def write_table(

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 import polars as pl
 import pyarrow as pa
 
-from sluice.connectors.files_table.columns import read_chain
-from sluice.connectors.staged_files import StagedFiles
 from sluice.coordinator.failure import start_attempt
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, reconfigure, submit
@@ -37,7 +35,7 @@ from sluice.declaration.changelog import ROW_KIND
 from sluice.declaration.durations import PositiveDuration
 from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
 from sluice.declaration.pipeline import Parallelism, Pipeline, side_outputs
-from sluice.declaration.places import DELETED
+from sluice.declaration.places import DELETED, VersionedSink
 from sluice.errors import CheckpointFailure, ConfigurationError, StageFailed
 from sluice.exchange.faults import Fault
 from sluice.job.analysis import Result
@@ -596,14 +594,14 @@ def _published(
     job: Job, yields: Mapping[str, Result], uid: str, metadata: CheckpointMetadata
 ) -> pl.DataFrame:
     table, columns = open_result_table(job, {}, uid), _columns(job, yields, uid)
-    if table.upsert_key:
+    assert isinstance(table, VersionedSink), "sinks are captured"
+    is_upserted = bool(job.pipeline.sinks[uid].spec.upsert_key)
+    if is_upserted:
         columns = {**columns, DELETED: pl.Boolean()}
     if metadata.tables.get(uid) != metadata.checkpoint_id:
         return pl.DataFrame(schema=columns)
-    files = table.chain(metadata.checkpoint_id)[-1].files
-    staged = StagedFiles(uid, table.store, table.upsert_key, table.format, table.partition_by)
-    frame = _frame(read_chain(staged, files, None), columns)
-    if not table.upsert_key:
+    frame = _frame(table.added_by(metadata.checkpoint_id), columns)
+    if not is_upserted:
         return frame
     if DELETED not in frame.columns:
         return frame.with_columns(pl.lit(False).alias(DELETED))  # noqa: FBT003 - a value

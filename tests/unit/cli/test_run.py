@@ -21,6 +21,7 @@ from sluice.cli.run import (
     write_result,
 )
 from sluice.connectors.files_table.table import ManifestTable as FilesTableSink
+from sluice.declaration.places import VersionedSink
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_result_table
 from sluice.sinks import FilesTable
@@ -102,7 +103,9 @@ def test_the_first_declared_sink_is_the_result() -> None:
 
     assert isinstance(pipeline.sinks["results"].spec, FilesTable)
     assert final_table(job, {}).num_rows == 10
-    assert open_result_table(job, {}).store.root == "memory://the-first-result"
+    table = open_result_table(job, {})
+    assert isinstance(table, VersionedSink)
+    assert table.size().root == "memory://the-first-result"
 
 
 def test_a_column_without_an_order_does_not_keep_a_table_from_being_sorted(

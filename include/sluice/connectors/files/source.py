@@ -121,7 +121,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         object.__setattr__(self, "location", files.location)
         assert not (self.ordered and self.bounded)
 
-    def check_location(self) -> None:
+    def check_place(self) -> None:
         """Raises ConfigurationError if there is nothing at the location, not even a folder."""
         next(iter(self._files.listed()), None)
 

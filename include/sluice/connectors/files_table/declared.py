@@ -10,14 +10,11 @@ from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.params import Param, value_of
 from sluice.declaration.places import check_changelog
 from sluice.errors import ConfigurationError
-from sluice.protocol.keys import PipelinePaths
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from sluice.connectors.files_table.table import ManifestTable
-    from sluice.declaration.nodes import SinkNode
-    from sluice.declaration.places import Sink
     from sluice.store.open import StoreLocation
 
 FORMATS = ("parquet", "json")
@@ -92,15 +89,3 @@ class FilesTable:
             compact_when_files=self.compact_when_files,
             latest=self.latest,
         )
-
-
-def open_sink(
-    node: SinkNode, params: Mapping[str, str], location: StoreLocation, paths: PipelinePaths
-) -> Sink:
-    """The connector of a declared sink; *location* is the job's root."""
-    return node.spec.open(node.uid, params, location.below(paths.table(node.uid)))
-
-
-def open_side_output(uid: str, location: StoreLocation, paths: PipelinePaths) -> ManifestTable:
-    """The connector of a side output, which is published exactly once, as a table of its own."""
-    return FilesTable().open(uid, {}, location.below(paths.side_output(uid)))

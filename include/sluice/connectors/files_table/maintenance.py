@@ -61,6 +61,7 @@ from sluice.connectors.staged_files import (
     record_key,
     unit_of,
 )
+from sluice.declaration.places import Vacuumed
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.store.object_store import Created, ObjectStore
 
@@ -171,15 +172,6 @@ def _runs(files: Iterable[RowFile], target_bytes: int) -> Iterator[list[RowFile]
             run, run_bytes = [], 0
     if run:
         yield run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vacuumed:
-    """The result of a vacuum: deleted ``versions``, and the number and size of deleted files."""
-
-    versions: tuple[int, ...] = ()
-    files: int = 0
-    size_bytes: int = 0
 
 
 def vacuum_versions(

@@ -21,6 +21,7 @@ are relative to the root, so a table can be copied; ``_latest`` alone is made an
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -38,7 +39,6 @@ from sluice.connectors.files_table.maintenance import (
     GRACE_MS,
     TARGET_BYTES,
     Compactor,
-    Vacuumed,
     refresh_latest,
     vacuum_versions,
 )
@@ -56,9 +56,17 @@ from sluice.connectors.staged_files import (
 )
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
-from sluice.declaration.places import RollBack, Staged, Unpublished
+from sluice.declaration.places import (
+    RollBack,
+    Staged,
+    TableSize,
+    TableVersion,
+    Unpublished,
+    Vacuumed,
+)
 from sluice.errors import ProtocolViolation, SluiceError
 from sluice.store.object_store import ObjectStore, in_parallel
+from sluice.store.open import is_below, verify_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,6 +175,11 @@ class ManifestTable:
     def describe(self, version: int) -> str:
         return manifest_key(version)
 
+    def probe(self, own: ObjectStore) -> None:
+        """See ``ProbedSink``."""
+        if not is_below(self.store, own):
+            verify_store(self.store, f"_probes/{uuid.uuid4().hex}")
+
     def abort(self, checkpoint_id: int, checkpoint_token: str) -> None:
         staged = self._staged.of_checkpoint(checkpoint_id, checkpoint_token)
         if not staged:
@@ -271,6 +284,43 @@ class ManifestTable:
     def row_count(self) -> int:
         """The number of rows in the files of the chain; every version of an upserted row counts."""
         return sum(file.rows for file in self._log.chain().files)
+
+    def added_by(self, version: int) -> pa.Table:
+        """The rows that the checkpoint *version* added, and its deletes, with ``_deleted``."""
+        return read_chain(self._staged, self.chain(version)[-1].files, None)
+
+    def lineage(self) -> tuple[int, ...]:
+        """See ``TableLog.lineage``."""
+        return self._log.lineage()
+
+    def size(self) -> TableSize:
+        """See ``VersionedSink``."""
+        chain = self._log.chain()
+        return TableSize(
+            root=self.store.root,
+            version=chain.version,
+            files=len(chain.files),
+            rows=sum(one.rows for one in chain.files),
+            size_bytes=sum(one.size_bytes for one in chain.files),
+        )
+
+    def described_versions(self) -> list[TableVersion]:
+        """See ``VersionedSink``."""
+        in_table, compacted = set(self._log.lineage()), set(self._log.compacted())
+        manifests = self._log.manifests(self._log.versions())
+        return [
+            TableVersion(
+                version=version,
+                parent=manifest.parent,
+                in_table=version in in_table,
+                compacted=version in compacted,
+                files=len(manifest.files),
+                rows=sum(one.rows for one in manifest.files),
+                size_bytes=sum(one.size_bytes for one in manifest.files),
+            )
+            for version, manifest in manifests.items()
+            if manifest is not None
+        ]
 
     def compact(
         self, version: int | None = None, *, target_bytes: int = TARGET_BYTES
