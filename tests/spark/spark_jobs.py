@@ -18,3 +18,12 @@ def spark_stages(spark: SparkSession) -> int:
     tracker = spark.sparkContext.statusTracker()
     jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup())
     return sum(len(job.stageIds) for job in jobs if job is not None)
+
+
+def failed_tasks(spark: SparkSession) -> int:
+    """Those that Spark may have tried again."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup())
+    stages = {stage for job in jobs if job is not None for stage in job.stageIds}
+    known = (tracker.getStageInfo(stage) for stage in stages)
+    return sum(stage.numFailedTasks for stage in known if stage is not None)

@@ -14,6 +14,10 @@ The output of a chained stage goes to the subtasks of the next one in the same S
 operator chains, with a shuffle inside.  After the rows come the acks, by which the next stage knows
 how far event time has come, and the tokens of the executions that the acks are of.  A chained
 subtask's ack is written by the driver, when the subtasks of the next stage have acknowledged.
+
+Who cannot do its part, and could not if it were asked again, says so in place of rows: to every
+subtask that it would have sent rows to, and those to the driver.  The Spark task succeeds, so Spark
+does not try it again (``refusals``).
 """
 
 from __future__ import annotations
@@ -55,6 +59,7 @@ from sluice.exchange.reading import (
     read_together,
     times_frame,
 )
+from sluice.exchange.refusals import RefusedError, is_final, refusal_of
 from sluice.operators.build import build_operator, hashes_groups
 from sluice.operators.operator import ROW_COUNT, EpochTime, Partial
 from sluice.protocol.records import decode_ack, encode_ack
@@ -97,7 +102,10 @@ BLOCK_SCHEMA = pa.schema(
 
 # The columns of executions, also of the rows that a Spark job yields.  A token holds no comma.
 ACK, TOKEN, READ = "ack", "token", "read"
-RESULT_SCHEMA = pa.schema([(ACK, pa.binary()), (TOKEN, pa.string()), (READ, pa.string())])
+REFUSED = "refused"  # Why the stage is refused; such a row is of no execution.
+RESULT_SCHEMA = pa.schema(
+    [(ACK, pa.binary()), (TOKEN, pa.string()), (READ, pa.string()), (REFUSED, pa.string())]
+)
 
 RowCounts: TypeAlias = npt.NDArray[np.int64]
 
@@ -109,6 +117,7 @@ class BlockKind(StrEnum):
     GROUPS = "groups"  # Pre-aggregated rows; the name is that of their group frame.
     LATE = "late"  # Late rows of an input; the name is its number.
     UNDECIDED = "undecided"  # No rows: only Spark can read some; the name says why.
+    REFUSED = "refused"  # No rows: the sender refuses its part for good; the name says why.
     TIMES = "times"  # Event times of an input, by partition; the name is its number.
     ACK = "ack"  # An ack of a chained stage; the name is the stage's.
 
@@ -141,10 +150,13 @@ class ExchangeSpec:
     folder: BlockFolder | None = None
 
 
-def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def send(
+    spec: ExchangeSpec, batches: Iterable[pa.RecordBatch], *, is_retried: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Read the shares whose numbers *batches* hold, and yield blocks; run by ``mapInArrow``.
 
-    If only Spark can read a row, all subtasks get an ``UNDECIDED`` block, and no more is read.
+    If only Spark can read a row, all subtasks get an ``UNDECIDED`` block, and no more is read.  So
+    it is with a ``REFUSED`` block where a source or a row is refused.
     """
     for share in (index for batch in batches for index in batch.column(0).to_pylist()):
         with Sender(spec, share) as sender:
@@ -152,6 +164,11 @@ def send(spec: ExchangeSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
                 yield from _sent(spec, share, sender)
             except UndecidedError as error:
                 yield from sender.to_all(BlockKind.UNDECIDED, str(error), pl.DataFrame())
+                return
+            except Exception as error:
+                if not is_final(error, is_retried=is_retried):
+                    raise
+                yield from sender.to_all(BlockKind.REFUSED, refusal_of(error), pl.DataFrame())
                 return
 
 
@@ -632,6 +649,10 @@ class ChainedOutput(AbstractContextManager["ChainedOutput"]):
         """Blocks for all subtasks of the next stage: only Spark can read some rows, and *why*."""
         yield from self._sender.to_all(BlockKind.UNDECIDED, why, pl.DataFrame())
 
+    def refused(self, why: str) -> Iterator[pa.RecordBatch]:
+        """Blocks for all subtasks of the next stage: this one refuses its part, and *why*."""
+        yield from self._sender.to_all(BlockKind.REFUSED, why, pl.DataFrame())
+
     def blocks(
         self, done: Execution, earlier: Mapping[str, list[Execution]]
     ) -> Iterator[pa.RecordBatch]:
@@ -661,20 +682,32 @@ def execution_rows(executions: Sequence[Execution]) -> pa.RecordBatch:
         ACK: [encode_ack(one.ack) for one in executions],
         TOKEN: [one.token for one in executions],
         READ: [",".join(one.read) for one in executions],
+        REFUSED: [None] * len(executions),
     }
     return pa.RecordBatch.from_pydict(columns, schema=RESULT_SCHEMA)
 
 
-def executions_in(rows: Iterable[tuple[bytes, str, str]], stage: str) -> list[Execution]:
-    """The executions of ``execution_rows``, of *stage* or its chain."""
-    return [
-        Execution(
-            ack=decode_ack(bytes(body), f"ack of {stage}"),
-            token=token,
-            read=tuple(read.split(",")) if read else (),
-        )
-        for body, token, read in rows
-    ]
+def refused_row(why: str) -> pa.RecordBatch:
+    """What the last subtask of a chain yields in place of executions."""
+    return pa.RecordBatch.from_pylist([{REFUSED: why}], schema=RESULT_SCHEMA)
+
+
+def executions_in(
+    rows: Iterable[tuple[bytes, str, str, str | None]], stage: str
+) -> list[Execution]:
+    """The executions of ``execution_rows``, of *stage* or its chain.
+
+    Raises:
+        RefusedError: a row is a ``refused_row``.
+    """
+    executions: list[Execution] = []
+    for body, token, read, refused in rows:
+        if refused is not None:
+            raise RefusedError(refused)
+        ack = decode_ack(bytes(body), f"ack of {stage}")
+        tokens = tuple(read.split(",")) if read else ()
+        executions.append(Execution(ack=ack, token=token, read=tokens))
+    return executions
 
 
 def _frame(executions: Sequence[Execution]) -> pl.DataFrame:

@@ -25,6 +25,7 @@ from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.exchange.output import StageOutput
 from sluice.exchange.reading import SOURCE, CarriedClock
+from sluice.exchange.refusals import RefusedError
 from sluice.exchange.workspace import Workspace
 from sluice.operators.aggregate import GROUPS
 from sluice.operators.build import build_operator
@@ -143,6 +144,7 @@ class KeyedSnapshot:
 
         Raises:
             UndecidedError: a sender could not read its rows.
+            RefusedError: a sender refuses its part.
         """
         self.rows_in += part.input_rows
         match part.kind:
@@ -160,6 +162,8 @@ class KeyedSnapshot:
                 known += executions_in(part.rows.iter_rows(), part.name)
             case BlockKind.UNDECIDED:
                 raise UndecidedError(part.name)
+            case BlockKind.REFUSED:
+                raise RefusedError(part.name)
             case _:
                 assert_never(part.kind)
 

@@ -27,11 +27,11 @@ from sluice.core.answers import Ack, Decline, Execution, SubtaskMetrics
 from sluice.core.failures import CheckpointFailureReason, note_of_stage
 from sluice.core.handles import StateHandle
 from sluice.core.ids import SubtaskId
-from sluice.declaration.places import UndecidedError
-from sluice.errors import CheckpointDeclined, DeclineReason, SluiceError, StageFailed
-from sluice.exchange.blocks import ChainedOutput, execution_rows, received
+from sluice.errors import CheckpointDeclined, DeclineReason
+from sluice.exchange.blocks import ChainedOutput, execution_rows, received, refused_row
 from sluice.exchange.output import StageOutput
 from sluice.exchange.reading import SOURCE, EventTimes, chunks
+from sluice.exchange.refusals import Fed, RefusedError, is_final, reason_of, refusal_of
 from sluice.exchange.snapshot import KeyedSnapshot
 from sluice.exchange.workspace import SubtaskSpec, Workspace
 from sluice.state.cache import SegmentCache
@@ -58,25 +58,34 @@ def run_subtask(
 
     The executions of earlier stages of its chain follow.  A subtask that the next stage is chained
     to yields blocks for that instead.  If rows are undecided, no execution is yielded: the stage
-    has to run again, and Spark to read them.
+    has to run again, and Spark to read them.  A subtask that declines, or has failed for good,
+    yields why (``refusals``): Spark would try it again for nothing.
     """
     if index >= spec.task.parallelism:
-        raise SluiceError(
+        yield refused_row(
             f"stage {spec.task.uid!r} has more partitions than its parallelism "
             f"{spec.task.parallelism}; a transform must not change the partitioning"
         )
+        return
     work = _workspace(spec, SubtaskId(spec.task.uid, index))
     answers = AnswerStore(open_store(spec.location), work.paths)
-    if is_retried:
-        _require_not_declined(answers, work)
+    fed = Fed(batches)
     with _chained_output(work) as chained:
         try:
-            with _declining(answers, work):
-                done, earlier = _snapshot(work, batches, chained)
+            if is_retried:
+                _require_not_declined(answers, work)
+            with _declining(answers, work, fed, is_retried=is_retried):
+                done, earlier = _snapshot(work, fed, chained)
                 _strike(work)
         except UndecidedError as error:  # Every subtask gets the block, so none has acknowledged.
             if chained is not None:
                 yield from chained.undecided(str(error))
+            return
+        except RefusedError as error:
+            if chained is None:
+                yield refused_row(str(error))
+            else:
+                yield from chained.refused(str(error))
             return
         if chained is not None:
             done = replace(done, ack=replace(done.ack, is_chained=True))
@@ -101,15 +110,15 @@ def _workspace(spec: SubtaskSpec, subtask: SubtaskId) -> Workspace:
 
 
 def _require_not_declined(answers: AnswerStore, work: Workspace) -> None:
-    """Spark tries a failed task again, but a subtask that has declined stays out of the checkpoint:
-    else its outcome would depend on which of the two answers is read first.
+    """Spark runs a task again whose machine was lost, but a subtask that has declined stays out of
+    the checkpoint: else its outcome would depend on which of the two answers is read first.
     """
     spec = work.spec
     declined = answers.decline(
         spec.checkpoint_id, work.subtask, attempt=spec.attempt, plan=spec.plan
     )
     if declined is not None:
-        raise StageFailed(declined.message)
+        raise RefusedError(declined.message)
 
 
 def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | None]:
@@ -120,30 +129,42 @@ def _chained_output(work: Workspace) -> AbstractContextManager[ChainedOutput | N
 
 
 @contextmanager
-def _declining(answers: AnswerStore, work: Workspace) -> Iterator[None]:
-    """Writes why the subtask declines, or has failed; adds a note of the stage to every error."""
+def _declining(
+    answers: AnswerStore, work: Workspace, fed: Fed, *, is_retried: bool
+) -> Iterator[None]:
+    """Writes why the subtask declines, or has failed; adds a note of the stage to every error.
+
+    Raises:
+        RefusedError: it declines, has failed for good, or was refused its rows.
+    """
     try:
         yield
-    except Exception as error:
-        reason = _reason(error, work.uploads)
-        if reason is not None:
-            answers.write_decline(
-                Decline(
-                    checkpoint_id=work.spec.checkpoint_id,
-                    subtask=work.subtask,
-                    attempt=work.spec.attempt,
-                    message=str(error),
-                    reason=reason,
-                    plan=work.spec.plan,
-                )
-            )
-        error.add_note(note_of_stage(work.subtask.stage))  # A Spark job may run several stages.
+    except (RefusedError, UndecidedError):
         raise
+    except Exception as error:
+        is_own = error is not fed.error
+        reason = _reason(error, work.uploads, is_retried=is_retried) if is_own else None
+        error.add_note(note_of_stage(work.subtask.stage))  # A Spark job may run several stages.
+        if reason is None:
+            raise
+        answers.write_decline(
+            Decline(
+                checkpoint_id=work.spec.checkpoint_id,
+                subtask=work.subtask,
+                attempt=work.spec.attempt,
+                message=reason_of(error),
+                reason=reason,
+                plan=work.spec.plan,
+            )
+        )
+        raise RefusedError(refusal_of(error)) from error
     finally:
         work.uploads.cancel()
 
 
-def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | None:
+def _reason(
+    error: Exception, uploads: Uploads, *, is_retried: bool
+) -> CheckpointFailureReason | None:
     """The reason to answer with; None if the Spark task may succeed when it is tried again.
 
     What the user's code raises, and what no repetition mends, is a task failure, wherever it was
@@ -151,13 +172,10 @@ def _reason(error: Exception, uploads: Uploads) -> CheckpointFailureReason | Non
     """
     if uploads.failure is not None:
         return CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION
-    match error:
-        case CheckpointDeclined():
-            return _REASONS[error.reason]
-        case SluiceError(retryable=False):
-            return CheckpointFailureReason.TASK_FAILURE
-        case _:
-            return None
+    if isinstance(error, CheckpointDeclined):
+        return _REASONS[error.reason]
+    is_failure = is_final(error, is_retried=is_retried)
+    return CheckpointFailureReason.TASK_FAILURE if is_failure else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

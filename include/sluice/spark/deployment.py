@@ -417,8 +417,11 @@ def exchanged_rows(run: StageRun, exchange: Exchange, event_time: MeasuredEventT
     spec = exchange_spec(run, exchange, event_time)
     senders = senders_of(run)
     shares = numbered_partitions(run.spark, senders, spec.folder)
-    blocks = blocks_of(shares, lambda _, batches: send(spec, batches), senders, run.task)
-    return keyed_blocks(blocks, exchange)
+
+    def sent(partition: Partition, batches: Batches) -> Iterator[pa.RecordBatch]:
+        return send(spec, batches, is_retried=partition.is_retried)
+
+    return keyed_blocks(blocks_of(shares, sent, senders, run.task), exchange)
 
 
 def senders_of(run: StageRun) -> int:
