@@ -15,4 +15,4 @@ RUN uv pip install --system --no-deps . && rm -rf include plugins build
 COPY include/pipelines include/pipelines
 COPY dags dags
 COPY spark_jobs spark_jobs
-ENV SLUICE_PIPELINES=/opt/sluice/include/pipelines SLUICE_DAGS="!nexmark_*"
+ENV SLUICE_PIPELINES=/opt/sluice/include/pipelines SLUICE_DAGS="!nexmark_* !auctions_submitted"

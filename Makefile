@@ -147,7 +147,7 @@ kills: setup  ## KILLS schedules (7) of processes that die, or freeze, for each 
 	@SLUICE_KILLS="$(KILLS)" $(BIN)/pytest -q -s tests/exactly_once
 
 cluster: setup  ## A Spark cluster: machines are lost, jobs are rescaled, stages submitted; a quarter of an hour
-	@SLUICE_CLUSTER=all $(BIN)/pytest -q tests/cluster tests/airflow/test_submitting_to_a_cluster.py
+	@SLUICE_CLUSTER=all $(BIN)/pytest -q tests/cluster tests/airflow/test_submitting_to_a_cluster.py tests/e2e/test_submitted.py
 
 bench-airflow: setup  ## A checkpoint's DAG run beside an equal one of empty tasks, run by run
 	@$(BIN)/python -m bench.airflow_run

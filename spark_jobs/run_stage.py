@@ -2,7 +2,8 @@
 
     spark-submit spark_jobs/run_stage.py PIPELINE CHECKPOINT_ID STAGE ATTEMPT --root s3://...
 
-The wheel has the same as sluice/spark/application/run_stage.py: Airflow submits that one.
+The pipeline ``auctions_submitted`` has Airflow submit this file.  The wheel has the same as
+sluice/spark/application/run_stage.py, which is submitted where a pipeline names no other.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Its acks count by the attempt in its arguments, so two applications are harmless.  When a worker was
 lost, the retry of its task reads the acks first, and then asks the cluster for the application by
 its name, which needs no id that the lost worker would have had to keep.  Only if neither exists, a
-new attempt begins, and the one before it is fenced.
+new attempt begins, and the one before it is fenced.  A stage that failed has left its root cause in
+the bucket: it is not tried again.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import (  # noqa: TID253 - on demand
     SparkSubmitOperator,
 )
+from airflow.sdk.exceptions import AirflowException
 
 import sluice
+from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.declaration.project import loaded_package
 from sluice.declaration.schedules import Submit
 from sluice.errors import FencedError, StageFailed
 from sluice.job.applications import ApplicationName, short_life
+from sluice.protocol.keys import snapshot_task
 from sluice_airflow.applications import Application, SparkCluster, cluster_of
 from sluice_airflow.settings import Settings
 from sluice_airflow.stage import StageOperator
@@ -43,7 +47,7 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
 
     def __init__(self, *, submit: Submit, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's
         super().__init__(
-            application=str(APPLICATION),
+            application=submit.application or str(APPLICATION),
             conn_id=submit.connection,
             conf=dict(submit.conf),
             driver_memory=submit.driver_memory,
@@ -70,8 +74,13 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             self.conf = {**self._submit.conf, **cluster.properties(name)}
             self.application_args = self._arguments(name)
             log.info("submitting name=%s", name)
-            SparkSubmitOperator.execute(self, context)
+            try:
+                SparkSubmitOperator.execute(self, context)
+            except AirflowException:  # It knows no more than an exit code.
+                _require_lost(job, name)
+                raise
         if not self.has_answered(job, pending, attempt):
+            _require_lost(job, name)
             raise StageFailed(f"{name} ended, and its stage has not acknowledged")
         return time.monotonic() - started
 
@@ -121,6 +130,21 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             if _found(cluster, name, if_unknown=Application("", str(name))) is None:
                 return
             time.sleep(POLL_S)
+
+
+def _require_lost(job: Job, name: ApplicationName) -> None:
+    """Return if the application ended without a word: it was lost, and may be submitted again.
+
+    Raises:
+        StageFailed: its driver has left the root cause in the bucket; the stage would fail again.
+        FencedError: no attempt awaits it any more: whoever read of the failure has aborted it.
+    """
+    _, failures = job.answers.problems(CheckpointId(name.checkpoint_id))
+    for failure in failures:
+        if (failure.task, failure.attempt) == (snapshot_task(name.stage), name.attempt):
+            raise StageFailed(failure.message, stage=name.stage)
+    if not name.is_awaited(job, job.state()):  # The abort has deleted what the driver left.
+        raise FencedError(f"{name} was overtaken, or its checkpoint has ended")
 
 
 def _end(submit: Submit, name: ApplicationName) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
@@ -40,14 +42,14 @@ def an_operator(job: Job, stage: str) -> SubmitOperator:
     return SubmitOperator(task_id="snapshot", pipeline=job.pipeline, stage=stage, submit=SUBMIT)
 
 
-def test_who_failed_is_another_attempt_and_who_acknowledged_is_not_run_again(
+def test_a_failure_says_why_and_a_cleared_task_is_another_attempt(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, chained = job.pipeline.stages
     context = {"dag_id": "auctions", "run_id": "run-1"}
 
     monkeypatch.setenv("SLUICE_FAULT", f"fail-worker stage={stage} checkpoint=1")
-    with pytest.raises(Exception, match="Cannot execute"):
+    with pytest.raises(AirflowFailException, match="RuntimeError: fault injected"):
         an_operator(job, stage).execute(a_context(**context))
     monkeypatch.delenv("SLUICE_FAULT")
     an_operator(job, stage).execute(a_context(**context, try_number=2))
@@ -59,6 +61,44 @@ def test_who_failed_is_another_attempt_and_who_acknowledged_is_not_run_again(
     plan = job.plan(CheckpointId(1))
     assert plan is not None
     assert (stage, 2) in job.answers.observe(plan.checkpoint_id, plan.token).answered
+
+
+def test_an_application_that_left_no_cause_is_tried_again(job: Job) -> None:
+    """Its driver was lost, or never began."""
+    stage, nowhere = next(iter(job.pipeline.stages)), replace(SUBMIT, application="/nowhere.py")
+    operator = SubmitOperator(
+        task_id="snapshot", pipeline=job.pipeline, stage=stage, submit=nowhere
+    )
+
+    with pytest.raises(AirflowException, match="Cannot execute") as raised:
+        operator.execute(a_context(dag_id="auctions", run_id="run-1"))
+
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+def test_an_application_whose_checkpoint_was_aborted_meanwhile_is_not_tried_again(
+    job: Job, tmp_path: Path
+) -> None:
+    """Whoever waits for its acks reads of the failure sooner than ``spark-submit`` ends."""
+    stage = next(iter(job.pipeline.stages))
+    script = tmp_path / "aborts.py"
+    script.write_text(
+        "from sluice.coordinator.failure import fail_checkpoint\n"
+        "from sluice.core.failures import CheckpointFailureReason\n"
+        "from sluice.declaration.project import load_pipeline\n"
+        "from sluice.job.job import open_job\n"
+        "from sluice.store.open import StoreLocation\n"
+        f"job = open_job(load_pipeline('auctions'), StoreLocation(root={job.store.root!r}))\n"
+        "fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, 'declined')\n"
+        "raise SystemExit(1)\n"
+    )
+    submitted = replace(SUBMIT, application=str(script))
+    operator = SubmitOperator(
+        task_id="snapshot", pipeline=job.pipeline, stage=stage, submit=submitted
+    )
+
+    with pytest.raises(AirflowSkipException, match="its checkpoint has ended"):
+        operator.execute(a_context(dag_id="auctions", run_id="run-1"))
 
 
 def test_a_provider_that_is_missing_is_named_with_the_extra(

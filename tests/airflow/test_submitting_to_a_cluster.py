@@ -1,4 +1,6 @@
-"""Stages that are submitted to a real standalone cluster, and what becomes of them without us."""
+"""Stages that are submitted to a real standalone cluster of two workers: the job has the rows that
+any session has, and what becomes of applications without us.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,26 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from harness.s3_server import own_bucket
 from harness.spark_cluster import SparkCluster, running_cluster
+from sluice.cli.run import final_table
+from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
+from sluice.core.restoring import Latest
 from sluice.declaration.project import load_pipeline
 from sluice.declaration.schedules import Submit
 from sluice.devstack.servers import BUCKET
@@ -30,11 +41,11 @@ from sluice.store.open import StoreLocation
 from sluice_airflow.applications import reap
 from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
+from tests.best_auctions import best_auctions
+from tests.spark_events import event_log, failed_tasks
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(os.environ.get("SLUICE_CLUSTER") != "all", reason="make cluster runs it"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.spark, pytest.mark.s3]
+whole = pytest.mark.skipif(os.environ.get("SLUICE_CLUSTER") != "all", reason="make cluster runs it")
 STAGE = "bid_statistics"
 RUN = {"dag_id": "auctions", "run_id": "run-1"}
 WAIT_S = 300.0
@@ -46,7 +57,7 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]
     with pytest.MonkeyPatch.context() as patch, own_bucket(root / "s3") as bucket:
         for name, value in bucket.items():
             patch.setenv(name, value)
-        with running_cluster(root / "machines", os.environ, workers=1) as cluster:
+        with running_cluster(root / "machines", os.environ, workers=2) as cluster:
             connection = {
                 "conn_type": "spark",
                 "host": cluster.master,
@@ -115,6 +126,7 @@ def until(is_true: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
+@whole
 def test_what_was_submitted_is_found_again_after_its_worker_was_killed(
     cluster: SparkCluster, job: Job
 ) -> None:
@@ -134,6 +146,7 @@ def test_what_was_submitted_is_found_again_after_its_worker_was_killed(
     assert [one["name"] for one in cluster.status()["completedapps"]] == [name]
 
 
+@whole
 def test_an_application_that_no_attempt_awaits_is_ended(cluster: SparkCluster, job: Job) -> None:
     with a_try_that_hangs(cluster, job, seconds=600) as pid:
         (name,) = running(cluster)
@@ -147,6 +160,7 @@ def test_an_application_that_no_attempt_awaits_is_ended(cluster: SparkCluster, j
     assert reap(job, submit_to(cluster)) == []
 
 
+@whole
 def test_a_task_that_is_killed_ends_its_application(
     cluster: SparkCluster, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,3 +174,93 @@ def test_a_task_that_is_killed_ends_its_application(
 
         assert task.exception(WAIT_S) is not None
     until(lambda: not running(cluster), "end of the application")
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """The pipeline of the example, whose applications log their events into ``logs``."""
+
+    job: Job
+    submit: Submit
+    logs: Path
+
+    def run_stages(self) -> None:
+        for stage in self.job.pipeline.stages:  # The second runs chained to the first.
+            SubmitOperator(
+                task_id="snapshot", pipeline=self.job.pipeline, stage=stage, submit=self.submit
+            ).execute(a_context(**RUN))
+
+    def checkpoint(self) -> CheckpointPlan:
+        plan = self.triggered()
+        self.run_stages()
+        finalize(self.job, plan.checkpoint_id)
+        commit(self.job, plan.checkpoint_id)
+        return plan
+
+    def triggered(self) -> CheckpointPlan:
+        outcome = trigger(self.job, cause="airflow:auctions/run-1")
+        assert isinstance(outcome, Triggered)
+        return outcome.plan
+
+    def rows(self) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = final_table(self.job, {}).to_pylist()
+        return sorted(rows, key=lambda row: (row["category"], row["rank"]))
+
+
+@pytest.fixture(name="example")
+def _example(
+    cluster: SparkCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+) -> SubmittedJob:
+    root = f"s3://{BUCKET}/{request.node.name}"
+    monkeypatch.setenv("SLUICE_ROOT", root)
+    endpoint = os.environ["AWS_ENDPOINT_URL_S3"]
+    pipeline = load_pipeline("auctions_submitted")
+    declared, logs = pipeline.orchestration.submit, tmp_path / "events"
+    assert declared is not None
+    conf = {**declared.conf, **cluster.executors, **event_log(logs)}
+    job = open_job(pipeline, StoreLocation(root=root, endpoint_url=endpoint))
+    return SubmittedJob(job, replace(declared, connection="spark_there", conf=conf), logs)
+
+
+def test_a_job_whose_stages_are_submitted_has_the_rows_of_any_session(
+    example: SubmittedJob,
+) -> None:
+    job = example.job
+    submit(job, configure(job.pipeline, {"events": "1000"}, parallelism=2))
+
+    example.checkpoint()
+
+    assert job.state().status is JobStatus.FINISHED
+    assert example.rows() == best_auctions(1_000)
+    assert failed_tasks(example.logs) == []
+
+
+@whole
+def test_it_declines_once_and_is_restored_with_more_subtasks(
+    cluster: SparkCluster, example: SubmittedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, params = example.job, {"events": "2000"}
+    before = len(cluster.status()["completedapps"])
+    submit(job, configure(job.pipeline, params, parallelism=2, max_records_per_epoch=1_000))
+
+    completed = example.checkpoint()
+    declined = example.triggered()
+    monkeypatch.setenv("SLUICE_FAULT", "decline stage=category_ranking")
+    with pytest.raises(AirflowFailException, match=r"'category_ranking' failed.*: fault injected"):
+        example.run_stages()
+    monkeypatch.delenv("SLUICE_FAULT")
+    reason = CheckpointFailureReason.CHECKPOINT_DECLINED
+    fail_checkpoint(job, declined.checkpoint_id, reason, "declined")
+    wider = configure(job.pipeline, params, parallelism=3, max_records_per_epoch=1_000)
+    restored = restore(job, Latest(), configuration=wider)
+    last = example.checkpoint()
+
+    assert restored.checkpoint_id == completed.checkpoint_id
+    assert [task.parallelism for task in last.tasks] == [3, 3]
+    assert job.state().status is JobStatus.FINISHED
+    assert example.rows() == best_auctions(2_000)
+    assert len(cluster.status()["completedapps"]) - before == 3
+    assert failed_tasks(example.logs) == []  # A decline is an answer.

@@ -28,4 +28,6 @@ def test_a_demo_of_a_pipeline_that_the_project_does_not_select_makes_it_a_dag(
     monkeypatch.delenv("SLUICE_PIPELINES", raising=False)
 
     assert dag_selection("auctions") == {}
-    assert dag_selection("nexmark_q4") == {"SLUICE_DAGS": "!nexmark_* nexmark_q4"}
+    assert dag_selection("nexmark_q4") == {
+        "SLUICE_DAGS": "!nexmark_* !auctions_submitted nexmark_q4"
+    }

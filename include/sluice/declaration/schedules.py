@@ -86,9 +86,13 @@ class Submit:
 
     *connection* is an Airflow connection of type Spark; *conf* are Spark properties.  A retry finds
     a running application by its name, on clusters that can be asked for it.
+
+    *application* is the script that ``spark-submit`` is given, where the driver's machine has it;
+    by default the one that is installed in Airflow's worker.
     """
 
     connection: str = "spark_default"
+    application: str | None = None
     driver_memory: str = "1g"
     executor_memory: str | None = None
     executor_cores: Annotated[int, NumberLimits(1)] | None = None
