@@ -230,16 +230,19 @@ class MetadataColumns:
 
         raw = [one.value() for one in messages]
         decoded = values.decode(raw)
+        offsets = pa.array([one.offset() for one in messages], pa.int64())
         arrays: list[pa.Array] = []
         reasons: dict[int, str] = {}
         for kind, _ in self.named():
-            if kind == "key":
-                arrays.append(self._keys(messages, reasons))
-            elif kind == "timestamp":
-                arrays.append(_timestamps(messages, reasons))
-            else:
-                arrays.append(_column(kind, messages, topic))
-        offsets = _column("offset", messages, topic)
+            match kind:
+                case "key":
+                    arrays.append(self._keys(messages, reasons))
+                case "timestamp":
+                    arrays.append(_timestamps(messages, reasons))
+                case "offset":
+                    arrays.append(offsets)
+                case _:
+                    arrays.append(_column(kind, messages, topic))
         if values.text_schema is None:
             arrays += [*decoded.columns, *_malformed(raw, {**reasons, **decoded.malformed})]
         else:
@@ -275,8 +278,6 @@ def _column(kind: str, messages: Sequence[Message], topic: str) -> pa.Array:
             return pa.repeat(pa.scalar(topic, pa.string()), len(messages))
         case "partition":
             return pa.repeat(pa.scalar(messages[0].partition(), pa.int32()), len(messages))
-        case "offset":
-            return pa.array([one.offset() for one in messages], pa.int64())
         case "timestamp_type":
             names = {1: "create", 2: "append"}
             return pa.array([names.get(one.timestamp()[0]) for one in messages], pa.string())
@@ -289,14 +290,14 @@ def _column(kind: str, messages: Sequence[Message], topic: str) -> pa.Array:
 def _timestamps(messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
     """The timestamps; null for Kafka's -1, and for a value that is no valid time."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    times: list[int | None] = []
-    for row, one in enumerate(messages):
-        at = one.timestamp()[1]
-        times.append(at if 0 <= at <= LAST_MS else None)
-        if at > LAST_MS:
-            reasons[row] = f"the record's timestamp is no moment: {at} ms"
-    return pa.array(times, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+    at = pa.array([one.timestamp()[1] for one in messages], pa.int64())
+    for row in pc.indices_nonzero(pc.greater(at, LAST_MS)).to_pylist():
+        reasons[row] = f"the record's timestamp is no moment: {at[row]} ms"
+    is_time = pc.and_(pc.greater_equal(at, 0), pc.less_equal(at, LAST_MS))
+    times = pc.if_else(is_time, at, pa.scalar(None, pa.int64()))
+    return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 def _headers(headers: object) -> list[tuple[str, bytes | None]]:
