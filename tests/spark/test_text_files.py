@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.files.json import END, decoded_lines, plain_schema
+from sluice.connectors.json_lines import END, decoded_lines, plain_schema
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
@@ -265,7 +265,7 @@ def test_a_line_that_is_decoded_holds_what_spark_reads_of_it(spark: SparkSession
     decided = 0
     for number, line in enumerate(lines):
         try:
-            found = decoded_lines(line.encode(), 1, schema).to_pylist()
+            found = decoded_lines(line.encode(), schema).to_pylist()
         except UndecidedError:
             continue
         decided += 1
@@ -278,15 +278,12 @@ def test_a_line_that_is_decoded_holds_what_spark_reads_of_it(spark: SparkSession
 def test_lines_are_decoded_together_or_not_at_all() -> None:
     schema = pa.schema([("a", pa.int64())])
 
-    assert decoded_lines(b'\xef\xbb\xbf{"a":1}\r\n\n{"b":"}{"}', 0, schema)["a"].to_pylist() == [
-        1,
-        None,
-    ]
-    assert decoded_lines(b"", 0, schema).num_rows == 0
+    assert decoded_lines(b'{"a":1}\r\n\n{"b":"}{"}', schema)["a"].to_pylist() == [1, None]
+    assert decoded_lines(b"", schema).num_rows == 0
     # Two objects in one line, and one over two lines: as many objects as lines.
     for text in (b'{"a":1}{"a":2}\n{"a":[{}\n]}', b'{"a":1}\nx', b'{"a":1}\n{"b":"\xff"}', b"{\0}"):
         with pytest.raises(UndecidedError):
-            decoded_lines(text, 1, schema)
+            decoded_lines(text, schema)
 
 
 @pytest.mark.parametrize(

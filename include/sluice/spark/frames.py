@@ -23,8 +23,8 @@ from sluice.connectors.columns import (
     narrowed_schema,
     unreadable_columns,
 )
-from sluice.connectors.files.json import END
 from sluice.connectors.files.text import delimiter_of
+from sluice.connectors.json_lines import END
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
 from sluice.declaration.columns import check_columns

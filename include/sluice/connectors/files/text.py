@@ -32,7 +32,6 @@ from sluice.connectors.files.encodings import (
     read_text,
 )
 from sluice.connectors.files.file_set import HEAD_BYTES, ContentMark, mark_of, tail_bytes
-from sluice.connectors.files.json import decoded_lines, plain_schema
 from sluice.connectors.files.lines import (
     MAX_FIRST_LINE_BYTES,
     FileCut,
@@ -56,6 +55,7 @@ from sluice.connectors.files.source import (
     is_silent,
     leave_for_later,
 )
+from sluice.connectors.json_lines import decoded_lines, plain_schema
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.places import Barrier, Source, SourceDefaults, SourcePosition, TextDecoding
@@ -420,7 +420,8 @@ class PlainJsonSource(SourceDefaults):
             names = list(dict.fromkeys(path.partition(".")[0] for path in columns))
 
         def rows(whole: bytes, _: str, first_record: int) -> tuple[pa.Table, int]:
-            return decoded_lines(whole, first_record, self.plain).select(names), lines_in(whole)
+            text = whole if first_record else whole.removeprefix(BYTE_ORDER_MARK)
+            return decoded_lines(text, self.plain).select(names), lines_in(whole)
 
         for table in self.lines.read_as(rows, piece):
             yield from table.to_batches()

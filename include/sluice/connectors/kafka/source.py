@@ -18,14 +18,15 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from sluice.connectors.json_lines import plain_schema
 from sluice.connectors.kafka.cluster import NO_EPOCH, Cluster, LogBounds
-from sluice.connectors.kafka.values import MetadataColumns, Values
+from sluice.connectors.kafka.values import MetadataColumns, PlainJsonValues, Values
 from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.core.plan import PartitionOffset, Slice
-from sluice.declaration.places import SourcePosition, TextDecoding
+from sluice.declaration.places import Source, SourcePosition, TextDecoding
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -83,6 +84,16 @@ class KafkaSource(OffsetSource):
             column="value",
             keeps=tuple(field.name for field in (*self.columns.fields(), *self.values.kept())),
         )
+
+    def decoded(self) -> Source | None:
+        """See ``Source``; values of JSON are decoded as far as ``plain_schema`` goes."""
+        if self.decoding is None:
+            return self
+        plain = plain_schema(self.decoding)
+        if plain is None:
+            return None
+        columns = replace(self.columns, are_last=True)
+        return replace(self, values=PlainJsonValues(plain), columns=columns)
 
     def schema(self) -> pa.Schema:
         return self.columns.schema(self.values)

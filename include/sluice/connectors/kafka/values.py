@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
+from sluice.connectors.json_lines import decoded_lines
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, UndecidedError
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -110,6 +111,37 @@ class JsonValues:
         return Decoded([tombstones(raw), texts], {})
 
 
+@dataclass(frozen=True, slots=True)
+class PlainJsonValues:
+    """The objects of JSON texts, in the columns *plain* that ``plain_schema`` gives."""
+
+    plain: pa.Schema
+
+    @property
+    def text_schema(self) -> str | None:
+        return None
+
+    def kept(self) -> list[pa.Field]:
+        return tombstone_fields()
+
+    def fields(self) -> list[pa.Field]:
+        return list(self.plain)
+
+    def decode(self, raw: Sequence[bytes | None]) -> Decoded:
+        """See ``Values``.
+
+        Raises:
+            UndecidedError: Spark might read one of the texts otherwise.
+        """
+        whole = b"\n".join([b"{}" if one is None else one for one in raw])
+        if whole.count(b"\n") != len(raw) - 1:
+            raise UndecidedError("a value of several lines")
+        rows = decoded_lines(whole, self.plain)
+        if rows.num_rows != len(raw):
+            raise UndecidedError("a blank value")
+        return Decoded([tombstones(raw), *(one.combine_chunks() for one in rows.columns)], {})
+
+
 def texts_of(raw: Sequence[bytes | None]) -> tuple[pa.Array, list[int]]:
     """*raw* as strings, and the numbers of the rows that are not UTF-8, which are null."""
     import pyarrow as pa
@@ -172,12 +204,15 @@ def tombstones(raw: Sequence[bytes | None]) -> pa.Array:
 class MetadataColumns:
     """The columns in *wanted*, each ``name`` or ``name as other_name``.
 
+    They are before the decoded ones, or behind them with *are_last*, as Spark has those of JSON.
+
     Raises:
         ConfigurationError: Kafka has no such column.
     """
 
     wanted: tuple[str, ...]
     key: Literal["binary", "string"] = "binary"
+    are_last: bool = False
 
     def __post_init__(self) -> None:
         for kind, _ in self.named():
@@ -204,7 +239,7 @@ class MetadataColumns:
         """Raises ConfigurationError when a value's column has the name of one of these."""
         import pyarrow as pa
 
-        fields = [*self.fields(), *values.kept(), *values.fields()]
+        fields = self._in_order([*self.fields(), *values.kept()], values.fields())
         self.check_values([field.name for field in (*values.kept(), *values.fields())])
         if values.text_schema is None:
             fields += [pa.field(MALFORMED_COLUMN, pa.string()), pa.field(RAW, pa.string())]
@@ -243,10 +278,12 @@ class MetadataColumns:
                     arrays.append(offsets)
                 case _:
                     arrays.append(_column(kind, messages, topic))
+        kept = len(values.kept())
+        arrays = self._in_order([*arrays, *decoded.columns[:kept]], decoded.columns[kept:])
         if values.text_schema is None:
-            arrays += [*decoded.columns, *_malformed(raw, {**reasons, **decoded.malformed})]
+            arrays += _malformed(raw, {**reasons, **decoded.malformed})
         else:
-            arrays += [*decoded.columns[:-1], _spoilt(decoded.columns[-1], reasons)]
+            arrays[-1] = _spoilt(arrays[-1], reasons)
         return pa.RecordBatch.from_arrays([*arrays, offsets], schema=self.schema(values))
 
     def _keys(self, messages: Sequence[Message], reasons: dict[int, str]) -> pa.Array:
@@ -262,6 +299,9 @@ class MetadataColumns:
             assert isinstance(key, bytes)
             reasons[row] = f"the key is not UTF-8 (hex {key.hex()})"
         return texts
+
+    def _in_order(self, own: list[T], decoded: list[T]) -> list[T]:
+        return [*decoded, *own] if self.are_last else [*own, *decoded]
 
     def named(self) -> Iterator[tuple[str, str]]:
         """The name of each in Kafka, and the name of its column."""

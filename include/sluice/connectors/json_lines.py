@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from sluice.connectors.files.encodings import BYTE_ORDER_MARK
 from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.places import TextDecoding, UndecidedError
 
@@ -73,7 +72,7 @@ def _arrow_type(column: ColumnType) -> pa.DataType | None:
             return None
 
 
-def decoded_lines(whole: bytes, first_record: int, schema: pa.Schema) -> pa.Table:
+def decoded_lines(whole: bytes, schema: pa.Schema) -> pa.Table:
     """The rows of *whole* lines, of which the last has lost its newline; blank ones are none.
 
     Raises:
@@ -82,8 +81,6 @@ def decoded_lines(whole: bytes, first_record: int, schema: pa.Schema) -> pa.Tabl
     import pyarrow as pa
     import pyarrow.json as pj
 
-    if first_record == 0:
-        whole = whole.removeprefix(BYTE_ORDER_MARK)
     objects = _lines_of_one_object(whole)
     if objects == 0:
         return schema.empty_table()
