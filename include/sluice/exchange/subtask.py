@@ -27,6 +27,7 @@ from sluice.core.answers import Ack, Decline, Execution, SubtaskMetrics
 from sluice.core.failures import CheckpointFailureReason, note_of_stage
 from sluice.core.handles import StateHandle
 from sluice.core.ids import SubtaskId
+from sluice.declaration.places import UndecidedError
 from sluice.errors import CheckpointDeclined, DeclineReason
 from sluice.exchange.blocks import ChainedOutput, execution_rows, received, refused_row
 from sluice.exchange.output import StageOutput
