@@ -567,7 +567,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "rank_forgets": Mutation(
         "top_n() ranks the epoch's rows alone",
-        "operators.ranking:TopNOperator.process",
+        "operators.ranking:TopNOperator._ranked",
         "both = pl.concat([rows, before.select(rows.columns)])",
         "both = rows",
         ("top_n",),
