@@ -145,7 +145,9 @@ def _how(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
     is_read = any(given.producer == stage.uid for one in plan.stages for given in one.inputs)
     if stage.op != "join" or given not in alike or is_read or not all(s.changelog for s in sinks):
         return None
-    return _of(stage, "how", ("args/how", random.choice([how for how in alike if how != given])))
+    value = random.choice([how for how in alike if how != given])
+    difference = "inner" if "inner" in (value, given) else "outer"
+    return _of(stage, "how", ("args/how", value), difference=difference)
 
 
 def _bounds(random: Random, plan: Plan, stage: StagePlan) -> Change | None:

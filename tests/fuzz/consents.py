@@ -22,6 +22,7 @@ _SENTENCES = re.compile(r"(?=(?:stage|sink) ')")
 _KEEP = re.compile(r"--keep (\S+?)[;,]?(?=\s|$)")
 _BEGIN = re.compile(r"--begin (\S+?)[;,]?(?=\s|$)")
 ROUNDS = 5
+WITHOUT_CONSENT = (Becomes.SAME, Becomes.TAKEN_OVER, Becomes.RECOMPUTED)
 
 
 class DifferenceError(Exception):
@@ -54,7 +55,7 @@ def consented(job: Job, act: Change) -> Consent | None:
                 return None
             consent = more
         else:
-            if consent == Consent() and expected not in (None, Becomes.SAME, Becomes.TAKEN_OVER):
+            if consent == Consent() and expected not in (None, *WITHOUT_CONSENT):
                 raise DifferenceError(f"{act.part!r} of {act.uid!r} changed without a word")
             return consent
     raise DifferenceError(f"{ROUNDS} consents did not help: {consent}")
@@ -73,9 +74,11 @@ def _expected(job: Job, act: Change) -> Becomes | None:
     assert row is not None, f"the table has no {act.part}"
     stage = job.pipeline.stages.get(act.uid)
     is_updated = stage is None or any(one.kind != Append() for one in stage.inputs)
-    if is_updated and row.needs_all_rows and stage is not None and stage.ttl_ms is not None:
-        return Becomes.REFUSED
-    return (row.updates if is_updated else row.append) or Becomes.REFUSED
+    becomes = (row.updates if is_updated else row.append) or Becomes.REFUSED
+    has_forgotten = stage is not None and stage.ttl_ms is not None
+    if becomes is Becomes.TAKEN_OVER and row.needs_all_rows and has_forgotten:
+        return Becomes.REFUSED if is_updated else Becomes.BEGUN_ANEW
+    return becomes
 
 
 def _require(expected: Becomes | None, act: Change, message: str, *, is_first: bool) -> None:

@@ -62,7 +62,10 @@ class Oracle:
             text = _narrowed(stage, QUERIES[stage.op](self, stage))
             self._columns.pop(stage.uid, None)
             self.make(stage.uid, text)
-            if stage.uid in self._sent and _has_epochs(self._sent[stage.uid]):
+            # What was a join of pairs alone may be an outer one, whose rows are taken back.
+            is_outer = stage.op == "join" and stage.args.get("how") in ("left", "right", "full")
+            is_sent = stage.uid in self._sent and not is_outer
+            if is_sent and _has_epochs(self._sent[stage.uid]):
                 name = f"{stage.uid}_now"
                 self.make(name, f"SELECT * FROM {q(stage.uid)}")
                 later = self._later(name, self._changed_at, self._sent[stage.uid])

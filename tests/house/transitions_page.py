@@ -32,6 +32,11 @@ _PARTS = {
     "rows": "a sink: its mode, its key; of updates, filters before it, the stage that it reads",
 }
 
+_KINDS = {
+    EVERY: "`how` of another join, or to or from `semi` and `anti`",
+    (PartDifference.OUTER,): "`how` of `join`: `left`, `right` or `full` to another of them",
+    (PartDifference.INNER,): "`how` of `join`: `inner` to `left`, `right` or `full`, or back",
+}
 _COLUMNS = {
     (PartDifference.REMOVED,): "a column of an aggregate removed",
     (PartDifference.ADDED, PartDifference.CHANGED): "a column of an aggregate added; its function, "
@@ -47,8 +52,8 @@ _COLUMNS = {
 def written() -> list[str]:
     """The rows of the page's table."""
     return [
-        f"| {_changed(row)} | {_said(row, row.append)} | {_said(row, row.updates)} | "
-        f"{row.because} |"
+        f"| {_changed(row)} | {_said(row, row.append, Becomes.BEGUN_ANEW)} | "
+        f"{_said(row, row.updates, Becomes.REFUSED)} | {row.because} |"
         for row in TRANSITIONS
     ]
 
@@ -58,16 +63,17 @@ def _changed(row: TransitionRow) -> str:
         return _COLUMNS[row.differences]
     if row.part == "n" and row.differences == EVERY:
         return "`n` of `window_top_n`"
+    if row.part == "how":
+        return _KINDS[row.differences]
     how = "" if row.differences == EVERY else f", {' or '.join(row.differences)}"
     return _PARTS[row.part] + how
 
 
-def _said(row: TransitionRow, becomes: Becomes | None) -> str:
+def _said(row: TransitionRow, becomes: Becomes | None, with_ttl: Becomes) -> str:
     if becomes is Becomes.RECOMPUTED:
         return "recomputed, else refused"
     if becomes is Becomes.TAKEN_OVER and row.needs_all_rows:
-        refused = "begun anew with consent" if becomes is row.append else "refused"
-        return f"taken over; with a `ttl` {refused}"
+        return f"taken over; with a `ttl` {with_ttl}"
     return "-" if becomes is None else becomes.value
 
 

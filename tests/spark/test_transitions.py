@@ -227,6 +227,29 @@ def join(how: Any) -> Declaration:
     return declare
 
 
+def paired(how: Any, *, is_counted: bool = True) -> Declaration:
+    """A join of rows of which some have no key, and counts of it, or its changes."""
+
+    def declare(rows: Rows) -> None:
+        stream = rows.stream()
+        left = stream.where("x < 12").select("IF(n % 5 = 0, NULL, k) AS k", "x").key_by("k")
+        others = stream.where("x >= 9 AND k <> 1")
+        right = others.select("IF(n % 4 = 0, NULL, k) AS k", "n").key_by("k")
+        joined = left.join("stage", right, how=how)
+        if is_counted:
+            sums = {"v": agg.count(), "x": agg.sum("x"), "n": agg.sum("n")}
+            summed = joined.key_by("k").stage("sums", KeyedAggregate(aggregates=sums))
+            summed.sink("out", BY_K)
+        else:
+            joined.sink("out", FilesTable(changelog=True))
+
+    return declare
+
+
+def changes_of(how: Any) -> Declaration:
+    return paired(how, is_counted=False)
+
+
 def interval(upper: timedelta) -> Declaration:
     def declare(rows: Rows) -> None:
         left = rows.stream()
@@ -330,6 +353,8 @@ ANY: Cases = {
     ("by", CHANGED): Case(latest("x"), latest("n")),
     ("ties", CHANGED): Case(top(2, "k"), top(2, "k", ties_by="x")),
     ("unique", CHANGED): Case(top(2, "k", (), unique="n"), top(2, "k", (), unique="x")),
+    ("how", PartDifference.OUTER): Case(paired("left"), paired("full")),
+    ("how", PartDifference.INNER): Case(paired("inner"), paired("left")),
     ("how", CHANGED): Case(join("inner"), join("semi")),
 }
 APPEND: Cases = ANY | {
@@ -351,6 +376,7 @@ UPDATES: Cases = ANY | {
     ("rows", CHANGED): Case(shown("x > 3"), shown("x > 15")),
 }
 # Other declarations of the same rows of the table: whether over updates, and the case.
+OUTER, INNER = ("how", PartDifference.OUTER), ("how", PartDifference.INNER)
 SMALLER, LARGER = ("n", PartDifference.SMALLER), ("n", PartDifference.LARGER)
 MORE: dict[str, tuple[bool, tuple[str | None, PartDifference], Case]] = {
     "keys selected": (
@@ -364,6 +390,13 @@ MORE: dict[str, tuple[bool, tuple[str | None, PartDifference], Case]] = {
     ),
     "n smaller, and changes of it": (True, SMALLER, Case(ranked_apart(3), ranked_apart(2))),
     "n larger, and changes of it": (True, LARGER, Case(ranked_apart(1), ranked_apart(2))),
+    "how from right to left": (True, OUTER, Case(changes_of("right"), changes_of("left"))),
+    "how from full to left of added rows": (
+        False, OUTER, Case(changes_of("full"), changes_of("left"))
+    ),
+    "how from full to inner": (True, INNER, Case(changes_of("full"), changes_of("inner"))),
+    "how from inner to full": (True, INNER, Case(changes_of("inner"), changes_of("full"))),
+    "how from right to inner": (True, INNER, Case(paired("right"), paired("inner"))),
     "another order, and changes of it": (
         True, ("by", CHANGED), Case(ranked_apart(2), ranked_apart(2, by="n"))
     ),
@@ -442,7 +475,10 @@ def test_a_change_does_what_the_table_says(
             right = batch(case.before, pl.concat([EARLIER, case.later(LATER)]))
             assert counter(after) == counter(right)
         case Becomes.BEGUN_ANEW:
-            restore(job, Latest(), RestoreOptions(consent=Consent(begun=(change.target,))))
+            begun = frozenset({change.target})
+            if change.column is None:
+                begun = begins_with(change.uid, fingerprints(job.pipeline, {}))
+            restore(job, Latest(), RestoreOptions(consent=Consent(begun=tuple(sorted(begun)))))
             after = take(job, spark, LATER, drain=True)
             begins_from(after, before, batch(case.after, LATER), change.column)
             if change.column is not None:
@@ -851,7 +887,17 @@ def take(job: Job, spark: SparkSession, rows: pl.DataFrame, *, drain: bool = Fal
     assert epoch is not None
     if epoch.completed is None:
         raise RestoreError(str(epoch.failure))
-    return to_frame(open_sinks(job, {})["out"].read())  # type: ignore[attr-defined]
+    table = to_frame(open_sinks(job, {})["out"].read())  # type: ignore[attr-defined]
+    return net(table) if "kind" in table.columns else table
+
+
+def net(log: pl.DataFrame) -> pl.DataFrame:
+    """The rows that are there behind a log of changes."""
+    came = pl.when(pl.col("kind").str.starts_with("+")).then(1).otherwise(-1).sum()
+    rows = log.group_by(pl.exclude("kind")).agg(came.alias("copies"))
+    assert rows.filter(pl.col("copies") < 0).is_empty(), "what was not there was taken back"
+    rows = rows.with_columns(pl.int_ranges("copies").alias("copies"))
+    return rows.explode("copies").drop_nulls("copies").drop("copies")
 
 
 def tables_of(job: Job) -> dict[str, Counter[tuple[object, ...]]]:

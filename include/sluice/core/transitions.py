@@ -55,10 +55,13 @@ class PartDifference(StrEnum):
     LARGER = "larger"
     MEAN = "mean"  # A column, of the rows of which a sum and a count are beside it.
     RENAMED = "renamed"  # A column.
+    OUTER = "outer"  # A join: both kinds keep rows without a partner.
+    INNER = "inner"  # A join: one of them, and the other keeps all rows with one.
 
 
 EVERY = (PartDifference.ADDED, PartDifference.REMOVED, PartDifference.CHANGED)
 _NUMBERS = (("top_n", "n"),)  # Operators and their parts.
+_OUTER_KINDS = frozenset({"left", "right", "full"})
 _MEAN, _SUM, _COUNT = "avg", "sum", "count"  # The functions of columns, before their arguments.
 
 
@@ -252,6 +255,25 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     ),
     TransitionRow(
         part="how",
+        differences=(PartDifference.OUTER,),
+        append=Becomes.TAKEN_OVER,
+        updates=Becomes.TAKEN_OVER,
+        needs_all_rows=True,
+        at_once=True,
+        because="both sides are kept: rows without a partner are sent, or taken back",
+    ),
+    TransitionRow(
+        part="how",
+        differences=(PartDifference.INNER,),
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.TAKEN_OVER,
+        needs_all_rows=True,
+        at_once=True,
+        because="both sides are kept: rows without a partner are sent, or taken back; what an "
+        "inner join of added rows has sent is never taken back",
+    ),
+    TransitionRow(
+        part="how",
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.REFUSED,
         because="what the other kind would have sent of the rows so far was not sent",
@@ -412,6 +434,10 @@ def difference_of(operator: str, part: str | None, before: str, now: str) -> Par
         return PartDifference.ADDED
     if not now:
         return PartDifference.REMOVED
+    if (operator, part) == ("join", "how") and {before, now} <= _OUTER_KINDS:
+        return PartDifference.OUTER
+    if (operator, part) == ("join", "how") and {before, now} <= _OUTER_KINDS | {"inner"}:
+        return PartDifference.INNER
     if (operator, part) in _NUMBERS:
         return PartDifference.SMALLER if int(now) < int(before) else PartDifference.LARGER
     return PartDifference.CHANGED

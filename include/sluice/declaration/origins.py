@@ -37,7 +37,7 @@ from sluice.declaration.sql_tree import (
     tokens,
 )
 
-_SIDES = {"right": (1,), "full": (0, 1)}  # Of a join: whose keys its rows have; else the left's.
+_OF_THE_LEFT = ("semi", "anti")  # Joins whose rows are of the left side alone.
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,9 @@ def _of_stage(given: Declared, stage: StageNode, column: str) -> Expression | No
         return _any_of(_of_input(given, stream, column) for stream in stage.inputs)
     if is_key:
         place = [key.lower() for key in stage.keys].index(name)
-        sides = (stage.inputs[side] for side in _SIDES.get(getattr(operation, "how", ""), (0,)))
+        # A row without a partner has its own side's, and all others one that is equal in both.
+        is_of_the_left = getattr(operation, "how", "") in _OF_THE_LEFT
+        sides = stage.inputs[:1] if is_of_the_left else stage.inputs
         return _any_of(_of_input(given, side, side.keys[place]) for side in sides)
     found_of = [_of_input(given, stream, column) for stream in stage.shuffled]
     computed = [

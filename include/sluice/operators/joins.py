@@ -11,6 +11,7 @@ from typing import Literal
 
 import polars as pl
 
+from sluice.core.transitions import Adoption
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import RegularJoinKind
@@ -159,8 +160,9 @@ class ChangelogJoin(RawRows):
     Both sides are bags of rows.  An outer side yields a row without a partner with nulls for the
     other side; that row is taken back when the first partner comes, and yielded again when the last
     one goes.  A semi join yields each left row that has a partner, an anti join each that has none.
-    A row with a null in its key never has a partner: an outer or anti join yields it at once, and
-    it is not kept in state.
+    A row with a null in its key never has a partner: an outer or anti join yields it at once.  A
+    semi or anti join does not keep it; the others do, as another of them would yield, or take back,
+    other rows without a partner.
 
     An epoch reads from state only the keys that it touches; of an outer side's own rows, only those
     whose partners came or went.  With a TTL, a row is forgotten when it was not written for that
@@ -182,18 +184,17 @@ class ChangelogJoin(RawRows):
         columns = JoinColumns(stage, left, right, how, reserved=reserved, takes_updates=True)
         self._columns = columns
         self._bags = [Bag(kept, columns.keys, ttl_ms=stage.ttl_ms) for kept in columns.kept]
-        self._how = how
         self._has_pairs = how not in ("semi", "anti")
         # The sides whose rows are yielded because they have a partner, or because they have none.
         self._yields_matched = how == "semi"
-        self._yields_alone = (how in ("left", "full", "anti"), how in ("right", "full"))
+        self._yields_alone = _yield_alone(how)
         self.tables = {name: bag.schema for name, bag in zip(SIDES, self._bags, strict=True)}
         self.output_schema = columns.result
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
         weight = [pl.col(WEIGHT)] if WEIGHT in rows.columns else []
         kept = self._columns.of_input(rows, side, *weight)
-        if not self._yields_alone[side]:
+        if not (self._has_pairs or self._yields_alone[side]):
             kept = kept.drop_nulls(self._columns.keys)
         late = self._columns.inputs[side].to_frame()
         return Partial(groups={SIDES[side]: self._bags[side].weighed(kept)}, late=late)
@@ -203,15 +204,42 @@ class ChangelogJoin(RawRows):
         return {name: bags[name].folded(frame) for name, frame in groups.items()}
 
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        return self._outcome(groups, state, [])
+
+    def adopted(
+        self,
+        groups: Frames,
+        state: Mapping[str, KeyedState],
+        time: EpochTime,  # noqa: ARG002 - time plays no part here
+        was: Adoption,
+    ) -> Outcome:
+        """Both sides were kept: the rows without a partner, of before the epoch, are yielded, or
+        taken back, where the other kind did not, or did.
+        """
+        stored = [state[name].scan() for name in SIDES]
+        keys = [self._columns.distinct_keys(rows) for rows in stored]
+        did = _yield_alone(was.parts["how"])
+        parts = []
+        for side, does in enumerate(self._yields_alone):
+            alone = self._without(stored[side], keys[1 - side])
+            copies = pl.col(COPIES) * (int(does) - int(did[side]))
+            parts.append(self._alone(alone.with_columns(copies), side))
+        return self._outcome(groups, state, parts)
+
+    def _outcome(
+        self, groups: Frames, state: Mapping[str, KeyedState], more: list[pl.DataFrame]
+    ) -> Outcome:
+        """That of the epoch's rows, with *more* to yield and to take back."""
         keyless, changes = [], []
         for bag, name in zip(self._bags, SIDES, strict=True):
             rows = groups.get(name, bag.schema.live.to_frame())
-            lacks_key = pl.any_horizontal(pl.col(self._columns.keys).is_null())
-            keyless.append(rows.filter(lacks_key))
-            changes.append(bag.changed(rows.filter(~lacks_key), state[name]))
+            is_unkept = pl.lit(self._has_pairs).not_() & self._lacks_key()
+            keyless.append(rows.filter(is_unkept))
+            changes.append(bag.changed(rows.filter(~is_unkept), state[name]))
         stored = self._stored(changes, state)
         names = [HASH, *self.output_schema, COPIES]
         parts = [pl.Schema({**self.output_schema, HASH: pl.Int64(), COPIES: pl.Int64()}).to_frame()]
+        parts += more
         if self._has_pairs:
             parts += self._pairs(changes, stored)
         if self._yields_matched or self._yields_alone[0]:
@@ -234,7 +262,8 @@ class ChangelogJoin(RawRows):
         self, changes: list[BagChange], state: Mapping[str, KeyedState]
     ) -> list[pl.DataFrame]:
         """The stored rows of each side from before the epoch, of the keys that it needs."""
-        keys = [self._columns.distinct_keys(change.came()) for change in changes]
+        came = [change.came().filter(~self._lacks_key()) for change in changes]
+        keys = [self._columns.distinct_keys(rows) for rows in came]
         both = pl.concat(keys).unique()
         depends_on_partners = self._yields_alone[0] or not self._has_pairs
         right = state[RIGHT].lookup(both if depends_on_partners else keys[0])
@@ -243,6 +272,9 @@ class ChangelogJoin(RawRows):
         had, has = self._partners(changes, [right.clear(), right], 1)
         turned = pl.concat([self._without(had, has), self._without(has, had)])
         return [state[LEFT].lookup(turned), right]
+
+    def _lacks_key(self) -> pl.Expr:
+        return pl.any_horizontal(pl.col(self._columns.keys).is_null())
 
     def _pairs(self, changes: list[BagChange], stored: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """Changed left rows with all right rows, then stored left rows with changed right ones."""
@@ -303,6 +335,11 @@ class ChangelogJoin(RawRows):
             repeated(new, new[COPIES]).select(names),
             repeated(old, -old[COPIES]).select(names),
         )
+
+
+def _yield_alone(how: str) -> tuple[bool, bool]:
+    """Whether a join yields the rows of each side that have no partner."""
+    return how in ("left", "full", "anti"), how in ("right", "full")
 
 
 class KeyedLookupOperator(RawRows):

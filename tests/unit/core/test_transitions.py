@@ -524,6 +524,31 @@ def test_columns_that_could_each_be_another_are_not_renamed() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "of_added_rows", "of_updates"),
+    [
+        ("left", "full", Becomes.TAKEN_OVER, Becomes.TAKEN_OVER),
+        ("inner", "left", Becomes.BEGUN_ANEW, Becomes.TAKEN_OVER),
+        ("full", "inner", Becomes.BEGUN_ANEW, Becomes.TAKEN_OVER),
+        ("inner", "semi", Becomes.BEGUN_ANEW, Becomes.REFUSED),
+    ],
+)
+def test_a_join_that_keeps_both_sides_is_another_kind_of_them(
+    before: str, now: str, of_added_rows: Becomes, of_updates: Becomes
+) -> None:
+    def becomes(operator: str = "join", **more: str) -> tuple[Becomes, ...]:
+        of = Fingerprint(operator=operator, parts={"how": before, **more})
+        found = []
+        for joined in (of, replace(of, updates_from=("latest",))):
+            (change,) = compare({"j": joined}, {"j": with_part(joined, how=now)}, {"j"})
+            found.append(change.becomes)
+        return tuple(found)
+
+    assert becomes() == (of_added_rows, of_updates)
+    assert becomes(ttl="1 h") == (Becomes.BEGUN_ANEW, Becomes.REFUSED)
+    assert becomes("window_join") == (Becomes.BEGUN_ANEW, Becomes.REFUSED)
+
+
 def test_an_epoch_takes_over_at_once_what_the_table_says_so_of() -> None:
     smaller, later = with_part(RANKED, n="2"), with_part(RANKED, ttl="1 h")
 

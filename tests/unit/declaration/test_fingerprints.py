@@ -292,7 +292,7 @@ KEYS: dict[str, tuple[Declare, Declare, str]] = {
     "looked up as another": (
         found_as("u", "name"), found_as("u"), "k = looked_up('name of names by id', u)"
     ),
-    "of a join": (joined("u"), joined("y"), "k = u"),
+    "of a join": (joined("u"), joined("y"), "k = any_of(k, u)"),
     "of a join's other side": (
         joined("u", "k", how="full"), joined("u", "y", how="full"), "k = any_of(k, u)"
     ),

@@ -109,20 +109,20 @@ def test_a_partner_of_the_same_epoch_takes_nothing_back() -> None:
         assert outcome.output.height == (0 if how == "anti" else 1)
 
 
-def test_null_keys_stand_alone_on_the_outer_sides_and_are_not_kept() -> None:
+def test_null_keys_stand_alone_on_the_outer_sides_and_are_kept_for_them() -> None:
     left, right = (None, at(0), None), (None, at(0), 5)
     expected = {
-        "left": [(*left, None, None, None)],
-        "right": [(None, None, None, *right)],
-        "anti": [left],
+        "left": ([(*left, None, None, None)], 1),
+        "right": ([(None, None, None, *right)], 1),
+        "anti": ([left], 0),
     }
-    for how, rows in expected.items():
+    for how, (rows, kept) in expected.items():
         played = a_regular_join(how)
 
         outcome = played.epoch([left], [right], 0)
 
         assert outcome.output.rows() == rows
-        assert (played.kept("left"), played.kept("right")) == (0, 0)
+        assert (played.kept("left"), played.kept("right")) == (kept, kept)
 
 
 def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
