@@ -180,9 +180,12 @@ def test_state_of_a_stage_that_is_gone_is_dropped_only_if_allowed(sluice: Sluice
     command = ("restore", "auctions", "--root", job.store.root)
 
     assert "stage 'gone' has state but is not in the pipeline any more" in sluice(*command).error
-    dry = sluice(*command, "--allow-non-restored-state", "--dry-run")
+    told = sluice(*command, "--allow-non-restored-state").error
+    assert "stage 'gone' is not declared any more, and sink 'results': its rows were gone" in told
+    assert "restore with --keep results" in told
+    dry = sluice(*command, "--allow-non-restored-state", "--keep", "results", "--dry-run")
     assert "the state of gone is dropped" in dry.out
-    assert sluice(*command, "--allow-non-restored-state").code == 0
+    assert sluice(*command, "--allow-non-restored-state", "--keep", "results").code == 0
 
 
 def counting(column: agg.Aggregate) -> Pipeline:

@@ -63,6 +63,8 @@ def _changed(row: TransitionRow) -> str:
         return _COLUMNS[row.differences]
     if row.part == "n" and row.differences == EVERY:
         return "`n` of `window_top_n`"
+    if row.part == "rows" and row.differences != EVERY:
+        return "a sink whose rows a stage has sent that is not declared any more"
     if row.part == "how":
         return _KINDS[row.differences]
     how = "" if row.differences == EVERY else f", {' or '.join(row.differences)}"

@@ -55,6 +55,7 @@ class PartDifference(StrEnum):
     LARGER = "larger"
     MEAN = "mean"  # A column, of the rows of which a sum and a count are beside it.
     RENAMED = "renamed"  # A column.
+    SENDER = "sender"  # A sink's rows: what sent them is not declared any more.
     OUTER = "outer"  # A join: both kinds keep rows without a partner.
     INNER = "inner"  # A join: one of them, and the other keeps all rows with one.
 
@@ -78,6 +79,8 @@ class Fingerprint:
     away, or not replace the old one.  If it ``deletes_by_key``, the rows that such a stage of
     aggregates has of all keys are published anew, and others of these keys deleted.
 
+    A sink's rows are ``sent_by`` stages with state, whatever is between.
+
     ``places`` are those in which the positions of a source are; none if it does not say.  The
     ``partial`` columns, which no declaration tells, have begun anew while others went on.
 
@@ -96,6 +99,7 @@ class Fingerprint:
     holds: tuple[str, ...] = ()
     recomputed_from: str = ""
     places: tuple[str, ...] = ()
+    sent_by: tuple[str, ...] = ()
     partial: tuple[str, ...] = field(default=(), compare=False)
 
 
@@ -298,6 +302,14 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     ),
     TransitionRow(
         part="rows",
+        differences=(PartDifference.SENDER,),
+        append=Becomes.KEPT,
+        updates=Becomes.KEPT,
+        because="what is gone takes no row back: they stay until their key comes again, and in a "
+        "table of changes for ever",
+    ),
+    TransitionRow(
+        part="rows",
         append=Becomes.REFUSED,
         updates=Becomes.REFUSED,
         because="rows that the table has are to be replaced, or taken back, as they were sent",
@@ -360,7 +372,7 @@ class PartChange:
     ``before`` and ``now`` are empty where there was, or is, none; ``recomputed_from`` is the stage
     of whose rows the state is computed anew, if it is.  The state ``has_forgotten`` rows if it had
     a ttl.  ``of`` are the columns of the sum and the count whose mean a new column is, or the name
-    that it had.
+    that it had; of a sink the stages that sent its rows, where none of them is declared any more.
     """
 
     uid: str
@@ -390,6 +402,9 @@ class PartChange:
 
     @property
     def difference(self) -> PartDifference:
+        if self.operator == SINK:
+            goes_on = self.of and _mode(self.before) == _mode(self.now)
+            return PartDifference.SENDER if goes_on else PartDifference.CHANGED
         if len(self.of) > 1:
             return PartDifference.MEAN
         if self.of:
@@ -407,6 +422,9 @@ class PartChange:
         is_stage = self.operator not in (SINK, SOURCE)
         owner = f"{'stage' if is_stage else self.operator} {self.uid!r}"
         name = f"its {self.part}" if self.column is None else f"column {self.column!r}"
+        if self.operator == SINK and self.of:
+            gone, is_gone = _quoted(self.of), "are" if len(self.of) > 1 else "is"
+            owner = f"stage {gone} {is_gone} not declared any more, and {owner}"
         match self.difference:
             case PartDifference.MEAN:
                 return f"{owner}: {name} is new, {self.now}, of columns {_quoted(self.of)}"
@@ -567,12 +585,9 @@ def _can_be_recomputed(
     return bool(sender) and is_sent_all and is_taken_back and has_same_sinks and not has_forgotten
 
 
-def _is_dropped(before: Fingerprint, now: Fingerprint, uids: AbstractSet[str]) -> bool:
-    """Whether a sink, or what sent it its updates, was not declared: a consent dropped that."""
-    if not before.operator:
-        return True
-    is_gone = bool(before.updates_from) and uids.isdisjoint(before.updates_from)
-    return is_gone and bool(now.updates_from) and before.keeps_changes == now.keeps_changes
+def _mode(rows: str) -> str:
+    """How a sink writes its *rows*, as words of their meaning."""
+    return rows.rpartition(" as ")[2]
 
 
 def _changes_of(
@@ -597,10 +612,9 @@ def _changes_of(
         )
         return replace(found, row=row_of(part, found.difference))
 
-    if now.operator == SINK and _is_dropped(before, now, uids):
-        return
-    if now.operator == SOURCE and not before.operator:
-        return  # A place of before is not known.
+    if now.operator in (SINK, SOURCE) and not before.operator:
+        return  # A place, or a table, of before is not known.
+    gone = before.sent_by if uids.isdisjoint(before.sent_by) else ()
     if before.operator != now.operator:
         yield change(OPERATOR, None, before.operator, now.operator)
         return
@@ -609,7 +623,7 @@ def _changes_of(
     for part in dict.fromkeys((*before.parts, *now.parts)):
         was, is_now = before.parts.get(part, ""), now.parts.get(part, "")
         if was != is_now:
-            yield change(part, None, was, is_now)
+            yield change(part, None, was, is_now, gone)
     names = {new: old for old, new in _renamed(before.columns, now.columns)}
     for column in dict.fromkeys((*before.columns, *now.columns)):
         was, is_now = before.columns.get(column, ""), now.columns.get(column, "")
@@ -663,7 +677,7 @@ def problems_of(
         for of in change.of
         if f"{change.uid}.{of}" in consent.begun and not _begins(change, consent)
     ]
-    return [*uncovered, *of_begun, *_broken_by(now, consent, held)]
+    return [*uncovered, *of_begun, *_broken_by(changes, now, consent, held)]
 
 
 def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]:
@@ -706,7 +720,14 @@ def _begins(change: PartChange, consent: Consent) -> bool:
 def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
     """What to do about a change that was not consented to."""
     if change.operator == SINK:
-        return "put it back, or give the sink another uid and a table of its own"
+        keep = (
+            f"; or keep the rows of {_quoted(change.of)} in it, which nothing takes back: restore "
+            f"with --keep {change.uid}"
+        )
+        return (
+            "put it back, or give the sink another uid and a table of its own"
+            f"{keep if change.becomes is Becomes.KEPT else ''}"
+        )
     if change.operator == SOURCE:
         keep = (
             f"; if the same records are there, keep its positions: restore with --keep {change.uid}"
@@ -764,9 +785,13 @@ def _readers_of_updates(uid: str, now: Mapping[str, Fingerprint]) -> list[str]:
 
 
 def _broken_by(
-    now: Mapping[str, Fingerprint], consent: Consent, held: AbstractSet[str]
+    changes: Iterable[PartChange],
+    now: Mapping[str, Fingerprint],
+    consent: Consent,
+    held: AbstractSet[str],
 ) -> Iterator[str]:
     """What would go wrong with what a person consents to."""
+    may_be_kept = {change.uid for change in changes if change.becomes is Becomes.KEPT}
     for target in (*consent.begun, *consent.kept):
         uid, _, column = target.partition(".")
         stage = now.get(uid)
@@ -776,7 +801,9 @@ def _broken_by(
                     f"source {uid!r} cannot begin anew: give it another uid, and it reads all that "
                     "is there"
                 )
-        elif stage is None or stage.operator == SINK:
+        elif stage is None or (
+            stage.operator == SINK and (target in consent.begun or target not in may_be_kept)
+        ):
             yield f"{uid!r} cannot begin anew or be kept: it is no stage with state"
         elif column and (column not in stage.columns or target in consent.kept):
             named = ", ".join(stage.columns) or "no columns that can begin anew alone"

@@ -9,7 +9,7 @@ Types are no part: those of keys and columns are in the state itself, which is r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -136,6 +136,7 @@ class _Maker:
             operator=SINK,
             parts={"rows": rows},
             updates_from=self._updates_from([given]),
+            sent_by=tuple(sorted({*self._sent_by(given)})),
             keeps_changes=kind != Append() and spec.changelog,
             leaves_rows_of=self._leaves_rows_of(sink) if key else (),
             deletes_by_key=bool(key) and self._deletes_by_key(sink),
@@ -222,6 +223,17 @@ class _Maker:
             of = (stage.uid,) if stage.is_stateful else self._updates_from(stage.inputs)
             found |= dict.fromkeys(of)
         return tuple(sorted(found))
+
+    def _sent_by(self, stream: Input) -> Iterator[str]:
+        """The stages with state that send the rows of *stream*, whatever is between."""
+        stage = self.pipeline.stages.get(stream.producer)
+        if stage is None:
+            return
+        if stage.is_stateful:
+            yield stage.uid
+        else:
+            for given in stage.inputs:
+                yield from self._sent_by(given)
 
     def _lineage(self, stream: Input, wanted: frozenset[str]) -> str:
         """What the columns *wanted* of an input are, down to what sends them, but for filters.  A

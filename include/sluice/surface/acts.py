@@ -461,7 +461,8 @@ _CONSENT = (
         kind=Kind.LIST,
         metavar="STAGE",
         says="Stages whose state stays what it was of the rows so far, though rows from now on are "
-        "read otherwise; sources that keep their positions, as their place was moved.",
+        "read otherwise; sources that keep their positions, as their place was moved; sinks that "
+        "keep rows of a stage that is gone.",
     ),
     Field(
         name="roll_back_tables",

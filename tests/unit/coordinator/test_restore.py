@@ -72,6 +72,7 @@ from sluice.core.restoring import (
     RestoreTarget,
     Stop,
 )
+from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing, fixed_delay
 from sluice.declaration.pipeline import Pipeline
@@ -110,6 +111,8 @@ from tests.subtasks import (
 EXPIRED, TASK_FAILURE = Reason.CHECKPOINT_EXPIRED, Reason.TASK_FAILURE
 SAVEPOINT = CheckpointType.SAVEPOINT
 ROLL_BACK = RestoreOptions(roll_back_tables=True)
+# A stage that is gone, whose rows stay in the table.
+DROPPED = RestoreOptions(allow_non_restored_state=True, consent=Consent(kept=("results",)))
 
 
 def read_from(job: Job, checkpoint_id: CheckpointId) -> list[int]:
@@ -214,7 +217,9 @@ def test_state_of_a_removed_stage_is_refused_unless_it_may_be_dropped() -> None:
 
     with pytest.raises(RestoreError, match="stage 'rank_bids' has state but is not in the pipel"):
         restore(smaller, Latest())
-    restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
+    with pytest.raises(RestoreError, match="stage 'rank_bids' is not declared any more, and sink"):
+        restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
+    restore(smaller, Latest(), DROPPED)
 
     assert read_from(smaller, take_checkpoint(smaller)) == list(range(20))
 
@@ -226,7 +231,8 @@ def test_a_removed_stage_without_state_is_skipped() -> None:
     acknowledge(job, plan, STAGES[1], writes_state=False)
     finish(job, ONE)
 
-    restore(replace(job, pipeline=a_pipeline(stages=STAGES[:1])), Latest())
+    kept = RestoreOptions(consent=DROPPED.consent)
+    restore(replace(job, pipeline=a_pipeline(stages=STAGES[:1])), Latest(), kept)
 
     assert job.state().generation == 2
 
@@ -804,7 +810,7 @@ def test_it_tells_what_is_published_dropped_and_lost() -> None:
 
     plain = plan_restore(job, Latest())
     lossy = plan_restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=TWO))
-    dropping = plan_restore(smaller, Latest(), RestoreOptions(allow_non_restored_state=True))
+    dropping = plan_restore(smaller, Latest(), DROPPED)
 
     assert isinstance(plain, RestoreApproval)
     assert isinstance(lossy, RestoreApproval)

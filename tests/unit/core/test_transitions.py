@@ -254,7 +254,11 @@ APPENDED = Fingerprint(operator=SINK, parts={"rows": "appended"})
 
 def a_sink(rows: str, *, of: str = "total", keeps_changes: bool = False) -> Fingerprint:
     return Fingerprint(
-        operator=SINK, parts={"rows": rows}, updates_from=(of,), keeps_changes=keeps_changes
+        operator=SINK,
+        parts={"rows": rows},
+        updates_from=(of,),
+        sent_by=(of,),
+        keeps_changes=keeps_changes,
     )
 
 
@@ -290,11 +294,36 @@ def test_a_sink_is_not_moved_to_other_rows(before: Fingerprint, now: Fingerprint
     assert told({"total": ALONE}, {"total": ALONE, "out": now}) == []
 
 
-def test_a_sink_whose_sender_was_dropped_by_consent_goes_on() -> None:
+def test_a_sink_whose_sender_is_gone_keeps_its_rows_by_consent() -> None:
     before = {"gone": ALONE, "out": a_sink("gone as upsert by k", of="gone")}
     now = {"total": ALONE, "out": a_sink("total as upsert by k")}
+    kept = Consent(kept=("out",))
+    changes = compare(before, now, {"gone", "out"})
 
-    assert told(before, now, held={"gone", "out"}) == []
+    what = (
+        "stage 'gone' is not declared any more, and sink 'out': its rows were gone as upsert by k "
+        "and are now total as upsert by k"
+    )
+    (problem,) = told(before, now, held={"gone", "out"})
+    assert problem == (
+        f"{what}; put it back, or give the sink another uid and a table of its own; or keep the "
+        "rows of 'gone' in it, which nothing takes back: restore with --keep out"
+    )
+    assert told(before, now, kept, held={"gone", "out"}) == []
+    (note,) = notes_of(changes, kept)
+    assert note == (
+        f"{what}: kept with consent, what is gone takes no row back: they stay until their key "
+        "comes again, and in a table of changes for ever"
+    )
+
+
+def test_a_sink_whose_sender_is_gone_does_not_go_on_by_another_key() -> None:
+    before = a_sink("gone as upsert by k", of="gone")
+    now = a_sink("total as upsert by n")
+
+    (problem,) = told({"out": before}, {"total": ALONE, "out": now})
+    assert problem.startswith("stage 'gone' is not declared any more, and sink 'out': its rows")
+    assert problem.endswith("put it back, or give the sink another uid and a table of its own")
 
 
 def test_a_table_whose_sink_is_declared_again_goes_on() -> None:
