@@ -480,6 +480,9 @@ def doubles() -> Iterator[float]:
     for exponent in range(-320, 309):
         yield from (float(f"{digits}e{exponent}") for digits in (1, 5, 9, 12, 125, 9.99))
     yield from (at / 1000 for at in range(0, 20_000_000, 9_999))
+    for exponent in range(16, 24):
+        yield from (float(random.randrange(10**7) * 10**exponent) for _ in range(100))
+        yield from (float(random.randrange(2**61, 2**63) >> 64 - exponent) for _ in range(100))
     yield from (float(10**7 - 1), 9_999_999.999, 1e-3, 9.999e-4, -1.5, -1e10, 2.0**53 - 1)
 
 
@@ -498,6 +501,7 @@ def test_a_number_is_written_as_by_java_or_its_row_is_sparks(spark: SparkSession
     assert world.differences(["CAST(d AS string)", "CAST(f AS string)"]) == []
     stopped = world.frame.filter(stops)["d"]
     assert stopped.is_between(2.0**-20, 2.0**53, closed="left").sum() == 0
+    assert not stopped.is_in([1e16, 1e17, 1e18, 5e18]).any()
     assert 0 < stopped.is_between(2.0**53, 2.0**90, closed="left").sum() < stopped.len()
 
 

@@ -339,8 +339,8 @@ _STORED: Mapping[pl.DataType, tuple[pl.DataType, int, float]] = {
 def _written_number(value: pl.Expr, of: pl.DataType) -> Converted:
     """Double.toString, which has the fewest digits that tell a number from its neighbours.
 
-    Before Java 19 it may have another digit: of whole numbers that are not exact, of powers of two
-    and of what is next to 0.  Spark's value depends on its Java there.
+    Before Java 19 it may have another digit: of whole numbers that those digits are not exactly, of
+    powers of two and of what is next to 0.  Spark's value depends on its Java there.
     """
     plain = value.cast(pl.String())
     size = value.cast(pl.Float64()).abs()
@@ -368,6 +368,12 @@ def _written_number(value: pl.Expr, of: pl.DataType) -> Converted:
     is_exact = (size == 0) | ((size >= 2.0**-20) & (size < 2.0 ** (mantissa + 1)))
     is_sure = (size >= least) & ~((size >= 2.0 ** (mantissa + 1)) & (size < 2.0**90))
     is_special = value.is_nan() | value.is_infinite()
+    # A whole number whose digits are no others than the fewest.
+    long = pl.when(size < LONG).then(size).cast(pl.Int64, strict=False).cast(pl.String())
+    is_short = (size >= 2.0**mantissa) & (
+        long.str.strip_chars_end("0") == digits.str.strip_chars_end("0")
+    )
+    is_exact = is_exact | is_short.fill_null(value=False)
     return Converted(text, (Stop(JAVAS, ~(is_special | is_exact | (is_sure & ~has_one_bit))),))
 
 

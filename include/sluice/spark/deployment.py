@@ -97,6 +97,7 @@ from sluice.spark.frames import (
     read_inputs,
     read_source,
     share,
+    sorted_in_partitions,
     transformed,
 )
 from sluice.spark.session import is_on_one_machine, task_slots
@@ -534,7 +535,7 @@ def keyed_rows(
     placed = _placed(rows, task)
     if operator.is_order_sensitive:
         # Sums of floats depend on the order of their terms, and a shuffle does not keep it.
-        placed = placed.sortWithinPartitions(*columns_named(placed.columns))
+        placed = sorted_in_partitions(placed)
     return KeyedRows(
         rows=Frame(placed), schemas=schemas, result=operator.output_schema, tables=operator.tables
     )

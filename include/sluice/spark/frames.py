@@ -128,7 +128,22 @@ def net_changes(rows: DataFrame, parallelism: int) -> DataFrame:
     copies = F.array_repeat(F.signum(total).cast("tinyint"), F.abs(total).cast("int"))
     changes = net.select(*kept, F.explode(copies).alias(WEIGHT))
     # A repeated attempt must write the same files.
-    return changes.repartition(parallelism, *kept).sortWithinPartitions(*kept)
+    return sorted_in_partitions(changes.repartition(parallelism, *kept))
+
+
+def sorted_in_partitions(rows: DataFrame) -> DataFrame:
+    """*rows*, of which those of a partition are in an order that their values alone decide.
+
+    Spark has no order of maps: they go by their text.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    columns = {field.name: field.dataType.simpleString() for field in rows.schema.fields}
+    order = [
+        F.to_json(F.struct(column)) if "map<" in columns[name] else column
+        for name, column in zip(columns, columns_named(columns), strict=True)
+    ]
+    return rows.sortWithinPartitions(*order)
 
 
 def read_source(
