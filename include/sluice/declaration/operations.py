@@ -54,7 +54,10 @@ class Hopping:
 @checked_initializer
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Rows of a key that follow each other within ``gap`` (EventTimeSessionWindows)."""
+    """Rows of a key that follow each other within ``gap`` (EventTimeSessionWindows).
+
+    Rows exactly a gap apart are of one session, as in Flink and in Spark's ``session_window``.
+    """
 
     gap: PositiveDuration
 

@@ -703,7 +703,11 @@ class KeyedStream:
         ttl: PositiveDuration | None = None,
         parallelism: Parallelism | None = None,
     ) -> Stream:
-        """The row of each key with the largest ``by``."""
+        """The row of each key with the largest ``by``; null is the smallest.
+
+        Of rows that are equal in it the one wins that is larger in the first of the other columns
+        in which they differ, whatever the order in which they came.
+        """
         operation = Latest(by=_names(by))
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import permutations
 from random import Random
 from typing import Any
 
@@ -136,6 +137,17 @@ def test_a_key_is_a_duplicate_as_long_as_rows_of_it_keep_coming() -> None:
     ]
 
     assert found == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_of_rows_equal_in_by_the_largest_in_its_other_columns_is_the_latest(epochs: int) -> None:
+    for order in permutations([(1, "a", 7), (1, "a", 9), (1, "a", None)]):
+        subtask = Subtask(a_latest("at"), [INPUT])
+        arriving = [[(*row, at(5))] for row in order]
+        for epoch in arriving if epochs > 1 else [[row for one in arriving for row in one]]:
+            subtask.play([epoch], time=EpochTime())
+
+        assert subtask.state()["rows"].scan().drop(HASH).rows() == [(1, "a", 9, at(5))]
 
 
 def test_an_older_row_still_keeps_the_latest_one_alive() -> None:
