@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from sluice.declaration.arguments import checked_arguments
 from sluice.errors import ConfigurationError
 from sluice.store.redaction import SECRET_VARIABLES
 
 ENVIRONMENT_PREFIX = "SLUICE_PARAM_"
+_PLACEHOLDER = "given.rows"  # In place of a parameter or a secret of a place never opened.
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,35 @@ def require_declared(declared: Iterable[str], given: Iterable[str], pipeline: st
             f"pipeline {pipeline!r} has no parameter {unknown[0]!r}; "
             f"it has {', '.join(names) or 'none'}"
         )
+
+
+def placed(spec: _T, *, keeps: tuple[str, ...] = ()) -> _T:
+    """*spec* with parameters and secrets replaced by a stand-in, except for the fields *keeps*."""
+    assert is_dataclass(spec)
+    assert not isinstance(spec, type)
+    changed = {
+        part.name: _without_params(value)
+        for part in fields(spec)
+        if part.init and part.name not in keeps
+        if (value := getattr(spec, part.name)) is not None
+    }
+    return replace(spec, **changed)
+
+
+def _without_params(value: Any) -> Any:  # noqa: ANN401 - whatever a spec holds
+    match value:
+        case Param():
+            return value.default or _PLACEHOLDER
+        case Env():
+            return _PLACEHOLDER
+        case Mapping():
+            return {name: _without_params(part) for name, part in value.items()}
+        case tuple():
+            return tuple(map(_without_params, value))
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return placed(value)
+        case _:
+            return value
 
 
 def _missing(spec: Param) -> ConfigurationError:

@@ -9,7 +9,7 @@ Dataclasses that a checkpoint stores become JSON, so their fields are of plain t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast, runtime_checkable
@@ -33,6 +33,9 @@ MALFORMED_COLUMN = "_malformed"  # Why a row is malformed; null in a good row.
 RAW = "_raw"  # The text of a malformed row, if its columns do not hold it.
 # True in a row that deletes the row of its key from a table with an upsert key.
 DELETED = "_deleted"
+
+# From the number of the first row in the source, and the number of rows, to a column of them.
+Filler: TypeAlias = Callable[[int, int], "pa.Array"]
 
 SourcePosition: TypeAlias = tuple[PartitionOffset, ...]  # One per partition, sorted by it.
 
@@ -80,6 +83,33 @@ class DescribedSourceSpec(Protocol):
     """A descriptor of a source whose meaning is part of a checkpoint; of others it is not known."""
 
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenForm:
+    """The form in which a test may give rows in the place of a source's.
+
+    ``schema`` is that of what the source reads: texts, where it has a ``decoding``.  ``fills`` are
+    the columns that the place adds to rows without them.  With a column ``text``, rows may be given
+    as texts.
+    """
+
+    schema: pa.Schema
+    decoding: TextDecoding | None = None
+    fills: Mapping[str, Filler] = field(default_factory=dict[str, "Filler"])
+    text: str = ""
+
+
+@runtime_checkable
+class GivenSourceSpec(Protocol):
+    """A descriptor of a source that tells its columns without a connection.
+
+    Rows that a test gives are compared with these; of others the rows themselves say them.
+    """
+
+    def given_form(self, params: Mapping[str, str]) -> GivenForm | None:
+        """None where the place alone knows the columns, as with Parquet files."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +350,25 @@ class TypedSinkSpec(Protocol):
             ConfigurationError: the sink *uid* cannot write a column; the message names it.
         """
         ...
+
+
+class RowChecks(Protocol):
+    """What a place refuses of rows, as far as that is known without a connection."""
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """Raises ConfigurationError if rows of *schema* cannot be written."""
+        ...
+
+    def check_rows(self, rows: pa.Table) -> None:
+        """Raises ConfigurationError if the place can never hold one of *rows*."""
+        ...
+
+
+@runtime_checkable
+class CheckingSinkSpec(Protocol):
+    """A descriptor of a sink whose checks are made where its place is not: in a test."""
+
+    def row_checks(self, uid: str) -> RowChecks: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

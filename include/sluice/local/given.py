@@ -4,52 +4,56 @@ All else is as declared, except for the checkpoints: they are taken by the run, 
 aligned and exactly once.  Master hooks, which connect to places outside, are left out.
 
 Given rows become one Arrow table per epoch, with the declared columns, and are read as a source of
-one partition, which grows from epoch to epoch.  The columns are known, without a connection, of
-text, JSON and CSV files, Kafka and Nexmark.  Those of Parquet and Avro files, PostgreSQL and
-Iceberg are the columns of the given rows.
+one partition, which grows from epoch to epoch.  The columns are known, without a connection, of a
+``GivenSourceSpec``: text, JSON and CSV files, Kafka and Nexmark, and one's own.  Those of Parquet
+and Avro files, PostgreSQL and Iceberg are the columns of the given rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from difflib import get_close_matches
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from sluice.connectors.files_table.table import ManifestTable
-from sluice.connectors.kafka.sink import KafkaTarget
 from sluice.connectors.offsets import OffsetSource, Readable
-from sluice.connectors.staged_sink import Target
 from sluice.core.configuration import CheckpointingMode
 from sluice.core.plan import Slice
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.nodes import SinkNode, SourceNode
-from sluice.declaration.params import ENVIRONMENT_PREFIX, Env, Param
+from sluice.declaration.params import ENVIRONMENT_PREFIX, Param
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, SinkSpec, Source, TextDecoding
+from sluice.declaration.places import (
+    MALFORMED_COLUMN,
+    RAW,
+    RECORD,
+    CheckingSinkSpec,
+    Filler,
+    GivenSourceSpec,
+    Sink,
+    SinkSpec,
+    Source,
+    TextDecoding,
+)
 from sluice.errors import ConfigurationError
-from sluice.sinks import FilesTable, KafkaTopic, PostgresTable
-from sluice.sources import Files, Kafka, Nexmark
+from sluice.sinks import FilesTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sluice.core.answers import Committable
     from sluice.store.open import StoreLocation
 
 INSTANT = pa.timestamp("us", tz="UTC")
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
 _LARGEST = pa.decimal128(20, 0)  # For unsigned integers of 64 bits.
 PARTITION = "rows"  # The only one of a source of given rows.
-_PLACEHOLDER = "given.rows"  # In place of a parameter or a secret of a place never opened.
 _OURS = (RECORD, MALFORMED_COLUMN, RAW)
-_T = TypeVar("_T")
 
 # A list of dicts or of texts; a frame of Polars, pandas, PyArrow or Spark; or a list of those.
 Rows: TypeAlias = Any
@@ -67,10 +71,6 @@ class SourceRows:
     is_cut: bool
     decoding: TextDecoding | None = None
     decodes: bool = False
-
-
-# From the number of the first row in the source, and the number of rows, to a column of them.
-Filler = Callable[[int, int], pa.Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -633,100 +633,20 @@ def _is_list(dtype: pa.DataType) -> bool:
 
 def declared_rows(node: SourceNode, params: Mapping[str, str], spark: SparkSession) -> DeclaredRows:
     """The form of the source's rows; ConfigurationError when an option for it is wrong."""
-    match node.spec:
-        case Files() as files:
-            return _of_files(placed(files, keeps=("format",)).open(params, None), spark)
-        case Kafka() as kafka:
-            return _of_kafka(placed(replace(kafka, start="earliest")).open({}, None), spark)
-        case Nexmark() as nexmark:
-            opened = replace(nexmark, events=0, events_per_second=1_000).open({}, None)
-            return DeclaredRows(schema=_plain(opened.schema()))
-        case _:
-            return DeclaredRows()
-
-
-def placed(spec: _T, *, keeps: tuple[str, ...] = ()) -> _T:
-    """*spec* with parameters and secrets replaced by a stand-in, except for the fields *keeps*."""
-    assert is_dataclass(spec)
-    assert not isinstance(spec, type)
-    changed = {
-        part.name: _without_params(value)
-        for part in fields(spec)
-        if part.init and part.name not in keeps
-        if (value := getattr(spec, part.name)) is not None
-    }
-    return replace(spec, **changed)
-
-
-def _without_params(value: Any) -> Any:  # noqa: ANN401 - whatever a spec holds
-    match value:
-        case Param():
-            return value.default or _PLACEHOLDER
-        case Env():
-            return _PLACEHOLDER
-        case Mapping():
-            return {name: _without_params(part) for name, part in value.items()}
-        case tuple():
-            return tuple(map(_without_params, value))
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            return placed(value)
-        case _:
-            return value
-
-
-def _of_files(source: Source, spark: SparkSession) -> DeclaredRows:
-    from sluice.connectors.files.text import FilesSource
-
-    if not isinstance(source, FilesSource):
+    form = node.spec.given_form(params) if isinstance(node.spec, GivenSourceSpec) else None
+    if form is None:
         return DeclaredRows()
-    fills: dict[str, Filler] = {
-        "file": lambda _, count: pa.repeat(pa.scalar("rows"), count),
-        "line_number": lambda first, count: pa.array(range(first + 1, first + count + 1)),
-    }
-    lines, how = _plain(source.schema()), source.decoding
+    read, how = _plain(form.schema), form.decoding
     if how is None:
-        return DeclaredRows(schema=lines, fills=fills, text="line", text_schema=lines)
-    return DeclaredRows(
-        schema=_decoded(how, spark),
-        fills=fills,
-        decoding=replace(how, has_header=False),
-        text=how.column,
-        text_schema=lines,
-    )
-
-
-def _of_kafka(source: Source, spark: SparkSession) -> DeclaredRows:
-    from sluice.connectors.kafka.source import KafkaSource
-
-    assert isinstance(source, KafkaSource)
-    schema, how = _plain(source.schema()), source.decoding
-    known: dict[str, Filler] = {
-        "topic": lambda _, count: pa.repeat(pa.scalar(source.topics[0]), count),
-        "partition": lambda _, count: pa.repeat(pa.scalar(0, pa.int32()), count),
-        "offset": lambda first, count: pa.array(range(first, first + count), pa.int64()),
-    }
-    fills = {
-        name: known.get(kind, _nulls(schema.field(name).type))
-        for kind, name in source.columns.named()
-    } | {
-        one.name: lambda _, count: pa.repeat(pa.scalar(False), count)  # noqa: FBT003 - a value
-        for one in source.values.kept()
-    }
-    if how is None:
-        text = "value" if "value" in schema.names else ""
-        return DeclaredRows(schema=schema, fills=fills, text=text, text_schema=schema)
-    kept = [schema.field(name) for name in how.keeps]
+        return DeclaredRows(schema=read, fills=form.fills, text=form.text, text_schema=read)
+    kept = [read.field(name) for name in how.keeps]
     return DeclaredRows(
         schema=pa.schema([*_decoded(how, spark), *kept]),
-        fills=fills,
-        decoding=how,
+        fills=form.fills,
+        decoding=replace(how, has_header=False),
         text=how.column,
-        text_schema=schema,
+        text_schema=read,
     )
-
-
-def _nulls(dtype: pa.DataType) -> Filler:
-    return lambda _, count: pa.nulls(count, dtype)
 
 
 def _decoded(how: TextDecoding, spark: SparkSession) -> pa.Schema:
@@ -764,8 +684,8 @@ def captured(node: SinkNode) -> SinkNode:
 class CapturedSink:
     """A ``SinkSpec``: a table in place of the sink ``declared``, with its upsert key and changelog.
 
-    Kafka's and PostgreSQL's checks that need no connection are made, too: that a row can be encoded
-    as a message, and that the database can hold a value.
+    Its checks that need no connection are made, too, as Kafka's and PostgreSQL's: that a row can be
+    encoded as a message, and that the database can hold a value.
     """
 
     declared: SinkSpec
@@ -787,46 +707,8 @@ class CapturedSink:
         uid: str,
         params: Mapping[str, str],  # noqa: ARG002 - of a spec
         default: StoreLocation,
-    ) -> CapturedTable:
-        from sluice.store.open import open_store
-
-        match self.declared:
-            case KafkaTopic() | PostgresTable() as known:
-                target: Target | None = placed(known).open(uid, {}, default).target
-            case _:
-                target = None
-        return CapturedTable(uid, open_store(default), upsert_key=self.upsert_key, target=target)
-
-
-@dataclass(frozen=True, slots=True)
-class CapturedTable(ManifestTable):
-    """A table with the checks of *target*, which is never connected to; None without checks."""
-
-    target: Target | None = None
-
-    def stage(
-        self,
-        table: pa.Table,
-        *,
-        checkpoint_id: int,
-        checkpoint_token: str,
-        subtask: int,
-        attempt_token: str,
-    ) -> Committable | None:
-        if self.target is not None:
-            self.target.check_rows(table)
-        return ManifestTable.stage(
-            self,
-            table,
-            checkpoint_id=checkpoint_id,
-            checkpoint_token=checkpoint_token,
-            subtask=subtask,
-            attempt_token=attempt_token,
-        )
-
-    def check(
-        self, parent: int | None, schema: pa.Schema, committables: Sequence[Committable]
-    ) -> None:
-        if isinstance(self.target, KafkaTarget):
-            self.target.format.check(schema)
-        ManifestTable.check(self, parent, schema, committables)
+    ) -> Sink:
+        spec = self.declared
+        checks = spec.row_checks(uid) if isinstance(spec, CheckingSinkSpec) else None
+        table = FilesTable(upsert_key=self.upsert_key, compact_when_files=0)
+        return table.open_with_checks(uid, default, checks)

@@ -10,7 +10,7 @@ from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.params import Env, Param, said_of, value_of
-from sluice.declaration.places import SourceMeaning, TextDecoding, params_of
+from sluice.declaration.places import GivenForm, SourceMeaning, TextDecoding, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -151,6 +151,26 @@ class Files:
             places=(f"files {location.rstrip('/') or '/'}",),
             decoding=f"{format_}({listed})" if listed else format_,
             columns=columns,
+        )
+
+    def given_form(self, params: Mapping[str, str]) -> GivenForm | None:
+        """See ``GivenSourceSpec``."""
+        import pyarrow as pa
+
+        from sluice.connectors.files.lines import lines_schema
+
+        format_ = value_of(self.format, params)
+        self._check_format(format_)
+        if format_ in {"parquet", "avro"}:
+            return None
+        return GivenForm(
+            schema=lines_schema(),
+            decoding=self._decoding(format_),
+            fills={
+                "file": lambda _, count: pa.repeat(pa.scalar("rows"), count),
+                "line_number": lambda first, count: pa.array(range(first + 1, first + count + 1)),
+            },
+            text="line",
         )
 
     def _decoding(self, format_: str) -> TextDecoding | None:

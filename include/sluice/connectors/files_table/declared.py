@@ -14,7 +14,9 @@ from sluice.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sluice.connectors.files_table.checked import CheckedTable
     from sluice.connectors.files_table.table import ManifestTable
+    from sluice.declaration.places import RowChecks
     from sluice.store.open import StoreLocation
 
 FORMATS = ("parquet", "json")
@@ -88,4 +90,19 @@ class FilesTable:
             partition_by=self.partition_by,
             compact_when_files=self.compact_when_files,
             latest=self.latest,
+        )
+
+    def open_with_checks(
+        self, uid: str, default: StoreLocation, checks: RowChecks | None
+    ) -> CheckedTable:
+        """This table at *default*, which stands in for a place with these *checks*."""
+        from sluice.connectors.files_table.checked import CheckedTable
+        from sluice.store.open import open_store
+
+        return CheckedTable(
+            uid,
+            open_store(default),
+            upsert_key=self.upsert_key,
+            compact_when_files=self.compact_when_files,
+            checks=checks,
         )

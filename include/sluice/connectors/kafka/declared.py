@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.params import Env, Param, said_of, value_of
-from sluice.declaration.places import SourceMeaning, check_changelog, params_of
+from sluice.declaration.params import Env, Param, placed, said_of, value_of
+from sluice.declaration.places import GivenForm, SourceMeaning, check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from sluice.connectors.kafka.cluster import Cluster
     from sluice.connectors.kafka.formats import Registry
     from sluice.connectors.kafka.messages import MessageFormat, Value
+    from sluice.connectors.kafka.sink import KafkaTarget
     from sluice.connectors.kafka.source import KafkaSource, Start
     from sluice.connectors.kafka.values import Values
     from sluice.connectors.staged_sink import StagedSink
-    from sluice.declaration.places import Source
+    from sluice.declaration.places import Filler, RowChecks, Source
     from sluice.store.open import StoreLocation
 
 Text: TypeAlias = str | Param | Env
@@ -131,6 +132,9 @@ class Kafka:
         return tuple(dict.fromkeys(params_of(*options)))
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - not S3
+        return self._source(params)
+
+    def _source(self, params: Mapping[str, str]) -> KafkaSource:
         from sluice.connectors.kafka.source import KafkaSource
         from sluice.connectors.kafka.values import MetadataColumns
 
@@ -149,6 +153,27 @@ class Kafka:
             kept = [field.name for field in source.values.kept()]
             source.columns.check_values([*kept, *decoded])
         return source
+
+    def given_form(self, params: Mapping[str, str]) -> GivenForm:  # noqa: ARG002 - none tells columns
+        """See ``GivenSourceSpec``."""
+        import pyarrow as pa
+
+        source = placed(replace(self, start="earliest"))._source({})  # noqa: SLF001 - its own
+        schema, how = source.schema(), source.decoding
+        known: dict[str, Filler] = {
+            "topic": lambda _, count: pa.repeat(pa.scalar(source.topics[0]), count),
+            "partition": lambda _, count: pa.repeat(pa.scalar(0, pa.int32()), count),
+            "offset": lambda first, count: pa.array(range(first, first + count), pa.int64()),
+        }
+        fills = {
+            name: known.get(kind, _nulls(schema.field(name).type))
+            for kind, name in source.columns.named()
+        } | {
+            one.name: lambda _, count: pa.repeat(pa.scalar(False), count)  # noqa: FBT003 - a value
+            for one in source.values.kept()
+        }
+        text = "value" if how is not None or "value" in schema.names else ""
+        return GivenForm(schema=schema, decoding=how, fills=fills, text=text)
 
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
         named = (one.partition(" as ") for one in self.columns)
@@ -261,23 +286,31 @@ class KafkaTopic:
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         """See ``SinkSpec``; rows are staged at *default*."""
-        from sluice.connectors.kafka.sink import KafkaTarget, NotedTopic
         from sluice.connectors.staged_files import StagedFiles
         from sluice.connectors.staged_sink import StagedSink
         from sluice.store.open import open_store
+
+        files = StagedFiles(uid, open_store(default), self.upsert_key)
+        return StagedSink(files, self._target(uid, params))
+
+    def _target(self, uid: str, params: Mapping[str, str]) -> KafkaTarget:
+        from sluice.connectors.kafka.sink import KafkaTarget, NotedTopic
 
         cluster = _cluster(self, params)
         topic = value_of(self.topic, params)
         group = value_of(self.transactional_id, params) or f"sluice-{topic}"
         if not topic:
             raise ConfigurationError(f"topic= of the Kafka sink {uid!r} is empty")
-        target = KafkaTarget(
+        return KafkaTarget(
             NotedTopic(cluster, topic, group),
             self._format(),
             self.transactional,
             self.upsert_key,
         )
-        return StagedSink(StagedFiles(uid, open_store(default), self.upsert_key), target)
+
+    def row_checks(self, uid: str) -> RowChecks:
+        """See ``CheckingSinkSpec``."""
+        return placed(self)._target(uid, {})  # noqa: SLF001 - its own
 
     def _format(self) -> MessageFormat:
         from sluice.connectors.kafka.messages import MessageFormat
@@ -367,3 +400,9 @@ def _cluster(declared: Kafka | KafkaTopic, params: Mapping[str, str]) -> Cluster
 def _resolved(value: Text, params: Mapping[str, str]) -> str | Env:
     """*value* with parameters resolved; a secret stays a name until it is used."""
     return value if isinstance(value, Env) else value_of(value, params)
+
+
+def _nulls(dtype: pa.DataType) -> Filler:
+    import pyarrow as pa
+
+    return lambda _, count: pa.nulls(count, dtype)

@@ -89,7 +89,7 @@ class KafkaTarget:
 
     def check(self, schema: pa.Schema, rows: EpochRows) -> None:
         self.topic.check_exists()
-        self.format.check(schema)
+        self.check_columns(schema)
         key = self.format.key
         may_lack_keys = rows.row_count > 0 and (key is None or rows.has_nulls([key]))
         if may_lack_keys and self.topic.is_compacted():
@@ -99,6 +99,10 @@ class KafkaTarget:
                 f"{which}; declare a key that every row has, leave such rows out in the stage, or "
                 "set the topic's cleanup.policy to delete"
             )
+
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See ``RowChecks``."""
+        self.format.check(schema)
 
     def check_rows(self, rows: pa.Table) -> None:
         if DELETED not in rows.column_names:  # Only the keys of deletes are sent.

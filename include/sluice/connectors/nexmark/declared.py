@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.params import Param, said_of
-from sluice.declaration.places import SourceMeaning, params_of, whole_number
+from sluice.declaration.places import GivenForm, SourceMeaning, params_of, whole_number
 
 if TYPE_CHECKING:
     from sluice.declaration.places import Source
@@ -37,6 +37,11 @@ class Nexmark:
         is_usual = rate == str(USUAL_RATE)
         decoding = "" if is_usual else f"at({rate} events a second)"
         return SourceMeaning(places=("Nexmark",), decoding=decoding)
+
+    def given_form(self, params: Mapping[str, str]) -> GivenForm:  # noqa: ARG002 - none tells columns
+        """See ``GivenSourceSpec``."""
+        opened = replace(self, events=0, events_per_second=USUAL_RATE).open({}, None)
+        return GivenForm(schema=opened.schema())
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - reads nothing
         from sluice.connectors.nexmark.source import COLUMNS, NexmarkSource

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.params import Env, Param, placed, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sluice.connectors.postgres.target import PostgresTarget
     from sluice.connectors.staged_sink import StagedSink
+    from sluice.declaration.places import RowChecks
     from sluice.store.open import StoreLocation
 
 
@@ -60,22 +62,28 @@ class PostgresTable:
         check_nested_types(schema, f"sink {uid!r}")
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
-        from sluice.connectors.postgres.ledger import Ledger
-        from sluice.connectors.postgres.server import Server, table_name
-        from sluice.connectors.postgres.target import PostgresTarget
         from sluice.connectors.staged_files import StagedFiles
         from sluice.connectors.staged_sink import StagedSink
         from sluice.store.open import open_store
 
+        files = StagedFiles(uid, open_store(default), self.upsert_key)
+        return StagedSink(files, self._target(uid, params))
+
+    def row_checks(self, uid: str) -> RowChecks:
+        """See ``CheckingSinkSpec``."""
+        return placed(self)._target(uid, {})  # noqa: SLF001 - its own
+
+    def _target(self, uid: str, params: Mapping[str, str]) -> PostgresTarget:
+        from sluice.connectors.postgres.ledger import Ledger
+        from sluice.connectors.postgres.server import Server, table_name
+        from sluice.connectors.postgres.target import PostgresTarget
+
         table = table_name(value_of(self.table, params))
-        return StagedSink(
-            StagedFiles(uid, open_store(default), self.upsert_key),
-            PostgresTarget(
-                server=Server(value_of(self.dsn, params), f"sink {uid!r}"),
-                table=table,
-                ledger=Ledger(table),
-                upsert_key=self.upsert_key,
-                checkpoint_column=self.checkpoint_column,
-                creates=self.create,
-            ),
+        return PostgresTarget(
+            server=Server(value_of(self.dsn, params), f"sink {uid!r}"),
+            table=table,
+            ledger=Ledger(table),
+            upsert_key=self.upsert_key,
+            checkpoint_column=self.checkpoint_column,
+            creates=self.create,
         )

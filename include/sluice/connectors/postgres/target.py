@@ -94,6 +94,9 @@ class PostgresTarget:
             rehearsal.play(connection, self._stamped(rows.upserts(), checkpoint_id))
             connection.rollback()
 
+    def check_columns(self, schema: pa.Schema) -> None:
+        """See ``RowChecks``; which columns there may be the database alone knows."""
+
     def check_rows(self, rows: pa.Table) -> None:
         """A key's columns are NOT NULL, also those of a table that is still to be made."""
         check_values(rows)
