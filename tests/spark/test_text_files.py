@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.json_lines import END, decoded_lines, plain_schema
+from sluice.connectors.json_lines import decoded_lines, plain_schema
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.places import MALFORMED_COLUMN, TextDecoding, UndecidedError
+from sluice.declaration.places import END, MALFORMED_COLUMN, TextDecoding, UndecidedError
 from sluice.exchange.reading import SOURCE
 from sluice.job.places import open_side_table
 from sluice.sources import Files

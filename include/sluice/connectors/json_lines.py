@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sluice.declaration.column_types import ColumnType, row_schema
-from sluice.declaration.places import TextDecoding, UndecidedError
+from sluice.declaration.places import END, TextDecoding, UndecidedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 SHORT_LINE_BYTES = 900
 MANY_LEVELS = 900
 LONG_LINE_BYTES = 50_000
-
-# The extra field, and its value, that is appended to each text for Spark (``spark.decoding``).  A
-# text that contains it could fake it, and is malformed.
-END = "sluice_end_9b1fd3c5a7"
 
 # Words beside a column's type that may change what its values are.
 _REMARK = re.compile(r"\b(?:collate|default|not|generated)\b", re.IGNORECASE)

@@ -9,6 +9,7 @@ Dataclasses that a checkpoint stores become JSON, so their fields are of plain t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,6 +37,12 @@ DELETED = "_deleted"
 
 # From the number of the first row in the source, and the number of rows, to a column of them.
 Filler: TypeAlias = Callable[[int, int], "pa.Array"]
+
+# The extra field, and its value, that is appended to each text that Spark decodes.  A text that
+# contains it could fake it, and is malformed.
+END = "sluice_end_9b1fd3c5a7"
+
+_ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}  # Of Spark's CSV reader in a delimiter.
 
 SourcePosition: TypeAlias = tuple[PartitionOffset, ...]  # One per partition, sorted by it.
 
@@ -155,6 +162,19 @@ class TextDecoding:
     keeps: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     has_header: bool = False
+
+    @property
+    def delimiter(self) -> str:
+        """That between two fields of CSV: the option as Spark reads it, with ``\\t`` for a tab."""
+        sep = self.options.get("sep", ",")
+        return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, sep)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    code = found.group(1)
+    if len(code) > 1:
+        return chr(int(code[1:], 16))
+    return _ESCAPES.get(code, code)
 
 
 class Source(Protocol):
@@ -349,6 +369,15 @@ class TypedSinkSpec(Protocol):
         Raises:
             ConfigurationError: the sink *uid* cannot write a column; the message names it.
         """
+        ...
+
+
+@runtime_checkable
+class MovableSinkSpec(Protocol):
+    """A descriptor of a sink that may lie in any store, so that a test has it in its folder."""
+
+    def below_root(self) -> SinkSpec:
+        """The same below the job's root, without what other readers of its place need."""
         ...
 
 

@@ -36,6 +36,7 @@ from sluice.declaration.places import (
     CheckingSinkSpec,
     Filler,
     GivenSourceSpec,
+    MovableSinkSpec,
     Sink,
     SinkSpec,
     Source,
@@ -669,15 +670,12 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 def captured(node: SinkNode) -> SinkNode:
     """The sink *node* as a table in the folder of the run.
 
-    A ``FilesTable`` is used as it is, in another place.
+    One that can lie there, as a ``FilesTable``, is used as it is.
     """
-    match node.spec:
-        case FilesTable() as table:
-            return replace(
-                node, spec=replace(table, location="", compact_when_files=0, latest=False)
-            )
-        case spec:
-            return replace(node, spec=CapturedSink(spec))
+    spec = node.spec
+    if isinstance(spec, MovableSinkSpec):
+        return replace(node, spec=spec.below_root())
+    return replace(node, spec=CapturedSink(spec))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,6 @@ from sluice.connectors.columns import (
     narrowed_schema,
     unreadable_columns,
 )
-from sluice.connectors.files.text import delimiter_of
-from sluice.connectors.json_lines import END
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
 from sluice.declaration.columns import check_columns
@@ -32,7 +30,7 @@ from sluice.declaration.expressions import Filter, Projection, Step, columns_rea
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup, Lookup, Transform
 from sluice.declaration.params import value_of
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, TextDecoding
+from sluice.declaration.places import END, MALFORMED_COLUMN, RAW, RECORD, Source, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, StreamRows, bounded, rows_with_origin, with_origin
 from sluice.job.places import open_source
@@ -318,7 +316,7 @@ def decoded_text(rows: DataFrame, how: TextDecoding) -> DataFrame:
 
 def _blanks(how: TextDecoding) -> str:
     """The characters of a blank text; a delimiter is none, as it makes a row of empty fields."""
-    delimiter = delimiter_of(how) if how.format == "csv" else ""
+    delimiter = how.delimiter if how.format == "csv" else ""
     return "".join(blank for blank in BLANKS if blank not in delimiter)
 
 
@@ -335,7 +333,7 @@ def _from_csv(text: Column, how: TextDecoding) -> Column:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     schema = f"{how.schema}, {END} string, {CORRUPT} string"
-    with_end = F.concat(text, F.lit(delimiter_of(how) + END))
+    with_end = F.concat(text, F.lit(how.delimiter + END))
     return F.from_csv(with_end, schema, {**MODE, **how.options})
 
 

@@ -68,9 +68,6 @@ if TYPE_CHECKING:
 FIRST_BYTES = 64 * 1024
 LINE_FORMATS = ("text", "json", "csv")
 
-# The escapes of Spark's CSV reader in a delimiter.
-ESCAPES = {"t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-
 
 @dataclass(frozen=True, slots=True)
 class FilesSource(FileSource[FileCut]):
@@ -458,7 +455,7 @@ def check_header(line: bytes, how: TextDecoding, what: str) -> None:
 
 def header_names(text: str, how: TextDecoding) -> list[str]:
     """The fields of a line as ``from_csv`` would split it, without blanks around them."""
-    delimiter = delimiter_of(how)
+    delimiter = how.delimiter
     quote, escape = how.options.get("quote", '"'), how.options.get("escape", "\\")
     names: list[str] = []
     at = 0 if text else 1
@@ -472,19 +469,6 @@ def header_names(text: str, how: TextDecoding) -> list[str]:
         names.append((name + text[at:end]).strip())
         at = end + len(delimiter)
     return names
-
-
-def delimiter_of(how: TextDecoding) -> str:
-    """The delimiter between two fields: the option as Spark reads it, with ``\\t`` for a tab."""
-    sep = how.options.get("sep", ",")
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, sep)
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    code = found.group(1)
-    if len(code) > 1:
-        return chr(int(code[1:], 16))
-    return ESCAPES.get(code, code)
 
 
 def _quoted(text: str, at: int, quote: str, escape: str) -> tuple[str, int]:

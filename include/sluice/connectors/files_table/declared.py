@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
@@ -91,6 +91,10 @@ class FilesTable:
             compact_when_files=self.compact_when_files,
             latest=self.latest,
         )
+
+    def below_root(self) -> FilesTable:
+        """See ``MovableSinkSpec``."""
+        return replace(self, location="", compact_when_files=0, latest=False)
 
     def open_with_checks(
         self, uid: str, default: StoreLocation, checks: RowChecks | None
