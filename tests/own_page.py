@@ -18,7 +18,8 @@ import pyarrow as pa
 from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.declaration.places import RollBack, SourceMeaning
 from sluice.connectors.staged_files import StagedFiles
-from sluice.connectors.staged_sink import Note, StagedSink, decoded_note, encoded_note
+from sluice.connectors.staged_sink import Note, StagedSink, TargetDefaults
+from sluice.connectors.staged_sink import decoded_note, encoded_note
 from sluice.core.timeline import Timeline
 from sluice.errors import ConfigurationError
 from sluice.declaration.params import Param

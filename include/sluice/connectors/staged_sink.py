@@ -156,6 +156,28 @@ class Target(Protocol):
         ...
 
 
+class TargetDefaults:
+    """The defaults of a target that holds any rows, and cannot take any back."""
+
+    __slots__ = ()
+
+    @property
+    def rolls_back(self) -> RollBack:
+        return RollBack.NEVER
+
+    def check(self, schema: pa.Schema, rows: EpochRows) -> None:
+        pass
+
+    def check_rows(self, rows: pa.Table) -> None:
+        pass
+
+    def is_empty(self) -> bool:
+        return False
+
+    def describe(self, version: int) -> str:
+        return f"version {version}"
+
+
 @dataclass(frozen=True, slots=True)
 class StagedSink(CheckpointListener):
     """See ``Sink``; *files* are below the job's root for every *target*."""

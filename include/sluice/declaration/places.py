@@ -577,6 +577,39 @@ class Sink(Protocol):
         ...
 
 
+class SinkDefaults:
+    """The defaults of a sink that takes any rows, and leaves nothing staged behind."""
+
+    __slots__ = ()
+
+    def check(
+        self, parent: int | None, schema: pa.Schema, committables: Sequence[Committable]
+    ) -> None:
+        pass
+
+    def discard_copied(self, committables: Sequence[Committable]) -> None:
+        pass
+
+    def damage_of(self, committables: Iterable[Committable]) -> Sequence[str]:  # noqa: ARG002
+        return ()
+
+    @property
+    def rolls_back(self) -> RollBack:
+        return RollBack.NEVER
+
+    def is_empty(self) -> bool:
+        return False
+
+    def describe(self, version: int) -> str:
+        return f"version {version}"
+
+    def unpublished(self) -> Unpublished:
+        return Unpublished(root="", is_shared=False, staged=(), newest_ms=0)
+
+    def discard(self, files: Iterable[str]) -> None:
+        pass
+
+
 @runtime_checkable
 class ProbedSink(Protocol):
     """A sink whose place is a store of objects, which a job asks before it begins there."""

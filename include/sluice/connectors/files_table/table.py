@@ -58,6 +58,7 @@ from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.declaration.places import (
     RollBack,
+    SinkDefaults,
     Staged,
     TableSize,
     TableVersion,
@@ -79,7 +80,7 @@ CHECKS_PER_COMPACTION = 62
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestTable:
+class ManifestTable(SinkDefaults):
     """The table at *store*'s root, written by the sink *sink*.  See ``Sink`` for the two phases.
 
     *at* is where the sink is in its job's root, see ``Writer.sink``; empty for a table that lies
@@ -150,9 +151,6 @@ class ManifestTable:
 
     def damage_of(self, committables: Iterable[Committable]) -> list[str]:
         return self._staged.damage_of(committables)
-
-    def discard_copied(self, committables: Sequence[Committable]) -> None:
-        """Nothing to do: staged files become the table's files."""
 
     def is_published(self, checkpoint_id: int) -> bool:
         return checkpoint_id in self._log.lineage(checkpoint_id - 1)

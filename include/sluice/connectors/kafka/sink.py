@@ -35,9 +35,15 @@ from typing import TYPE_CHECKING
 from sluice.connectors.columns import check_no_null_keys
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.messages import Header, MessageFormat, Texts, check_sizes
-from sluice.connectors.staged_sink import Note, decoded_note, encoded_note, errors_of_place
+from sluice.connectors.staged_sink import (
+    Note,
+    TargetDefaults,
+    decoded_note,
+    encoded_note,
+    errors_of_place,
+)
 from sluice.core.timeline import Recovery, Timeline, Writer
-from sluice.declaration.places import DELETED, RollBack
+from sluice.declaration.places import DELETED
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
 
 if TYPE_CHECKING:
@@ -75,17 +81,13 @@ class FencedByAnother(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaTarget:
+class KafkaTarget(TargetDefaults):
     """See ``staged_sink.Target``."""
 
     topic: NotedTopic
     format: MessageFormat
     transactional: bool = True
     upsert_key: tuple[str, ...] = ()
-
-    @property
-    def rolls_back(self) -> RollBack:
-        return RollBack.NEVER
 
     def check(self, schema: pa.Schema, rows: EpochRows) -> None:
         self.topic.check_exists()
