@@ -79,6 +79,8 @@ class SubmitOperator(StageOperator, SparkSubmitOperator):  # type: ignore[misc]
             except AirflowException:  # It knows no more than an exit code.
                 _require_lost(job, name)
                 raise
+            if not name.is_awaited(job, job.state()):
+                return time.monotonic() - started  # Completed already, and its acks are deleted.
         if not self.has_answered(job, pending, attempt):
             _require_lost(job, name)
             raise StageFailed(f"{name} ended, and its stage has not acknowledged")

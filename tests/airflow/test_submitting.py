@@ -76,29 +76,56 @@ def test_an_application_that_left_no_cause_is_tried_again(job: Job) -> None:
     assert not isinstance(raised.value, AirflowFailException)
 
 
+IMPORTS = """
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.publication import commit
+from sluice.core.failures import CheckpointFailureReason
+from sluice.declaration.project import load_pipeline
+from sluice.job.job import open_job
+from sluice.spark.application.run_stage import main
+from sluice.store.open import StoreLocation
+"""
+ABORTED = """
+fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, "declined")
+raise SystemExit(1)
+"""
+COMPLETED = """
+main("auctions", 1, "bid_statistics", 1, root=job.store.root)
+finalize(job, 1)
+commit(job, 1)
+"""
+
+
+def an_application(folder: Path, job: Job, ends: str) -> SubmitOperator:
+    """One whose checkpoint *ends* before ``spark-submit`` does, as whoever waits for the acks reads
+    them, or of a failure, sooner.
+    """
+    script = folder / "application.py"
+    opened = f"job = open_job(load_pipeline('auctions'), StoreLocation(root={job.store.root!r}))"
+    script.write_text(f"{IMPORTS}{opened}{ends}")
+    stage, submitted = next(iter(job.pipeline.stages)), replace(SUBMIT, application=str(script))
+    return SubmitOperator(task_id="snapshot", pipeline=job.pipeline, stage=stage, submit=submitted)
+
+
 def test_an_application_whose_checkpoint_was_aborted_meanwhile_is_not_tried_again(
     job: Job, tmp_path: Path
 ) -> None:
-    """Whoever waits for its acks reads of the failure sooner than ``spark-submit`` ends."""
-    stage = next(iter(job.pipeline.stages))
-    script = tmp_path / "aborts.py"
-    script.write_text(
-        "from sluice.coordinator.failure import fail_checkpoint\n"
-        "from sluice.core.failures import CheckpointFailureReason\n"
-        "from sluice.declaration.project import load_pipeline\n"
-        "from sluice.job.job import open_job\n"
-        "from sluice.store.open import StoreLocation\n"
-        f"job = open_job(load_pipeline('auctions'), StoreLocation(root={job.store.root!r}))\n"
-        "fail_checkpoint(job, 1, CheckpointFailureReason.TASK_FAILURE, 'declined')\n"
-        "raise SystemExit(1)\n"
-    )
-    submitted = replace(SUBMIT, application=str(script))
-    operator = SubmitOperator(
-        task_id="snapshot", pipeline=job.pipeline, stage=stage, submit=submitted
-    )
+    operator = an_application(tmp_path, job, ABORTED)
 
     with pytest.raises(AirflowSkipException, match="its checkpoint has ended"):
         operator.execute(a_context(dag_id="auctions", run_id="run-1"))
+
+
+def test_an_application_whose_checkpoint_was_completed_meanwhile_succeeds(
+    job: Job, tmp_path: Path
+) -> None:
+    done = an_application(tmp_path, job, COMPLETED).execute(
+        a_context(dag_id="auctions", run_id="run-1")
+    )
+
+    assert done["checkpoint_id"] == 1
+    assert not job.state().pending
 
 
 def test_a_provider_that_is_missing_is_named_with_the_extra(
