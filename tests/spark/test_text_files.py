@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.json_lines import decoded_lines, plain_schema
+from sluice.connectors.json_lines import decoded_lines, plain_schema, with_objects
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.column_types import row_schema
 from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import END, MALFORMED_COLUMN, TextDecoding, UndecidedError
 from sluice.exchange.reading import SOURCE
 from sluice.job.places import open_side_table
 from sluice.sources import Files
-from sluice.spark.frames import decoded_text, read_slices
+from sluice.spark.frames import decoded_text, read_text
 from sluice.state.segments import to_frame
 from tests.spark.folder_job import a_submitted_job, completed_epochs
 from tests.spark.test_exchange import checksums
@@ -38,8 +39,7 @@ def rows_of(spark: SparkSession, files: Files) -> list[Row]:
     source = files.open({}, None)
     assert source.decoding is not None
     barrier = source.plan((), max_records=None, parallelism=3)
-    lines = read_slices(spark, source, barrier.slices, 3)
-    rows = decoded_text(lines, source.decoding).collect()
+    rows = read_text(spark, source, source.decoding, barrier.slices, 3).collect()
     return sorted(rows, key=lambda row: (row["_source"].partition, row["_source"].record))
 
 
@@ -287,6 +287,47 @@ def test_lines_are_decoded_together_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize(
+    "line", ["{}", '{"id":"x"}', '{"id":2}{}', "", "  ", "\\u007b}", '{"id":\r3}']
+)
+def test_spark_decodes_those_batches_alone_that_python_cannot(
+    spark: SparkSession, tmp_path: Path, line: str
+) -> None:
+    good_lines = [f'{{"id":{n},"name":"n{n}","price":{n}.5}}' for n in range(3)]
+    expected = [(n, f"n{n}", n + 0.5) for n in range(3)]
+    (tmp_path / "a.json").write_text("\n".join(good_lines))
+    (tmp_path / "b.json").write_text("\n".join([*good_lines, line, '{"price":1}']))
+    (tmp_path / "c.json").write_text("\n".join(good_lines))
+
+    rows = rows_of(spark, Files(str(tmp_path), format="json", schema=DDL))
+
+    alone = by_spark(spark, [line], TextDecoding(format="json", schema=DDL))
+    of_line = [tuple(row.values()) for row in alone.get(0, [])]
+    assert good(rows) == [*expected, *expected, *of_line, (None, None, 1.0), *expected]
+    assert len(rows) == 10 + (1 if line.strip() else 0)
+
+
+def test_a_batch_has_texts_or_objects() -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
+    lines = pa.array(["x", '{"a":1,"b":{"c":"ü"}}', "{}", " "], pa.string())
+    batch = pa.RecordBatch.from_arrays([lines, pa.array(range(4))], names=["line", "n"])
+
+    decided, undecided, blank, none = (
+        with_objects(rows, "line", "o", schema)
+        for rows in (batch.slice(1, 2), batch.slice(0, 2), batch.slice(3), batch.slice(4))
+    )
+
+    objects = [{"a": 1, "b": {"c": "ü"}}, {"a": None, "b": None}]
+    assert decided.to_pydict() == {"line": [None, None], "n": [1, 2], "o": objects}
+    assert undecided.to_pydict() == {
+        "line": lines.to_pylist()[:2],
+        "n": [0, 1],
+        "o": [None, None],
+    }
+    assert blank.to_pydict() == {"line": [" "], "n": [3], "o": [None]}
+    assert {one.schema for one in (decided, undecided, blank, none)} == {none.schema}
+
+
+@pytest.mark.parametrize(
     "schema", ["a decimal(9, 2)", "a timestamp", "a array<int>", "a string COLLATE UTF8_LCASE"]
 )
 def test_columns_of_other_types_are_left_to_spark(schema: str) -> None:
@@ -362,12 +403,15 @@ def hostile_lines() -> list[str]:
     return [*OTHERS, *whole, *random.sample(doubtful, 1_000), *broken]
 
 
-def by_spark(spark: SparkSession, lines: list[str]) -> dict[int, list[dict[str, object]]]:
+def by_spark(
+    spark: SparkSession, lines: list[str], how: TextDecoding = HOW
+) -> dict[int, list[dict[str, object]]]:
     """The row of each line that Spark takes for a good one."""
     rows = pa.table({"line": pa.array(lines, pa.string()), "number": pa.array(range(len(lines)))})
     origin = f"struct('f' AS partition, number AS record) AS {SOURCE}"
-    read = decoded_text(spark.createDataFrame(rows).selectExpr("line", origin), HOW)
+    read = decoded_text(spark.createDataFrame(rows).selectExpr("line", origin), how)
+    names = row_schema("the lines", how.schema)
     good = read.where(f"{MALFORMED_COLUMN} IS NULL").selectExpr(
-        f"{SOURCE}.record AS number", "a", "d", "s", "b", "i", "t"
+        f"{SOURCE}.record AS number", *names
     )
     return {row.pop("number"): [row] for row in to_frame(good.toArrow()).to_dicts()}

@@ -98,6 +98,51 @@ def decoded_lines(whole: bytes, schema: pa.Schema) -> pa.Table:
     return table
 
 
+def decoded_texts(lines: bytes, texts: int, schema: pa.Schema) -> pa.Table:
+    """The objects in so many *texts*, one a row, which are the *lines*.
+
+    Raises:
+        UndecidedError: Spark might read one of them otherwise, or one is blank and no row.
+    """
+    if lines.count(b"\n") != texts - 1:
+        raise UndecidedError("a text of several lines")
+    rows = decoded_lines(lines, schema)
+    if rows.num_rows != texts:
+        raise UndecidedError("a blank text")
+    return rows
+
+
+def with_objects(rows: pa.RecordBatch, column: str, name: str, schema: pa.Schema) -> pa.RecordBatch:
+    """*rows* with the objects of the texts in *column* in a new column *name*.
+
+    Either the objects or the texts are null: the objects if Spark might read one of the texts
+    otherwise.
+    """
+    import pyarrow as pa
+
+    place = rows.schema.get_field_index(column)
+    texts, kind = rows.column(place), pa.struct(list(schema))
+    try:
+        objects = _objects(texts, schema)
+    except UndecidedError:
+        return rows.append_column(pa.field(name, kind), pa.nulls(len(texts), kind))
+    columns = [*rows.columns, objects]
+    columns[place] = pa.nulls(len(texts), texts.type)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema.append(pa.field(name, kind)))
+
+
+def _objects(texts: pa.Array, schema: pa.Schema) -> pa.Array:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+    (lines,) = pc.binary_join(whole, "\n")
+    if not lines.is_valid:
+        raise UndecidedError("no text")
+    rows = decoded_texts(lines.as_buffer().to_pybytes(), len(texts), schema)
+    return rows.combine_chunks().to_struct_array().combine_chunks()
+
+
 def _lines_of_one_object(whole: bytes) -> int:
     """The number of lines that are not blank; each begins and ends with a brace.
 

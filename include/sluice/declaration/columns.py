@@ -19,7 +19,7 @@ from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
 from sluice.errors import ConfigurationError
 
 # Columns that are added to rows where they are read.  No source may have one.
-OF_SOURCES = frozenset({RECORD, MALFORMED_COLUMN, RAW, "_corrupt", "_source", "_weight"})
+OF_SOURCES = frozenset({RECORD, MALFORMED_COLUMN, RAW, "_corrupt", "_object", "_source", "_weight"})
 # Columns that rows get behind that, and that an operator adds to its rows or its state.  A source
 # may have them, and a ``select`` give them another name before a stage reads them.
 OF_STAGES = frozenset(

@@ -23,8 +23,10 @@ from sluice.connectors.columns import (
     narrowed_schema,
     unreadable_columns,
 )
+from sluice.connectors.json_lines import plain_schema, with_objects
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
+from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_columns
 from sluice.declaration.expressions import Filter, Projection, Step, columns_read
 from sluice.declaration.nodes import Input, StageNode
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 _OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW)  # Those of a source's rows.
 RESERVED = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
 DECODED_RECORD = "_record"
+OBJECT = "_object"  # What Python has decoded.
 CORRUPT = "_corrupt"
 MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 BLANKS = " \t"
@@ -157,10 +160,32 @@ def read_source(
     ``columns_read``.
     """
     source = open_source(run.job, uid, run.configuration.params)
-    schema, how = source.schema(), source.decoding
-    columns = [how.column, *how.keeps] if how is not None else _needed(schema, steps, wanted)
-    rows = read_slices(run.spark, source, cut.slices, run.task.parallelism, columns)
-    return rows if how is None else decoded_text(rows, how)
+    if source.decoding is not None:
+        return read_text(run.spark, source, source.decoding, cut.slices, run.task.parallelism)
+    columns = _needed(source.schema(), steps, wanted)
+    return read_slices(run.spark, source, cut.slices, run.task.parallelism, columns)
+
+
+def read_text(
+    spark: SparkSession,
+    source: Source,
+    how: TextDecoding,
+    slices: Sequence[Slice],
+    parallelism: int,
+) -> DataFrame:
+    """The rows in the texts of *slices*, as ``decoded_text`` has them.
+
+    Spark decodes the batches alone of which Python cannot tell what Spark would make of them.
+    """
+    columns, plain = [how.column, *how.keeps], plain_schema(how)
+    if plain is None:
+        return decoded_text(read_slices(spark, source, slices, parallelism, columns), how)
+
+    def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return with_objects(batch, how.column, OBJECT, plain)
+
+    rows = read_slices(spark, source, slices, parallelism, columns, begun)
+    return decoded_text(rows, how, is_begun=True)
 
 
 def _needed(
@@ -183,10 +208,11 @@ def read_slices(
     slices: Sequence[Slice],
     parallelism: int,
     columns: Sequence[str] | None = None,
+    mapped: Callable[[pa.RecordBatch], pa.RecordBatch] = lambda batch: batch,
 ) -> DataFrame:
     """The records of *slices*, each with ``_source``: its partition, and its number in that.
 
-    Only *columns*, in the source's order, if they are given.
+    Only *columns*, in the source's order, if they are given; *mapped*, where they are read.
     """
     shares = share(slices, parallelism)
     schema = source.schema()
@@ -200,10 +226,11 @@ def read_slices(
                 for batch in bounded(source.read(piece, columns)):
                     found = batch if columns is None else narrowed(batch, schema)
                     check_announced(found.schema, schema, piece.partition)
-                    yield rows_with_origin(found, piece.partition, record, whole)
+                    yield mapped(rows_with_origin(found, piece.partition, record, whole))
                     record += batch.num_rows
 
-    return _read_in_parallel(spark, read, whole, parallelism)
+    yielded = mapped(pa.RecordBatch.from_pylist([], whole)).schema
+    return _read_in_parallel(spark, read, yielded, parallelism)
 
 
 def read_segments(spark: SparkSession, stream: StreamRows, parallelism: int) -> DataFrame:
@@ -280,8 +307,10 @@ def polars_schema(rows: DataFrame) -> pl.Schema:
     return frame.drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False).schema
 
 
-def decoded_text(rows: DataFrame, how: TextDecoding) -> DataFrame:
+def decoded_text(rows: DataFrame, how: TextDecoding, *, is_begun: bool = False) -> DataFrame:
     """The decoded columns of a column of text; blank texts are no rows.
+
+    With *is_begun* Python has decoded some of them: see ``with_objects``.
 
     A text is one record, or it is malformed: no part of it is silently dropped or misread.
     ``from_json`` stops behind the first value, whatever follows, and ``from_csv`` closes a quote
@@ -291,27 +320,42 @@ def decoded_text(rows: DataFrame, how: TextDecoding) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     text = F.col(how.column)
-    rows = rows.where(f"trim(BOTH '{_blanks(how)}' FROM {how.column}) != ''")
+    is_text = f"trim(BOTH '{_blanks(how)}' FROM {how.column}) != ''"
+    rows = rows.where(f"{OBJECT} IS NOT NULL OR {is_text}" if is_begun else is_text)
     if how.has_header:
         rows = rows.where(f"{SOURCE}.record > 0")
     if how.format == "json":
-        what, read, columns = "a JSON object", _from_json(text, how), f"{DECODED_RECORD}.record.*"
-        is_there = f"{DECODED_RECORD}.record IS NOT NULL"
+        what, read, fields = "a JSON object", _from_json(text, how), f"{DECODED_RECORD}.record"
+        is_there = f"{fields} IS NOT NULL"
     else:
-        what, read, columns = "a CSV row", _from_csv(text, how), f"{DECODED_RECORD}.*"
+        what, read, fields = "a CSV row", _from_csv(text, how), DECODED_RECORD
         is_there = "true"
-    is_good = F.expr(
+    is_good = (
         f"coalesce({DECODED_RECORD}.{CORRUPT} IS NULL AND {DECODED_RECORD}.{END} = '{END}'"
         f" AND {is_there}"
         f" AND NOT contains({how.column}, '{END}'), false)"
     )
+    columns: Sequence[Column | str] = [f"{fields}.*"]
+    if is_begun:
+        read = F.when(F.col(OBJECT).isNull(), read)
+        is_good = f"{OBJECT} IS NOT NULL OR {is_good}"
+        columns = [_either(name, fields) for name in row_schema("the source", how.schema)]
+    is_bad = ~F.expr(is_good)
     return (
         rows.withColumn(DECODED_RECORD, read)
-        .withColumn(MALFORMED_COLUMN, F.when(~is_good, f"not {what} of the source's schema"))
-        .withColumn(RAW, F.when(~is_good, text))
-        .select(columns, *columns_named(how.keeps), SOURCE, MALFORMED_COLUMN, RAW)
+        .withColumn(MALFORMED_COLUMN, F.when(is_bad, f"not {what} of the source's schema"))
+        .withColumn(RAW, F.when(is_bad, text))
+        .select(*columns, *columns_named(how.keeps), SOURCE, MALFORMED_COLUMN, RAW)
         .drop(END, CORRUPT)
     )
+
+
+def _either(name: str, fields: str) -> Column:
+    """The field *name* as Python has decoded it, or of Spark's *fields*."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    of_python, of_spark = f"{OBJECT}.{quoted(name)}", f"{fields}.{quoted(name)}"
+    return F.expr(f"if({OBJECT} IS NULL, {of_spark}, {of_python})").alias(name)
 
 
 def _blanks(how: TextDecoding) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from sluice.connectors.json_lines import decoded_lines
+from sluice.connectors.json_lines import decoded_texts
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, UndecidedError
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -133,12 +133,8 @@ class PlainJsonValues:
         Raises:
             UndecidedError: Spark might read one of the texts otherwise.
         """
-        whole = b"\n".join([b"{}" if one is None else one for one in raw])
-        if whole.count(b"\n") != len(raw) - 1:
-            raise UndecidedError("a value of several lines")
-        rows = decoded_lines(whole, self.plain)
-        if rows.num_rows != len(raw):
-            raise UndecidedError("a blank value")
+        lines = b"\n".join([b"{}" if one is None else one for one in raw])
+        rows = decoded_texts(lines, len(raw), self.plain)
         return Decoded([tombstones(raw), *(one.combine_chunks() for one in rows.columns)], {})
 
 
