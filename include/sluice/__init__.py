@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
     from sluice.declaration.params import Env, Param, env, param
     from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
+    from sluice.declaration.results import Append, Replace, Upsert
     from sluice.declaration.schedules import (
         Continuous,
         Cron,
@@ -93,6 +94,7 @@ _MODULES = {
     "sluice.declaration.operations": ("Attached", "Hopping", "Session", "Tumbling"),
     "sluice.declaration.params": ("Env", "Param", "env", "param"),
     "sluice.declaration.pipeline": ("KeyedStream", "Pipeline", "Stream"),
+    "sluice.declaration.results": ("Append", "Replace", "Upsert"),
     "sluice.declaration.schedules": (
         "Continuous",
         "Cron",
@@ -108,6 +110,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "AggregateFunction",
     "AggregatingState",
+    "Append",
     "Attached",
     "BroadcastContext",
     "BroadcastState",
@@ -132,6 +135,7 @@ __all__ = [
     "Param",
     "Pipeline",
     "ReducingState",
+    "Replace",
     "RestoreHook",
     "Session",
     "StateBackend",
@@ -142,6 +146,7 @@ __all__ = [
     "TriggerHook",
     "Tumbling",
     "UnionListState",
+    "Upsert",
     "ValueState",
     "Watcher",
     "aggregates",

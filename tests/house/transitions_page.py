@@ -15,7 +15,7 @@ _PARTS = {
     "operator": "another operator under the uid",
     "keys": "keys: added, removed, in another order, or computed of something else",
     "input": "filters, projections, functions or lookups before the stage; the stage that it reads",
-    "function": "the function of `process` or `process_keyed`: its `version`, else its source",
+    "function": "the function of `process`, `process_keyed` or `spark`: its `version` or source",
     "event time": "the event time by which rows are ordered or windowed",
     "out of orderness": "`out_of_orderness` of its event time",
     "window": "the window: its kind, size, slide or gap",

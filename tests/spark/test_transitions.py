@@ -9,7 +9,7 @@ they are read now.  What is refused is let through by force, and ends as none of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,6 +45,7 @@ from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.operations import KeyedAggregate, Tumbling, Window
 from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.results import Replace, Upsert
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.faults import FAULT_VARIABLE
 from sluice.job.job import Job, open_job
@@ -57,11 +58,12 @@ from sluice.state.segments import to_frame
 from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 START, MINUTE, DAY = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1), timedelta(days=1)
 CHANGED = PartDifference.CHANGED
 BY_K = FilesTable(upsert_key=("k",))
+BY_K_V = FilesTable(upsert_key=("k", "v"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,49 @@ def process(function: Any, version: str) -> Declaration:
     return declare
 
 
+def totalled(rows: DataFrame, previous: DataFrame) -> DataFrame:
+    new = rows.groupBy("k").count().toDF("k", "v")
+    return previous.unionByName(new).groupBy("k").sum("v").toDF("k", "v")
+
+
+def totalled_twice(rows: DataFrame, previous: DataFrame) -> DataFrame:
+    return totalled(rows.unionByName(rows), previous)
+
+
+def spark_code(*given: Any, by: FilesTable = BY_K, **options: Any) -> Declaration:
+    def declare(rows: Rows) -> None:
+        code(rows, *given, **options).sink("out", by)
+
+    return declare
+
+
+def behind_spark_code(**columns: agg.Aggregate) -> Declaration:
+    def declare(rows: Rows) -> None:
+        keyed = code(rows, uid="code").key_by(k="k % 2")
+        keyed.stage("stage", KeyedAggregate(aggregates=columns)).sink("out", BY_K)
+
+    return declare
+
+
+def code(
+    rows: Rows,
+    function: Any = totalled,
+    version: str = "1",
+    condition: str = "true",
+    result: Upsert | Replace = Replace("k"),  # noqa: B008 - it never changes
+    uid: str = "stage",
+) -> Stream:
+    spec = Files(str(rows.folder), format="parquet", bounded=False)
+    return rows.pipeline.spark(
+        uid,
+        function,
+        reads={"rows": rows.pipeline.source("rows", spec).where(condition)},
+        schema="k bigint, v bigint",
+        result=result,
+        version=version,
+    )
+
+
 Cases: TypeAlias = dict[tuple[str | None, PartDifference], Case]
 # Changes of what reads any rows.
 ANY: Cases = {
@@ -401,13 +446,52 @@ MORE: dict[str, tuple[bool, tuple[str | None, PartDifference], Case]] = {
         True, ("by", CHANGED), Case(ranked_apart(2), ranked_apart(2, by="n"))
     ),
 }  # fmt: skip
-CASES = [pytest.param(*case, id=name) for name, case in MORE.items()] + [
-    pytest.param(
-        is_updated, key, case, id=f"{key[0] or 'column'} {key[1]}{' over updates' * is_updated}"
-    )
-    for is_updated, cases in ((False, APPEND), (True, UPDATES))
-    for key, case in cases.items()
-]
+# The same of Spark code, and of what reads the result that it holds.
+SPARK_CODE: Sequence[tuple[bool, tuple[str | None, PartDifference], Case]] = (
+    (
+        False,
+        ("function", CHANGED),
+        Case(
+            spark_code(),
+            spark_code(totalled_twice, "2"),
+            lambda rows: pl.concat([rows, rows]),
+        ),
+    ),
+    (
+        False,
+        ("input", CHANGED),
+        Case(
+            spark_code(),
+            spark_code(condition="x > 9"),
+            lambda rows: rows.filter(pl.col("x") > 9),
+        ),
+    ),
+    (False, ("operator", CHANGED), Case(spark_code(), spark_code(result=Upsert("k")))),
+    (
+        False,
+        ("keys", CHANGED),
+        Case(spark_code(by=BY_K_V), spark_code(by=BY_K_V, result=Replace(("k", "v")))),
+    ),
+    (
+        True,
+        (None, CHANGED),
+        Case(behind_spark_code(n=agg.count()), behind_spark_code(n=agg.sum("v"))),
+    ),
+)
+CASES = (
+    [pytest.param(*case, id=name) for name, case in MORE.items()]
+    + [
+        pytest.param(
+            is_updated, key, case, id=f"{key[0] or 'column'} {key[1]}{' over updates' * is_updated}"
+        )
+        for is_updated, cases in ((False, APPEND), (True, UPDATES))
+        for key, case in cases.items()
+    ]
+    + [
+        pytest.param(is_updated, key, case, id=f"{key[0] or 'column behind'} of Spark code")
+        for is_updated, key, case in SPARK_CODE
+    ]
+)
 
 
 def is_recomputed(key: tuple[str | None, PartDifference]) -> bool:

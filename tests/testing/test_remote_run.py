@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,8 +24,10 @@ from pyspark.sql.connect.expressions import ColumnAlias
 from pyspark.sql.connect.session import SparkSession
 from pyspark.sql.types import DecimalType
 
+from harness.s3_server import own_bucket
 from sluice.declaration.spark_columns import sql_text
 from sluice.devstack import processes, servers
+from sluice.devstack.servers import BUCKET
 from sluice.errors import ConfigurationError
 from sluice.spark import session
 from sluice.spark.session import check_listening, check_version, remote_of, session_url
@@ -61,6 +63,39 @@ clicks = pipeline.source("clicks", Files("clicks.csv", format="csv", schema="id 
 clicks.transform("shouted", shouted).key_by("city").process_keyed(
     "visits", Visits(), result={"city": str, "visit": int}
 ).sink("out", FilesTable())
+"""
+SPARK_CODE = """
+from sluice import Pipeline, Replace
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+
+def twice(amount):
+    return 2 * amount
+
+
+def totals(orders, previous):
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    new = orders.withColumn("spent", F.udf(twice, "bigint")("amount")).select("customer", "spent")
+    both = previous.select("customer", "spent").unionByName(new)
+    spent = both.groupBy("customer").agg(F.sum("spent").alias("spent"))
+    best = Window.orderBy(F.desc("spent"), "customer")
+    return spent.withColumn("rank", F.row_number().over(best))
+
+
+pipeline = Pipeline("orders")
+orders = pipeline.source(
+    "orders", Files("orders.csv", format="csv", schema="customer string, amount bigint")
+)
+pipeline.spark(
+    "totals",
+    totals,
+    reads={"orders": orders},
+    schema="customer string, spent bigint, rank int",
+    result=Replace("customer"),
+).sink("out", FilesTable(upsert_key=("customer",)))
 """
 INCLUDE = str(Path(__file__).parents[2] / "include")
 
@@ -117,6 +152,43 @@ def test_a_pipeline_with_state_and_functions_runs_on_a_server_that_has_not_its_c
         ("ROME", 2),
         ("ROME", 3),
     ]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("place", ["a server, over a folder", "this machine, over S3"])
+def test_spark_code_goes_on_from_its_previous_result(
+    tmp_path: Path, remote: str, place: str
+) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    (tmp_path / "pipelines" / "orders.py").write_text(SPARK_CODE)
+    (tmp_path / "orders.csv").write_text("a,1\nb,5\na,2\nc,x\na,3\n")
+    command = [sys.executable, "-c", "from sluice.cli.main import main; main()", "run", "orders"]
+    env = {name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"}
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{INCLUDE}"
+
+    with ExitStack() as stack:
+        options = ["--max-records-per-epoch", "2", "--json", "--output", "out.parquet"]
+        if "server" in place:
+            options += ["--remote", remote]
+        else:
+            env |= stack.enter_context(own_bucket(tmp_path / "s3"))
+            env["SLUICE_ROOT"] = f"s3://{BUCKET}/orders"
+        result = subprocess.run(
+            [*command, *options],
+            check=False,
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    assert result.returncode == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert [one["status"] for one in summary["checkpoints"]] == ["COMPLETED"] * 3
+    out = pl.read_parquet(tmp_path / "out.parquet").select("customer", "spent", "rank")
+    assert sorted(out.rows()) == [("a", 12, 1), ("b", 10, 2)]
 
 
 ROWS = (

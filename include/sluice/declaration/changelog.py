@@ -33,6 +33,7 @@ from sluice.declaration.operations import (
     Process,
     ProcessKeyed,
     RegularJoin,
+    SparkCode,
     TopN,
     Transform,
     Union,
@@ -133,6 +134,7 @@ def result_kind(
             | Deduplicate()
             | Process()
             | ProcessKeyed()
+            | SparkCode()
         ):
             for read in reads:
                 if read.kind != Append():
@@ -279,6 +281,10 @@ def _instead(operation: Operation) -> tuple[str, str]:
             return "interval_join()", "use join() and where()"
         case Deduplicate():
             return "deduplicate()", "use latest()"
+        case SparkCode():
+            return "Spark code, which is given the rows that came,", (
+                "give it what that stage reads, or use aggregate(), top_n(), latest() or join()"
+            )
         case _:
             return "a function of your own", (
                 "put it before that stage, or use aggregate(), top_n(), latest() or join()"
@@ -298,6 +304,8 @@ def _of_appended(operation: Operation, keys: tuple[str, ...], first: Kind) -> Ki
             return Append(tuple(dict.fromkeys((*keys, *_bounds(window), "rank"))))
         case Deduplicate():
             return Append(keys)
+        case SparkCode(key=key) if key:
+            return Upsert(key)
         case Lookup(add=add) if not add:  # A table may have several matches.
             return first
         case _:

@@ -33,6 +33,7 @@ from sluice.declaration.operations import (
     ProcessKeyed,
     RegularJoin,
     Session,
+    SparkCode,
     TopN,
     Transform,
     Tumbling,
@@ -194,6 +195,13 @@ class _Maker:
             case Lookup() as lookup:
                 on = None if wanted is None else wanted | _lowered(lookup.on)
                 return f"{self._rows(stage.inputs[0], on)}.lookup({self.lookup(lookup)}){text}"
+            case SparkCode() as code if not stage.is_stateful:
+                read = " + ".join(
+                    f"{name}={self._rows(given, None)}"
+                    for name, given in zip(code.names, stage.inputs, strict=True)
+                )
+                what = described_function(code.function, code.version)
+                return f"spark({read}, {what}){text}"
             case Union():
                 united = " + ".join(sorted(self._rows(given, wanted) for given in stage.inputs))
                 return f"({united}){text}"
@@ -355,14 +363,23 @@ def _operation(stage: StageNode, made: _Maker) -> tuple[str, dict[str, str], dic
             return "join", {"how": how}, {}
         case KeyedLookup(lookup=lookup):
             return "lookup", {"table": made.lookup(lookup)}, {}
-        case (
-            Process(function=function, version=version)
-            | ProcessKeyed(function=function, version=version)
-        ):
-            name = "process" if isinstance(stage.operation, Process) else "process_keyed"
-            return name, {"function": described_function(function, version)}, {}
+        case Process() | ProcessKeyed() | SparkCode() as own:
+            return _with_function(own)
         case other:
             raise AssertionError(f"{other} keeps no state")
+
+
+def _with_function(
+    own: Process | ProcessKeyed | SparkCode,
+) -> tuple[str, dict[str, str], dict[str, str]]:
+    function = {"function": described_function(own.function, own.version)}
+    match own:
+        case Process():
+            return "process", function, {}
+        case ProcessKeyed():
+            return "process_keyed", function, {}
+        case SparkCode(result=result, key=key):
+            return f"spark {result}", {"keys": ", ".join(key), **function}, {}
 
 
 def _held_by(stage: StageNode) -> tuple[str, ...]:
@@ -374,6 +391,8 @@ def _held_by(stage: StageNode) -> tuple[str, ...]:
             return stage.keys
         case TopN() if stage.ttl_ms is None:
             return (*stage.keys, "rank")
+        case SparkCode():
+            return stage.keys
         case _:
             return ()
 

@@ -16,6 +16,7 @@ from sluice.declaration.operations import (
     IntervalJoin,
     Lookup,
     Operation,
+    SparkCode,
     Transform,
     Union,
     named_by,
@@ -116,7 +117,13 @@ class StageNode:
 
     @property
     def is_stateful(self) -> bool:
-        return not isinstance(self.operation, Transform | Lookup | Union)
+        match self.operation:
+            case Transform() | Lookup() | Union():
+                return False
+            case SparkCode(key=key):
+                return bool(key)
+            case _:
+                return True
 
     @property
     def is_projected(self) -> bool:
@@ -125,6 +132,8 @@ class StageNode:
     @property
     def keeps_event_time(self) -> bool:
         """Whether a row leaves in the epoch in which it came, so that it is not late behind it."""
+        if isinstance(self.operation, SparkCode):
+            return False  # Whatever it makes of the rows.
         return not self.is_stateful or isinstance(self.operation, Deduplicate)
 
     @property
@@ -136,7 +145,11 @@ class StageNode:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key columns, under the names they have in the state: those of the first input."""
+        """The key columns, under the names they have in the state: those of the first input, or of
+        the result of Spark code.
+        """
+        if isinstance(self.operation, SparkCode):
+            return self.operation.key
         return self.inputs[0].keys
 
     def names_of(self, side: int) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+from sluice.declaration import results
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.durations import PositiveDuration, in_words
@@ -278,6 +279,28 @@ class ProcessKeyed:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkCode:
+    """Spark code as it is: ``function(**increments, previous) -> DataFrame``, on the driver.
+
+    ``names`` are the parameters that get the stage's inputs, in their order; ``schema``, Spark's
+    DDL, has the columns of the result.  With ``takes_previous`` the parameter of that name gets the
+    result as of the parent checkpoint.
+    """
+
+    function: Callable[..., DataFrame]
+    names: tuple[str, ...]
+    schema: str
+    result: results.Result
+    takes_previous: bool
+    version: str | None = None  # Of what the function means; None: its source says.
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which rows of the result are known; none if they are only added."""
+        return () if isinstance(self.result, results.Append) else self.result.columns
+
+
 Stateless: TypeAlias = Transform | Lookup | Union
 Stateful: TypeAlias = (
     KeyedAggregate
@@ -293,7 +316,7 @@ Stateful: TypeAlias = (
     | Process
     | ProcessKeyed
 )
-Operation: TypeAlias = Stateless | Stateful
+Operation: TypeAlias = Stateless | Stateful | SparkCode  # It has state if its result has a key.
 
 
 def named_by(operation: Operation) -> tuple[str, ...]:

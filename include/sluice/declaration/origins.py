@@ -22,6 +22,7 @@ from sluice.declaration.operations import (
     Lookup,
     Process,
     ProcessKeyed,
+    SparkCode,
     Transform,
     Union,
     WindowAggregate,
@@ -56,7 +57,7 @@ def origin(given: Declared, stream: Input, column: str) -> Expression:
 def is_united(given: Declared, uid: str) -> bool:
     """Whether several streams come together, without state, in what *uid* sends."""
     stage = given.stages.get(uid)
-    if stage is None or stage.is_stateful:
+    if stage is None or stage.is_stateful or isinstance(stage.operation, SparkCode):
         return False
     return isinstance(stage.operation, Union) or is_united(given, stage.inputs[0].producer)
 
@@ -121,6 +122,8 @@ def _of_stage(given: Declared, stage: StageNode, column: str) -> Expression | No
             found = next((of for key, of in columns.items() if key.lower() == name), None)
             return Column((column,)) if found is None else _aggregated(given, stage, found)
         case Process() | ProcessKeyed() if not is_key:
+            return Column((column,))
+        case SparkCode():
             return Column((column,))
         case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
             for added, sql in lookup.add.items():

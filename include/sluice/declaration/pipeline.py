@@ -11,6 +11,7 @@ boto3; a declaration is parsed by all three.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
@@ -22,6 +23,7 @@ from sluice.core.key_groups import (
     check_parallelism,
     default_max_parallelism,
 )
+from sluice.declaration import results
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.arguments import NumberLimits, checked_methods
 from sluice.declaration.changelog import (
@@ -41,6 +43,7 @@ from sluice.declaration.checkpointing import (
     StateBackend,
     TriggerHook,
 )
+from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_columns
 from sluice.declaration.declared_states import declared_broadcasts
 from sluice.declaration.determinism import (
@@ -85,6 +88,7 @@ from sluice.declaration.operations import (
     RegularJoin,
     RegularJoinKind,
     Session,
+    SparkCode,
     Stateful,
     TopN,
     Transform,
@@ -117,11 +121,13 @@ NO_EVENT_TIME = "no_event_time"  # Rows that have none, where a stage goes by it
 LATE = "late"  # Rows behind the watermark.
 LATE_RIGHT = "late_right"  # The same of a join's second input.
 
+PREVIOUS = "previous"  # The parameter of Spark code that gets the previous result.
+
 Parallelism: TypeAlias = Annotated[int, NumberLimits(1, UPPER_BOUND_MAX_PARALLELISM)]
 Number: TypeAlias = Annotated[int, NumberLimits(1)]  # Of rows that a stage keeps.
 
 
-@checked_methods("source", "hook")
+@checked_methods("source", "spark", "hook")
 @dataclass(slots=True)
 class Pipeline:
     """A job: sources, stages and sinks by uid, in the order of their declaration."""
@@ -174,6 +180,67 @@ class Pipeline:
             idle_after_ms=None if idle_after is None else milliseconds(idle_after),
         )
         return Stream(self, uid, event_time)
+
+    def spark(
+        self,
+        uid: str,
+        function: Callable[..., DataFrame],
+        *,
+        reads: Mapping[str, Stream],
+        schema: str,
+        result: results.Result,
+        parallelism: Parallelism | None = None,
+        version: str | None = None,
+    ) -> Stream:
+        """Spark code as it is: *function(**increments, previous)* makes a DataFrame of the rows
+        that came in the epoch, and of its own result so far.
+
+        *reads* are the streams by the names of the parameters that get their rows.  A parameter
+        ``previous`` gets the result as the checkpoint before has it, empty in the first epoch; it
+        is read only if there is such a parameter.  *schema*, Spark's DDL, has the columns of the
+        answer, by name and with these types, and *result* says what the answer does: see
+        ``sluice.Append``, ``Upsert`` and ``Replace``.
+
+        The function runs on the driver, once for each attempt, and may do what Spark can: group,
+        join, use window functions and functions in Python.  Two rows of a key, a null in a key and
+        other columns than those of the schema fail the stage, and nothing is published.  *version*
+        is that of ``transform``.
+        """
+        takes_previous = _check_spark_code(uid, function, reads, result)
+        columns = row_schema(f"stage {uid!r}", schema)
+        check_columns(columns, f"the schema of stage {uid!r}")
+        for name, of in columns.items():
+            if of.name in ("char", "varchar"):
+                raise ConfigurationError(
+                    f"stage {uid!r} declares {name!r} as {of}, and no column of a DataFrame is of "
+                    "that type; declare it as string"
+                )
+        names = tuple(sorted(reads))  # The order in which they are written means nothing.
+        operation = SparkCode(
+            function=function,
+            names=names,
+            schema=schema,
+            result=result,
+            takes_previous=takes_previous,
+            version=version,
+        )
+        for key in operation.key:
+            if key not in columns:
+                raise ConfigurationError(
+                    f"stage {uid!r} keeps its result by {key!r}, which its schema does not have; "
+                    f"it has {', '.join(columns)}"
+                )
+        if self.checkpointing.unaligned:
+            raise ConfigurationError(
+                f"stage {uid!r} is Spark code, which is given all rows of an epoch at once, and "
+                f"pipeline {self.uid!r} declares unaligned=True, in which a stage does not wait "
+                "for them; leave unaligned out"
+            )
+        for stream in reads.values():
+            self._check_read_by_spark(uid, stream)
+        inputs = tuple(reads[name].as_input() for name in names)
+        node = StageNode(uid=uid, operation=operation, inputs=inputs, parallelism=parallelism)
+        return self.add_stage(node, event_time=None)
 
     def hook(
         self,
@@ -275,7 +342,7 @@ class Pipeline:
                     f"stage {stage.uid!r} streams the table source {uid!r}; "
                     "pass it to lookup(), or declare it without table=True"
                 )
-        if isinstance(stage.operation, Transform | Process):
+        if isinstance(stage.operation, Transform | Process | SparkCode):
             why = "its rows are computed without a subtask of its own"
             refuse_operator_lists(stage.uid, stage.operation.function, why)
         _ = stage.kind  # Raises unless the operation can read its inputs.
@@ -324,6 +391,20 @@ class Pipeline:
                 check_step(
                     f"{owner}() of {producer!r}", producer, step, is_append=False, columns=known
                 )
+
+    def _check_read_by_spark(self, uid: str, stream: Stream) -> None:
+        if stream.pipeline is not self:
+            raise ConfigurationError(
+                f"stage {uid!r} reads {stream.producer!r} of pipeline {stream.pipeline.uid!r}; "
+                "declare both in one"
+            )
+        source = self.sources.get(stream.producer)
+        if source is not None and source.is_table:
+            raise ConfigurationError(
+                f"stage {uid!r} is Spark code, and {source.uid!r} is a table source, which is read "
+                "by lookup() alone; look it up in a stage before, or declare it without table=True "
+                "and give the function its rows as they come"
+            )
 
     def _check_readers(self, *producers: str) -> None:
         for producer in dict.fromkeys(producers):
@@ -902,9 +983,58 @@ def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
             MALFORMED,
             *([NO_EVENT_TIME] if stage.goes_by_event_time else []),
             LATE,
-            *([LATE_RIGHT] if stage.is_stateful and len(stage.inputs) > 1 else []),
+            *([LATE_RIGHT] if _may_be_late(stage) and len(stage.inputs) > 1 else []),
         )
     )
+
+
+def _may_be_late(stage: StageNode) -> bool:
+    return stage.is_stateful and not isinstance(stage.operation, SparkCode)
+
+
+def _check_spark_code(
+    uid: str,
+    function: Callable[..., DataFrame],
+    reads: Mapping[str, Stream],
+    result: results.Result,
+) -> bool:
+    """Whether *function* takes the previous result.
+
+    Raises:
+        ConfigurationError: it cannot be called with what the stage gives it.
+    """
+    if not reads:
+        raise ConfigurationError(
+            f"stage {uid!r} reads nothing; name the streams by the function's parameters: "
+            "reads={'orders': orders}"
+        )
+    if PREVIOUS in reads:
+        raise ConfigurationError(
+            f"stage {uid!r} gives {PREVIOUS!r} a stream, and the parameter of that name gets the "
+            "stage's own result; give the stream another name"
+        )
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise ConfigurationError(
+            f"the function of stage {uid!r} does not say what it takes; write one in Python that "
+            "calls it"
+        ) from None
+    takes_previous = PREVIOUS in signature.parameters
+    given = [*reads, *([PREVIOUS] if takes_previous else [])]
+    try:
+        signature.bind(**dict.fromkeys(given))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the function of stage {uid!r} takes {', '.join(signature.parameters) or 'nothing'}, "
+            f"and is given {', '.join(given)}: {error}; name its parameters in reads={{...}}"
+        ) from None
+    if takes_previous and isinstance(result, results.Append):
+        raise ConfigurationError(
+            f"the function of stage {uid!r} takes {PREVIOUS!r}, and a result of Append() is kept "
+            "nowhere; give the result a key, Upsert('id') or Replace('id')"
+        )
+    return takes_previous
 
 
 def _check_types(uid: str, columns: Mapping[str, object]) -> None:

@@ -19,8 +19,10 @@ from sluice.core.compaction import SortedRun, sorted_runs
 from sluice.core.handles import StateHandle
 from sluice.core.transitions import Adoption
 from sluice.declaration.keyed_functions import SubtaskContext
-from sluice.declaration.operations import TopN
+from sluice.declaration.nodes import StageNode
+from sluice.declaration.operations import SparkCode, TopN
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, UndecidedError
+from sluice.declaration.results import Replace
 from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions_in
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.exchange.output import StageOutput
@@ -305,7 +307,8 @@ class KeyedSnapshot:
     def _bytes_read(self) -> int:
         """An upper bound of the state that is read whatever rows there are."""
         handles = list(self._former_handles())
-        if self._work.spec.resends or self._work.spec.adopts is not None:
+        spec = self._work.spec
+        if spec.resends or spec.adopts is not None or _reads_all(spec.stage):
             handles += [one for inherited in self._inherited.values() for one in inherited]
         return self._due_bytes() + sum(handle.segment.size_bytes for handle in handles)
 
@@ -333,6 +336,12 @@ def _without_begun(adopts: Adoption | None, begun: Sequence[str]) -> Adoption | 
         return None
     means = {column: of for column, of in adopts.means.items() if column not in begun}
     return replace(adopts, means=means)
+
+
+def _reads_all(stage: StageNode) -> bool:
+    """Whether the epoch compares its rows with the whole state."""
+    code = stage.operation
+    return isinstance(code, SparkCode) and isinstance(code.result, Replace)
 
 
 def _state_of(operator: Operator, columns: Sequence[str]) -> frozenset[str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from sluice.declaration.changelog import Append, StreamRead, after, analysed, check_sink
 from sluice.declaration.determinism import check_lookup
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operations import Transform
+from sluice.declaration.operations import SparkCode, Transform
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
@@ -41,6 +41,7 @@ from sluice.spark.frames import (
 )
 from sluice.spark.row_wise import check_row_wise_plan, marked
 from sluice.spark.session import with_our_settings
+from sluice.spark.spark_code import answered, empty_result
 from sluice.spark.stage import failure_cause
 from sluice.state.segments import StateSchema, to_table
 
@@ -105,6 +106,8 @@ def _result(
         else renamed(_behind(given, rows[given.producer]), given)
         for given in stage.inputs
     ]
+    if isinstance(stage.operation, SparkCode):
+        return _of_code(pipeline, stage, inputs, rows)
     lookup = lookup_of(stage)
     if lookup is not None:
         check_lookup(stage.uid, lookup, rows[lookup.table].columns)
@@ -130,6 +133,20 @@ def _result(
     return projected_result(
         stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
     ), {}
+
+
+def _of_code(
+    pipeline: Pipeline, stage: StageNode, inputs: list[DataFrame], rows: Mapping[str, DataFrame]
+) -> tuple[pl.DataFrame, Mapping[str, StateSchema]]:
+    spark = rows[stage.inputs[0].producer].sparkSession
+    answer = answered(stage, inputs, empty_result(spark, stage))
+    columns = polars_schema(answer)
+    tables: Mapping[str, StateSchema] = {}
+    if stage.is_stateful:
+        operator = build_operator(stage, [columns])
+        columns, tables = operator.output_schema, operator.tables
+    pipeline.check_answers(stage.uid, columns.names())
+    return projected_result(stage, columns.to_frame()), tables
 
 
 def _behind(given: Input, rows: DataFrame) -> DataFrame:

@@ -41,6 +41,7 @@ from sluice.declaration.operations import (
     Attached,
     KeyedLookup,
     Lookup,
+    SparkCode,
     Transform,
     Tumbling,
     WindowTopN,
@@ -101,6 +102,7 @@ from sluice.spark.frames import (
     transformed,
 )
 from sluice.spark.session import is_on_one_machine, task_slots
+from sluice.spark.spark_code import answered, empty_result, previous_result
 from sluice.spark.tasks import (
     Batches,
     Frame,
@@ -314,16 +316,18 @@ def _spec(run: StageRun, keyed: KeyedRows, event_time: MeasuredEventTime) -> Sub
 
 
 def _portable(node: StageNode) -> StageNode:
-    """The node without a transform, which stays on the driver, so that a worker can load it."""
+    """The node without a function that stays on the driver, so that a worker can load it."""
     match node.operation:
         case Transform():
             return replace(node, operation=Transform(function=_unused, arguments={}))
+        case SparkCode() as code:
+            return replace(node, operation=replace(code, function=_unused))
         case _:
             return node
 
 
 def _unused(_: DataFrame) -> DataFrame:
-    raise AssertionError("a transform runs on the driver")
+    raise AssertionError("it runs on the driver")
 
 
 def exchange_of(run: StageRun) -> Exchange | None:
@@ -337,7 +341,7 @@ def exchange_of(run: StageRun) -> Exchange | None:
 
 def exchange_over(node: StageNode, rows: Sequence[ReadRows | None]) -> Exchange | None:
     """See ``exchange_of``; *rows* are the inputs of *node*, None for one that Spark has to read."""
-    if not node.is_stateful or isinstance(node.operation, KeyedLookup):
+    if not node.is_stateful or isinstance(node.operation, KeyedLookup | SparkCode):
         return None
     feeds = [
         None if read is None else _feed(node, given, read)
@@ -490,6 +494,8 @@ def _serialized(feed: Feed) -> bytes:
 
 
 def _rows_by_spark(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
+    if isinstance(run.node.operation, SparkCode):
+        return answer_of_code(run, inputs)
     if run.node.is_stateful:
         rows_per_group = run.before.rows_per_group if run.before is not None else None
         sides = keyed_inputs(run.node, inputs, lookup_table(run))
@@ -499,6 +505,37 @@ def _rows_by_spark(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
         rows = rows.coalesce(run.task.parallelism)
     result = {name: of for name, of in polars_schema(rows).items() if name != WEIGHT}
     return KeyedRows(rows=Frame(rows), schemas=(_schema(rows),), result=pl.Schema(result))
+
+
+def answer_of_code(run: StageRun, inputs: Sequence[DataFrame]) -> KeyedRows:
+    """What Spark code answers of its *inputs*: rows of the subtasks that own their keys, or, where
+    they are only added, of any.
+
+    Raises:
+        ConfigurationError: the answer does not have the columns that the stage declares.
+        Exception: whatever the function raises.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    node, task = run.node, run.task
+    is_read = isinstance(node.operation, SparkCode) and node.operation.takes_previous
+    previous = previous_result(run) if is_read else empty_result(run.spark, node)
+    answer = answered(node, inputs, previous)
+    if not node.is_stateful:
+        result = polars_schema(answer)
+        return KeyedRows(
+            rows=Frame(answer.repartition(task.parallelism)),
+            schemas=(_schema(answer),),
+            result=result,
+        )
+    operator = build_operator(node, [polars_schema(answer)])
+    hashed = answer.withColumn(HASH, F.xxhash64(*columns_named(node.keys)))
+    return KeyedRows(
+        rows=Frame(_placed(hashed, task)),
+        schemas=(_schema(hashed),),
+        result=operator.output_schema,
+        tables=operator.tables,
+    )
 
 
 def keyed_rows(

@@ -220,7 +220,7 @@ def read_slices(
     whole = with_origin(schema)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for index in _partitions(batches):
+        for index in partition_numbers(batches):
             for piece in shares[index]:
                 record = piece.first_record
                 for batch in bounded(source.read(piece, columns)):
@@ -230,7 +230,7 @@ def read_slices(
                     record += batch.num_rows
 
     yielded = mapped(pa.RecordBatch.from_pylist([], whole)).schema
-    return _read_in_parallel(spark, read, yielded, parallelism)
+    return read_in_parallel(spark, read, yielded, parallelism)
 
 
 def read_segments(spark: SparkSession, stream: StreamRows, parallelism: int) -> DataFrame:
@@ -239,28 +239,28 @@ def read_segments(spark: SparkSession, stream: StreamRows, parallelism: int) -> 
     schema = pa.schema([field.with_type(_for_spark(field.type)) for field in schema])
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for index in _partitions(batches):
+        for index in partition_numbers(batches):
             for _, batch in stream.read(index, schema.names):
                 yield from bounded([batch.cast(schema)])
 
-    return _read_in_parallel(spark, read, schema, parallelism)
+    return read_in_parallel(spark, read, schema, parallelism)
 
 
 def state_dataframe(spark: SparkSession, state: StateTable) -> DataFrame:
     """The live rows of *state*, read by the executors: a partition per subtask that wrote it."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for subtask in _partitions(batches):
+        for subtask in partition_numbers(batches):
             for piece in state.pieces(subtask):
                 yield from to_table(piece).cast(schema).to_batches()
 
     if state.migrating is not None:
         pickle_functions_by_value(state.migrating)
     schema = to_table(state.schema().columns.to_frame()).schema
-    return _read_in_parallel(spark, read, schema, len(state.subtasks))
+    return read_in_parallel(spark, read, schema, len(state.subtasks))
 
 
-def _read_in_parallel(
+def read_in_parallel(
     spark: SparkSession,
     read: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
@@ -272,7 +272,7 @@ def _read_in_parallel(
     return partitions.mapInArrow(read, from_arrow_schema(schema))
 
 
-def _partitions(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+def partition_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
     for batch in batches:
         yield from batch.column(0).to_pylist()
 

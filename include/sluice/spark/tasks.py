@@ -27,7 +27,7 @@ from sluice.core.failures import root_cause
 from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.transitions import Adoption
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import Process, ProcessKeyed, Transform
+from sluice.declaration.operations import Process, ProcessKeyed, SparkCode, Transform
 from sluice.declaration.project import package_of
 from sluice.exchange.faults import Fault
 from sluice.job.job import Job
@@ -97,7 +97,7 @@ def pickle_functions_by_value(node: StageNode) -> None:
     they import must be installed on the workers.
     """
     match node.operation:
-        case Transform(function=function):
+        case Transform(function=function) | SparkCode(function=function):
             _register(package_of(_module_of(function)))  # It runs here: only its UDFs are sent.
         case Process(function=function) | ProcessKeyed(function=function):
             module = _module_of(function)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluice.declaration import aggregates as agg
+from sluice.declaration import results
 from sluice.declaration.changelog import (
     Append,
     Kind,
@@ -64,6 +65,12 @@ def another(stream: Stream) -> KeyedStream:
     return stream.pipeline.source("others", Nexmark(10), event_time="at").key_by("k")
 
 
+def spark_code(stream: Stream, result: results.Result) -> Stream:
+    return stream.pipeline.spark(
+        "it", lambda rows: rows, reads={"rows": stream}, schema="k int", result=result
+    )
+
+
 def a_table(stream: Stream) -> Stream:
     return stream.pipeline.source("names", Nexmark(10), table=True)
 
@@ -104,6 +111,8 @@ DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
         )
     ),
     "`process_keyed`": lambda s: keyed(s).process_keyed("it", Silent(), result={"a": int}),
+    "`spark` of `Append`": lambda s: spark_code(s, results.Append()),
+    "`spark` of `Upsert` or `Replace`": lambda s: spark_code(s, results.Replace("k")),
 }
 
 
@@ -301,6 +310,10 @@ REFUSED = {
         "aggregate(), top_n(), latest() or join()"
     ),
 }
+REFUSED["`spark` of `Append`"] = REFUSED["`spark` of `Upsert` or `Replace`"] = (
+    "Spark code, which is given the rows that came, cannot take a row back; give it what that "
+    "stage reads, or use aggregate(), top_n(), latest() or join()"
+)
 REFUSED["`process_keyed`"] = REFUSED["`process`"]
 REFUSED["`window` with lateness"] = REFUSED["`window`"]
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.declaration import aggregates as agg
+from sluice.declaration import results
 from sluice.declaration.changelog import Retract, Upsert
 from sluice.declaration.expressions import Filter, Projection
 from sluice.declaration.operations import (
@@ -343,6 +344,12 @@ FORGOTTEN: dict[str, tuple[Callable[[], object], str]] = {
     "process_keyed": (
         lambda: a_keyed_stream().process_keyed(same, result={}),
         '.process_keyed("my_process_keyed", function, ...)',
+    ),
+    "spark": (
+        lambda: any_stream().pipeline.spark(
+            same, reads={}, schema="a int", result=results.Append()
+        ),
+        '.spark("my_spark", function, ...)',
     ),
 }  # fmt: skip
 

@@ -1,0 +1,551 @@
+"""Stages of Spark code over real places: what they are given, what is refused, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import polars as pl
+import pytest
+
+from sluice import Append, Replace, Upsert
+from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.errors import ConfigurationError
+from sluice.job.analysis import analyse
+from sluice.job.places import open_side_table
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.spark.checking import check_pipeline
+from sluice.state.segments import to_frame
+from tests.spark.folder_job import FolderJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(name="job")
+def _job(spark: SparkSession, tmp_path: Path) -> FolderJob:
+    return FolderJob(spark, tmp_path)
+
+
+def newest(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("k").max("v").withColumnRenamed("max(v)", "v")
+
+
+def declared(
+    job: FolderJob,
+    function: Callable[..., DataFrame] = newest,
+    *,
+    result: Append | Upsert | Replace,
+    schema: str = "k bigint, v bigint",
+    version: str | None = None,
+) -> Stream:
+    code = job.pipeline.spark(
+        "code",
+        function,
+        reads={"rows": job.rows()},
+        schema=schema,
+        result=result,
+        version=version,
+    )
+    key = () if isinstance(result, Append) else result.columns
+    code.sink("out", FilesTable(upsert_key=key))
+    return code
+
+
+def rows_of(*pairs: tuple[int | None, int]) -> pl.DataFrame:
+    return pl.DataFrame({"k": [k for k, _ in pairs], "v": [v for _, v in pairs]})
+
+
+def test_increments_are_joined_and_malformed_lines_pass_the_function_by(
+    job: FolderJob, spark: SparkSession
+) -> None:
+    def priced(orders: DataFrame, rates: DataFrame, previous: DataFrame) -> DataFrame:
+        both = orders.join(rates, "item").selectExpr("customer", "amount * factor AS spent")
+        return (
+            both.unionByName(previous)
+            .groupBy("customer")
+            .agg({"spent": "sum"})
+            .toDF("customer", "spent")
+        )
+
+    folders = {name: job.files / name for name in ("orders", "rates")}
+    for folder in folders.values():
+        folder.mkdir()
+    sources = {
+        name: job.pipeline.source(
+            name, Files(str(folders[name]), format="json", schema=schema, bounded=False)
+        )
+        for name, schema in {
+            "orders": "customer string, item string, amount bigint",
+            "rates": "item string, factor bigint",
+        }.items()
+    }
+    code = job.pipeline.spark(
+        "code",
+        priced,
+        reads=sources,
+        schema="customer string, spent bigint",
+        result=Replace("customer"),
+    )
+    code.sink("out", FilesTable(upsert_key=("customer",)))
+    job.append("rates/1.json", [{"item": "x", "factor": 2}])
+    job.append("orders/1.json", [{"customer": "a", "item": "x", "amount": 1}])
+    with (folders["orders"] / "1.json").open("a") as file:
+        file.write("{not json\n")
+    job.epoch()
+    job.append("orders/2.json", [{"customer": c, "item": "x", "amount": 5} for c in "abb"])
+    job.append("rates/2.json", [{"item": "x", "factor": 10}])
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows()) == [("a", 52), ("b", 100)]
+    malformed = to_frame(open_side_table(job.job, "code.malformed").read())
+    (line,) = malformed.select("partition", "record_number", "line").rows()
+    assert line == ("1.json", 2, "{not json")
+
+
+def test_a_whole_result_may_become_empty_and_its_rows_are_taken_back(job: FolderJob) -> None:
+    def current(rows: DataFrame) -> DataFrame:
+        return newest(rows.where("k > 0"))
+
+    declared(job, current, result=Replace("k"))
+    job.write("1.parquet", rows_of((1, 1), (2, 2)))
+    job.epoch()
+    assert sorted(job.table("out").rows()) == [(1, 1), (2, 2)]
+    job.write("2.parquet", rows_of((0, 3)))
+
+    job.epoch()
+
+    assert job.table("out").is_empty()
+
+
+def test_an_answer_that_spark_knows_to_be_empty_takes_the_rows_back_too(job: FolderJob) -> None:
+    def none_from_the_second_epoch(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        return newest(rows).where("true" if previous.isEmpty() else "false")
+
+    declared(job, none_from_the_second_epoch, result=Replace("k"))
+    job.write("1.parquet", rows_of((1, 1), (2, 2)))
+    job.epoch()
+    job.write("2.parquet", rows_of((3, 3)))
+
+    job.epoch()
+
+    assert job.table("out").is_empty()
+
+
+def test_rows_that_did_not_change_are_not_sent_again(job: FolderJob) -> None:
+    def kept(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        return newest(rows.unionByName(previous))
+
+    code = declared(job, kept, result=Replace("k"))
+    code.sink("changes", FilesTable(changelog=True))
+    job.write("1.parquet", rows_of(*((k, 1) for k in range(1000))))
+    job.epoch()
+    job.write("2.parquet", rows_of((7, 2), (8, 0)))
+
+    job.epoch()
+
+    changes = job.table("changes").filter(pl.col("kind") != "+I")
+    assert sorted(changes.rows()) == [("+U", 7, 2), ("-U", 7, 1)]
+    assert sorted(job.table("out").rows())[7:9] == [(7, 2), (8, 1)]
+
+
+def test_an_answer_that_would_be_another_each_time_is_one(job: FolderJob) -> None:
+    def ticketed(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+        keys = rows.select("k").union(previous.select("k")).distinct()
+        return keys.withColumn("v", (F.rand() * 1e9).cast("bigint"))
+
+    code = declared(job, ticketed, result=Replace("k"))
+    code.key_by(one="1").aggregate("behind", n=agg.count(), v=agg.sum("v")).sink(
+        "sums", FilesTable(upsert_key=("one",))
+    )
+    for number in (1, 2, 3):
+        job.write(f"{number}.parquet", rows_of(*((k, 0) for k in range(10 * number))))
+        job.epoch()
+
+        out = job.table("out")
+        assert sorted(out["k"]) == [*range(10 * number)]
+        assert job.table("sums").rows() == [(1, 10 * number, out["v"].sum())]
+
+
+VALUES: dict[str, tuple[str, Any]] = {
+    "t": ("timestamp", datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)),
+    "n": ("timestamp_ntz", datetime(2026, 1, 2, 3, 4, 5, 678901)),  # noqa: DTZ001 - it has none
+    "d": ("date", date(1969, 12, 31)),
+    "x": ("decimal(20,3)", Decimal("12345678901234567.891")),
+    "b": ("binary", b"\x00\xff"),
+    "f": ("double", float("nan")),
+    "s": ("struct<a:int,b:array<string>>", {"a": 1, "b": ["x", None]}),
+    "y": ("tinyint", -3),
+    "o": ("boolean", None),
+}
+
+
+def test_the_previous_result_has_the_declared_types_and_the_values_that_were_answered(
+    job: FolderJob, spark: SparkSession
+) -> None:
+    schema = ", ".join(["k bigint", *(f"{name} {of}" for name, (of, _) in VALUES.items())])
+    answer = spark.createDataFrame([(1, *(value for _, value in VALUES.values()))], schema)
+    seen: list[DataFrame] = []
+
+    def valued(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        seen.append(previous.limit(9 + rows.count()))
+        return answer
+
+    declared(job, valued, schema=schema, result=Upsert("k"), version="1")
+    job.write("1.parquet", rows_of((1, 1)))
+    job.epoch()
+    job.write("2.parquet", rows_of((1, 1)))
+
+    job.epoch()
+
+    first, second = seen
+    assert first.collect() == []
+    assert first.schema.simpleString() == second.schema.simpleString()
+    assert repr(second.collect()) == repr(answer.collect())
+
+
+def test_an_answer_may_delete_rows_by_their_keys(job: FolderJob) -> None:
+    def marked(rows: DataFrame) -> DataFrame:
+        return newest(rows).selectExpr("k", "v", "nullif(v < 0, false) AS _deleted")
+
+    declared(job, marked, result=Upsert("k"))
+    job.write("1.parquet", rows_of((1, 1), (2, 2)))
+    job.epoch()
+    job.write("2.parquet", rows_of((1, -1), (3, -3)))
+
+    job.epoch()
+
+    assert job.table("out").rows() == [(2, 2)]
+
+
+def test_rows_that_are_only_added_are_all_there(job: FolderJob) -> None:
+    declared(job, result=Append())
+    for number in (1, 2):
+        job.write(f"{number}.parquet", rows_of((1, number), (1, 0), (2, 5)))
+        job.epoch()
+
+    assert sorted(job.table("out").rows()) == [(1, 1), (1, 2), (2, 5), (2, 5)]
+
+
+def broken(rows: DataFrame) -> DataFrame:
+    raise ValueError(f"no rates for {rows.columns}")
+
+
+def misspelt(rows: DataFrame) -> DataFrame:
+    return rows.select("k", "value")
+
+
+def dividing(rows: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    return rows.withColumn(
+        "v",
+        F.udf(lambda value: 1 // (value - 1), "bigint")("v"),
+    )
+
+
+LINES = {
+    name: number
+    for number, text in enumerate(Path(__file__).read_text().splitlines(), start=1)
+    for name, piece in (
+        ("broken", 'raise ValueError(f"no'),
+        ("misspelt", 'return rows.select("k", "value")'),
+        ("dividing", "F.udf(lambda value: 1 //"),
+    )
+    if text.strip().startswith(piece)
+}
+FAILED: dict[str, tuple[Callable[..., DataFrame], Append | Upsert | Replace, str]] = {
+    "two rows of a key": (
+        lambda rows: rows,
+        Upsert("k"),
+        (
+            "the answer of stage 'code' has 2 rows with k = 1, and its result has one row a key; "
+            "choose one of them, dropDuplicates(['k']) or a row_number(), or name more columns as "
+            "the key"
+        ),
+    ),
+    "two rows of a key, whole": (
+        lambda rows: rows.union(rows),
+        Replace(("k", "v")),
+        (
+            "the answer of stage 'code' has 2 rows with k = 1, v = 1, and its result has one row a "
+            "key; choose one of them, dropDuplicates(['k', 'v']) or a row_number(), or name more "
+            "columns as the key"
+        ),
+    ),
+    "a null key": (
+        lambda rows: newest(rows).selectExpr("nullif(k, 2) AS k", "v"),
+        Replace("k"),
+        (
+            "the answer of stage 'code' has 'k' null in a row with k = None, v = 3, and its "
+            "result is kept by that key; leave such rows out, where('k IS NOT NULL'), or fill it"
+        ),
+    ),
+    "another type": (
+        lambda rows: newest(rows).selectExpr("k", "CAST(v AS int) AS v"),
+        Replace("k"),
+        (
+            "the function of stage 'code' answers with 'v' as int, and its schema says bigint; "
+            "cast it, F.col('v').cast('bigint'), or declare it as int"
+        ),
+    ),
+    "a column less": (
+        lambda rows: newest(rows).select("k"),
+        Upsert("k"),
+        (
+            "the function of stage 'code' answers without 'v', which its schema has; it answers "
+            "with k: add it, or take it out of the schema"
+        ),
+    ),
+    "a column more": (
+        lambda rows: newest(rows).selectExpr("*", "v AS w"),
+        Append(),
+        (
+            "the function of stage 'code' answers with 'w', which its schema does not have: drop "
+            "it, or add it to the schema"
+        ),
+    ),
+    "a mark where none is read": (
+        lambda rows: newest(rows).selectExpr("*", "false AS _deleted"),
+        Replace("k"),
+        (
+            "the function of stage 'code' answers with '_deleted', which its schema does not have: "
+            "drop it, or add it to the schema, or declare the result as Upsert"
+        ),
+    ),
+    "a mark that is no boolean": (
+        lambda rows: newest(rows).selectExpr("*", "0 AS _deleted"),
+        Upsert("k"),
+        (
+            "the function of stage 'code' answers with '_deleted' as int; it says of a row "
+            "whether it is taken away, so it is a boolean: cast it, or rename it"
+        ),
+    ),
+    "no answer": (
+        lambda rows: rows.count(),
+        Upsert("k"),
+        "the function of stage 'code' returns int, and not a DataFrame of Spark's; return one",
+    ),
+    "an exception": (
+        broken,
+        Upsert("k"),
+        f"spark/test_spark_code.py line {LINES['broken']}: ValueError: no rates for ['k', 'v']",
+    ),
+    "a column that is not there": (
+        misspelt,
+        Upsert("k"),
+        f"spark/test_spark_code.py line {LINES['misspelt']}: UNRESOLVED_COLUMN: ",
+    ),
+    "an exception in a worker": (
+        dividing,
+        Append(),
+        f"spark/test_spark_code.py line {LINES['dividing']}: ZeroDivisionError: ",
+    ),
+}
+
+# What the data alone can show: the others are found by the check, too.
+IS_CHECKED = {name: "key" not in name and "worker" not in name for name in FAILED}
+
+
+@pytest.mark.parametrize("name", FAILED)
+def test_a_wrong_answer_fails_the_stage_with_one_sentence_and_nothing_is_acknowledged(
+    job: FolderJob, name: str
+) -> None:
+    function, result, sentence = FAILED[name]
+    declared(job, function, result=result)
+    job.write("1.parquet", rows_of((1, 1), (1, 2), (2, 3)))
+
+    with suppress(ConfigurationError):  # As the driver raises what a declaration has to mend.
+        job.failure()
+
+    state = job.job.state()
+    (failed,) = state.failed
+    assert sentence in failed.message
+    assert state.completed == ()
+    assert job.table("out").is_empty()
+
+
+@pytest.mark.parametrize("name", [name for name in FAILED if IS_CHECKED[name]])
+def test_the_check_says_the_same_before_a_row_is_read(
+    job: FolderJob, spark: SparkSession, name: str
+) -> None:
+    function, result, sentence = FAILED[name]
+    declared(job, function, result=result)
+    job.write("1.parquet", rows_of((1, 1)))
+
+    with pytest.raises(ConfigurationError) as refused:
+        check_pipeline(job.pipeline, spark, {}, None)
+
+    assert sentence in str(refused.value)
+
+
+REFUSED: dict[str, tuple[Callable[[FolderJob, Stream], object], str]] = {
+    "no such parameter": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"orders": rows}, schema="k bigint", result=Append()
+        ),
+        "the function of stage 'code' takes rows, and is given orders: ",
+    ),
+    "a previous result that is kept nowhere": (
+        lambda job, rows: job.pipeline.spark(
+            "code",
+            lambda rows, previous: previous.union(rows),
+            reads={"rows": rows},
+            schema="k bigint",
+            result=Append(),
+        ),
+        (
+            "the function of stage 'code' takes 'previous', and a result of Append() is kept "
+            "nowhere; give the result a key, Upsert('id') or Replace('id')"
+        ),
+    ),
+    "a stream as the previous result": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"previous": rows}, schema="k bigint", result=Append()
+        ),
+        (
+            "stage 'code' gives 'previous' a stream, and the parameter of that name gets the "
+            "stage's own result; give the stream another name"
+        ),
+    ),
+    "a key that the schema has not": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": rows}, schema="k bigint", result=Replace("id")
+        ),
+        "stage 'code' keeps its result by 'id', which its schema does not have; it has k",
+    ),
+    "a type of tables alone": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": rows}, schema="k varchar(5)", result=Append()
+        ),
+        (
+            "stage 'code' declares 'k' as varchar(5), and no column of a DataFrame is of that "
+            "type; declare it as string"
+        ),
+    ),
+    "no key": (
+        lambda job, rows: Upsert(()),
+        (
+            "Upsert(key=()) names no column, or one twice; name the columns in which no two rows "
+            "of the result are equal"
+        ),
+    ),
+    "a type that Spark has not": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": rows}, schema="k bigant", result=Append()
+        ),
+        "stage 'code' has the schema 'k bigant', which gives 'k' the type 'bigant'",
+    ),
+    "rows that are taken back": (
+        lambda job, rows: job.pipeline.spark(
+            "code",
+            newest,
+            reads={"rows": rows.key_by("k").aggregate("counted", v=agg.count())},
+            schema="k bigint, v bigint",
+            result=Append(),
+        ),
+        (
+            "stage 'code' reads 'counted', whose rows replace earlier ones with the same k, and "
+            "Spark code, which is given the rows that came, cannot take a row back; give it what "
+            "that stage reads, or use aggregate(), top_n(), latest() or join()"
+        ),
+    ),
+    "a table source": (
+        lambda job, rows: job.pipeline.spark(
+            "code",
+            newest,
+            reads={
+                "rows": job.pipeline.source(
+                    "names", Files(str(job.files), format="parquet"), table=True
+                )
+            },
+            schema="k bigint",
+            result=Append(),
+        ),
+        (
+            "stage 'code' is Spark code, and 'names' is a table source, which is read by lookup() "
+            "alone; look it up in a stage before, or declare it without table=True and give the "
+            "function its rows as they come"
+        ),
+    ),
+    "no stream": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={}, schema="k bigint", result=Append()
+        ),
+        (
+            "stage 'code' reads nothing; name the streams by the function's parameters: "
+            "reads={'orders': orders}"
+        ),
+    ),
+    "a name of sluice's": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": rows}, schema="k bigint, _hash int", result=Append()
+        ),
+        (
+            "the schema of stage 'code' has a column '_hash', a name that sluice gives to a "
+            "column of its own; rename it, to 'hash' or the like"
+        ),
+    ),
+    "a result that is no result": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": rows}, schema="k bigint", result=cast("Any", "append")
+        ),
+        "spark('code'): result is 'append'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused_where_it_is_declared(job: FolderJob, name: str) -> None:
+    declare, sentence = REFUSED[name]
+    rows = job.rows()
+
+    with pytest.raises(ConfigurationError) as refused:
+        declare(job, rows)
+
+    assert sentence in str(refused.value)
+
+
+def test_unaligned_checkpoints_are_refused(tmp_path: Path) -> None:
+    pipeline = Pipeline("late", checkpointing=Checkpointing(unaligned=True))
+    rows = pipeline.source("rows", Files(str(tmp_path), format="parquet"))
+
+    with pytest.raises(ConfigurationError) as refused:
+        pipeline.spark("code", newest, reads={"rows": rows}, schema="k int", result=Append())
+
+    assert str(refused.value) == (
+        "stage 'code' is Spark code, which is given all rows of an epoch at once, and pipeline "
+        "'late' declares unaligned=True, in which a stage does not wait for them; leave unaligned "
+        "out"
+    )
+
+
+def test_a_type_that_no_state_keeps_is_refused_by_the_check(
+    job: FolderJob, spark: SparkSession
+) -> None:
+    declared(job, newest, result=Append(), schema="k bigint, v variant")
+    job.write("1.parquet", rows_of((1, 1)))
+
+    with pytest.raises(ConfigurationError, match="stage 'code' declares 'v' as variant"):
+        check_pipeline(job.pipeline, spark, {}, None)
+
+
+def test_the_columns_behind_spark_code_are_known_without_spark(job: FolderJob) -> None:
+    declared(job, newest, result=Replace("k"))
+    job.write("1.parquet", rows_of((1, 1)))
+
+    result = analyse(job.pipeline, {}, None)["code"]
+
+    assert result is not None
+    assert dict(result.columns) == {"k": pl.Int64(), "v": pl.Int64()}
+    assert [*result.tables] == ["rows"]

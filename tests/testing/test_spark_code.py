@@ -1,0 +1,282 @@
+"""Stages of Spark code against a plain loop of the same function, over kills, restores, rescales.
+
+The loop is what the old script did: ``previous = function(increment, previous)``.  Functions are
+drawn from a grammar, and every version that a run publishes is compared with the loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from sluice import Append, Pipeline, Replace, Upsert
+from sluice.declaration import aggregates as agg
+from sluice.local.run_local import session_of
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.testing import Kill, LocalRun, Restore, run_local
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Row: TypeAlias = dict[str, Any]
+Rows: TypeAlias = list[Row]
+Version: TypeAlias = list[tuple[Any, ...]]
+Increment: TypeAlias = "Callable[[DataFrame], DataFrame]"
+Combined: TypeAlias = "Callable[[DataFrame, DataFrame], DataFrame]"
+
+ORDERS = "customer string, item string, amount bigint"
+TOTALS = "customer string, spent bigint"
+EPOCHS = 5
+PLAYS = 5
+
+
+def grouped(orders: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    return orders.groupBy("customer").agg(F.sum("amount").alias("spent"))
+
+
+def without_duplicates(orders: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    ordered = orders.groupBy("customer", "amount").agg(F.max("item"))
+    least = ordered.groupBy("customer").agg(F.min("amount").alias("amount"))
+    return least.dropDuplicates(["customer"]).withColumnRenamed("amount", "spent")
+
+
+def ranked(orders: DataFrame) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    best = Window.partitionBy("customer").orderBy(F.desc("amount"), "item")
+    first = orders.withColumn("n", F.row_number().over(best)).where("n = 1")
+    return first.selectExpr("customer", "amount AS spent")
+
+
+def in_sql(orders: DataFrame) -> DataFrame:
+    return orders.sparkSession.sql(
+        "SELECT customer, count(DISTINCT item) + max(amount) AS spent FROM {orders} "
+        "GROUP BY customer",
+        orders=orders,
+    )
+
+
+def in_python(orders: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    doubled = F.udf(lambda amount: 2 * amount, "bigint")
+    return grouped(orders.withColumn("amount", doubled("amount")))
+
+
+def alone(increment: DataFrame, _: DataFrame) -> DataFrame:
+    return increment
+
+
+def added_up(increment: DataFrame, previous: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    both = previous.select("customer", "spent").unionByName(increment)
+    return both.groupBy("customer").agg(F.sum("spent").alias("spent"))
+
+
+def joined(increment: DataFrame, previous: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    before = previous.select("customer", F.col("spent").alias("old"))
+    total = F.coalesce("old", F.lit(0)) + F.col("spent")
+    return increment.join(before, "customer", "left").select("customer", total.alias("spent"))
+
+
+def first_ones(increment: DataFrame, previous: DataFrame) -> DataFrame:
+    new = increment.join(previous, "customer", "left_anti")
+    return previous.select("customer", "spent").unionByName(new)
+
+
+def best_three(increment: DataFrame, previous: DataFrame) -> DataFrame:
+    """Rows leave the result."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    return added_up(increment, previous).orderBy(F.desc("spent"), "customer").limit(3)
+
+
+def swapped(increment: DataFrame, previous: DataFrame) -> DataFrame:
+    """Every row of the result changes, and a key is gone in each second epoch."""
+    both = added_up(increment, previous)
+    return both.selectExpr("customer", "spent + 1 AS spent").where("spent % 2 = 1")
+
+
+INCREMENTS: Sequence[Increment] = (grouped, without_duplicates, ranked, in_sql, in_python)
+RESULTS = (
+    *((Append(), False), (Upsert("customer"), False), (Upsert("customer"), True)),
+    *((Replace("customer"), False), (Replace("customer"), False)),
+)
+COMBINED: Sequence[Combined] = (alone, added_up, joined, first_ones, best_three, swapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A function of the grammar, what its answer does, and what happens to the run."""
+
+    increment: Increment
+    combined: Combined
+    result: Append | Upsert | Replace
+    deletes: bool
+    chunks: list[Rows]
+    script: tuple[Kill | Restore, ...]
+
+    def function(self) -> Callable[..., DataFrame]:
+        increment, combined, deletes = self.increment, self.combined, self.deletes
+
+        def appended(orders: DataFrame) -> DataFrame:
+            return increment(orders)
+
+        def answer(orders: DataFrame, previous: DataFrame) -> DataFrame:
+            rows = combined(increment(orders), previous)
+            return rows.selectExpr("*", "spent % 3 = 0 AS _deleted") if deletes else rows
+
+        return appended if isinstance(self.result, Append) else answer
+
+
+def drawn(seed: int) -> Drawn:
+    random = Random(seed)
+    result, deletes = RESULTS[seed % len(RESULTS)]
+    chunks = [
+        [
+            {
+                "customer": random.choice("abcdefgh"),
+                "item": random.choice("xyz"),
+                "amount": random.randrange(1, 20),
+            }
+            for _ in range(random.choice([0, 2, 4, 8]))
+        ]
+        for _ in range(EPOCHS)
+    ]
+    kills = [Kill(stage="code", epoch=epoch) for epoch in random.sample(range(1, EPOCHS + 1), 2)]
+    after = random.randrange(2, EPOCHS)
+    back = Restore(
+        to_epoch=random.randrange(1, after),
+        after_epoch=after,
+        parallelism=random.choice([None, 1, 3, 4]),
+    )
+    return Drawn(
+        increment=random.choice(INCREMENTS),
+        combined=random.choice(COMBINED),
+        result=result,
+        deletes=deletes,
+        chunks=chunks,
+        script=(*kills, back),
+    )
+
+
+def pipeline_of(
+    function: Callable[..., DataFrame], result: Append | Upsert | Replace, schema: str = TOTALS
+) -> Pipeline:
+    pipeline = Pipeline("chain")
+    orders = pipeline.source("orders", Files("x", format="json", schema=ORDERS))
+    code = pipeline.spark("code", function, reads={"orders": orders}, schema=schema, result=result)
+    if isinstance(result, Append):
+        code.sink("out", FilesTable())
+    else:
+        code.sink("out", FilesTable(upsert_key=("customer",)))
+        code.sink("changes", FilesTable(changelog=True))
+    counted = code.key_by("spent").aggregate("behind", n=agg.count())
+    counted.sink("by_spent", FilesTable(upsert_key=("spent",)))
+    return pipeline
+
+
+@pytest.fixture(name="spark", scope="module")
+def _spark() -> Any:
+    with session_of(None) as spark:
+        yield spark
+
+
+def played_plainly(spark: SparkSession, case: Drawn) -> list[Version]:
+    """The version of the result behind each epoch, by a loop over the function."""
+    function, versions = case.function(), list[Version]()
+    rows: dict[str, Row] | Rows = [] if isinstance(case.result, Append) else {}
+    for chunk in case.chunks:
+        orders = spark.createDataFrame([tuple(row.values()) for row in chunk], ORDERS)
+        if isinstance(rows, list):
+            rows += [row.asDict() for row in function(orders=orders).collect()]
+        else:
+            before = [(row["customer"], row["spent"]) for row in rows.values()]
+            previous = spark.createDataFrame(before, TOTALS)
+            answer = [row.asDict() for row in function(orders=orders, previous=previous).collect()]
+            if isinstance(case.result, Replace):
+                rows = {}
+            for row in answer:
+                if row.pop("_deleted", False):
+                    rows.pop(row["customer"], None)
+                else:
+                    rows[row["customer"]] = row
+        versions.append(version_of(rows if isinstance(rows, list) else [*rows.values()]))
+    return versions
+
+
+def version_of(rows: Sequence[Mapping[str, Any]]) -> Version:
+    return sorted((row["customer"], row["spent"]) for row in rows)
+
+
+def published(run: LocalRun, sink: str, *, appends: bool) -> list[tuple[int, Version]]:
+    """The version that readers of *sink* see behind each epoch, with the epoch's number."""
+    found: list[tuple[int, Version]] = []
+    at: dict[int, Version] = {0: []}
+    for epoch in run.epochs:
+        rows, before = epoch.published(sink).to_dicts(), at[epoch.number - 1]
+        if appends:
+            version = sorted([*before, *version_of(rows)])
+        else:
+            live = {customer: (customer, spent) for customer, spent in before}
+            for row in sorted(rows, key=lambda row: not row["_deleted"]):
+                live.pop(row["customer"], None)
+                if not row["_deleted"]:
+                    live[row["customer"]] = (row["customer"], row["spent"])
+            version = sorted(live.values())
+        at[epoch.number] = version
+        found.append((epoch.number, version))
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(PLAYS))
+def test_every_version_is_that_of_a_plain_loop_over_kills_restores_and_rescales(
+    spark: SparkSession, seed: int
+) -> None:
+    case = drawn(seed)
+    expected = played_plainly(spark, case)
+
+    run = run_local(
+        pipeline_of(case.function(), case.result),
+        {"orders": case.chunks},
+        script=case.script,
+        spark=spark,
+    )
+
+    appends = isinstance(case.result, Append)
+    found = published(run, "out", appends=appends)
+    assert found == [(number, expected[number - 1]) for number, _ in found], case
+    assert len(found) > EPOCHS  # Some were repeated.
+    assert version_of(run.table("out").to_dicts()) == expected[-1]
+    behind = {row["spent"]: row["n"] for row in run.table("by_spent").to_dicts()}
+    spent = [spent for _, spent in expected[-1]]
+    assert behind == {value: spent.count(value) for value in {*spent}}
+    if not appends:
+        assert version_of(run.state("code").to_dicts()) == expected[-1]
+        assert added_up_changes(run) == expected[-1]
+
+
+def added_up_changes(run: LocalRun) -> Version:
+    """The rows that are there by the changelog of the result."""
+    there: Version = []
+    for row in sorted(run.table("changes").to_dicts(), key=lambda row: row["kind"] in ("-U", "-D")):
+        pair = (row["customer"], row["spent"])
+        if row["kind"] in ("+I", "+U"):
+            there.append(pair)
+        else:
+            there.remove(pair)
+    return sorted(there)
