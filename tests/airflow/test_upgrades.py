@@ -81,7 +81,7 @@ def test_a_renamed_stage_is_an_import_error_until_the_job_is_restored_with_conse
     restore(
         replace(job, pipeline=a_chain("per_auction")),
         Latest(),
-        RestoreOptions(allow_non_restored_state=True),
+        RestoreOptions(allow_non_restored_state=True, consent=Consent(kept=("counts",))),
     )
     require_sound(renamed)
 

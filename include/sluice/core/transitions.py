@@ -159,7 +159,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.RECOMPUTED,
         because="state, and rows that were sent, have the column by its name; a select() behind "
-        "the stage renames it, and needs nothing",
+        "the stage renames it, and leaves both",
     ),
     TransitionRow(
         part="keys",
@@ -739,8 +739,9 @@ def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
     if change.difference is PartDifference.RENAMED:
         (name,) = change.of
         back = (
-            f"call it {name!r} again, and rename it behind the stage, where that needs nothing: "
-            f"select('{name} AS {change.column}')"
+            f"call it {name!r} again, and rename it behind the stage: select('{name} AS "
+            f"{change.column}'), by which a row of a table has the new name when its key comes "
+            "again"
         )
     match change.becomes:
         case Becomes.KEPT:
