@@ -28,6 +28,8 @@ _PARTS = {
     "how": "`how` of a join",
     "bounds": "`lower` and `upper` of `interval_join`",
     "table": "`lookup` of rows that are updated: its table, `on`, `keep` or `add`",
+    "columns": "the `select()` between an aggregate, `latest` or `top_n` without `ttl` and a "
+    "table: columns beside its key",
     "place": "the place of a source: folder, topics or table; another topic beside them is none",
     "rows": "a sink: its mode, its key; of updates, filters before it, the stage that it reads",
 }

@@ -272,10 +272,12 @@ def lookup(keep: Any) -> Declaration:
     return declare
 
 
-def shown(condition: str) -> Declaration:
+def shown(condition: str, *columns: str) -> Declaration:
     def declare(rows: Rows) -> None:
         newest = rows.stream().key_by("k").latest("stage", by="n")
-        newest.where(condition).sink("out", BY_K)
+        rows_shown = newest.where(condition)
+        rows_shown = rows_shown.select("k", *columns) if columns else rows_shown
+        rows_shown.sink("out", BY_K)
 
     return declare
 
@@ -419,6 +421,7 @@ APPEND: Cases = ANY | {
 UPDATES: Cases = ANY | {
     ("table", CHANGED): Case(lookup("matched"), lookup("unmatched")),
     ("rows", CHANGED): Case(shown("x > 3"), shown("x > 15")),
+    ("columns", CHANGED): Case(shown("k < 99", "x + 1 AS x"), shown("k < 99", "n", "x * 2 AS y")),
 }
 # Other declarations of the same rows of the table: whether over updates, and the case.
 OUTER, INNER = ("how", PartDifference.OUTER), ("how", PartDifference.INNER)

@@ -91,7 +91,8 @@ def make_plan(
     parent = lineage.metadata if isinstance(lineage, CompletedParent) else None
     recomputed = frozenset() if parent is None else recomputed_since(parent, declared)
     adopts = any(
-        adoption(uid, lineage.fingerprint(uid), declared.get(uid)) for uid in job.pipeline.stages
+        adoption(uid, lineage.fingerprint(uid), declared.get(uid))
+        for uid in (*job.pipeline.stages, *job.pipeline.sinks)
     )
     anew = (*begun, *recomputed)
     rewrites = bool(recomputed or adopts) or any(

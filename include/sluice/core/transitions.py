@@ -28,7 +28,8 @@ AGGREGATE = "aggregate"
 SINK = "sink"  # The operator of a sink's fingerprint.
 SOURCE = "source"  # That of a source's.
 PLACE = "place"
-_PLURAL = ("bounds", "keys", "rows")  # Parts.
+SHOWN = "columns"  # What a sink shows of rows that a stage holds.
+_PLURAL = ("bounds", "columns", "keys", "rows")  # Parts.
 
 
 class Becomes(StrEnum):
@@ -301,6 +302,13 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         because="its positions are of records in that place",
     ),
     TransitionRow(
+        part=SHOWN,
+        append=None,
+        updates=Becomes.TAKEN_OVER,
+        at_once=True,
+        because="all rows are published anew",
+    ),
+    TransitionRow(
         part="rows",
         differences=(PartDifference.SENDER,),
         append=Becomes.KEPT,
@@ -528,12 +536,12 @@ class Adoption:
 
 
 def adoption(uid: str, before: Fingerprint | None, now: Fingerprint | None) -> Adoption | None:
-    """What the epoch behind a change of the stage *uid* takes over at once; None: nothing."""
+    """What the epoch behind a change of *uid*, a stage or a sink, takes over at once, if at all."""
     if before is None or now is None:
         return None
     changes = [
         change
-        for change in _changes_of(uid, before, now, frozenset())
+        for change in _changes_of(uid, before, now, frozenset(before.sent_by))
         if change.row is not None and change.row.at_once and change.becomes is Becomes.TAKEN_OVER
     ]
     parts = {change.part: change.before for change in changes if change.part is not None}
@@ -622,6 +630,8 @@ def _changes_of(
         yield change(PLACE, None, ", ".join(before.places), ", ".join(now.places))
     for part in dict.fromkeys((*before.parts, *now.parts)):
         was, is_now = before.parts.get(part, ""), now.parts.get(part, "")
+        if part == SHOWN and (gone or not (was and is_now)):
+            continue  # Other rows say it, or no row can be published anew.
         if was != is_now:
             yield change(part, None, was, is_now, gone)
     names = {new: old for old, new in _renamed(before.columns, now.columns)}
@@ -740,8 +750,7 @@ def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
         (name,) = change.of
         back = (
             f"call it {name!r} again, and rename it behind the stage: select('{name} AS "
-            f"{change.column}'), by which a row of a table has the new name when its key comes "
-            "again"
+            f"{change.column}')"
         )
     match change.becomes:
         case Becomes.KEPT:

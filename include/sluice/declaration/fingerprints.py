@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.core.transitions import AGGREGATE, SINK, SOURCE, Fingerprint
+from sluice.core.transitions import AGGREGATE, SHOWN, SINK, SOURCE, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.durations import MS, from_words, in_words
@@ -133,9 +133,12 @@ class _Maker:
             rows = f"{self._rows(given, key)} {mode}"
         else:  # No row is taken back, so the filters may be others.
             rows = f"{self._lineage(given, key)} {mode}" if key else mode
+        parts = {"rows": rows}
+        if key and self._is_published_anew(sink):
+            parts[SHOWN] = self._rows(given, None)
         return Fingerprint(
             operator=SINK,
-            parts={"rows": rows},
+            parts=parts,
             updates_from=self._updates_from([given]),
             sent_by=tuple(sorted({*self._sent_by(given)})),
             keeps_changes=kind != Append() and spec.changelog,
@@ -294,6 +297,11 @@ class _Maker:
             and isinstance(stage.operation, KeyedAggregate)
             and _is_by_key(sink, stage, stage.keys)
         )
+
+    def _is_published_anew(self, sink: SinkNode) -> bool:
+        """Whether all rows that *sink* shows are in the state of the stage before it."""
+        stage = self.pipeline.stages.get(sink.input)
+        return stage is not None and bool(_held_by(stage))
 
     def _recomputed_from(self, stage: StageNode) -> str:
         """The stage whose rows may be sent to this one again; empty if it, or another that they

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 import polars as pl
@@ -100,6 +101,14 @@ class StageOutput:
         self.rows_out += rows.height
         self._emit(rows, taken_back)
 
+    def republish(self, rows: pl.DataFrame, sinks: Collection[str]) -> None:
+        """Add rows of the stage's result to *sinks* alone once more."""
+        stage = self._work.spec.stage
+        again = projected_result(stage, changes_of(rows, None, stage.keys))
+        for sink in self._sinks:
+            if sink.uid in sinks:
+                sink.add(*(sink.behind_steps(again) if sink.has_steps else split_by_weight(again)))
+
     def add(
         self,
         rows: pl.DataFrame,
@@ -195,6 +204,7 @@ class _SinkFiles:
 
     def __init__(self, node: SinkNode, sink: Sink, output: StageOutput, stage: StageNode) -> None:
         self._node = node
+        self.uid = node.uid
         self._key = node.spec.upsert_key
         self._is_append = stage.kind == Append()
         self.has_steps = bool(node.steps)

@@ -209,6 +209,8 @@ class KeyedSnapshot:
                     outcome = replace(outcome, output=output, retracted=None)
                     gone = held.select(keys)
                 self._take(outcome, writers, gone)
+                if self._work.spec.republished:
+                    self._republish(part, outcome)
         if self._function is not None:
             self._take(self._function.end(self._time), writers)
         handles = [
@@ -217,6 +219,17 @@ class KeyedSnapshot:
             for handle in (writers[name].finish() if name in writers else inherited)
         ]
         return tuple(map(self._copied, handles)) if self._work.spec.is_full else tuple(handles)
+
+    def _republish(self, state: Mapping[str, KeyedState], outcome: Outcome) -> None:
+        """Send the rows that the epoch did not change to sinks that show them otherwise by now."""
+        spec = self._work.spec
+        assert isinstance(self._operator, HoldsResult), "no other result is published anew"
+        key = [*spec.stage.keys, *([RANK] if isinstance(spec.stage.operation, TopN) else [])]
+        rows = self._operator.held(state)
+        for changed in (outcome.output, outcome.retracted):
+            if changed is not None:
+                rows = rows.join(changed, on=key, how="anti", nulls_equal=True)
+        self._output.republish(rows, spec.republished)
 
     def _read_as(self, table: str) -> ReadOtherwise:
         return self._reads_groups if table == GROUPS else self._reads
@@ -308,7 +321,8 @@ class KeyedSnapshot:
         """An upper bound of the state that is read whatever rows there are."""
         handles = list(self._former_handles())
         spec = self._work.spec
-        if spec.resends or spec.adopts is not None or _reads_all(spec.stage):
+        is_whole = spec.resends or spec.republished or _reads_all(spec.stage)
+        if is_whole or spec.adopts is not None:
             handles += [one for inherited in self._inherited.values() for one in inherited]
         return self._due_bytes() + sum(handle.segment.size_bytes for handle in handles)
 

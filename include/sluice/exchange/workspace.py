@@ -65,6 +65,7 @@ class SubtaskSpec:
     fault: Fault | None = None
     begun: tuple[str, ...] = ()  # Columns of the result whose state begins anew with this epoch.
     adopts: Adoption | None = None  # What the state is taken over from.
+    republished: tuple[str, ...] = ()  # Sinks that are sent all rows of the result.
     resends: bool = False
     former: tuple[tuple[StateHandle, ...], ...] = ()
     drops_expired: bool = False  # State that has expired is not to be found by a longer TTL.

@@ -183,6 +183,7 @@ def _run_stage(
         attempt=attempt,
         driver=new_token(),
         adopts=_adopted(stage, plan, lineage),
+        republished=_republished(job, stage, plan, lineage),
         fault=fault,
     )
     if given.is_known:
@@ -206,6 +207,18 @@ def _adopted(uid: str, plan: CheckpointPlan, lineage: Lineage) -> Adoption | Non
     if uid in plan.recomputed:
         return None
     return adoption(uid, lineage.fingerprint(uid), plan.fingerprints.get(uid))
+
+
+def _republished(job: Job, uid: str, plan: CheckpointPlan, lineage: Lineage) -> tuple[str, ...]:
+    """The sinks that a stage sends its whole result; one that is recomputed sends it anyway."""
+    if uid in plan.recomputed:
+        return ()
+    sinks = (sink.uid for sink in job.pipeline.sinks_of(uid))
+    return tuple(
+        sink
+        for sink in sinks
+        if adoption(sink, lineage.fingerprint(sink), plan.fingerprints.get(sink)) is not None
+    )
 
 
 def _require_current(pending: PendingCheckpoint, stage: str, attempt: int) -> None:
@@ -343,6 +356,7 @@ def deploy_chain(
             before=lineage.stage(node.uid),
             attempt=pending.attempt_of(node.uid),
             adopts=_adopted(node.uid, run.plan, lineage),
+            republished=_republished(run.job, node.uid, run.plan, lineage),
         )
         deployed = deploy_behind(before, behind)
         if deployed is None:

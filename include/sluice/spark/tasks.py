@@ -68,8 +68,9 @@ class StageRun:
 
     ``given`` are the streams it reads, ``before`` is the stage's state in the parent checkpoint,
     ``adopts`` is what it takes over of a state of another meaning, and ``fault`` a fault to inject
-    into this attempt alone.  ``driver`` is a token of the driver, of which a cluster may start
-    several for one attempt.
+    into this attempt alone.  ``republished`` sinks, which show its result otherwise by now, are
+    sent all of it.  ``driver`` is a token of the driver, of which a cluster may start several for
+    one attempt.
     """
 
     job: Job
@@ -82,6 +83,7 @@ class StageRun:
     attempt: int
     driver: str
     adopts: Adoption | None = None
+    republished: tuple[str, ...] = ()
     fault: Fault | None = None
 
     @property

@@ -533,8 +533,8 @@ def test_a_column_that_is_renamed_is_named() -> None:
     assert told({"total": ALONE}, {"total": named}) == [
         (
             "stage 'total': column 'total', sum(x), was called 's'; call it 's' again, and rename "
-            "it behind the stage: select('s AS total'), by which a row of a table has the new "
-            "name when its key comes again, or begin it anew: restore with --begin total.total"
+            "it behind the stage: select('s AS total'), or begin it anew: "
+            "restore with --begin total.total"
         )
     ]
     assert told({"total": ALONE}, {"total": named}, Consent(begun=("total.total",))) == []

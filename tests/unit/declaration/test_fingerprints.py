@@ -490,7 +490,10 @@ def test_updates_are_followed_to_the_stages_that_send_them() -> None:
     assert found["newest"].updates_from == ()
     assert (found["out"].updates_from, found["out"].keeps_changes) == (("stage",), False)
     assert (found["log"].updates_from, found["log"].keeps_changes) == (("again",), True)
-    assert found["out"].parts == {"rows": "stage.where(s > 1) as upsert by k"}
+    assert found["out"].parts == {
+        "rows": "stage.where(s > 1) as upsert by k",
+        "columns": "stage.where(s > 1)",
+    }
 
 
 def test_a_table_that_only_grows_has_rows_of_any_meaning() -> None:
