@@ -16,10 +16,14 @@ import re
 from collections.abc import Iterable
 
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
+from sluice.declaration.sql import parsed
+from sluice.declaration.sql_tree import Column
 from sluice.errors import ConfigurationError
 
-# Columns that are added to rows where they are read.  No source may have one.
+# Columns that are added to rows where they are read.  No source may have one.  Where a source is
+# read, its where() and select() may read those of OF_RECORDS.
 OF_SOURCES = frozenset({RECORD, MALFORMED_COLUMN, RAW, "_corrupt", "_object", "_source", "_weight"})
+OF_RECORDS = frozenset({MALFORMED_COLUMN, RAW, "_source"})
 # Columns that rows get behind that, and that an operator adds to its rows or its state.  A source
 # may have them, and a ``select`` give them another name before a stage reads them.
 OF_STAGES = frozenset(
@@ -59,6 +63,24 @@ def check_columns(names: Iterable[str], owner: str, *, may_have: Iterable[str] =
         if is_reserved(name):
             raise _reserved(name, owner)
     _check_distinct(free, owner)
+
+
+def check_reads(owner: str, texts: Iterable[str], *, may_read: Iterable[str] = ()) -> None:
+    """Check the columns that a user's expressions, or names, read; *owner* begins the message.
+
+    *may_read* are columns of ours that a user may read there.
+
+    Raises:
+        ConfigurationError: they read another one of them, which no row of the user's has.
+    """
+    hidden = OF_SOURCES - {*may_read}
+    for text in texts:
+        for part in parsed(text).parts:
+            if isinstance(part, Column) and part.parts[0].lower() in hidden:
+                raise ConfigurationError(
+                    f"{owner} reads the column {part.parts[0]!r} in {text!r}, which is sluice's "
+                    "own, and no column of the rows; read one of theirs"
+                )
 
 
 def check_source_columns(names: Iterable[str], owner: str) -> None:

@@ -44,10 +44,11 @@ from sluice.declaration.checkpointing import (
     TriggerHook,
 )
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.columns import check_columns
+from sluice.declaration.columns import OF_RECORDS, check_columns, check_reads
 from sluice.declaration.declared_states import declared_broadcasts
 from sluice.declaration.determinism import (
     Reader,
+    arguments_of,
     check_key_expressions,
     check_readers,
     check_stage,
@@ -104,6 +105,7 @@ from sluice.declaration.schedules import Orchestration
 from sluice.declaration.spark_columns import SparkColumn, sql_text
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import not_compiled
+from sluice.declaration.sql_tree import Column, spelled
 from sluice.errors import ConfigurationError
 from sluice.protocol.keys import check_uid
 
@@ -169,6 +171,7 @@ class Pipeline:
         checkpoint gives the barriers of an *induced* source, for example an upstream commit.
         """
         self._check_uid(uid)
+        check_columns([] if event_time is None else [event_time], f"the event time of {uid!r}")
         refuse_operator_lists(uid, spec, "what a source has read is its position in the plan")
         self.sources[uid] = SourceNode(
             uid=uid,
@@ -346,6 +349,7 @@ class Pipeline:
             why = "its rows are computed without a subtask of its own"
             refuse_operator_lists(stage.uid, stage.operation.function, why)
         _ = stage.kind  # Raises unless the operation can read its inputs.
+        _check_reads(stage)
         check_stage(stage, {uid: source.event_time for uid, source in self.sources.items()})
         inputs = [
             replace(given, names=_spelt_once(stage.uid, stage.names_of(side)))
@@ -627,6 +631,7 @@ class Stream:
                 f"ends, so it would hold back {column!r} for ever; give it one: "
                 f"source({timeless!r}, ..., event_time='column', idle_after=...)"
             )
+        check_columns([column], f"event_time() of {self.producer!r}")
         bound_ms = milliseconds(out_of_orderness)
         timed = replace(self, time_column=column, out_of_orderness_ms=bound_ms)
         return replace(timed, lost_time="", lost_column="")
@@ -678,6 +683,9 @@ class Stream:
         method = "where()" if isinstance(step, Filter) else "select()"
         for text in texts:
             check_row_wise(f"{method} of {self.producer!r}", text)
+        is_source = self.producer in self.pipeline.sources
+        ours = OF_RECORDS if is_source else ()
+        check_reads(f"{method} of {self.producer!r}", texts, may_read=ours)
         is_append = self.kind == Append()
         check_step(f"{method} of {self.producer!r}", self.producer, step, is_append=is_append)
         if self.producer in self.pipeline.stages:
@@ -1072,6 +1080,20 @@ def _read_behind(steps: tuple[Step, ...], given: Input, producer: str) -> Input:
     if given.producer != producer:
         return given
     return replace(given, steps=(*steps, *given.steps))
+
+
+def _check_reads(stage: StageNode) -> None:
+    """Raises ConfigurationError if *stage* says that it reads a column of ours."""
+    owner = f"stage {stage.uid!r}"
+    for side, given in enumerate(stage.inputs):
+        names = [spelled(Column((name,))) for name in stage.names_of(side)]
+        check_reads(owner, [*names, *given.key_expressions.values()])
+    check_reads(owner, [sql for _, sql in arguments_of(stage)])
+    match stage.operation:
+        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+            check_reads(owner, [*lookup.on.values(), *lookup.add.values()])
+        case _:
+            pass
 
 
 def _spelt_once(uid: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -510,6 +510,26 @@ def decisive_times(times: Times, heads: frozenset[str]) -> dict[str, int]:
     }
 
 
+def measured_column(stage: str, event_time: str, columns: Sequence[str]) -> str:
+    """The event time among the *columns* that the function of *stage* yields.
+
+    Raises:
+        ConfigurationError: it is not there, or the column that says where a row came from is not.
+    """
+    if SOURCE not in columns:
+        raise ConfigurationError(
+            f"stage {stage!r} dropped the column {SOURCE!r}; keep it, the watermark of "
+            f"{event_time!r} is measured per source partition"
+        )
+    found = next((name for name in columns if name.lower() == event_time.lower()), None)
+    if found is None:
+        raise ConfigurationError(
+            f"stage {stage!r} yields no column {event_time!r}, the event time that its "
+            f"source names; it yields {', '.join(columns)}"
+        )
+    return found
+
+
 class EventTimes:
     """The largest event time per partition of *source*, from which its watermark is computed.
 
@@ -522,21 +542,12 @@ class EventTimes:
 
     def add(self, frame: pl.DataFrame) -> None:
         """Raises ConfigurationError when a column that is needed was dropped."""
-        if SOURCE not in frame.columns:
-            raise ConfigurationError(
-                f"stage {self._stage!r} dropped the column {SOURCE!r}; keep it, the watermark of "
-                f"{self._column!r} is measured per source partition"
-            )
-        if self._column not in frame.columns:
-            raise ConfigurationError(
-                f"stage {self._stage!r} yields no column {self._column!r}, the event time that its "
-                f"source names; it yields {', '.join(frame.columns)}"
-            )
+        column = measured_column(self._stage, self._column, frame.columns)
         largest = (
             frame.lazy()
-            .filter(pl.col(self._column).is_not_null())
+            .filter(pl.col(column).is_not_null())
             .group_by(pl.col(SOURCE).struct.field("partition"))
-            .agg(pl.col(self._column).max().dt.epoch("ms"))
+            .agg(pl.col(column).max().dt.epoch("ms"))
             .collect()
         )
         for partition, event_time_ms in largest.iter_rows():

@@ -22,11 +22,11 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 from sluice.exchange.output import projected_result
-from sluice.exchange.reading import SOURCE, with_origin
+from sluice.exchange.reading import SOURCE, measured_column, with_origin
 from sluice.job.analysis import Result, check_readable, check_sink_schema
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
-from sluice.operators.operator import WEIGHT
+from sluice.operators.operator import WEIGHT, wrong_type
 from sluice.spark.deployment import with_computed_columns
 from sluice.spark.determinism import check_arguments, check_function, check_shared_steps
 from sluice.spark.frames import (
@@ -39,7 +39,7 @@ from sluice.spark.frames import (
     renamed,
     transformed,
 )
-from sluice.spark.row_wise import check_row_wise_plan, marked
+from sluice.spark.row_wise import check_kept, check_row_wise_plan, marked
 from sluice.spark.session import with_our_settings
 from sluice.spark.spark_code import answered, empty_result
 from sluice.spark.stage import failure_cause
@@ -125,6 +125,8 @@ def _result(
     if isinstance(stage.operation, Transform):
         result = transformed(stage, [marked(given) for given in inputs], table, params)
         check_row_wise_plan(stage.uid, result)
+        check_kept(stage.uid, result)
+        _check_event_time(pipeline, stage, result)
         check_function(stage, result)
     else:
         result = transformed(stage, inputs, table, params)
@@ -147,6 +149,16 @@ def _of_code(
         columns, tables = operator.output_schema, operator.tables
     pipeline.check_answers(stage.uid, columns.names())
     return projected_result(stage, columns.to_frame()), tables
+
+
+def _check_event_time(pipeline: Pipeline, stage: StageNode, result: DataFrame) -> None:
+    """Raises ConfigurationError if the watermark cannot be measured of the *result*'s rows."""
+    given = stage.inputs[0]
+    if given.producer in pipeline.sources and given.event_time is not None:
+        column = measured_column(stage.uid, given.event_time, result.columns)
+        schema = polars_schema(result)
+        if not isinstance(schema[column], pl.Datetime | pl.Date):
+            raise wrong_type(stage.uid, schema, column, "as event time")
 
 
 def _behind(given: Input, rows: DataFrame) -> DataFrame:

@@ -459,8 +459,8 @@ def transformed(
             result = _look_up(node.uid, lookup, rows, table)
         case _:
             result = rows
-    # Where rows are taken back, and nowhere else, they have a weight.
-    ours = [name for name in RESERVED if name != WEIGHT or name in rows.columns]
+    # A function says itself which rows are malformed; what else is ours, it only keeps.
+    ours = [name for name in RESERVED if name == MALFORMED_COLUMN or name in rows.columns]
     check_columns(result.columns, f"the result of stage {node.uid!r}", may_have=ours)
     return result
 

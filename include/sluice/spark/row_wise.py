@@ -87,6 +87,25 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
         )
 
 
+_ANEW = re.compile(r"(?P<value>[^\s,\[(]+) AS (?P<name>_source|_weight)#\d+", re.IGNORECASE)
+
+
+def check_kept(uid: str, rows: DataFrame) -> None:
+    """Refuse a result of which the function computed a column that says what a row is.
+
+    Raises:
+        ConfigurationError: it has a ``_source`` or a ``_weight`` of its own.
+    """
+    for found in _ANEW.finditer(analysed_plan(rows)):
+        name = found["name"]
+        if re.fullmatch(rf"{name}#\d+L?", found["value"], re.IGNORECASE) is None:
+            raise ConfigurationError(
+                f"the function of stage {uid!r} computes the column {name!r}, which is sluice's "
+                "own: it says where a row came from, or whether it is taken back; keep it as it "
+                "is, and give yours another name"
+            )
+
+
 def _of_many(plan: str) -> tuple[str, str] | None:
     """What *plan* has that sees many of the epoch's rows, and what to use instead."""
     root = _tree(plan)

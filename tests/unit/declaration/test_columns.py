@@ -74,6 +74,10 @@ WRITTEN: dict[str, Callable[[str], object]] = {
     "a column of that name that a lookup adds": lambda name: (stream := rows()).lookup(
         "l", a_table(stream), on="k", add=(name,)
     ),
+    "an event time": lambda name: Pipeline("p").source("rows", Files("/rows"), event_time=name),
+    "an event time behind a stage": lambda name: (
+        rows().key_by("k").aggregate("a", n=agg.count()).event_time(name)
+    ),
     "state of a function": lambda name: (
         rows().key_by("k").process("f", same, state={name: int}, result={"k": str})
     ),
@@ -107,6 +111,57 @@ def test_a_name_of_ours_is_refused_where_it_is_written(place: str, name: str) ->
 @pytest.mark.parametrize("place", WRITTEN)
 def test_other_names_that_begin_so_are_taken(place: str) -> None:
     WRITTEN[place]("_id")
+
+
+# Each place where a user can say that a column is read.
+READ: dict[str, Callable[[str], object]] = {
+    "an order": lambda name: rows().key_by("k").latest("s", by=("n", name)),
+    "a rank": lambda name: rows().key_by("k").top_n("s", 1, by=name),
+    "a tie": lambda name: rows().key_by("k").top_n("s", 1, by="n", ties_by=name),
+    "what is unique": lambda name: rows().key_by("k").top_n("s", 1, by="n", unique=name),
+    "a rank in a window": lambda name: rows().window_top_n("s", Tumbling(timedelta(1)), 1, by=name),
+    "the first": lambda name: rows().key_by("k").deduplicate("s", by=name),
+    "a bound": lambda name: (stream := rows().key_by("k")).interval_join("s", stream, upper=name),
+    "a key": lambda name: rows().key_by(n=f"{name} % 2").aggregate("s", c=agg.count()),
+    "a sum": lambda name: rows().key_by("k").aggregate("s", c=agg.sum(name)),
+    "a condition": lambda name: rows().key_by("k").aggregate("s", c=agg.count(where=f"{name} > 0")),
+    "an aggregate's order": lambda name: (
+        rows().key_by("k").aggregate("s", c=agg.last("n", by=name))
+    ),
+    "a column that is looked up": lambda name: (stream := rows()).lookup(
+        "s", a_table(stream), on={name: "k"}
+    ),
+    "a column of a table": lambda name: (stream := rows()).lookup(
+        "s", a_table(stream), on={"k": f"upper({name})"}
+    ),
+    "a column that a table gives": lambda name: (stream := rows()).lookup(
+        "s", a_table(stream), on="k", add={"v": f"{name}.record"}
+    ),
+    "a filter behind a stage": lambda name: (
+        rows().key_by("k").aggregate("s", c=agg.count()).where(f"{name} > 0")
+    ),
+    "a column behind a stage": lambda name: (
+        rows().key_by("k").aggregate("s", c=agg.count()).select("k", f"{name} AS v")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["_weight", "_Source", "_malformed", "_raw", "_record"])
+@pytest.mark.parametrize("place", READ)
+def test_a_column_of_ours_is_refused_where_it_is_read(place: str, name: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=rf"reads the column '{name}' in .*is sluice's own"
+    ):
+        READ[place](name)
+
+
+def test_steps_of_a_source_read_where_a_row_came_from() -> None:
+    found = rows().where("_source.record > 3").select("k", "_source.partition", "_raw AS text")
+
+    with pytest.raises(ConfigurationError, match="reads the column '_weight'"):
+        rows().where("_weight > 0")
+
+    assert len(found.steps) == 2
 
 
 CASES = {
