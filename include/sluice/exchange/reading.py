@@ -109,14 +109,20 @@ class SourceRows:
         for piece in self.shares[share]:
             for batch in self.source.read(piece, asked):
                 if self.has_malformed:
-                    _check_well_formed(batch)
+                    _check_well_formed(batch, piece.partition)
                 found = narrowed(batch, announced)
                 check_announced(found.schema, announced, piece.partition)
                 yield piece.partition, found
 
 
-def _check_well_formed(batch: pa.RecordBatch) -> None:
-    reasons = batch.column(MALFORMED_COLUMN)
+def _check_well_formed(batch: pa.RecordBatch, partition: str) -> None:
+    place = batch.schema.get_field_index(MALFORMED_COLUMN)
+    if place < 0:
+        raise ConfigurationError(
+            f"rows of {partition} lack the column {MALFORMED_COLUMN!r}, which their source "
+            "announces; yield it whenever it is asked for"
+        )
+    reasons = batch.column(place)
     if reasons.null_count < len(reasons):
         raise UndecidedError(f"malformed rows: {reasons.drop_null()[0]}")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sluice.connectors.columns import check_announced, narrowed_schema
+from sluice.connectors.columns import check_announced, narrowed, narrowed_schema
 from sluice.connectors.kafka.declared import AvroValue
 from sluice.connectors.staged_sink import StagedSink
 from sluice.errors import ConfigurationError
@@ -112,3 +112,44 @@ def test_what_makes_no_message(
     with pytest.raises(ConfigurationError, match=sentence):
         stage(sink, pa.table({"n": column}))
     assert [*sink.files.listed()] == []
+
+
+WIDE = pa.RecordBatch.from_pylist(
+    [{"a": 0, "s": None, "b": "w"}, {"a": 1, "s": {"x": 1, "y": "p"}, "b": "z"}, {"s": {"x": 2}}],
+    pa.schema(
+        [
+            ("a", pa.int64()),
+            ("s", pa.struct([("x", pa.int64()), ("y", pa.string())])),
+            ("b", pa.string()),
+        ]
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["b"], [{"b": "w"}, {"b": "z"}, {"b": None}]),
+        (["s.y", "a"], [
+            {"a": 0, "s": None}, {"a": 1, "s": {"y": "p"}}, {"a": None, "s": {"y": None}},
+        ]),
+        (["s"], [{"s": None}, {"s": {"x": 1, "y": "p"}}, {"s": {"x": 2, "y": None}}]),
+    ],
+)  # fmt: skip
+def test_what_nobody_asked_for_is_left_out(paths: list[str], expected: list[object]) -> None:
+    wanted = narrowed_schema(WIDE.schema, paths)
+
+    found = [narrowed(WIDE.slice(first), wanted) for first in (0, 1)]
+
+    assert [batch.schema for batch in found] == [wanted, wanted]
+    assert [batch.to_pylist() for batch in found] == [expected, expected[1:]]
+
+
+def test_a_column_that_is_not_there_or_is_another_is_left_to_the_check() -> None:
+    wanted = pa.schema([("a", pa.string()), ("c", pa.int64())])
+
+    found = narrowed(WIDE, wanted)
+
+    assert found.schema == pa.schema([("a", pa.int64())])
+    with pytest.raises(ConfigurationError, match="column 'a' of p is int64, and was string"):
+        check_announced(found.schema, wanted, "p")

@@ -7,7 +7,8 @@ read of an input is computed once for all epochs of a stage, and anew for any ot
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -15,12 +16,13 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.core.event_time import SourceClock, StageClock
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
 from sluice.declaration.expressions import Filter, Projection, Step
 from sluice.declaration.nodes import Input
-from sluice.declaration.places import UndecidedError
+from sluice.declaration.places import MALFORMED_COLUMN, UndecidedError
 from sluice.errors import ConfigurationError
 from sluice.exchange import reading
 from sluice.exchange.reading import (
@@ -206,3 +208,30 @@ def test_what_spark_alone_computes_is_left_to_it_however_often_it_is_asked() -> 
 
     assert [feed.compiled.is_possible, feed.compiled.is_possible] == [False, False]
     assert FEED.compiled.is_possible
+
+
+@dataclass(frozen=True)
+class Forgetful(OffsetSource):
+    """It announces malformed rows, and never says which they are."""
+
+    bounded: bool = True
+    name: str = "forgetful"
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([("n", pa.int64()), (MALFORMED_COLUMN, pa.string())])
+
+    def readable(self) -> dict[str, Readable]:
+        return {"p": Readable(0, 1)}
+
+    def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"n": [1]})
+
+
+def test_a_source_that_does_not_say_which_rows_are_malformed_is_refused() -> None:
+    source = Forgetful()
+    slices = source.plan((), max_records=None, parallelism=1).slices
+    schema = pa.schema([("n", pa.int64())]).serialize().to_pybytes()
+    rows = SourceRows(source, (slices,), schema, has_malformed=True, is_doubtful=True)
+
+    with pytest.raises(ConfigurationError, match="rows of p lack the column '_malformed'"):
+        list(rows.read(0, ["n"]))
