@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+from sluice.declaration import aggregates as agg
+from sluice.declaration.fingerprints import fingerprints
+from sluice.declaration.pipeline import Pipeline
+from sluice.sinks import FilesTable
 from sluice.store.open import StoreLocation
 from tests.contract.sink_case import Row, SinkCase
 from tests.contract.sink_rules import APPEND_RULES
@@ -52,6 +56,16 @@ def test_the_source_replays_its_rows_however_they_are_cut(
     source = page["Rows"](str(tmp_path / "db"), bounded=True).open({}, None)
 
     check_replay(source, [(7, 2), (1, 1)], expected, files=1)
+
+
+def test_its_place_is_compared_when_a_job_goes_on(page: dict[str, Any]) -> None:
+    pipeline = Pipeline("own")
+    rows = pipeline.source("events", page["Rows"]("/data/db"))
+    rows.key_by("id").aggregate("counts", n=agg.count()).sink("out", FilesTable(upsert_key=("id",)))
+
+    found = fingerprints(pipeline, {})
+
+    assert found["events"].places == ("events of /data/db",)
 
 
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
