@@ -42,7 +42,7 @@ from sluice_airflow.applications import reap
 from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
 from tests.best_auctions import best_auctions
-from tests.spark_events import event_log, failed_tasks
+from tests.spark_events import event_log, executors_lost, failed_tasks, has_begun_tasks
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.spark, pytest.mark.s3]
 whole = pytest.mark.skipif(os.environ.get("SLUICE_CLUSTER") != "all", reason="make cluster runs it")
@@ -264,3 +264,23 @@ def test_it_declines_once_and_is_restored_with_more_subtasks(
     assert example.rows() == best_auctions(2_000)
     assert len(cluster.status()["completedapps"]) - before == 3
     assert failed_tasks(example.logs) == []  # A decline is an answer.
+
+
+@whole
+def test_an_executor_that_is_lost_is_replaced_by_spark_within_the_application(
+    cluster: SparkCluster, example: SubmittedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, before = example.job, len(cluster.status()["completedapps"])
+    submit(job, configure(job.pipeline, {"events": "1000"}, parallelism=2))
+    monkeypatch.setenv("SLUICE_FAULT", f"hang-worker stage={STAGE} seconds=10")
+    with ThreadPoolExecutor(1) as pool:
+        checkpoint = pool.submit(example.checkpoint)
+        until(lambda: example.logs.exists() and has_begun_tasks(example.logs), "a task")
+        cluster.alive[0].kill_executors()
+        checkpoint.result(WAIT_S)
+
+    assert job.state().status is JobStatus.FINISHED
+    assert example.rows() == best_auctions(1_000)
+    assert set(failed_tasks(example.logs)) <= {"ExecutorLostFailure", "FetchFailed", "Resubmitted"}
+    assert len(executors_lost(example.logs)) == 1
+    assert len(cluster.status()["completedapps"]) - before == 1
