@@ -379,8 +379,18 @@ class EpochDriver:
                     return outcome
 
     def end_oldest(self) -> Epoch:
-        """Wait for the stages of the oldest epoch, then complete and commit it, or abort it."""
+        """Wait for the stages of the oldest epoch, then complete and commit it, or abort it.
+
+        Whatever it is left by, also Ctrl-C, nothing of that epoch goes on in Spark.
+        """
         epoch = self._running.popleft()
+        try:
+            return self._ended(epoch)
+        except BaseException:
+            self._stop(epoch)
+            raise
+
+    def _ended(self, epoch: RunningEpoch) -> Epoch:
         plan = epoch.plan
         overtaken = self._await(epoch)
         stages = {uid: stage for uid, stage in epoch.stages.items() if uid not in overtaken}

@@ -5,8 +5,10 @@ is never taken for the end of the input.  The stages of an epoch are reported by
 
 from __future__ import annotations
 
+import _thread
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -113,6 +115,24 @@ def test_an_aborted_epoch_is_interrupted_and_its_records_come_with_the_next(
     ]
     assert published_records(job) == [*range(20)]
     assert job.state().num_restarts == 0
+
+
+def test_ctrl_c_interrupts_the_epoch_that_is_waited_for() -> None:
+    """Else the run would end no sooner than its stages, whose threads it waits for."""
+    job, stages, heard = a_running_job(), Stages(), list[bool]()
+
+    def hangs(*_: object, **__: object) -> AcknowledgedStage:
+        while driver.in_flight:
+            time.sleep(0.01)
+        time.sleep(0.1)  # The main thread waits.
+        _thread.interrupt_main()
+        heard.append(stages.interrupted.wait(20))
+        raise FencedError("interrupted")
+
+    with pytest.raises(KeyboardInterrupt), EpochDriver(job, stages.session, hangs) as driver:
+        driver.take()
+
+    assert heard == [True]
 
 
 def test_an_epoch_that_is_aborted_while_it_is_completed_is_no_error(
