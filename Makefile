@@ -6,6 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SPARK_ARCHIVE := $(VENV)/spark.jsa
+# `make older-spark`: a Spark of its own, and behind it the other libraries of .venv.
+SPARK := 4.1.4
+TESTS := tests/spark
+OLDER := .sluice/spark-$(SPARK)
+# PySpark 4.1 leaves its sockets to Python's garbage collection.
+LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 CORE_TESTS := tests/unit/core tests/property/core tests/conformance
 GUARDS := tests/unit/protocol tests/unit/store tests/unit/core \
@@ -86,7 +92,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e older-spark package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -164,6 +170,12 @@ bench-connectors: setup  ## Each connector beside its plain library, read and wr
 
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
 	@SLUICE_E2E=all $(BIN)/pytest -q tests/e2e
+
+older-spark: setup  ## The Spark tier on SPARK (4.1.4), or TESTS of it, in .sluice/spark-SPARK; half an hour
+	@test -x $(OLDER)/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python $(OLDER)
+	@$(BIN)/uv pip install --quiet --python $(OLDER)/bin/python pyspark==$(SPARK)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(OLDER)/lib/python*/site-packages)/behind.pth"
+	@PYTHONPATH=include:plugins:. $(OLDER)/bin/python -m pytest -q -n 0 $(LEFT_OPEN) $(TESTS)
 
 package: setup  ## Install the wheel and all it may use, newest and oldest, and follow docs/own-airflow.md; minutes
 	@SLUICE_PACKAGE=highest $(BIN)/pytest -q tests/package

@@ -75,7 +75,7 @@ class Requirement:
 
 
 AIRFLOW = SupportedVersions(name="Airflow", first="3.3", end="4")
-SPARK = SupportedVersions(name="Spark", first="4.2", end="5")
+SPARK = SupportedVersions(name="Spark", first="4.0", end="5")
 
 
 def require_installed(*modules: str, who: str) -> None:

@@ -247,10 +247,10 @@ def set_column(table: pa.Table, name: str, column: Any) -> pa.Table:
 
 
 def _arrow(schema: Any) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from sluice.spark.versions import arrow_schema
 
     if not isinstance(schema, str):
-        return to_arrow_schema(schema, timezone="UTC")
+        return arrow_schema(schema)
     return pa.schema([(n, _DDL[kind]) for n, kind in (p.split() for p in schema.split(","))])
 
 

@@ -91,18 +91,18 @@ def test_a_library_whose_parent_is_missing_is_missing(monkeypatch: pytest.Monkey
         require_installed("airflow.providers.apache.spark", who="Submit")
 
 
-@pytest.mark.parametrize("version", ["4.2", "4.2.0", "4.3.0", "4.10.2.dev1", "4.99"])
+@pytest.mark.parametrize("version", ["4.0", "4.0.2", "4.1.4", "4.3.0", "4.10.2.dev1", "4.99"])
 def test_a_supported_version_passes(version: str) -> None:
     SPARK.check(version)
 
 
-@pytest.mark.parametrize("version", ["4.1.9", "3.5.1", "5.0.0", "5", "what"])
+@pytest.mark.parametrize("version", ["3.9.9", "3.5.1", "5.0.0", "5", "what"])
 def test_another_version_is_refused_with_the_range(version: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         SPARK.check(version, " at sc://host:15002")
 
     assert str(error.value) == (
-        f"Spark {version} at sc://host:15002 is not supported; Sluice runs on Spark 4.2 or newer, "
+        f"Spark {version} at sc://host:15002 is not supported; Sluice runs on Spark 4.0 or newer, "
         "below 5"
     )
 

@@ -652,9 +652,9 @@ def declared_rows(node: SourceNode, params: Mapping[str, str], spark: SparkSessi
 
 def _decoded(how: TextDecoding, spark: SparkSession) -> pa.Schema:
     """The Arrow schema of the columns in a text."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from sluice.spark.versions import arrow_schema
 
-    return _plain(to_arrow_schema(spark.createDataFrame([], how.schema).schema, timezone="UTC"))
+    return _plain(arrow_schema(spark.createDataFrame([], how.schema).schema))
 
 
 def _plain(schema: pa.Schema) -> pa.Schema:

@@ -115,6 +115,7 @@ from sluice.spark.tasks import (
     pickle_functions_by_value,
     quoted,
 )
+from sluice.spark.versions import arrow_schema, placed_by_id
 from sluice.state.merging import MERGED_SCHEMA, CompactionSpec, DueMerge, run_merges, runs_to_merge
 from sluice.state.segments import HASH, StateSchema, empty_frame, to_table
 from sluice.store.open import StoreLocation
@@ -377,11 +378,11 @@ def _feed(node: StageNode, given: Input, rows: ReadRows) -> Feed | None:
 def _is_known_to_spark(feed: Feed) -> bool:
     """Whether Spark's types hold each column unchanged; if not, Spark has to read the rows."""
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = to_table(feed.prepared_schema.to_frame()).schema
     try:
-        of_spark = to_arrow_schema(from_arrow_schema(schema), timezone="UTC")
+        of_spark = arrow_schema(from_arrow_schema(schema))
     except PySparkException:
         return False
     return empty_frame(of_spark).schema == feed.prepared_schema
@@ -704,13 +705,11 @@ def _placed(hashed: DataFrame, task: TaskPlan) -> DataFrame:
     group = f"shiftright((shiftrightunsigned({HASH}, 32) ^ 2147483648L) * {maximum}L, 32)"
     owner = f"CAST({group} * {parallelism}L DIV {maximum}L AS INT)"
     placed = hashed.withColumn(SUBTASK, expr(owner))
-    return placed.repartitionById(parallelism, SUBTASK).drop(SUBTASK)
+    return placed_by_id(placed, parallelism, SUBTASK).drop(SUBTASK)
 
 
 def _schema(rows: DataFrame) -> bytes:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    body: bytes = to_arrow_schema(rows.schema, timezone="UTC").serialize().to_pybytes()
+    body: bytes = arrow_schema(rows.schema).serialize().to_pybytes()
     return body
 
 

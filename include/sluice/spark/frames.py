@@ -39,6 +39,7 @@ from sluice.job.places import open_source
 from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.operators.operator import WEIGHT
 from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
+from sluice.spark.versions import arrow_schema
 from sluice.state.cache import SegmentCache
 from sluice.state.segments import empty_frame, to_table
 from sluice.surface.state import StateTable
@@ -301,9 +302,7 @@ def _for_spark(dtype: pa.DataType) -> pa.DataType:
 
 
 def polars_schema(rows: DataFrame) -> pl.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    frame = empty_frame(to_arrow_schema(rows.schema, timezone="UTC"))
+    frame = empty_frame(arrow_schema(rows.schema))
     return frame.drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False).schema
 
 

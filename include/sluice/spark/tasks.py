@@ -33,6 +33,7 @@ from sluice.exchange.faults import Fault
 from sluice.job.job import Job
 from sluice.job.stage_input import StageInput
 from sluice.spark.session import task_slots
+from sluice.spark.versions import placed_by_id
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -160,7 +161,7 @@ class Frame:
         return Frame(map_batches(self.rows, _of_spark_task(step), schema))
 
     def placed(self, parallelism: int, column: str) -> Frame:
-        return Frame(self.rows.repartitionById(parallelism, column))
+        return Frame(placed_by_id(self.rows, parallelism, column))
 
     def is_empty(self) -> bool:
         return self.rows.isEmpty()
