@@ -126,7 +126,7 @@ ALL = pl.concat([EARLIER, LATER])
 def aggregate(**columns: agg.Aggregate) -> Declaration:
     def declare(rows: Rows) -> None:
         computed = rows.stream().key_by("k").stage("stage", KeyedAggregate(aggregates=columns))
-        computed.select("k", *columns).sink("out", BY_K)
+        computed.sink("out", BY_K)
 
     return declare
 
