@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from sluice import Append, Replace, Upsert
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.operations import SparkCode
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.errors import ConfigurationError
 from sluice.job.analysis import analyse
@@ -23,6 +25,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
 from sluice.state.segments import to_frame
+from sluice.surface.state import open_state
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -540,12 +543,42 @@ def test_a_type_that_no_state_keeps_is_refused_by_the_check(
         check_pipeline(job.pipeline, spark, {}, None)
 
 
-def test_the_columns_behind_spark_code_are_known_without_spark(job: FolderJob) -> None:
+def test_a_check_leaves_spark_code_to_spark(job: FolderJob) -> None:
     declared(job, newest, result=Replace("k"))
     job.write("1.parquet", rows_of((1, 1)))
 
-    result = analyse(job.pipeline, {}, None)["code"]
+    assert analyse(job.pipeline, {}, None) == {"code": None}
 
-    assert result is not None
-    assert dict(result.columns) == {"k": pl.Int64(), "v": pl.Int64()}
-    assert [*result.tables] == ["rows"]
+
+def test_a_column_that_is_added_to_the_result_is_null_in_the_previous_one(job: FolderJob) -> None:
+    def dated(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        old = previous.selectExpr("k", "coalesce(w, 'before') AS w", "v")
+        return old.unionByName(newest(rows).selectExpr("k", "'now' AS w", "v"))
+
+    dated.__name__ = newest.__name__  # Of the same version: it means the same.
+    code = job.pipeline.spark(
+        "code",
+        newest,
+        reads={"rows": job.rows()},
+        schema="k bigint, v bigint",
+        result=Upsert("k"),
+        version="1",
+    )
+    code.select("k", "v").sink("out", FilesTable(upsert_key=("k",)))
+    job.write("1.parquet", rows_of((1, 1), (2, 2)))
+    job.epoch()
+    node = job.pipeline.stages["code"]
+    assert isinstance(node.operation, SparkCode)
+    schema = "k bigint, w string, v bigint"
+    later = replace(node.operation, function=dated, schema=schema, takes_previous=True)
+    job.pipeline.stages["code"] = replace(node, operation=later)
+    job.write("2.parquet", rows_of((3, 3)))
+
+    metadata = job.epoch()
+
+    state = open_state(job.job, str(metadata.checkpoint_id), "code").frame()
+    assert sorted(state.select("k", "v", "w").rows()) == [
+        (1, 1, "before"),
+        (2, 2, "before"),
+        (3, 3, "now"),
+    ]

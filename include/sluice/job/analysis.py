@@ -215,12 +215,10 @@ def _stage_result(
     united: ColumnTypes = {}
     if isinstance(stage.operation, Union) and inputs:  # Also where another one is not known.
         united = united_columns(stage.uid, list(zip(producers, inputs, strict=True)))
-    if isinstance(stage.operation, SparkCode):
-        return _of_declared(pipeline, stage, stage.operation)
     if not is_known:
         return None
     match stage.operation:
-        case Transform():
+        case Transform() | SparkCode():
             return None
         case Lookup() as lookup:
             table = rows[lookup.table]
@@ -233,20 +231,6 @@ def _stage_result(
             return _stateless(pipeline, stage, united)
         case _:
             return _of_operator(pipeline, stage, inputs)
-
-
-def _of_declared(pipeline: Pipeline, stage: StageNode, code: SparkCode) -> Result | None:
-    """The result of Spark code: of which it declares the columns."""
-    declared = row_schema(f"stage {stage.uid!r}", code.schema)
-    columns: ColumnTypes = {name: _polars(of) for name, of in declared.items()}
-    if not stage.is_stateful:
-        return _stateless(pipeline, stage, columns)
-    schema = _known(columns)
-    if len(schema) < len(columns):
-        return None
-    operator = build_operator(stage, [schema])
-    pipeline.check_answers(stage.uid, schema.names())
-    return Result(projected_result(stage, schema.to_frame()).schema, stage.kind, operator.tables)
 
 
 def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes | None:
