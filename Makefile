@@ -10,7 +10,7 @@ SPARK_ARCHIVE := $(VENV)/spark.jsa
 SPARK := 4.1.4
 TESTS := tests/spark
 OLDER := .sluice/spark-$(SPARK)
-# PySpark 4.1 leaves its sockets to Python's garbage collection.
+# PySpark before 4.2 leaves its sockets to Python's garbage collection.
 LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
 CORE_TESTS := tests/unit/core tests/property/core tests/conformance

@@ -26,6 +26,7 @@ from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
 from sluice.errors import StageFailed
 from sluice.exchange.blocks import BlockFolder
+from sluice.extras import is_within
 from sluice.local.driver import EpochDriver
 from sluice.sinks import FilesTable
 from sluice.spark.session import interrupt, is_on_one_machine, tagged, task_slots
@@ -331,14 +332,22 @@ def a_job_that_loses(pattern: str, spark: SparkSession, folder: Path) -> FolderJ
 def test_senders_whose_shuffle_is_lost_send_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a DataFrame Spark compares what is sent again, and has the job begin again."""
+    """Of a DataFrame Spark compares what is sent again, and has the job begin again.
+
+    Older ones do not compare; here both executions have sent the same.
+    """
     monkeypatch.setattr("sluice.spark.tasks.task_slots", lambda _: 0)
     job, before = a_job_that_loses("*/shuffle_*", spark, tmp_path), spark_jobs(spark)
 
     job.epoch()
 
-    assert spark_jobs(spark) - before == 2
+    assert spark_jobs(spark) - before == (2 if compares_shuffles(spark) else 1)
     assert job.table("out").sort("k").equals(rows_of(1).sort("k"))
+
+
+def compares_shuffles(spark: SparkSession) -> bool:
+    """Whether Spark compares by itself what a shuffle computes again."""
+    return is_within(spark.version, first="4.2")
 
 
 def test_an_attempt_whose_block_files_are_lost_fails_and_the_next_one_is_whole(
