@@ -165,7 +165,7 @@ bench-pages: setup  ## How soon the checkpoint pages open over 1,000 checkpoints
 	@$(BIN)/python -m bench.pages
 
 bench-connectors: setup  ## Each connector beside its plain library, read and written
-	@for name in files files_table kafka postgres iceberg; do echo "== $$name"; $(BIN)/python -m bench.connectors.$$name || exit 1; done
+	@for name in files files_table kafka kafka_json postgres iceberg; do echo "== $$name"; $(BIN)/python -m bench.connectors.$$name || exit 1; done
 	@$(BIN)/python -m bench.sources
 
 e2e: setup  ## Every end-to-end test on real Airflow, Spark and S3; minutes
