@@ -76,7 +76,7 @@ def s3_endpoint(aws_credentials: None, s3_server: str) -> str:
     return s3_server
 
 
-def create_bucket(endpoint_url: str) -> None:
+def create_bucket(endpoint_url: str, name: str = BUCKET) -> None:
     import boto3
 
     client = boto3.client(
@@ -86,7 +86,7 @@ def create_bucket(endpoint_url: str) -> None:
         aws_access_key_id="test",
         aws_secret_access_key="test",  # noqa: S106 - the server checks no signature
     )
-    client.create_bucket(Bucket=BUCKET)
+    client.create_bucket(Bucket=name)
     client.close()
 
 

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.connectors.files.avro import AvroSource
+from sluice.connectors.files.folders import FolderColumns
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import FilesSource
 from sluice.connectors.files.whole_files import WholeFileSource
@@ -178,7 +179,8 @@ def test_keys_of_a_bucket_are_any_text(location: StoreLocation) -> None:
         put_as_it_is(location, f"pq/{key}", parquet(rows(number)))
     put_as_it_is(location, "in/", b"")
     put_as_it_is(location, "in/sub/", b"")
-    of_text = FilesSource(f"{location.root}/in/", endpoint_url=location.endpoint_url)
+    how: Any = {"endpoint_url": location.endpoint_url, "folders": FolderColumns()}
+    of_text = FilesSource(f"{location.root}/in/", **how)
 
     read = rows_of(of_text, plan_all(of_text, parallelism=3))
 
@@ -186,7 +188,7 @@ def test_keys_of_a_bucket_are_any_text(location: StoreLocation) -> None:
     in_order = enumerate(sorted(ODD_KEYS, key=str.encode))
     assert found == [(key, str(number)) for number, key in in_order for _ in range(2)]
     check_replay(of_text, [(3, 2)] * 9, read, files=len(ODD_KEYS) + 2)
-    of_rows = ParquetSource(f"{location.root}/pq/", endpoint_url=location.endpoint_url)
+    of_rows = ParquetSource(f"{location.root}/pq/", **how)
     check_replay(of_rows, [(2, 1)] * 9, rows(*range(len(ODD_KEYS))), files=len(ODD_KEYS))
 
 

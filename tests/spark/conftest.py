@@ -36,15 +36,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
 
 
+# The S3 server of the tests checks no signature, but a client does not sign without them.
+BUCKET_KEYS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+
 CORES = max(2, os.cpu_count() or 2)  # Tasks that wait for each other have one each.
 
 
 @pytest.fixture(scope="session", name="shared_spark")
 def _shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Its workers keep the cache that the variable names when it is started."""
+    """Its workers keep the cache, and the keys of a bucket, that it finds when it is started."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+            for name, value in BUCKET_KEYS.items():
+                patch.setenv(name, value)
             session = stack.enter_context(local_session(cores=CORES, driver_memory="1g"))
         yield session
 
@@ -66,6 +76,12 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLUICE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def bucket_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in BUCKET_KEYS.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(name="job")

@@ -183,7 +183,7 @@ CASES = {
 def a_job(spark: SparkSession, folder: Path, **how: Any) -> FolderJob:
     """Its rows take all WAYS."""
     job = FolderJob(spark, folder)
-    rows = job.pipeline.source("rows", Files(str(job.files), bounded=False, **how))
+    rows = job.pipeline.source("rows", Files(str(job.files), bounded=False, partitions="", **how))
     rows.transform("unkeyed", lambda found: found).sink("unkeyed_out", FilesTable())
     for way, condition in (("past", "n >= 0"), ("through", "length(hex(n)) >= 0")):
         keyed = rows.where(condition).key_by("n")
@@ -220,7 +220,8 @@ HOSTILE_NAMES = [*DECODED, *EXPANDED, *SPLIT]
 )  # Through Spark's SQL, and past it.
 def test_rows_of_files_with_any_name_are_read_once(job: FolderJob, way: str) -> None:
     job.limit(6 * len(HOSTILE_NAMES) - 8)  # The barrier is within a file.
-    rows = job.rows()
+    spec = Files(str(job.files), format="parquet", bounded=False, partitions="")
+    rows = job.pipeline.source("rows", spec)
     counts = (
         rows.select("n", way).key_by("k").aggregate("counts", n=agg.count(), total=agg.sum("n"))
     )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 from sluice.core.answers import Committable
 from sluice.core.plan import PartitionOffset, Slice, Unread
@@ -105,6 +105,13 @@ class GivenForm:
     decoding: TextDecoding | None = None
     fills: Mapping[str, Filler] = field(default_factory=dict[str, "Filler"])
     text: str = ""
+
+
+def nulls_of(dtype: pa.DataType) -> Filler:
+    """A column of nulls, where rows that are given have none."""
+    import pyarrow as pa
+
+    return lambda _, count: pa.nulls(count, dtype)
 
 
 @runtime_checkable
@@ -241,6 +248,21 @@ class Source(Protocol):
         """
         ...
 
+    def settled(self, partitions: Iterable[str] | None = None) -> Source:
+        """The source whose columns are those that it has with these *partitions*.
+
+        Where columns follow from partitions, an epoch that is repeated has those of its first
+        attempt: *partitions* are all of its position, by then.  None: those that are there now.
+        """
+        ...
+
+    def partition_values(self, partitions: Sequence[str]) -> pa.Table | None:
+        """The columns that have one value in all of a partition, a row for each of *partitions*.
+
+        None if there are none.  Of a partition that a filter on these leaves out, no row is read.
+        """
+        ...
+
     def check_place(self) -> None:
         """Check that there is something to read from, as ``sluice check`` does.
 
@@ -308,6 +330,12 @@ class SourceDefaults:
 
     def decoded(self) -> Source | None:
         return cast("Source", self) if self.decoding is None else None
+
+    def settled(self, partitions: Iterable[str] | None = None) -> Self:  # noqa: ARG002
+        return self
+
+    def partition_values(self, partitions: Sequence[str]) -> pa.Table | None:  # noqa: ARG002
+        return None
 
     def check_place(self) -> None:
         pass

@@ -428,18 +428,21 @@ def bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class TimedInput:
     """An input whose event times are measured as its rows pass.
 
-    ``feed`` is its ``Feed.of_event_time``; ``heads`` the same of records that this epoch reads for
-    their times alone.
+    ``feed`` is its ``Feed.of_event_time``; ``heads`` and ``pruned`` are the same of records that
+    this epoch reads for their times alone.
     """
 
     feed: Feed
     heads: Feed
+    pruned: Feed
 
     def reader(self, share: int) -> TimedFeed:
-        """A measurement of one reader's share, which knows the times of its heads already."""
-        timed, heads = TimedFeed(self.feed), TimedFeed(self.heads)
-        heads.read(share)
-        timed.times_ms |= heads.times_ms
+        """A measurement of one reader's share, which knows the times of the others already."""
+        timed = TimedFeed(self.feed)
+        for feed in (self.heads, self.pruned):
+            alone = TimedFeed(feed)
+            alone.read(share)
+            timed.times_ms |= alone.times_ms
         return timed
 
 

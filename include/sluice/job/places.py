@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sluice.connectors.columns import check_announced
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
+from sluice.core.plan import SourceCut
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.places import (
     MALFORMED_COLUMN,
@@ -25,6 +26,7 @@ from sluice.declaration.places import (
 from sluice.errors import ConfigurationError
 from sluice.exchange.sinks import open_side_output, open_sink
 from sluice.job.job import Job
+from sluice.job.lineage import position_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +41,18 @@ MAX_TABLE_BYTES = 64 * 1024 * 1024
 
 def open_source(job: Job, uid: str, params: Mapping[str, str]) -> Source:
     return job.pipeline.sources[uid].spec.open(params, job.location.endpoint_url)
+
+
+def open_source_at(job: Job, cut: SourceCut, params: Mapping[str, str]) -> Source:
+    """The source of *cut*, whose columns are those that it has in this checkpoint."""
+    return open_source(job, cut.uid, params).settled(_partitions_of(job, cut))
+
+
+def _partitions_of(job: Job, cut: SourceCut) -> Iterator[str]:
+    """All partitions at the barrier; layers of the position are loaded behind those at hand."""
+    yield from (entry.partition for entry in cut.position)
+    if cut.layers:
+        yield from (entry.partition for entry in position_of(job, cut))
 
 
 class Sources:
@@ -141,6 +155,7 @@ def read_table(uid: str, source: Source) -> pa.Table:
 
     from sluice.exchange.reading import SOURCE, rows_with_origin, with_origin
 
+    source = source.settled()
     schema, how = source.schema(), source.decoding
     columns = _row_columns(schema) if how is None else [how.column, *how.keeps, SOURCE]
     found, whole = [], with_origin(schema)

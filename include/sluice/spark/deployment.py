@@ -75,7 +75,7 @@ from sluice.exchange.subtask import run_subtask
 from sluice.exchange.workspace import SubtaskSpec
 from sluice.job.job import Job, uncollected
 from sluice.job.lineage import assigned_state, compactions_of, record_compaction, stage_clock
-from sluice.job.places import open_source
+from sluice.job.places import open_source_at
 from sluice.operators.arguments import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator, hashes_groups
 from sluice.operators.operator import (
@@ -101,6 +101,7 @@ from sluice.spark.frames import (
     sorted_in_partitions,
     transformed,
 )
+from sluice.spark.pruning import pruned_input
 from sluice.spark.session import is_on_one_machine, task_slots
 from sluice.spark.spark_code import answered, empty_result, previous_result
 from sluice.spark.tasks import (
@@ -394,9 +395,8 @@ def _read_rows(run: StageRun, given: Input) -> ReadRows | None:
         stream = run.given.streams[given.producer]
         segments = share(stream.segments, senders)
         return StreamRows(run.job.location, segments, stream.schema, given.producer, given.steps)
-    source = open_source(run.job, given.producer, run.configuration.params)
-    shares = share(run.plan.source(given.producer).slices, senders)
-    return source_rows(source, shares)
+    source = open_source_at(run.job, run.plan.source(given.producer), run.configuration.params)
+    return source_rows(source, share(pruned_input(run, given).kept, senders))
 
 
 def source_rows(source: Source, shares: tuple[tuple[Slice, ...], ...]) -> SourceRows | None:
@@ -791,7 +791,11 @@ def _timed_inputs(
         if not alone.compiled.is_possible:
             return None
         heads = replace(rows, shares=share(cut.heads, senders_of(run)))
-        timed[side] = TimedInput(feed=alone, heads=replace(alone, rows=heads))
+        left_out = pruned_input(run, run.node.inputs[side]).pruned
+        pruned = replace(rows, shares=share(left_out, senders_of(run)))
+        timed[side] = TimedInput(
+            feed=alone, heads=replace(alone, rows=heads), pruned=replace(alone, rows=pruned)
+        )
     return timed
 
 
@@ -842,13 +846,13 @@ def _by_spark(run: StageRun, given: Input, cut: SourceCut) -> Times:
     at = renamed.get(given.event_time, given.event_time)
     steps = computing(given.steps, at)
     with_heads = replace(cut, slices=(*cut.slices, *cut.heads))
-    rows = read_source(run, given.producer, with_heads, steps, [at])
+    rows = read_source(run, with_heads, steps, [at])
     return _measured(projected(rows, replace(given, steps=steps)), given.event_time)
 
 
 def _measured_after_transform(run: StageRun, given: Input, cut: SourceCut) -> Times:
     assert given.event_time is not None
-    rows = projected(read_source(run, given.producer, cut, given.steps), given)
+    rows = projected(read_source(run, cut, given.steps), given)
     result = transformed(run.node, [rows], lookup_table(run), run.configuration.params)
     return _measured(result, given.event_time)
 

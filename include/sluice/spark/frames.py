@@ -10,6 +10,7 @@ be read, and ``_raw``, its text; ``_weight``, -1 for a row that is taken back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
@@ -35,9 +36,10 @@ from sluice.declaration.params import value_of
 from sluice.declaration.places import END, MALFORMED_COLUMN, RAW, RECORD, Source, TextDecoding
 from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, StreamRows, bounded, rows_with_origin, with_origin
-from sluice.job.places import open_source
+from sluice.job.places import open_source, open_source_at
 from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.operators.operator import WEIGHT
+from sluice.spark.pruning import pruned_input
 from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
 from sluice.spark.versions import arrow_schema
 from sluice.state.cache import SegmentCache
@@ -67,7 +69,8 @@ def _read_input(run: StageRun, side: int) -> DataFrame:
     given = run.node.inputs[side]
     if given.producer in run.job.pipeline.sources:
         cut = run.plan.source(given.producer)
-        rows = read_source(run, given.producer, cut, given.steps)
+        cut = replace(cut, slices=pruned_input(run, given).kept)
+        rows = read_source(run, cut, given.steps)
         if MALFORMED_COLUMN in rows.columns and not _is_first_reader(run, side):
             rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
         return projected(rows, given)
@@ -150,7 +153,6 @@ def sorted_in_partitions(rows: DataFrame) -> DataFrame:
 
 def read_source(
     run: StageRun,
-    uid: str,
     cut: SourceCut,
     steps: Sequence[Step] = (),
     wanted: Sequence[str] | None = None,
@@ -160,7 +162,7 @@ def read_source(
     They have at least the columns that *steps* read, and those *wanted* after them; see
     ``columns_read``.
     """
-    source = open_source(run.job, uid, run.configuration.params)
+    source = open_source_at(run.job, cut, run.configuration.params)
     if source.decoding is not None:
         return read_text(run.spark, source, source.decoding, cut.slices, run.task.parallelism)
     columns = _needed(source.schema(), steps, wanted)
@@ -389,9 +391,11 @@ def lookup_table(run: StageRun) -> DataFrame | None:
     assert handle is not None, "a plan pins every table source"
     pinned = SegmentCache(run.job.location, run.job.store).open(handle)
     rows = run.spark.createDataFrame(for_spark(pinned))
-    source = open_source(run.job, lookup.table, run.configuration.params)
-    if source.decoding is not None:
-        rows = table_rows(lookup.table, rows, source.decoding)
+    how = open_source(run.job, lookup.table, run.configuration.params).settled(()).decoding
+    if how is not None:
+        # Beside the text there are the columns that the barrier pinned, whatever there is now.
+        kept = [name for name in pinned.column_names if name not in (how.column, SOURCE)]
+        rows = table_rows(lookup.table, rows, replace(how, keeps=tuple(kept)))
     return looked_up_in(rows, lookup)
 
 

@@ -16,6 +16,7 @@ import zstandard
 from hypothesis import strategies as st
 
 from sluice.connectors.files.avro import AvroSource
+from sluice.connectors.files.folders import FolderColumns
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.source import FileSource
 from sluice.connectors.files.text import FilesSource
@@ -61,7 +62,8 @@ class Format:
         return self.name
 
     def source(self, folder: Path, **how: Any) -> Any:
-        return self.kind(str(folder), **how)
+        """Folders of any name, which are no columns."""
+        return self.kind(str(folder), folders=FolderColumns(), **how)
 
 
 FORMATS = (

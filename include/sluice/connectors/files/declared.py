@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
+from sluice.connectors.files.folders import FolderColumns
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.params import Env, Param, said_of, value_of
-from sluice.declaration.places import GivenForm, SourceMeaning, TextDecoding, params_of
+from sluice.declaration.places import GivenForm, SourceMeaning, TextDecoding, nulls_of, params_of
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from sluice.declaration.places import Source
+    from sluice.declaration.places import Filler, Source
 
 FORMATS = ("text", "json", "csv", "parquet", "avro")
 DECODED = ("json", "csv")  # The formats that Spark decodes, with a schema.
@@ -57,6 +58,12 @@ class Files:
     ``escape`` stands before a ``quote`` within quotes, ``"\\\\"`` in files that Spark wrote;
     ``null_value`` is the text of a null, and so is the empty text.  ``options`` are further ones
     of Spark's ``from_csv`` or ``from_json``: ``timestampFormat``, ``dateFormat``, ...
+
+    ``partitions``: the columns in the names of folders (``dt=2026-03-01/country=de/``) with their
+    types, ``"dt date, country string"``; by default they are discovered, and typed as Spark types
+    them, and with "" the folders have none.  ``replaced``: what new files are in a folder whose
+    files were read and are gone, as Spark overwrites a partition: an error, or, with "append",
+    new rows.
     """
 
     location: str | Param | Env
@@ -72,6 +79,8 @@ class Files:
     escape: str = _CSV["escape"]
     null_value: str = _CSV["null_value"]
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    partitions: str | None = None
+    replaced: Literal["fail", "append"] = "fail"
 
     def __post_init__(self) -> None:
         if not isinstance(self.format, Param):
@@ -96,6 +105,7 @@ class Files:
                 f"Files({self.location!r}) sets the option {wrong[0]!r}, which sluice decides "
                 "itself; drop it (a header is header=True, and a line is a row)"
             )
+        self._folders()
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -118,6 +128,8 @@ class Files:
                 ordered=self.ordered,
                 give_up_after_s=self.give_up_after_s,
                 skips_lost=self.on_lost == "skip",
+                folders=self._folders(),
+                takes_replaced=self.replaced == "append",
             )
         return FilesSource(
             location,
@@ -126,6 +138,8 @@ class Files:
             ordered=self.ordered,
             give_up_after_s=self.give_up_after_s,
             skips_lost=self.on_lost == "skip",
+            folders=self._folders(),
+            takes_replaced=self.replaced == "append",
             format=format_,
             text_decoding=self._decoding(format_),
         )
@@ -158,20 +172,31 @@ class Files:
         import pyarrow as pa
 
         from sluice.connectors.files.lines import lines_schema
+        from sluice.connectors.files.text import with_folders
 
         format_ = value_of(self.format, params)
         self._check_format(format_)
         if format_ in {"parquet", "avro"}:
             return None
+        folders = self._folders() or FolderColumns()  # There is no folder to discover them in.
+        decoding = self._decoding(format_)
+        if decoding is not None:
+            decoding = with_folders(decoding, folders, f"Files({self.location!r})")
+        fills: dict[str, Filler] = {
+            "file": lambda _, count: pa.repeat(pa.scalar("rows"), count),
+            "line_number": lambda first, count: pa.array(range(first + 1, first + count + 1)),
+        }
         return GivenForm(
-            schema=lines_schema(),
-            decoding=self._decoding(format_),
-            fills={
-                "file": lambda _, count: pa.repeat(pa.scalar("rows"), count),
-                "line_number": lambda first, count: pa.array(range(first + 1, first + count + 1)),
-            },
+            schema=folders.added_to_schema(lines_schema()),
+            decoding=decoding,
+            fills=fills | {one.name: nulls_of(one.type) for one in folders.fields()},
             text="line",
         )
+
+    def _folders(self) -> FolderColumns | None:
+        if self.partitions is None:
+            return None
+        return FolderColumns.declared(f"partitions of Files({self.location!r})", self.partitions)
 
     def _decoding(self, format_: str) -> TextDecoding | None:
         match format_:

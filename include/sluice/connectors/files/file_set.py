@@ -1,8 +1,10 @@
 """The files that a source reads, and the identity of each: its name, its size, and a content mark.
 
-``FileSet`` is one file, or all below a folder, in any kind of store.  As Flink and Spark do, it
-ignores a folder's files and folders whose names start with ``.`` or ``_``.  Names are relative to
-the folder, and sorted; in a bucket they are any text, and two slashes are two.
+``FileSet`` is one file, or all below a folder, in any kind of store.  As Spark does, it ignores a
+folder's files and folders whose names start with ``.`` or ``_``, where committers write (but not
+``_day=1``, a folder of a column), what ``hdfs dfs -put`` has not renamed yet, and marks of folders
+in a bucket.  Names are relative to the folder, and sorted; in a bucket they are any text, and two
+slashes are two.
 
 A plan stores a ``ContentMark`` in every offset and every slice, as their ``version``: what was read
 of the file.  The next plan, and the reader of a slice, find the same file by ``FileIdentity``, or
@@ -43,7 +45,7 @@ from sluice.store.open import StoreLocation, open_store
 
 # Python's substitute for a byte of a file's name that is not UTF-8; JSON cannot hold it.
 SURROGATE = re.compile("[\ud800-\udfff]")
-HIDDEN = re.compile("(?:^|/)[._]")
+HIDDEN = re.compile(r"(?:^|/)(?:\.|_(?![^/]*=))|\._COPYING_$|_\$folder\$$")
 
 # Two slashes in the middle of a path are no scheme.
 URI = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")

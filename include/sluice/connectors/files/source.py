@@ -17,6 +17,11 @@ Where names only grow, only the last files that were read stay, so that changes 
 that are a few names late, are still found.  The first of them is the floor: files up to it are
 neither listed nor remembered.
 
+Folders may have columns in their names (see ``FolderColumns``).  Types that are inferred are those
+of all names in the position, and a file that would change them stops the pipeline, so a column has
+one type for as long as a job lives.  In such a folder, and where Spark's files are, a new file
+beside one that was read and is gone is a version of the same rows, and stops the pipeline, too.
+
 Files that are still being written wait for a later epoch, up to a limit.  Only a file system shows
 incomplete files; in a bucket an object appears whole.  A writer avoids this by writing a file
 elsewhere and moving it into place.
@@ -25,13 +30,14 @@ elsewhere and moving it into place.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from sluice.connectors.files.file_set import (
     ContentMark,
@@ -42,6 +48,7 @@ from sluice.connectors.files.file_set import (
     is_listed_as,
     unread_mark,
 )
+from sluice.connectors.files.folders import FolderColumns, in_columns
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.declaration.places import (
     Barrier,
@@ -52,6 +59,9 @@ from sluice.declaration.places import (
 )
 from sluice.errors import ConfigurationError
 from sluice.store.object_store import Listed, in_parallel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Records that are read ahead of a waiting file for its event times: one small request per file.
 HEAD_RECORDS = 100
@@ -66,6 +76,9 @@ SEALED_KEPT = 16
 
 # Longer than a writer pauses within a file, and short enough to report a dead writer that day.
 GIVE_UP_AFTER_S = 3600
+
+# ``part-00000-3f1c…-c000.snappy.parquet``: the number of the task, the id of the job that wrote it.
+OF_SPARK = re.compile(r"part-\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b.*")
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +120,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     ``ordered``: the names of new files sort after those of all complete files.
     ``give_up_after_s``: the seconds without a write after which an incomplete file is an error.
     ``skips_lost``: what was not read of a file that is gone or replaced is logged, and no error.
+    ``folders`` are the columns of its folders, None where nobody declared them: then a listing
+    shows them, or ``with_folders``.  ``takes_replaced``: see ``Files``.
     """
 
     location: str
@@ -115,6 +130,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     ordered: bool = False
     give_up_after_s: int = GIVE_UP_AFTER_S
     skips_lost: bool = False
+    folders: FolderColumns | None = None
+    takes_replaced: bool = False
 
     def __post_init__(self) -> None:
         files = FileSet(self.location, self.endpoint_url)
@@ -124,6 +141,73 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     def check_place(self) -> None:
         """Raises ConfigurationError if there is nothing at the location, not even a folder."""
         next(iter(self._files.listed()), None)
+
+    @property
+    def folder_columns(self) -> FolderColumns:
+        """The columns of the folders; those of the files that exist now, where none are known."""
+        if self.folders is not None:
+            return self.folders
+        try:
+            first = next(iter(self._files.listed()), None)
+        except ConfigurationError:  # There is nothing at the location; the plan says so.
+            return FolderColumns()
+        if first is None or not in_columns(first.key):
+            return FolderColumns()
+        self._check_declared(first.key)
+        return FolderColumns.inferred((file.key for file in self._files.listed()), self.location)
+
+    def with_folders(self, names: Iterable[str]) -> Self:
+        """The source whose folders have the columns that the files *names* show."""
+        if self.folders is not None:
+            return self
+        return replace(self, folders=FolderColumns.inferred(names, self.location))
+
+    def settled(self, partitions: Iterable[str] | None = None) -> Self:
+        """See ``Source``.  As all files have the same columns of folders, one without shows it."""
+        if self.folders is not None:
+            return self
+        if partitions is None:
+            return replace(self, folders=self.folder_columns)
+        names = iter(partitions)
+        first = next(names, None)
+        if first is None or not in_columns(first):
+            return replace(self, folders=FolderColumns())
+        return self.with_folders(chain([first], names))
+
+    def partition_values(self, partitions: Sequence[str]) -> pa.Table | None:
+        """See ``Source``."""
+        return self.folder_columns.table(partitions, self.location)
+
+    def _check_declared(self, name: str) -> None:
+        """Raises ConfigurationError where types would have to be inferred of names not listed."""
+        if self.ordered and self.folders is None and in_columns(name):
+            raise ConfigurationError(
+                f"{name} of {self.location} is in folders of columns, whose types are inferred "
+                "from all names, and ordered=True lists the last ones only; declare them: "
+                'Files(..., partitions="dt date"), or partitions="" for none'
+            )
+
+    def _check_folders(self, read: Iterable[str], listed: Iterable[str]) -> None:
+        """Check that new files have the columns, and the types of columns, of those *read*.
+
+        Raises:
+            ConfigurationError: they have not; it names a file.
+        """
+        read, listed = set(read), list(listed)
+        new = [name for name in listed if name not in read]
+        known = self.folders or FolderColumns.inferred(read or listed, self.location)
+        for name in new:
+            self._check_declared(name)
+            known.values(name, self.location)
+        if self.folders is None and read and new:
+            now = FolderColumns.inferred([*read, *new], self.location)
+            for (column, before), (_, after) in zip(known.types, now.types, strict=True):
+                if before != after:
+                    raise ConfigurationError(
+                        f"the column {column!r} of the folders of {self.location} was read as "
+                        f"{before}, and with {new[0]} it would be {after}; declare its type: "
+                        f"Files(..., partitions={now.written()!r})"
+                    )
 
     def plan(
         self,
@@ -149,6 +233,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             return missing == 0 and until is None
 
         for file, is_last in self._listed(files, position, read, until, is_full):
+            if self.ordered and file.key not in read:
+                self._check_folders((), [file.key])
             before = self._continued(file, read)
             end = None if until is None else until.get(file.key, before.offset)
             part = self._part(before, file, FileReadLimit(most=missing, until=end, is_last=is_last))
@@ -171,9 +257,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             check_induced(self.location, until, ends)
         after = {**read, **now}
         if self.ordered:
-            for name, before in read.items():
-                if name not in now and (last_listed is None or name <= last_listed):
-                    self._check_read_to_its_end(name, before)
+            self._check_gone(read, now, last_listed, floor_of(position))
             after = without_forgotten(read, now, last_listed)
         return Barrier(
             position=tuple(after[name] for name in sorted(after)),
@@ -301,6 +385,7 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 else:
                     lost[name] = problem
         if not lost:
+            self._check_folders(now, present)
             return files, now
         new = {
             file.key: file
@@ -318,7 +403,55 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
                 now.setdefault(name, replace(read[name], sealed=True) if is_lost else read[name])
             else:
                 self._lost_to(problem)
+        self._check_not_replaced(now, present)
+        self._check_folders(now, present)
         return [present[key] for key in sorted(present)], now
+
+    def _check_gone(
+        self,
+        read: Mapping[str, PartitionOffset],
+        now: Mapping[str, PartitionOffset],
+        last_listed: str | None,
+        floor: str,
+    ) -> None:
+        """Check the files of an ordered source that are not among those of this epoch, *now*."""
+        for name, before in read.items():
+            if name not in now and (last_listed is None or name <= last_listed):
+                self._check_read_to_its_end(name, before)
+        if last_listed is None:
+            listed = {name: before for name, before in read.items() if name > floor}
+            self._check_not_replaced(listed, now)
+
+    def _check_not_replaced(
+        self, read: Mapping[str, PartitionOffset], present: Collection[str]
+    ) -> None:
+        """Check that no file is a new version of rows that were read.
+
+        Spark writes a partition anew by other files in its folder, and so it does a folder without
+        columns, of which then no file is left.  Elsewhere files may go while others come.
+
+        Raises:
+            LostFileError: one is; it names the folder.
+        """
+        begun = {name for name, before in read.items() if before.offset > 0}
+        gone = {name.rpartition("/")[0]: name for name in sorted(begun.difference(present))}
+        if not gone or self.takes_replaced:
+            return
+        kept = {name.rpartition("/")[0] for name in begun.intersection(present)}
+        for name in sorted(present):
+            folder, _, file = name.rpartition("/")
+            if folder not in gone or name in begun:
+                continue
+            old = gone[folder]
+            is_spark = OF_SPARK.fullmatch(file) and OF_SPARK.fullmatch(old.rpartition("/")[2])
+            if in_columns(name) or (is_spark and folder not in kept):
+                raise LostFileError(
+                    f"{folder or 'the folder'} of {self.location} was overwritten: {old}, which "
+                    f"was read, is gone, and {name} is new, so its rows would be read twice; put "
+                    "back what was read and write corrections elsewhere, begin anew without this "
+                    "state, or, if the new files hold other rows, take them with "
+                    "Files(..., replaced='append')"
+                )
 
     def _moved(
         self,

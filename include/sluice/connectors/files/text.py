@@ -32,6 +32,7 @@ from sluice.connectors.files.encodings import (
     read_text,
 )
 from sluice.connectors.files.file_set import HEAD_BYTES, ContentMark, mark_of, tail_bytes
+from sluice.connectors.files.folders import FolderColumns
 from sluice.connectors.files.lines import (
     MAX_FIRST_LINE_BYTES,
     FileCut,
@@ -92,10 +93,12 @@ class FilesSource(FileSource[FileCut]):
 
     @property
     def decoding(self) -> TextDecoding | None:
-        return self.text_decoding
+        if self.text_decoding is None:
+            return None
+        return with_folders(self.text_decoding, self.folder_columns, f"Files({self.location!r})")
 
     def schema(self) -> pa.Schema:
-        return lines_schema()
+        return self.folder_columns.added_to_schema(lines_schema())
 
     def read(
         self,
@@ -103,13 +106,16 @@ class FilesSource(FileSource[FileCut]):
         columns: Sequence[str] | None = None,  # noqa: ARG002 - a line is read as a whole
     ) -> Iterator[pa.RecordBatch]:
         """Yield the lines of one slice.  See ``Source.read``."""
-        return self.read_as(lines_of, piece)
+        folders = self.folder_columns
+        for rows in self.read_as(lines_of, piece):
+            yield folders.added_to(rows, piece.partition, self.location)
 
     def decoded(self) -> Source | None:
         """See ``Source``; lines of JSON are decoded as far as ``plain_schema`` goes."""
-        if self.decoding is None:
+        how = self.decoding
+        if how is None:
             return self
-        plain = plain_schema(self.decoding)
+        plain = plain_schema(how)
         return None if plain is None else PlainJsonSource(self, plain)
 
     def read_as(self, lines: RowsOf[RowsT], piece: Slice) -> Iterator[RowsT]:
@@ -132,6 +138,7 @@ class FilesSource(FileSource[FileCut]):
     def whole(self, max_bytes: int) -> Iterator[tuple[str, pa.RecordBatch]]:
         """See ``Source``; the last line of a file is there without its newline, too."""
         listed = list(self._files.listed())
+        folders = self.with_folders(file.key for file in listed).folder_columns
         size = sum(file.size_bytes for file in listed)
         if size > max_bytes:
             raise self._too_large(f"has {size} bytes", max_bytes)
@@ -150,7 +157,8 @@ class FilesSource(FileSource[FileCut]):
                 if decoding is not None and decoding.has_header:
                     first, _, _ = body.partition(b"\n")
                     check_header(first, decoding, f"{file.key} of {self.location}")
-                yield file.key, lines_of(body.removesuffix(b"\n"), file.key, 0)[0]
+                lines, _ = lines_of(body.removesuffix(b"\n"), file.key, 0)
+                yield file.key, folders.added_to(lines, file.key, self.location)
 
     def _head(self, file: Listed) -> Slice | None:
         end, is_all = None, False
@@ -391,7 +399,7 @@ class PlainJsonSource(SourceDefaults):
         return self.lines.partitions_end
 
     def schema(self) -> pa.Schema:
-        return self.plain
+        return self.lines.folder_columns.added_to_schema(self.plain)
 
     def plan(
         self,
@@ -412,16 +420,37 @@ class PlainJsonSource(SourceDefaults):
         Raises:
             UndecidedError: only Spark can read one of the lines.
         """
-        names = self.plain.names
+        folders = self.lines.folder_columns
+        wanted = self.plain.names
         if columns is not None:
-            names = list(dict.fromkeys(path.partition(".")[0] for path in columns))
+            asked = {path.partition(".")[0] for path in columns}
+            wanted = [name for name in wanted if name in asked]
+        names = wanted or self.plain.names[:1]  # The rows have to be counted.
 
         def rows(whole: bytes, _: str, first_record: int) -> tuple[pa.Table, int]:
             text = whole if first_record else whole.removeprefix(BYTE_ORDER_MARK)
             return decoded_lines(text, self.plain).select(names), lines_in(whole)
 
         for table in self.lines.read_as(rows, piece):
-            yield from table.to_batches()
+            for batch in table.to_batches():
+                yield folders.added_to(batch, piece.partition, self.lines.location, columns)
+
+
+def with_folders(how: TextDecoding, folders: FolderColumns, source: str) -> TextDecoding:
+    """The decoding of lines whose rows keep the columns of their *folders*.
+
+    Raises:
+        ConfigurationError: it decodes a column of the same name; *source* names the declaration.
+    """
+    decoded = {name.lower(): kind for name, kind in row_schema(source, how.schema).items()}
+    for name in folders.names:
+        if name.lower() in decoded:
+            raise ConfigurationError(
+                f"the schema of {source} has the column {name!r}, which its folders have, too; "
+                "take it out of the schema, and declare its type as "
+                f"Files(..., partitions='{name} {decoded[name.lower()]}')"
+            )
+    return replace(how, keeps=(*how.keeps, *folders.names))
 
 
 def _stem_of(name: str) -> str:

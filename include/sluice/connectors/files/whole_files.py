@@ -109,14 +109,15 @@ class WholeFileSource(FileSource[RowCut]):
     def _file(self, listed: Listed) -> WholeFile: ...
 
     def schema(self) -> pa.Schema:
-        """The columns of the first complete file.
+        """The columns of the first complete file, and of its folders.
 
         Raises:
             ConfigurationError: there is no file yet.
         """
         for file in self._files.listed():
             try:
-                return self._file(file).footer().schema
+                schema = self._file(file).footer().schema
+                return self.folder_columns.added_to_schema(schema)
             except NotWholeError:
                 if self.bounded or is_silent(file, self.give_up_after_s):
                     raise
@@ -129,15 +130,21 @@ class WholeFileSource(FileSource[RowCut]):
         """Yield the rows of one slice.  See ``Source.read``.
 
         Only *columns*, in the order of the file, if they are given; ``a.b`` is the field b of
-        the column a, which then is a struct of no others.
+        the column a, which then is a struct of no others.  Columns of folders come last.
         """
+        folders = self.folder_columns
+        own = None if columns is None else [name for name in columns if name not in folders.names]
         identity = self._identity(self._identity(piece.partition).name_now(piece))
         file = self._file(identity.found(piece))
+        if own == []:  # The rows have to be counted.
+            schema = file.footer().schema
+            refused = unreadable_columns(schema)
+            own = [name for name in schema.names if name not in refused][:1]
         rows = piece.start
         with identity.unchanged(piece):
-            for batch in file.rows(piece.start, piece.end, columns):
+            for batch in file.rows(piece.start, piece.end, own):
                 rows += batch.num_rows
-                yield batch
+                yield folders.added_to(batch, piece.partition, self.location, columns)
             if rows != piece.end:
                 raise ConfigurationError(
                     f"{piece.partition} of {self.location} has {rows} rows where it had "

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.params import Env, Param, placed, said_of, value_of
-from sluice.declaration.places import GivenForm, SourceMeaning, check_changelog, params_of
+from sluice.declaration.places import (
+    GivenForm,
+    SourceMeaning,
+    check_changelog,
+    nulls_of,
+    params_of,
+)
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -166,7 +172,7 @@ class Kafka:
             "offset": lambda first, count: pa.array(range(first, first + count), pa.int64()),
         }
         fills = {
-            name: known.get(kind, _nulls(schema.field(name).type))
+            name: known.get(kind, nulls_of(schema.field(name).type))
             for kind, name in source.columns.named()
         } | {
             one.name: lambda _, count: pa.repeat(pa.scalar(False), count)  # noqa: FBT003 - a value
@@ -400,9 +406,3 @@ def _cluster(declared: Kafka | KafkaTopic, params: Mapping[str, str]) -> Cluster
 def _resolved(value: Text, params: Mapping[str, str]) -> str | Env:
     """*value* with parameters resolved; a secret stays a name until it is used."""
     return value if isinstance(value, Env) else value_of(value, params)
-
-
-def _nulls(dtype: pa.DataType) -> Filler:
-    import pyarrow as pa
-
-    return lambda _, count: pa.nulls(count, dtype)
