@@ -163,7 +163,7 @@ def in_place(location: Callable[[Path], str]) -> Declaration:
 def latest(by: str) -> Declaration:
     def declare(rows: Rows) -> None:
         newest = rows.stream().select("k", "x AS v", "x", "n").key_by("k").latest("stage", by=by)
-        newest.select("k", "v").sink("out", BY_K)
+        newest.sink("out", BY_K)
 
     return declare
 
