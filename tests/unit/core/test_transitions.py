@@ -317,6 +317,14 @@ def test_a_sink_whose_sender_is_gone_keeps_its_rows_by_consent() -> None:
     )
 
 
+def test_what_a_table_shows_of_a_stage_that_is_gone_is_said_once() -> None:
+    before = with_part(a_sink("gone as upsert by k", of="gone"), columns="k, s")
+    now = with_part(a_sink("total as upsert by k"), columns="k, total")
+
+    changes = compare({"gone": ALONE, "out": before}, {"total": ALONE, "out": now}, {"gone", "out"})
+    assert [change.part for change in changes if change.uid == "out"] == ["rows"]
+
+
 def test_a_sink_whose_sender_is_gone_does_not_go_on_by_another_key() -> None:
     before = a_sink("gone as upsert by k", of="gone")
     now = a_sink("total as upsert by n")
@@ -459,6 +467,13 @@ def test_rows_are_ranked_again_where_all_are_kept(
 
     assert becomes(RANKED) is of_added_rows
     assert becomes(replace(RANKED, updates_from=("latest",))) is of_updates
+
+
+def test_rows_that_are_computed_anew_need_not_be_ranked_again() -> None:
+    before = replace(RANKED, updates_from=("latest",))
+
+    (change,) = compare({"top": before}, {"top": with_part(before, n="2")}, {"top"})
+    assert replace(change, recomputed_from="latest").becomes is Becomes.RECOMPUTED
 
 
 def test_rows_that_a_ttl_has_forgotten_are_not_ranked_again() -> None:
