@@ -6,6 +6,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from sluice.connectors.files.parquet import ParquetSource
@@ -92,3 +93,20 @@ def test_order_and_patience_reach_the_source_of_every_format(tmp_path: Path) -> 
         files = Files(str(tmp_path), format=format_, bounded=False, ordered=True, give_up_after_s=7)
         source: Any = files.open({}, None)
         assert (source.ordered, source.give_up_after_s, source.bounded) == (True, 7, False)
+
+
+def test_given_rows_may_lack_the_columns_of_folders_that_are_declared(tmp_path: Path) -> None:
+    how: Any = {"format": "json", "schema": DDL}
+
+    form = Files(str(tmp_path), partitions="dt date", **how).given_form({})
+
+    assert form is not None
+    assert form.decoding is not None
+    assert form.decoding.keeps == ("dt",)
+    assert form.schema.field("dt").type == pa.date32()
+    assert form.fills["dt"](0, 2).to_pylist() == [None, None]
+    discovered = Files(str(tmp_path), **how).given_form({})
+    assert discovered is not None
+    assert "dt" not in discovered.schema.names
+    with pytest.raises(ConfigurationError, match=r"the column 'A', which its folders .*'A int'"):
+        Files(str(tmp_path), partitions="A date", **how).given_form({})
