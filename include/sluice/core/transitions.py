@@ -28,8 +28,9 @@ AGGREGATE = "aggregate"
 SINK = "sink"  # The operator of a sink's fingerprint.
 SOURCE = "source"  # That of a source's.
 PLACE = "place"
+ROWS = "rows"  # Those that a sink publishes, and how.
 SHOWN = "columns"  # What a sink shows of rows that a stage holds.
-_PLURAL = ("bounds", "columns", "keys", "rows")  # Parts.
+_PLURAL = ("bounds", SHOWN, "keys", ROWS)  # Parts.
 
 
 class Becomes(StrEnum):
@@ -309,7 +310,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         because="all rows are published anew",
     ),
     TransitionRow(
-        part="rows",
+        part=ROWS,
         differences=(PartDifference.SENDER,),
         append=Becomes.KEPT,
         updates=Becomes.KEPT,
@@ -317,7 +318,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         "table of changes for ever",
     ),
     TransitionRow(
-        part="rows",
+        part=ROWS,
         append=Becomes.REFUSED,
         updates=Becomes.REFUSED,
         because="rows that the table has are to be replaced, or taken back, as they were sent",
@@ -628,9 +629,10 @@ def _changes_of(
         return
     if not {*before.places} <= {*now.places}:  # Others begin at their beginning.
         yield change(PLACE, None, ", ".join(before.places), ", ".join(now.places))
+    has_other_rows = before.parts.get(ROWS) != now.parts.get(ROWS)
     for part in dict.fromkeys((*before.parts, *now.parts)):
         was, is_now = before.parts.get(part, ""), now.parts.get(part, "")
-        if part == SHOWN and (gone or not (was and is_now)):
+        if part == SHOWN and (has_other_rows or not (was and is_now)):
             continue  # Other rows say it, or no row can be published anew.
         if was != is_now:
             yield change(part, None, was, is_now, gone)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sluice.core.transitions import AGGREGATE, SHOWN, SINK, SOURCE, Fingerprint
+from sluice.core.transitions import AGGREGATE, ROWS, SHOWN, SINK, SOURCE, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.durations import MS, from_words, in_words
@@ -133,7 +133,7 @@ class _Maker:
             rows = f"{self._rows(given, key)} {mode}"
         else:  # No row is taken back, so the filters may be others.
             rows = f"{self._lineage(given, key)} {mode}" if key else mode
-        parts = {"rows": rows}
+        parts = {ROWS: rows}
         if key and self._is_published_anew(sink):
             parts[SHOWN] = self._rows(given, None)
         return Fingerprint(
