@@ -192,6 +192,7 @@ _DECLARATION_MODULES = (
     "sluice.sources",
     "sluice_airflow.dag_factory",
     "sluice_airflow.dags",
+    "sluice_airflow.submitting",
     "sluice_airflow.watchdog",
 )
 

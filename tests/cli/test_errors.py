@@ -136,9 +136,9 @@ def test_the_exit_code_is_that_of_the_process(tmp_path: Path) -> None:
     ("words", "offered"),
     [
         ("sluice do", ["doctor"]),
-        ("sluice restore au", ["auctions"]),
+        ("sluice restore au", ["auctions", "auctions_submitted"]),
         ("sluice checkpoints list ssh", ["ssh_threats"]),
-        ("sluice doctor au", ["auctions"]),
+        ("sluice doctor au", ["auctions", "auctions_submitted"]),
         ("sluice restore nothing", []),
     ],
 )

@@ -714,9 +714,9 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "versions_mean_nothing": Mutation(
         "the version of a function is no part of it",
-        "declaration.fingerprints:_operation",
-        "described_function(function, version)",
-        "described_function(function, None)",
+        "declaration.fingerprints:_with_function",
+        "described_function(own.function, own.version)",
+        "described_function(own.function, None)",
         needs=("changed_function",),
     ),
     "sinks_have_no_key": Mutation(
@@ -827,8 +827,8 @@ TRANSITIONS: dict[str, Mutation] = {
     "lateness_of_changelogs": Mutation(
         "a changelog goes on with rows that are never taken back",
         "core.transitions:_changes_of",
-        "_is_dropped(before, now, uids)",
-        "before.updates_from != now.updates_from",
+        "if was != is_now:",
+        "if was != is_now and before.updates_from == now.updates_from:",
         needs=("changed_how", "changelog", "join"),
     ),
     "longer_ttls_hold_at_once": Mutation(

@@ -267,8 +267,7 @@ def _found(sql: str, names: frozenset[str]) -> str | None:
 
 
 def _clock(sql: str, columns: Collection[str] | None) -> str | None:
-    known = None if columns is None else {column.lower() for column in columns}
-    found = (part for part in parsed(sql).parts if _reads_the_clock(part, known))
+    found = (part for part in parsed(sql).parts if _reads_the_clock(part, columns))
     first = next(found, None)
     if first is None:
         return None
@@ -280,7 +279,8 @@ def _reads_the_clock(part: Expression, columns: Collection[str] | None) -> bool:
         case Call(function=function, arguments=arguments):
             return function in CLOCKS or (function in _CLOCKS_OF_NOTHING and not arguments)
         case Column(parts=(name,)):
-            return columns is not None and name.lower() in _BARE - {*columns}
+            is_bare = columns is not None and name.lower() in _BARE
+            return is_bare and name.lower() not in map(str.lower, columns or ())
         case Literal(value=str(), type=of):
             return of.name != "string"
         case _:

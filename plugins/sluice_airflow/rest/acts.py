@@ -192,8 +192,12 @@ _CHANGES: dict[str, Any] = {
 }
 
 
-@offered_router.get("/acts", responses=describe_responses(OfferedActs))
-def list_acts(_: GetUserDep) -> Response:
+@offered_router.get(
+    "/acts",
+    responses=describe_responses(OfferedActs),
+    dependencies=[Depends(answers.visible_pipelines)],
+)
+def list_acts() -> Response:
     """What may be done to a pipeline, and what may be said of it, as the pages ask for it."""
     return answer(OfferedActs(acts=tuple(_offered(act) for act in acts.ACTS)))
 

@@ -19,7 +19,8 @@ from sluice.core.completed import CheckpointMetadata
 from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import hash_range, key_group_range
-from sluice.core.restoring import Latest, RestoreApproval
+from sluice.core.restoring import Latest, RestoreApproval, RestoreOptions
+from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
@@ -212,14 +213,19 @@ def test_state_that_is_removed_begins_empty_and_keeps_its_place_in_the_input(job
     assert newest.sources[0].position[0].records == 300
 
 
-def test_a_stage_that_is_gone_can_be_removed_so_that_no_consent_is_needed(job: Job) -> None:
+def test_a_stage_that_is_gone_can_be_removed_and_then_only_its_rows_need_a_consent(
+    job: Job,
+) -> None:
     after = declaring(job, "bid_auction", "per_auction_again", bids=agg.count())
 
     refused = plan_restore(after, savepoint_target(after, "before"))
     on(after).remove(STAGE).write("without")
 
     assert "has state but is not in the pipeline" in str(refused)
-    assert isinstance(plan_restore(after, savepoint_target(after, "without")), RestoreApproval)
+    without, kept = savepoint_target(after, "without"), Consent(kept=("counts",))
+    assert "keep the rows of 'per_auction' in it" in str(plan_restore(after, without))
+    planned = plan_restore(after, without, RestoreOptions(consent=kept))
+    assert isinstance(planned, RestoreApproval)
 
 
 @pytest.mark.parametrize(
