@@ -20,12 +20,13 @@ from harness.spark_cluster import SparkCluster, running_cluster
 from sluice.cli.run import final_table
 from sluice.coordinator.submission import configure, submit
 from sluice.core.configuration import JobStatus
+from sluice.core.ids import CheckpointId
 from sluice.declaration.project import DAGS_VARIABLE, load_pipeline
 from sluice.devstack.stack import Stack, StackOptions
 from sluice.job.applications import ApplicationName
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
-from sluice.surface.checkpoints import history
+from sluice.surface.checkpoints import history, stage_with_subtasks
 from tests.best_auctions import best_auctions
 from tests.e2e.conftest import REPOSITORY
 
@@ -106,18 +107,14 @@ def test_its_checkpoints_complete_a_stage_fails_once_and_it_is_rescaled(
     assert job.state().status is JobStatus.FINISHED
     rows = final_table(job, job.state().configuration.params).to_pylist()
     assert sorted(rows, key=lambda row: (row["category"], row["rank"])) == best_auctions(EVENTS)
-    latest = job.state().latest_completed
-    assert latest is not None
-    last = job.metadata(latest.checkpoint_id).stage("bid_statistics")
-    assert last is not None
-    assert len(last.subtasks) == 3
+    assert len(stage_with_subtasks(job, completed(job)[-1], "bid_statistics").subtasks) == 3
     submitted = [ApplicationName.parse(one["name"]) for one in cluster.status()["completedapps"]]
     of_the_failed = [name for name in submitted if name and name.checkpoint_id == record.id]
     assert len(of_the_failed) == 1
 
 
-def completed(job: Job) -> list[int]:
-    return [record.id for record in history(job) if record.status == "COMPLETED"]
+def completed(job: Job) -> list[CheckpointId]:
+    return [CheckpointId(one.id) for one in history(job) if one.status == "COMPLETED"]
 
 
 def until(is_true: Callable[[], bool], what: str, job: Job) -> None:

@@ -150,8 +150,8 @@ def deduplicate(oracle: Oracle, stage: StagePlan) -> str:
 
 
 def _forgetting(oracle: Oracle, stage: StagePlan, firsts: str, ttl: int) -> str:
-    """Of the first rows of each key and epoch those that come when the one before is forgotten:
-    only what was sent is remembered, and since then.
+    """Of the first rows of each key and epoch those that come when the key is forgotten, as no row
+    of it came for the *ttl*.
     """
     name, keys = f"{stage.uid}_firsts", listed(stage.inputs[0].keys)
     oracle.make(name, f"SELECT *, dense_rank() OVER (ORDER BY {keys}) AS _key FROM ({firsts})")
@@ -161,8 +161,8 @@ def _forgetting(oracle: Oracle, stage: StagePlan, firsts: str, ttl: int) -> str:
     last_ms: dict[int, int] = {}
     for key, epoch in oracle.sql.execute(asked).fetchall():
         if key not in last_ms or at_ms[epoch - 1] - last_ms[key] >= ttl:
-            last_ms[key] = at_ms[epoch - 1]
             sent.append((key, epoch))
+        last_ms[key] = at_ms[epoch - 1]
     chosen = ", ".join(map(str, sent)) or "(0, 0)"
     return (
         f"SELECT * EXCLUDE (_key) FROM {q(name)} "

@@ -811,7 +811,8 @@ class KeyedStream:
         """The first row of each key.
 
         Of several in one epoch it is the one with the smallest ``by``, by default the event time,
-        then the one with the smallest other columns.
+        then the one with the smallest other columns.  With a *ttl* a key is forgotten when no row
+        of it came for that long (in Flink: that long behind the row that was sent).
         """
         if by is None and self.stream.lost_time:
             raise ConfigurationError(
