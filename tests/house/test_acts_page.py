@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.surface.acts import ACTS, ALL, Act, Kind
+from sluice.errors import ConfigurationError
+from sluice.surface.acts import ACTS, ALL, RESTORE, Act, Kind
 from tests.house.acts_page import PAGE, PLACES, written
 
 
@@ -29,6 +30,12 @@ def test_a_field_that_is_not_given_means_its_default(act: Act) -> None:
             assert given[field.name] in field.choices
         assert field.flag_for is None or field.flag_for != given[field.name]
         assert field.kind is not Kind.FLAG or isinstance(given[field.name], bool)
+
+
+def test_only_the_checkpoint_to_restore_may_be_the_latest() -> None:
+    assert RESTORE.given({"checkpoint_id": "latest"})["checkpoint_id"] is None
+    with pytest.raises(ConfigurationError, match="'latest' is no number"):
+        RESTORE.given({"ignore_in_flight_of": "latest"})
 
 
 def test_every_act_has_a_command_and_a_route() -> None:

@@ -72,8 +72,9 @@ class Field:
 
     ``command`` is its option where that is not ``--name``; with ``flag_for`` that is a flag, which
     means this value, as ``flag_says``.  One that ``is_argument`` is an argument of the command.
-    ``route`` is its name in a body, where it must be given if it ``is_required``.  ``on`` says
-    which faces have it, and ``why_not`` why the others do not.
+    ``route`` is its name in a body, where it must be given if it ``is_required``.  ``empty_word``
+    means the same as nothing.  ``on`` says which faces have it, and ``why_not`` why the others do
+    not.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Field:
     flag_says: str = ""
     is_argument: bool = False
     is_required: bool = False
+    empty_word: str = ""
     metavar: str = ""
     route: str = ""
     on: Face = ALL
@@ -112,7 +114,7 @@ class Field:
         Raises:
             ConfigurationError: it is no such value; the faces refuse most before.
         """
-        if given is None or given == "":
+        if given in (None, "", self.empty_word):
             return self.empty
         match self.kind:
             case Kind.LIST:
@@ -124,7 +126,7 @@ class Field:
             case Kind.PERIOD:
                 return timedelta(milliseconds=given)
             case Kind.ID if isinstance(given, str):
-                return None if given == LATEST else parsed_checkpoint_id(given)
+                return parsed_checkpoint_id(given)
             case Kind.ID:
                 return CheckpointId(given)
             case Kind.CHOICE if given not in self.choices:
@@ -397,6 +399,7 @@ _SNAPSHOT = (
         kind=Kind.ID,
         title="Checkpoint",
         command="--checkpoint",
+        empty_word=LATEST,
         says="The id of a retained checkpoint.",
     ),
     Field(name="savepoint", kind=Kind.NAME, says="A savepoint, by its name."),

@@ -342,14 +342,15 @@ def resume_checkpointing(job: JobDep, user: GetUserDep, body: Body) -> Response:
 @timing_router.post("/checkpoints/config", **_CHANGES)
 @taking(RETIME)
 def change_times(job: JobDep, user: GetUserDep, body: Body) -> Response:
-    if not body.model_fields_set:
+    given = _given(RETIME, body)
+    if given == RETIME.given({}):
         raise Refused(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             "nothing is to change; give an interval, min-pause, timeout or "
             "tolerable-failed-checkpoints, or reset",
         )
     try:
-        times = new_times(_given(RETIME, body))
+        times = new_times(given)
     except ConfigurationError as error:
         raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
     _carry_out(lambda: requests.retime(job, times, by=_person(user)))
