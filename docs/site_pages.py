@@ -1,5 +1,7 @@
 """The site's hooks: pages from the repository's root, and links that mean the same in both places.
 
+The README is the first page.
+
 A page links to what lies beside it in the repository.  Of what is not on the site (code, the README
 of the bench) the name is left, as code.  ``make docs`` fails on a link that leads nowhere, and on a
 page that would load anything from another host.
@@ -17,7 +19,12 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-AT_THE_ROOT = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+AT_THE_ROOT = {
+    "index.md": "README.md",
+    "ARCHITECTURE.md": "ARCHITECTURE.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+}
 
 _LINK = re.compile(r"(?<!!)\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 _LOADED = re.compile(
@@ -28,8 +35,9 @@ _LOADED = re.compile(
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the repository's root."""
-    for name in AT_THE_ROOT:
-        files.append(File.generated(config, name, content=(REPOSITORY / name).read_text()))
+    for uri, name in AT_THE_ROOT.items():
+        content = (REPOSITORY / name).read_text().replace("](docs/images/", "](images/")
+        files.append(File.generated(config, uri, content=content))
     return files
 
 
