@@ -7,6 +7,7 @@ import pytest
 from harness.jobs import a_pipeline, trigger_one
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.core.failures import CheckpointFailureReason
+from sluice.declaration.checkpointing import OPTIONS
 from sluice.job.job import Job
 from tests.airflow.rest import Api, auctions_in, found, refused
 from tests.subtasks import take_checkpoint
@@ -127,6 +128,7 @@ def test_the_configuration_has_flinks_fields_and_three_columns(viewer: Api, job:
     assert settings["tolerable_failed_checkpoints"] == {  # The test's job was given another one.
         "name": "tolerable_failed_checkpoints", "declared": 0, "in_force": 9, "default": 0,
         "can_change": True, "changed": False, "awaits_restore": True, "least": 0, "most": None,
+        "unit": "", "says": OPTIONS["tolerable_failed_checkpoints"].says,
     }  # fmt: skip
     assert settings["restart_strategy.type"]["default"] == "exponential-delay"
 

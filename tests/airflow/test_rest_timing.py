@@ -8,6 +8,7 @@ import pytest
 
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus, Timing
+from sluice.declaration.checkpointing import OPTIONS
 from sluice.job.job import Job
 from tests.airflow.rest import BASE, Api, auctions_in, refused
 
@@ -59,6 +60,7 @@ def test_times_are_changed_and_reset(editor: Api, job: Job) -> None:
     assert setting(changed, "interval") == {
         "name": "interval", "declared": 60_000, "in_force": 90_000, "default": 60_000,
         "can_change": True, "changed": True, "awaits_restore": False, "least": 10, "most": None,
+        "unit": "ms", "says": OPTIONS["interval"].says,
     }  # fmt: skip
     assert (changed["interval"], changed["changed_by"]) == (90_000, "airflow:uwe")
     assert setting(changed, "min_pause")["most"] == 365 * 86_400_000

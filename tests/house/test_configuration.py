@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 
+from sluice.core.configuration import JobConfiguration, Timing
 from sluice.declaration import checkpointing
-from sluice.declaration.checkpointing import Checkpointing, StateBackend
-from tests.house.test_repository import REPOSITORY
-
-PAGE = REPOSITORY / "docs" / "reference" / "configuration.md"
+from sluice.declaration.checkpointing import OPTIONS, StateBackend
+from tests.house.configuration_page import PAGE, written
 
 
 def table(first_heading: str) -> list[dict[str, str]]:
@@ -28,18 +27,26 @@ def value(expression: str) -> object:
     return eval(expression, vars(checkpointing))  # noqa: S307 - our own page
 
 
-def test_the_page_has_every_field_with_its_default() -> None:
-    default = Checkpointing()
+def test_the_table_of_options_is_what_they_declare() -> None:
+    assert PAGE.read_text() == written(), "run: python -m tests.house.configuration_page"
 
-    documented = [(row["field"], value(row["default here"])) for row in table("field")]
 
-    assert documented == [(field.name, getattr(default, field.name)) for field in fields(default)]
+def test_an_option_that_the_journal_keeps_is_named_as_its_field() -> None:
+    """A typing error would make it an option of the next checkpoint, silently."""
+    known = {field.name for kept_in in (JobConfiguration, Timing) for field in fields(kept_in)}
+
+    assert {option.kept_as for option in OPTIONS.values()} - known == {""}
+    assert {name for name, option in OPTIONS.items() if not option.kept_as} == {
+        "schedule",
+        "history_size",
+    }
 
 
 def test_the_page_has_every_option_of_the_state_backend_with_its_default() -> None:
     default = StateBackend()
 
-    documented = [(row["option"], value(row["default here"])) for row in table("option")]
+    rows = table("option of the state backend")
+    documented = [(row["option of the state backend"], value(row["default here"])) for row in rows]
 
     assert documented == [(field.name, getattr(default, field.name)) for field in fields(default)]
 

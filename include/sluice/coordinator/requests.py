@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from sluice.coordinator.record import record
 from sluice.coordinator.savepoints import require_free_name
@@ -23,7 +23,7 @@ from sluice.core.ids import NO_GENERATION
 from sluice.core.requests import Admission, examine
 from sluice.core.state import CoordinatorState
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.checkpointing import CHANGEABLE, Checkpointing, kept
 from sluice.declaration.durations import DurationLimits, milliseconds
 from sluice.errors import ConfigurationError, FencedError
 from sluice.job.job import Job, never_submitted_message
@@ -149,26 +149,15 @@ class NewTimes:
     resets: bool = False
 
     def __post_init__(self) -> None:
-        names = ("interval", "min_pause", "timeout", "tolerable_failed_checkpoints")
-        new = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        Checkpointing(**{"interval": None} | new)  # It checks the limits.
+        Checkpointing(**{"interval": None} | self._given())  # It checks the limits.
 
     def applied_to(self, timing: Timing) -> Timing:
         before = Timing(is_paused=timing.is_paused) if self.resets else timing
-        tolerable = self.tolerable_failed_checkpoints
-        return replace(
-            before,
-            interval_ms=_changed(before.interval_ms, self.interval),
-            min_pause_ms=_changed(before.min_pause_ms, self.min_pause),
-            timeout_ms=_changed(before.timeout_ms, self.timeout),
-            tolerable_failed_checkpoints=(
-                before.tolerable_failed_checkpoints if tolerable is None else tolerable
-            ),
-        )
+        given = {CHANGEABLE[name]: kept(value) for name, value in self._given().items()}
+        return replace(before, **given)
 
-
-def _changed(before_ms: int | None, new: timedelta | None) -> int | None:
-    return before_ms if new is None else milliseconds(new)
+    def _given(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in CHANGEABLE if getattr(self, name) is not None}
 
 
 def pause(job: Job, *, by: str) -> CoordinatorState:

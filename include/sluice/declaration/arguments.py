@@ -47,12 +47,17 @@ LONGEST_SHOWN = 60  # Letters of a value in a message.
 
 @dataclass(frozen=True, slots=True)
 class NumberLimits:
-    """What a number may be; None is no limit.  NaN is never within them."""
+    """What a number may be; None is no limit, and *instead* says more than the limits do.  NaN is
+    never within them.
+    """
 
     least: float | None = None
     most: float | None = None
+    instead: str = ""
 
     def fix(self) -> str:
+        if self.instead:
+            return self.instead
         if self.least is not None and self.most is not None:
             return f"use {self.least} to {self.most}"
         return f"use {self.least} or more" if self.most is None else f"use {self.most} or less"

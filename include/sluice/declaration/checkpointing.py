@@ -13,19 +13,26 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, NoReturn, Protocol, TypeAlias, get_type_hints
+from typing import Annotated, Any, NoReturn, Protocol, TypeAlias, get_args, get_type_hints
 
 from sluice.core.configuration import (
     CheckpointingMode,
     DamagedCheckpoint,
     JobConfiguration,
     Retention,
+    Timing,
 )
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.declaration.arguments import check_argument, checked_arguments, checked_initializer
+from sluice.declaration.arguments import (
+    NumberLimits,
+    check_argument,
+    checked_arguments,
+    checked_initializer,
+)
 from sluice.declaration.durations import (
     Duration,
     DurationLimits,
@@ -49,44 +56,233 @@ MAXIMAL_INLINE_BYTES = 1_048_576  # Flink's FileSystemCheckpointStorage constant
 HOOK_TIMEOUT = timedelta(minutes=10)  # That of a checkpoint, by default.
 
 CheckpointTime: TypeAlias = Annotated[timedelta, DurationLimits(MINIMAL_CHECKPOINT_TIME)]
+MaxRecords: TypeAlias = (
+    Annotated[int, NumberLimits(1, instead="use 1 or more, or leave it out")] | None
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What an option of checkpointing is, beside its type, its limits and its default.
+
+    A submission and a restore keep it in the field ``kept_as`` of JobConfiguration, a person's
+    change while the job runs in that of Timing: where a class has the field, that is how the option
+    is set.  One that neither has takes effect with the next checkpoint after a deployment.
+    """
+
+    says: str
+    kept_as: str = ""
+    flink: str = ""  # Its option in Flink, below execution.checkpointing.
+    default_in_flink: str = ""
+    needs: str = ""  # Its limits by other options.
+    unit: str = ""  # Of a number; that of a duration is its own.
+    see: str = ""  # A link of the reference page.
 
 
 @checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """When checkpoints are taken, how, and how long they stay.
+    """When checkpoints are taken, how, and how long they stay: the options of a pipeline."""
 
-    The checkpoint DAG runs every ``interval``, or by a ``schedule`` if there is one; without either
-    checkpoints are taken by hand only.  ``max_records_per_epoch`` caps the records that one epoch
-    takes from each source, None takes all there are; ``target_epoch`` sizes epochs by the measured
-    rate, so that a checkpoint lasts about as long.  ``aligned_checkpoint_timeout`` 0 with
-    ``unaligned`` is unaligned from the start.  A checkpoint stays for ``retain_for`` after it
-    completed, however many these are, and the newest ``num_retained`` stay longer.
-    """
-
-    interval: CheckpointTime | None = timedelta(minutes=1)
-    schedule: Schedule | None = None
-    interval_during_backlog: Duration | None = None
-    timeout: CheckpointTime = timedelta(minutes=10)
-    min_pause: Annotated[timedelta, DurationLimits(timedelta(0), MAXIMAL_PAUSE)] = timedelta(0)
-    max_concurrent_checkpoints: int = 1
-    num_retained: int = 3
-    retain_for: Duration = timedelta(0)
-    tolerable_failed_checkpoints: int = 0
-    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    unaligned: bool = False
-    aligned_checkpoint_timeout: Duration = timedelta(0)
-    externalized_checkpoint_retention: Retention = Retention.RETAIN_ON_CANCELLATION
-    on_damaged_checkpoint: DamagedCheckpoint = DamagedCheckpoint.STOP
-    checkpoints_after_tasks_finish: bool = True
-    data_inline_threshold: int = 20_480  # Bytes; smaller state travels inside the ack.
-    max_records_per_epoch: int | None = None
-    target_epoch: CheckpointTime | None = None
-    history_size: int = 1_000  # Checkpoints whose statistics are kept after they have ended.
-    restart_strategy: RestartStrategy = field(default_factory=RestartStrategy)
+    interval: Annotated[
+        CheckpointTime | None,
+        Option(
+            says="How often a checkpoint is taken, at most; None: by hand only. A DAG that follows "
+            "a cron expression or an asset does not come sooner for it.",
+            kept_as="interval_ms",
+            flink="interval",
+            default_in_flink="none: no checkpoints",
+        ),
+    ] = timedelta(minutes=1)
+    schedule: Annotated[
+        Schedule | None,
+        Option(
+            says="What decides in the place of the interval.",
+            see="[airflow.md](../guides/airflow.md)",
+            needs="`Continuous` needs one concurrent checkpoint",
+        ),
+    ] = None
+    interval_during_backlog: Annotated[
+        Duration | None,
+        Option(
+            says="The interval while a source works off a backlog.",
+            kept_as="interval_during_backlog_ms",
+            flink="interval-during-backlog",
+            default_in_flink="none: the interval",
+            needs="the interval or more",
+        ),
+    ] = None
+    timeout: Annotated[
+        CheckpointTime,
+        Option(
+            says="How long a checkpoint may be pending before it expires. One that is pending "
+            "keeps the deadline it has.",
+            kept_as="timeout_ms",
+            flink="timeout",
+            default_in_flink="10 min",
+        ),
+    ] = timedelta(minutes=10)
+    min_pause: Annotated[
+        timedelta,
+        DurationLimits(timedelta(0), MAXIMAL_PAUSE),
+        Option(
+            says="The least time from the end of a checkpoint to the next periodic one.",
+            kept_as="min_pause_ms",
+            flink="min-pause",
+            default_in_flink="0 ms",
+        ),
+    ] = timedelta(0)
+    max_concurrent_checkpoints: Annotated[
+        int,
+        NumberLimits(1),
+        Option(
+            says="How many may be pending at the same time.",
+            kept_as="max_concurrent",
+            flink="max-concurrent-checkpoints",
+            default_in_flink="1",
+            needs="1 with `unaligned`",
+        ),
+    ] = 1
+    num_retained: Annotated[
+        int,
+        NumberLimits(1, instead="retain at least 1, or there is nothing to restore"),
+        Option(
+            says="How many completed checkpoints are kept to go back to.",
+            kept_as="num_retained",
+            flink="num-retained",
+            default_in_flink="1",
+        ),
+    ] = 3
+    retain_for: Annotated[
+        Duration,
+        Option(
+            says="How long a checkpoint is kept after it completed, beyond `num_retained`; 0: by "
+            "their number alone.",
+            kept_as="retain_ms",
+            needs=f"at most {MAXIMAL_RETAINED:,} intervals",
+        ),
+    ] = timedelta(0)
+    tolerable_failed_checkpoints: Annotated[
+        int,
+        NumberLimits(0),
+        Option(
+            says="How many failed checkpoints in a row the job survives; one more, and it fails "
+            "over.",
+            kept_as="tolerable_failed_checkpoints",
+            flink="tolerable-failed-checkpoints",
+            default_in_flink="0",
+        ),
+    ] = 0
+    mode: Annotated[
+        CheckpointingMode,
+        Option(
+            says="`AT_LEAST_ONCE`: sinks publish when their stage acknowledged, not when the "
+            "checkpoint completed.",
+            kept_as="mode",
+            flink="mode",
+            default_in_flink="EXACTLY_ONCE",
+        ),
+    ] = CheckpointingMode.EXACTLY_ONCE
+    unaligned: Annotated[
+        bool,
+        Option(
+            says="A stage that is behind is overtaken; what it has not read is in-flight data.",
+            kept_as="unaligned",
+            flink="unaligned.enabled",
+            default_in_flink="false",
+            needs="needs `EXACTLY_ONCE` and one concurrent checkpoint",
+        ),
+    ] = False
+    aligned_checkpoint_timeout: Annotated[
+        Duration,
+        Option(
+            says="How long to align first; 0: unaligned from the start.",
+            kept_as="aligned_timeout_ms",
+            flink="aligned-checkpoint-timeout",
+            default_in_flink="0 ms",
+            needs="more than 0 needs `unaligned`",
+        ),
+    ] = timedelta(0)
+    externalized_checkpoint_retention: Annotated[
+        Retention,
+        Option(
+            says="At which final ends of the job the retained checkpoints stay; a SUSPENDED job "
+            "keeps them all.",
+            kept_as="retention",
+            flink="externalized-checkpoint-retention",
+            default_in_flink="NO_EXTERNALIZED_CHECKPOINTS",
+        ),
+    ] = Retention.RETAIN_ON_CANCELLATION
+    on_damaged_checkpoint: Annotated[
+        DamagedCheckpoint,
+        Option(
+            says="A restart that meets a damaged checkpoint stops the job, or goes on from the "
+            "next `OLDER` one that is whole, tables rolled back.",
+            see="[ADR 5](../adr/0005-damage-and-equal-failures.md)",
+            kept_as="on_damaged_checkpoint",
+            default_in_flink="it stops",
+        ),
+    ] = DamagedCheckpoint.STOP
+    checkpoints_after_tasks_finish: Annotated[
+        bool,
+        Option(
+            says="Stages finish with their bounded sources, and checkpoints go on without them; "
+            "off: each stage takes part until the job ends.",
+            kept_as="checkpoints_after_tasks_finish",
+            flink="checkpoints-after-tasks-finish",
+            default_in_flink="true",
+        ),
+    ] = True
+    data_inline_threshold: Annotated[
+        int,
+        NumberLimits(0, MAXIMAL_INLINE_BYTES, instead=f"use 0 to {MAXIMAL_INLINE_BYTES} bytes"),
+        Option(
+            says="A state segment smaller than this travels inside the ack.",
+            kept_as="inline_threshold_bytes",
+            flink="data-inline-threshold",
+            default_in_flink="20 kb (20,480)",
+            unit="bytes",
+        ),
+    ] = 20_480
+    max_records_per_epoch: Annotated[
+        MaxRecords,
+        Option(
+            says="The most records that one epoch takes from each source; None: all there are.",
+            kept_as="max_records_per_epoch",
+        ),
+    ] = None
+    target_epoch: Annotated[
+        CheckpointTime | None,
+        Option(
+            says="How long a checkpoint is to last: epochs are sized by the rate that was "
+            "measured; None: they are not.",
+            see="[epochs of a size](#epochs-of-a-size)",
+            kept_as="target_epoch_ms",
+            needs="less than the `timeout`",
+        ),
+    ] = None
+    history_size: Annotated[
+        int,
+        NumberLimits(1, MAXIMAL_HISTORY),
+        Option(
+            says="How many checkpoints that ended, retained or not, statistics are kept of.",
+            see="[statistics](statistics.md)",
+            flink="web.checkpoints.history",
+            default_in_flink="10",
+        ),
+    ] = 1_000
+    restart_strategy: Annotated[
+        RestartStrategy,
+        Option(
+            says="Whether, and how long after a failure, the job restarts.",
+            see="[restart strategies](#restart-strategies)",
+            kept_as="restart",
+            flink="restart-strategy.type",
+            default_in_flink="exponential-delay",
+        ),
+    ] = field(default_factory=RestartStrategy)
 
     def __post_init__(self) -> None:
-        _check_limits(self)
         _check_combinations(self)
         _checked_strategy(self.restart_strategy)
         for name in ("interval", "interval_during_backlog"):
@@ -119,17 +315,12 @@ class StateBackend:
     after it; 1 keeps all state in one run.
     """
 
-    memory_per_subtask: int = 512 * 1024**2  # Half of what a Spark task of 2 GB cores may take.
-    max_runs: int = 16
-
-    def __post_init__(self) -> None:
-        if self.memory_per_subtask < MINIMAL_SUBTASK_MEMORY:
-            raise ConfigurationError(
-                f"memory_per_subtask is {self.memory_per_subtask}; use {MINIMAL_SUBTASK_MEMORY} "
-                "bytes or more"
-            )
-        if not 1 <= self.max_runs <= MAXIMAL_RUNS:
-            raise ConfigurationError(f"max_runs is {self.max_runs}; use 1 to {MAXIMAL_RUNS}")
+    # Half of what a Spark task of 2 GB cores may take.
+    memory_per_subtask: Annotated[
+        int,
+        NumberLimits(MINIMAL_SUBTASK_MEMORY, instead=f"use {MINIMAL_SUBTASK_MEMORY} bytes or more"),
+    ] = 512 * 1024**2
+    max_runs: Annotated[int, NumberLimits(1, MAXIMAL_RUNS)] = 16
 
 
 @checked_arguments
@@ -245,26 +436,47 @@ class MasterHook:
     timeout: PositiveDuration = HOOK_TIMEOUT
 
 
+_HINTS = get_type_hints(Checkpointing, include_extras=True)
+
+# By their names, in the order in which people read them.
+OPTIONS: dict[str, Option] = {
+    name: next(about for about in get_args(hint) if isinstance(about, Option))
+    for name, hint in _HINTS.items()
+}
+FIXED = {
+    name: option.kept_as
+    for name, option in OPTIONS.items()
+    if option.kept_as in {field.name for field in fields(JobConfiguration)}
+}
+CHANGEABLE = {
+    name: option.kept_as
+    for name, option in OPTIONS.items()
+    if option.kept_as in {field.name for field in fields(Timing)}
+}
+
+
+def limits_of(name: str) -> DurationLimits | NumberLimits | None:
+    """What the option may be, None if its type says it all; a duration has always limits."""
+    return next(_limits(_HINTS[name]), None)
+
+
+def _limits(hint: object) -> Iterator[DurationLimits | NumberLimits]:
+    for part in get_args(hint):
+        if isinstance(part, DurationLimits | NumberLimits):
+            yield part
+        elif not isinstance(part, type):
+            yield from _limits(part)
+
+
+def kept(value: object) -> Any:  # noqa: ANN401 - of any option
+    """The value of an option as the journal keeps it: a duration in milliseconds."""
+    return milliseconds(value) if isinstance(value, timedelta) else value
+
+
 def fixed_configuration(checkpointing: Checkpointing) -> JobConfiguration:
     """The configuration that a submission fixes, without parameters and parallelism."""
-    backlog, target = checkpointing.interval_during_backlog, checkpointing.target_epoch
     return JobConfiguration(
-        max_records_per_epoch=checkpointing.max_records_per_epoch,
-        target_epoch_ms=None if target is None else milliseconds(target),
-        num_retained=checkpointing.num_retained,
-        retain_ms=milliseconds(checkpointing.retain_for),
-        on_damaged_checkpoint=checkpointing.on_damaged_checkpoint,
-        tolerable_failed_checkpoints=checkpointing.tolerable_failed_checkpoints,
-        max_concurrent=checkpointing.max_concurrent_checkpoints,
-        min_pause_ms=milliseconds(checkpointing.min_pause),
-        interval_during_backlog_ms=None if backlog is None else milliseconds(backlog),
-        mode=checkpointing.mode,
-        unaligned=checkpointing.unaligned,
-        aligned_timeout_ms=milliseconds(checkpointing.aligned_checkpoint_timeout),
-        checkpoints_after_tasks_finish=checkpointing.checkpoints_after_tasks_finish,
-        inline_threshold_bytes=checkpointing.data_inline_threshold,
-        retention=checkpointing.externalized_checkpoint_retention,
-        restart=checkpointing.restart_strategy,
+        **{field: kept(getattr(checkpointing, name)) for name, field in FIXED.items()}
     )
 
 
@@ -286,13 +498,10 @@ def renewed(checkpointing: Checkpointing, before: JobConfiguration) -> JobConfig
 
 def check_max_records(value: int | None) -> None:
     """Raises ConfigurationError unless *value* is None or at least 1."""
-    if value is not None and value < 1:
-        raise ConfigurationError(
-            f"max_records_per_epoch is {value}; use 1 or more, or leave it out"
-        )
+    check_argument("the option", "max_records_per_epoch", value, MaxRecords)
 
 
-def _check_limits(given: Checkpointing) -> None:
+def _check_combinations(given: Checkpointing) -> None:
     refuse = partial(_refuse, "Checkpointing():", given)
     if given.target_epoch is not None and given.target_epoch >= given.timeout:
         refuse(
@@ -300,21 +509,6 @@ def _check_limits(given: Checkpointing) -> None:
             f"a checkpoint expires after the timeout, {in_words(given.timeout)}: use less, or a "
             "longer timeout",
         )
-    if given.max_concurrent_checkpoints < 1:
-        refuse("max_concurrent_checkpoints", "use 1 or more")
-    if given.num_retained < 1:
-        refuse("num_retained", "retain at least 1, or there is nothing to restore")
-    if given.tolerable_failed_checkpoints < 0:
-        refuse("tolerable_failed_checkpoints", "use 0 or more")
-    if not 0 <= given.data_inline_threshold <= MAXIMAL_INLINE_BYTES:
-        refuse("data_inline_threshold", f"use 0 to {MAXIMAL_INLINE_BYTES} bytes")
-    if not 1 <= given.history_size <= MAXIMAL_HISTORY:
-        refuse("history_size", f"use 1 to {MAXIMAL_HISTORY}")
-    check_max_records(given.max_records_per_epoch)
-
-
-def _check_combinations(given: Checkpointing) -> None:
-    refuse = partial(_refuse, "Checkpointing():", given)
     backlog = given.interval_during_backlog
     if backlog == timedelta(0):
         refuse(

@@ -20,7 +20,8 @@ from sluice.core.configuration import CheckpointType, ClaimMode
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import RestoreOptions
 from sluice.core.transitions import Consent
-from sluice.declaration.durations import duration_of
+from sluice.declaration.checkpointing import CHANGEABLE, OPTIONS, limits_of
+from sluice.declaration.durations import DurationLimits, duration_of
 from sluice.errors import ConfigurationError
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
 
@@ -365,18 +366,14 @@ RETIME = Act(
     details="A change holds from the next checkpoint on, through restores, until it is reset or a "
     "new submission.",
     fields=(
-        Field(
-            name="interval", kind=Kind.PERIOD, says="The least time between two periodic triggers."
-        ),
-        Field(
-            name="min_pause", kind=Kind.PERIOD, says="The least time behind a completed checkpoint."
-        ),
-        Field(name="timeout", kind=Kind.PERIOD, says="How long a checkpoint may take."),
-        Field(
-            name="tolerable_failed_checkpoints",
-            kind=Kind.COUNT,
-            command="--tolerable",
-            says="Failures in a row that the job survives.",
+        *(
+            Field(
+                name=name,
+                kind=Kind.PERIOD if isinstance(limits_of(name), DurationLimits) else Kind.COUNT,
+                command="--tolerable" if name == "tolerable_failed_checkpoints" else "",
+                says=OPTIONS[name].says,
+            )
+            for name in CHANGEABLE
         ),
         Field(name="reset", says="Take back what was changed, but not a pause."),
     ),
@@ -632,10 +629,4 @@ def new_times(given: Given) -> NewTimes:
     """
     from sluice.coordinator.requests import NewTimes
 
-    return NewTimes(
-        interval=given["interval"],
-        min_pause=given["min_pause"],
-        timeout=given["timeout"],
-        tolerable_failed_checkpoints=given["tolerable_failed_checkpoints"],
-        resets=given["reset"],
-    )
+    return NewTimes(resets=given["reset"], **{name: given[name] for name in CHANGEABLE})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from functools import partial
-from typing import NamedTuple, TypeAlias, get_args, get_type_hints
+from typing import TypeAlias
 
 import msgspec
 
@@ -27,12 +27,15 @@ from sluice.core.configuration import (
 from sluice.core.ids import NO_GENERATION
 from sluice.core.state import CoordinatorState
 from sluice.declaration.checkpointing import (
-    MAXIMAL_PAUSE,
-    MINIMAL_CHECKPOINT_TIME,
+    CHANGEABLE,
+    FIXED,
+    OPTIONS,
     Checkpointing,
     fixed_configuration,
+    limits_of,
     renewed,
 )
+from sluice.declaration.durations import LONGEST, DurationLimits
 from sluice.declaration.pipeline import Pipeline
 from sluice.job.job import Job
 from sluice.store.redaction import redacted
@@ -40,48 +43,7 @@ from sluice.store.redaction import redacted
 Plain: TypeAlias = bool | int | float | str | None
 
 
-class Changeable(NamedTuple):
-    """Where ``Timing`` has a person's value of an option, and its limits."""
-
-    kept_as: str
-    least: int
-    most: int | None = None
-
-
 _MS = timedelta(milliseconds=1)
-_PERIODS = {
-    name
-    for name, hint in get_type_hints(Checkpointing).items()
-    if timedelta in (hint, *get_args(hint))
-}
-
-# The fields of ``Checkpointing`` that a submission or restore fixes, and where it keeps them.
-FIXED = {
-    "interval_during_backlog": "interval_during_backlog_ms",
-    "min_pause": "min_pause_ms",
-    "max_concurrent_checkpoints": "max_concurrent",
-    "num_retained": "num_retained",
-    "retain_for": "retain_ms",
-    "tolerable_failed_checkpoints": "tolerable_failed_checkpoints",
-    "mode": "mode",
-    "unaligned": "unaligned",
-    "aligned_checkpoint_timeout": "aligned_timeout_ms",
-    "externalized_checkpoint_retention": "retention",
-    "on_damaged_checkpoint": "on_damaged_checkpoint",
-    "checkpoints_after_tasks_finish": "checkpoints_after_tasks_finish",
-    "data_inline_threshold": "inline_threshold_bytes",
-    "max_records_per_epoch": "max_records_per_epoch",
-    "target_epoch": "target_epoch_ms",
-    "restart_strategy": "restart",
-}
-
-# The options that a person may change while the job runs.
-_CHANGEABLE = {
-    "interval": Changeable("interval_ms", MINIMAL_CHECKPOINT_TIME // _MS),
-    "timeout": Changeable("timeout_ms", MINIMAL_CHECKPOINT_TIME // _MS),
-    "min_pause": Changeable("min_pause_ms", 0, MAXIMAL_PAUSE // _MS),
-    "tolerable_failed_checkpoints": Changeable("tolerable_failed_checkpoints", 0),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +79,7 @@ class Externalization(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One option; periods are in milliseconds, sizes in bytes.
+    """One option, in words what it ``says``, and its value in ``unit``: ``ms``, ``bytes``, or none.
 
     ``in_force`` differs from ``declared`` where the declaration changed and ``awaits_restore``;
     where a person changed it while the job ran, which ``changed`` says; and where a person gave it
@@ -126,6 +88,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
+    says: str
+    unit: str
     declared: Plain
     in_force: Plain
     default: Plain
@@ -232,8 +196,18 @@ def value_with_unit(name: str, value: Plain) -> str:
     """The value as people write it: a period with its unit."""
     if value is None:
         return "none"
-    is_period = name in _PERIODS or name.endswith("_ms")
-    return _period_with_unit(int(value)) if is_period and not isinstance(value, str) else str(value)
+    is_period = _unit(name) == "ms" and not isinstance(value, str)
+    return _period_with_unit(int(value)) if is_period else str(value)
+
+
+def _unit(name: str) -> str:
+    """Of an option, or of a field of the restart strategy."""
+    if name.endswith("_ms"):
+        return "ms"
+    option = OPTIONS.get(name)
+    if option is None:
+        return ""
+    return "ms" if isinstance(limits_of(name), DurationLimits) else option.unit
 
 
 def _differences(state: CoordinatorState, after: JobConfiguration) -> Iterator[OptionChange]:
@@ -294,16 +268,30 @@ def _settings(
         by_declaration = plain_options(name, getattr(declared, name))
         in_force = plain_options(name, effective)
         by_default = plain_options(name, getattr(default, name))
-        changeable = _CHANGEABLE.get(name)
+        can_change = name in CHANGEABLE
+        least, most = _bounds(name) if can_change else (None, None)
         for key in by_declaration:
             yield Setting(
                 name=key,
+                says=OPTIONS[name].says,
+                unit=_unit(key),
                 declared=by_declaration[key],
                 in_force=in_force[key],
                 default=by_default[key],
-                can_change=changeable is not None,
-                changed=changeable is not None and getattr(timing, changeable.kept_as) is not None,
+                can_change=can_change,
+                changed=can_change and getattr(timing, CHANGEABLE[name]) is not None,
                 awaits_restore=key in awaiting,
-                least=None if changeable is None else changeable.least,
-                most=None if changeable is None else changeable.most,
+                least=least,
+                most=most,
             )
+
+
+def _bounds(name: str) -> tuple[int | None, int | None]:
+    """The least and the most of an option that a person may change, as people are shown them."""
+    limits = limits_of(name)
+    if limits is None:
+        return None, None
+    if isinstance(limits, DurationLimits):
+        return limits.least // _MS, None if limits.most == LONGEST else limits.most // _MS
+    least, most = limits.least, limits.most
+    return None if least is None else int(least), None if most is None else int(most)

@@ -3,24 +3,16 @@
 import { useState } from "./vendor/preact-hooks.js";
 import { useResource } from "./api.js";
 import { Ask } from "./actions.js";
-import { count, duration } from "./format.js";
+import { count, duration, size } from "./format.js";
 import { html } from "./html.js";
 import { Moment } from "./parts.js";
 
 const UNITS = [["ms", 1], ["s", 1_000], ["min", 60_000], ["h", 3_600_000], ["d", 86_400_000]];
 const LASTS = "It holds from the next checkpoint on, through failovers and restores, until it is reset or the job is submitted anew.";
 
-/** What each option is, in a sentence; the others are fixed when the job is submitted. */
-const MEANS = {
-  interval: "The least time from one periodic trigger to the next. A DAG that follows a cron expression or an asset does not come sooner for it.",
-  timeout: "How long a checkpoint may take before it is aborted. One that is pending keeps the deadline it has.",
-  min_pause: "The least time from a completed checkpoint to the next periodic one.",
-  tolerable_failed_checkpoints: "How many failures in a row the job survives; one more, and it restarts.",
-};
-
-export const isPeriod = (name) => name !== "tolerable_failed_checkpoints";
-
-const valueOf = (name, value) => (value == null ? "none" : isPeriod(name) ? duration(value) : count(value));
+/** The value of an option, in its unit. */
+export const valueOf = ({ unit }, value) => (
+  value == null ? "none" : unit === "ms" ? duration(value) : unit === "bytes" ? size(value) : count(value));
 
 /** That checkpointing is paused, and who changed it last. */
 export function Paused({ path }) {
@@ -49,23 +41,24 @@ export function InForce({ path, setting, shown, onChanged }) {
 
 const changing = (setting) => ({
   title: `Change ${setting.name}`, does: "Change it", place: ["checkpoints", "config"],
-  text: `${MEANS[setting.name] ?? ""} ${LASTS}`,
+  text: `${setting.says} ${LASTS}`,
   fields: () => html`<${Value} setting=${setting} />`,
   bodyOf: (form) => ({ [setting.name.replaceAll("_", "-")]: givenIn(form) }),
   done: `${setting.name} is changed.`,
 });
 
-function Value({ setting: { name, in_force: inForce, declared, least, most } }) {
-  const said = `${valueOf(name, least)} or more${most == null ? "" : `, ${valueOf(name, most)} or less`}; declared is ${valueOf(name, declared)}`;
-  if (!isPeriod(name)) {
+function Value({ setting }) {
+  const { name, unit: kind, in_force: inForce, declared, least, most } = setting;
+  const limits = `${valueOf(setting, least)} or more${most == null ? "" : `, ${valueOf(setting, most)} or less`}; declared is ${valueOf(setting, declared)}`;
+  if (kind !== "ms") {
     return html`<label>${name} <input type="number" name="value" required min=${least} max=${most} step="1" defaultValue=${inForce} />
-      <span class="muted">${said}</span></label>`;
+      <span class="muted">${limits}</span></label>`;
   }
   const [unit, factor] = UNITS.findLast(([, length]) => inForce && inForce % length === 0) ?? UNITS[1];
   return html`<div class="filters">
     <label>${name} <input type="number" name="value" required min="0" step="any" defaultValue=${inForce == null ? "" : inForce / factor} /></label>
     <label>Unit <select name="unit">${UNITS.map(([other]) => html`<option selected=${other === unit}>${other}</option>`)}</select></label>
-  </div><p class="muted">${said}</p>`;
+  </div><p class="muted">${limits}</p>`;
 }
 
 /** In milliseconds, or a plain number. */
@@ -81,7 +74,7 @@ export function Reset({ path, changed, onChanged }) {
   if (!changed.length) return null;
   const act = {
     title: "Reset to what was submitted", does: "Reset", place: ["checkpoints", "config"], body: { reset: true },
-    text: `What a person changed is taken back: ${changed.map(({ name, in_force: now }) => `${name}, now ${valueOf(name, now)}`).join("; ")}. A pause stays.`,
+    text: `What a person changed is taken back: ${changed.map((one) => `${one.name}, now ${valueOf(one, one.in_force)}`).join("; ")}. A pause stays.`,
     done: "The job runs as it was submitted.",
   };
   return html`<button type="button" class="button small" onClick=${() => setOpen(true)}>Reset</button>

@@ -1,12 +1,10 @@
 /** How the job takes checkpoints: what the declaration says, what is in force, and what is usual. */
 
 import { useResource } from "../api.js";
-import { count, duration, size } from "../format.js";
+import { count, duration } from "../format.js";
 import { html } from "../html.js";
 import { Figures, Resource, Table } from "../parts.js";
-import { Changed, InForce, PausedNote, Reset } from "../timing.js";
-
-const PERIOD = /^(interval|interval_during_backlog|timeout|min_pause|aligned_checkpoint_timeout|retain_for)$|_ms$/;
+import { Changed, InForce, PausedNote, Reset, valueOf } from "../timing.js";
 
 export function Configuration({ path }) {
   const resource = useResource(path("checkpoints", "config"), { everyMs: 5_000 });
@@ -33,16 +31,16 @@ export function Configuration({ path }) {
 function Settings({ path, config, onChanged }) {
   const { settings } = config;
   const changed = settings.filter((one) => one.changed);
-  const cell = (one) => html`<${InForce} path=${path} setting=${one} shown=${said(one.name, one.in_force)} onChanged=${onChanged} />`;
+  const cell = (one) => html`<${InForce} path=${path} setting=${one} shown=${shown(one, one.in_force)} onChanged=${onChanged} />`;
   return html`<h3>Options</h3>
     <p class="muted">${told(settings)}${" "}<${Changed} config=${config} />${" "}
       <${Reset} path=${path} changed=${changed} onChanged=${onChanged} /></p>
     <${Table} caption="Options of the checkpointing" rows=${settings} keyOf=${({ name }) => name}
       rowClass=${(one) => (one.declared !== one.in_force ? "late" : "")} columns=${[
-        { name: "name", title: "Option", cell: ({ name }) => html`<code>${name}</code>` },
-        { name: "declared", title: "Declared", cell: (one) => said(one.name, one.declared) },
+        { name: "name", title: "Option", cell: ({ name, says }) => html`<code title=${says}>${name}</code>` },
+        { name: "declared", title: "Declared", cell: (one) => shown(one, one.declared) },
         { name: "in_force", title: "In force", cell },
-        { name: "default", title: "Default", cell: (one) => html`<span class=${one.default === one.declared ? "muted" : ""}>${said(one.name, one.default)}</span>` },
+        { name: "default", title: "Default", cell: (one) => html`<span class=${one.default === one.declared ? "muted" : ""}>${shown(one, one.default)}</span>` },
       ]} />`;
 }
 
@@ -65,10 +63,9 @@ const wordOf = (value) => (value == null ? "none" : String(value));
 const Params = ({ params }) => params.length ? html`<h3>Parameters of the submission</h3>
   <${Figures} of=${params.map(([name, value]) => [name, html`<code>${String(value)}</code>`])} />` : null;
 
-function said(name, value) {
+function shown(setting, value) {
   if (value === null || value === undefined) return html`<span class="absent">none</span>`;
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (typeof value === "string") return value.toLowerCase().replaceAll("_", " ");
-  if (/bytes|threshold$/.test(name)) return size(value);
-  return PERIOD.test(name) ? duration(value) : count(value);
+  return valueOf(setting, value);
 }
