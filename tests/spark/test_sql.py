@@ -708,6 +708,16 @@ array_contains(split(string_a, ' '), string_b)
 array_contains(array_int_a, tinyint_a)
 substring_index('www.a.b', '.', 2)
 substring_index(concat(string_a, '.x.', string_b), '.', -2)
+int_a = '1' AND bigint_b <=> ' -10 ' OR double_a IN ('2.5', 'NaN') OR boolean_a = 'n'
+decimal_12_2_a > '1.01' AND '1' < tinyint_b AND NULL = '1'
+int_a IN ('1', 2, bigint_b)
+CASE WHEN boolean_a THEN date_a WHEN boolean_b THEN '2024-02-29' ELSE timestamp_a END
+CASE WHEN boolean_a THEN int_a WHEN boolean_b THEN '7' END
+if(boolean_a, '2.5', decimal_12_2_a)
+nvl2(string_a, date_a, '2021')
+coalesce(date_a, '2021', timestamp_b)
+date_a BETWEEN '1970' AND date_b
+timestamp_a NOT IN ('1970-01-01', date_b)
 trunc(to_date(timestamp_a), 'week')
 last_day(DATE '2024-02-10')
 """

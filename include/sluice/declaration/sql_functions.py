@@ -35,6 +35,10 @@ KINDS: Mapping[Kind, tuple[str, ...]] = {
     "structs": ("array<struct<f:int,g:string>>",),
     "map of texts": ("map<string,int>",),
     "map of integers": ("map<int,string>", "map<bigint,double>"),
+    "no text": (
+        *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(12,2)"),
+        *("date", "timestamp"),
+    ),
     "any": (
         *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(12,2)"),
         *("string", "date", "timestamp"),
@@ -64,8 +68,14 @@ _BESIDE = Signature(("double", "decimal"), literals={1: _DECIMALS})
 _FLOATS_BESIDE = (_BESIDE, _of("double", "decimal"), _of("decimal", "double"))
 _ARITHMETIC = (*_FLOATS_BESIDE, _of("number", "number"), _of("decimal", "decimal"),
                _of("decimal", "small integer"), _of("small integer", "decimal"))  # fmt: skip
+# A text is read as what is beside it.
+_DAYS = ("'2024-02-29'", "'1969-12-31 23:59'", "' 2021-1-2 '", "'2021'")
+_READ_BESIDE = (
+    _of("text", "no text"), _of("no text", "text"), Signature(("day", "text"), literals={1: _DAYS}),
+)  # fmt: skip
 _COMPARED = (*_FLOATS_BESIDE, Signature(("any", "any"), same=True), _of("decimal", "decimal"),
-             _of("decimal", "integer"), _of("integer", "decimal"), _of("day", "day"))  # fmt: skip
+             _of("decimal", "integer"), _of("integer", "decimal"), _of("day", "day"),
+             *_READ_BESIDE)  # fmt: skip
 _UNITS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'hour'", "'minute'", "'second'")
 _PARTS = ("'year'", "'quarter'", "'month'", "'week'", "'day'", "'dow'", "'doy'")
 _PATTERNS = ("'%b%'", "'a_'", "'A%'", "''", "'%'", "'\\\\%'", "'ä'", "'.*'")
@@ -104,7 +114,10 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
     "isnull": (_of("any"),),
     "isnotnull": (_of("any"),),
     "isnan": (_of("double"),),
-    "between": (Signature(("any", "any", "any"), same=True),),
+    "between": (
+        Signature(("any", "any", "any"), same=True),
+        Signature(("day", "text", "text"), literals={1: _DAYS[1:2], 2: _DAYS[:1]}),
+    ),
     "in": (
         Signature(("integer", "any", "any"), literals={1: ("1", "-1", "NULL"), 2: ("2147483648",)}),
         Signature(("text", "any", "any"), literals={1: ("'a'", "NULL"), 2: ("' ab '",)}),
@@ -112,6 +125,8 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         Signature(("any", "any", "any"), same=True),
         _of("decimal", "integer"),
         _of("day", "day"),
+        *_READ_BESIDE,
+        Signature(("day", "text", "day"), literals={1: _DAYS}),
     ),
     "like": (Signature(("text", "text"), literals={1: _PATTERNS}),),
     "ilike": (Signature(("text", "text"), literals={1: _PATTERNS}),),
@@ -121,8 +136,10 @@ FUNCTIONS: Mapping[str, tuple[Signature, ...]] = {
         *_FLOATS_BESIDE,
         _of("decimal", "integer"),
         _of("decimal", "decimal"),
+        *_READ_BESIDE,
     ),
-    "nullif": (Signature(("any", "any"), same=True), _of("decimal", "integer"), *_FLOATS_BESIDE),
+    "nullif": (Signature(("any", "any"), same=True), _of("decimal", "integer"), *_FLOATS_BESIDE,
+               *_READ_BESIDE),
     "nvl2": (Signature(("any", "integer", "integer"),),),
     "greatest": (Signature(("any", "any", "any"), same=True), *_FLOATS_BESIDE),
     "least": (Signature(("any", "any", "any"), same=True), *_FLOATS_BESIDE),

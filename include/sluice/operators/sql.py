@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import lru_cache, reduce
 from typing import TypeAlias, TypeVar
@@ -342,7 +340,8 @@ class _Compiler:
         both = left.expr & right.expr if is_and else left.expr | right.expr
         return Value(both, pl.Boolean(), fails)
 
-    def _coalesce(self, tree: Expression, values: list[Value]) -> Value:
+    def _coalesce(self, tree: Call, values: list[Value]) -> Value:
+        values = _with_texts_read(tree.arguments, values)
         dtype = common_type(tree, values)
         fails: list[StoppedRows] = []
         are_null = pl.lit(value=True)
@@ -356,8 +355,8 @@ class _Compiler:
         self, tree: Expression, branches: list[tuple[Expression, Expression]], otherwise: Expression
     ) -> Value:
         conditions = [self.value(condition) for condition, _ in branches]
-        values = [self.value(value) for _, value in branches]
-        last = self.value(otherwise)
+        parts = [*(part for _, part in branches), otherwise]
+        *values, last = _with_texts_read(parts, [self.value(part) for part in parts])
         dtype = common_type(tree, [*values, last])
         fails: list[StoppedRows] = []
         is_open = pl.lit(value=True)
@@ -377,16 +376,10 @@ class _Compiler:
         return Value(chosen, dtype, tuple(fails))
 
     def _cast(self, tree: Cast) -> Value:
-        literal = tree.value
-        if tree.type.name in {"date", "timestamp"} and is_constant(literal):
-            # Spark reads 'now' and 'tomorrow' there.
-            text = literal.value if isinstance(literal, Literal) else None
-            instant = _instant(text, tree.type) if isinstance(text, str) else None
-            if instant is None and not (isinstance(literal, Literal) and text is None):
-                raise refused(tree)
-            dtype = _TYPES[tree.type.name]
-            return Value(pl.lit(instant, dtype), dtype)
-        value = self.value(literal)
+        is_instant = tree.type.name in {"date", "timestamp"}
+        if is_instant and not isinstance(tree.value, Literal) and is_constant(tree.value):
+            raise refused(tree)  # Spark reads 'now' and 'tomorrow' there.
+        value = self.value(tree.value)
         if tree.type.name == "decimal":
             to: pl.DataType | None = pl.Decimal(*(tree.type.arguments or (10, 0)))
         else:
@@ -406,32 +399,26 @@ def _field(column: str, of: pl.DataType, name: str) -> tuple[str, pl.DataType]:
     return found[0].name, dtype if isinstance(dtype, pl.DataType) else dtype()
 
 
-def _instant(text: str, of: ColumnType) -> date | datetime | None:
-    if of.name == "date" and re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-        reads: Callable[[str], date | datetime] = date.fromisoformat
-    elif of.name == "timestamp" and re.fullmatch(
-        r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?)?", text
-    ):
-        reads = datetime.fromisoformat
-    else:
-        return None
-    try:
-        found = reads(text)
-    except ValueError:
-        return None
-    if isinstance(found, datetime):
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
-    return found
-
-
 def _cast_to(tree: Cast, value: Value, to: pl.DataType) -> Value:
     of = value.dtype
     if of == to or of == pl.Null():
         return replace(value.cast(to), literal=None)
     if _kind(to) not in CASTS.get(_kind(of), ()):
         raise refused(tree, f"from {spark_type(of)}")
+    if value.literal is not None and to in (pl.Date(), TIMESTAMP):
+        return _read_once(tree, value, to)
     found = converted(value.expr, of, to)
     return _of_conversion(tree, value, found.or_null() if tree.is_try else found, to)
+
+
+def _read_once(tree: Cast, literal: Value, to: pl.DataType) -> Value:
+    """What the text of a *literal* is; refused if it is nothing, or Spark's alone, as 'now'."""
+    found = converted(literal.expr, literal.dtype, to)
+    stops = [stop.rows.alias(str(place)) for place, stop in enumerate(found.stops)]
+    value, *stopped = pl.select(found.value.alias("value"), *stops).row(0)
+    if True in stopped:
+        raise refused(tree, f"{spelled(tree.value)} is no {spark_type(to)}")
+    return Value(pl.lit(value, to), to)
 
 
 def _of_conversion(tree: Expression, of: Value, found: Converted, to: pl.DataType) -> Value:
@@ -524,6 +511,37 @@ def common_type(tree: Expression, values: Sequence[Value]) -> pl.DataType:
     for value in with_floats(values):
         found = _wider(tree, found, signed(value).dtype)
     return found
+
+
+def _with_texts_read(parts: Sequence[Expression], values: Sequence[Value]) -> list[Value]:
+    """*values* of *parts*, of which Spark reads the texts as what the others are.
+
+    A text beside a date or timestamp is one, beside an integer a bigint, beside a float or decimal
+    a double.
+    """
+    texts = [one.dtype == pl.String() for one in values]
+    others = [one for one in values if one.dtype not in (pl.String(), pl.Null())]
+    to = _read_beside([signed(one).dtype for one in others]) if any(texts) else None
+    if to is None:
+        return list(values)
+    of = ColumnType(spark_type(to))
+    found: list[Value] = []
+    for part, one, is_text in zip(parts, values, texts, strict=True):
+        reads = _cast_to if one.literal is None else _read_once
+        found.append(reads(Cast(part, of), one, to) if is_text else one)
+    return found
+
+
+def _read_beside(types: Sequence[pl.DataType]) -> pl.DataType | None:
+    """What a text beside values of *types* is read as; None if it stays one, or we do not know."""
+    days = [of for of in types if of in (pl.Date(), TIMESTAMP)]
+    if days and len(days) == len(types):
+        return TIMESTAMP if TIMESTAMP in days else pl.Date()
+    if types and all(of in INTEGERS for of in types):
+        return pl.Int64()
+    if types and all(of.is_float() or isinstance(of, pl.Decimal) for of in types):
+        return pl.Float64()
+    return pl.Boolean() if types and all(of == pl.Boolean() for of in types) else None
 
 
 def with_floats(values: Sequence[Value]) -> list[Value]:
@@ -943,7 +961,7 @@ def _compared(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 
 def _alike(tree: Call, values: list[Value]) -> list[Value]:
-    values = with_floats(values)
+    values = with_floats(_with_texts_read(tree.arguments, values))
     types = [one.dtype for one in values]
     if not any(isinstance(of, pl.Decimal) for of in types) or any(of.is_float() for of in types):
         dtype = common_type(tree, values)

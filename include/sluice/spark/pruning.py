@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import takewhile
 
 import polars as pl
 import pyarrow as pa
 
 from sluice.core.plan import Slice
-from sluice.declaration.column_types import ColumnType
 from sluice.declaration.expressions import Filter, Step
 from sluice.declaration.nodes import Input
 from sluice.declaration.sql import Sql, parsed
-from sluice.declaration.sql_tree import Call, Cast, Column, Expression, Literal
+from sluice.declaration.sql_tree import Call
 from sluice.errors import ConfigurationError
 from sluice.job.places import open_source_at
 from sluice.operators.sql import NotCompiledError, compiled, filtered
@@ -29,7 +27,6 @@ from sluice.spark.tasks import StageRun
 from sluice.state.segments import to_frame
 
 _PLACE = "_place"
-_COMPARISONS = {"=", "<", "<=", ">", ">=", "<=>", "between"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ def pruned_slices(
     schema = rows.schema
     rows = rows.with_columns(pl.Series(_PLACE, range(len(partitions)), pl.Int64()))
     for condition in _filters(steps):
-        for part in _parts(parsed(condition), schema):
+        for part in _parts(parsed(condition)):
             try:
                 holds = compiled(part, schema)
                 if holds.dtype == pl.Boolean():
@@ -88,38 +85,14 @@ def _filters(steps: Sequence[Step]) -> list[str]:
     return [step.condition for step in first if isinstance(step, Filter)]
 
 
-def _parts(condition: Sql, columns: pl.Schema) -> Iterator[Sql]:
+def _parts(condition: Sql) -> Iterator[Sql]:
     """What *condition* joins with AND."""
     tree = condition.tree
     if isinstance(tree, Call) and tree.function == "and":
         for argument in tree.arguments:
-            yield from _parts(replace(condition, tree=argument), columns)
-    elif tree is not None:
-        yield replace(condition, tree=_with_days(tree, columns))
-
-
-def _with_days(tree: Expression, columns: pl.Schema) -> Expression:
-    """*tree* with the texts that Spark compares with a date or a timestamp as such."""
-    if not isinstance(tree, Call):
-        return tree
-    if tree.function == "in":
-        value, *others = tree.arguments
-        equal = [_with_days(Call("=", (value, other)), columns) for other in others]
-        return reduce(lambda found, one: Call("or", (found, one)), equal)
-    arguments = [_with_days(one, columns) for one in tree.arguments]
-    compared = {one.parts[0].lower() for one in arguments if isinstance(one, Column)}
-    times = {
-        ColumnType("date" if kind == pl.Date() else "timestamp")
-        for name, kind in columns.items()
-        if isinstance(kind, pl.Date | pl.Datetime) and name.lower() in compared
-    }
-    if tree.function in _COMPARISONS and len(times) == 1:
-        (kind,) = times
-        arguments = [
-            Cast(one, kind) if isinstance(one, Literal) and one.type.name == "string" else one
-            for one in arguments
-        ]
-    return Call(tree.function, tuple(arguments))
+            yield from _parts(replace(condition, tree=argument))
+    else:
+        yield condition
 
 
 def _readers(run: StageRun, uid: str) -> int:

@@ -211,7 +211,10 @@ def test_literals_are_values() -> None:
     [
         ("nobody + 1", "'nobody' is no column; there are Key, i,"),
         ("s.outer", "'s' has no field 'outer'"),
-        ("Key > 1", r"only Spark knows 'Key > 1' \(string beside int; cast one of them\)"),
+        ("Key + 1", r"only Spark knows 'Key \+ 1' \(string beside int; cast one of them\)"),
+        ("Key IN (1, true)", r"\(string beside int; cast one of them\)"),
+        ("i = 'one'", r"only Spark knows \"CAST\('one' AS bigint\)\" \('one' is no bigint\)"),
+        ("DATE '2024-02-29' > 'now'", r"\('now' is no date\)"),
         ("Key AND true", r"\(Key is string and no boolean\)"),
         ("sha2(Key, 256)", r"only Spark knows 'sha2\(Key, 256\)'; compute it in a transform"),
         ("f(x -> x)", "only Spark knows 'x -> x'"),
