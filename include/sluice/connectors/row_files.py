@@ -123,12 +123,14 @@ def split_by_partition(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if missing := sorted(set(columns) - set(table.column_names)):
+    spelt = {name.lower(): name for name in table.column_names}
+    if missing := [name for name in columns if name.lower() not in spelt]:
         raise ConfigurationError(
             f"sink {sink!r} partitions by {', '.join(columns)}, but its rows have no "
             f"{', '.join(missing)}; they have {', '.join(table.column_names)}"
         )
-    folders = [_folders(table.column(column).combine_chunks(), column, sink) for column in columns]
+    names = [spelt[column.lower()] for column in columns]
+    folders = [_folders(table.column(name).combine_chunks(), name, sink) for name in names]
     paths = pc.binary_join_element_wise(*folders, "/").dictionary_encode()
     if limit is not None and len(paths.dictionary) > limit:
         raise ConfigurationError(

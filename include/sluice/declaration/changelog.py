@@ -226,10 +226,13 @@ def check_sink(uid: str, spec: SinkSpec, read: StreamRead) -> None:
 
 def check_sink_columns(uid: str, spec: SinkSpec, producer: str, columns: Collection[str]) -> None:
     """Raises ConfigurationError if the sink *uid* needs a column that its rows do not have."""
-    names = [(name, "upserts by") for name in spec.upsert_key]
-    names += [(name, "is partitioned by") for name in getattr(spec, "partition_by", ())]
-    for name, needs in names:
-        if name not in columns:
+    names = [(name, "upserts by", name in columns) for name in spec.upsert_key]
+    names += [
+        (name, "is partitioned by", name.lower() in map(str.lower, columns))
+        for name in getattr(spec, "partition_by", ())
+    ]
+    for name, needs, is_there in names:
+        if not is_there:
             raise ConfigurationError(
                 f"sink {uid!r} {needs} {name!r}, which {producer!r} does not yield; it has "
                 f"{', '.join(columns)}"

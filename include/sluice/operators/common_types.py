@@ -79,13 +79,13 @@ def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
             return None if is_cut else found
 
 
-def a_cast(column: str, one: pl.DataType, other: pl.DataType) -> str:
-    """What to do about a *column* of two types, in words."""
+def a_cast(column: str, one: pl.DataType, other: pl.DataType, its: str = "") -> str:
+    """What to do about a *column* of two types, in words; *its* is the name of the other one."""
     if one.is_nested() or other.is_nested():
         return "make one type of both"
-    to = "string" if pl.String() in (one, other) else spark_type(wider_type(one, other) or one)
-    name = spelled(Column((column,)))
-    return f"cast one of them, for example 'CAST({name} AS {to}) AS {name}'"
+    to = pl.String() if pl.String() in (one, other) else wider_type(one, other) or one
+    name = spelled(Column((its if its and one == to else column,)))
+    return f"cast one of them, for example 'CAST({name} AS {spark_type(to)}) AS {name}'"
 
 
 def _common_struct(one: pl.Struct, other: pl.Struct) -> pl.DataType | None:

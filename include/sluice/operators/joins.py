@@ -535,7 +535,7 @@ def _check_keys(stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
             ]
             raise ConfigurationError(
                 f"stage {stage.uid!r} joins {' with '.join(sides)} so that their hashes never "
-                f"meet; {a_cast(other, types[0][one], types[1][other])}, in a select() before"
+                f"meet; {a_cast(one, types[0][one], types[1][other], other)}, in a select() before"
             )
 
 

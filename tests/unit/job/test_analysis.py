@@ -241,6 +241,26 @@ def test_a_sink_without_a_column_that_it_needs_is_refused(
     assert str(error.value) == f"sink 'out' {needs}, which 'totals' does not yield; it has user, n"
 
 
+def test_columns_of_a_sink_are_found_in_any_case(world: World) -> None:
+    sink = FilesTable(upsert_key=("USER",), partition_by=("USER",))
+    world.clicks.key_by("user").aggregate("totals", n=agg.count()).sink("out", sink)
+
+    assert world.results().keys() == {"totals"}
+
+
+@pytest.mark.parametrize(
+    ("of", "cast"), [("CAST(n AS int)", "n AS bigint"), ("CAST(n AS string)", "key AS string")]
+)
+def test_keys_of_a_join_that_have_two_types_are_refused_with_the_cast(
+    world: World, of: str, cast: str
+) -> None:
+    narrow, wide = world.clicks.select(f"{of} AS n"), world.clicks.select("n AS key")
+    narrow.key_by("n").join("both", wide.key_by("key")).sink("out", FilesTable())
+
+    with pytest.raises(ConfigurationError, match=rf"for example 'CAST\({cast}\)"):
+        world.results()
+
+
 @pytest.mark.parametrize(
     "sink",
     [

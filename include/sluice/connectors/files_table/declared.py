@@ -56,7 +56,7 @@ class FilesTable:
             raise ConfigurationError(
                 f"FilesTable(format={self.format!r}) is not known; write {' or '.join(FORMATS)}"
             )
-        if len(set(self.partition_by)) != len(self.partition_by):
+        if len({*map(str.lower, self.partition_by)}) != len(self.partition_by):
             raise ConfigurationError(
                 f"FilesTable(partition_by={self.partition_by!r}) names a column twice"
             )
