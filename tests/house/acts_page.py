@@ -1,11 +1,14 @@
 """docs/reference/acts.md, written from what the acts declare.
 
+A row that several acts have stands once, in the last table.
+
 After a change of ``sluice.surface.acts``: ``python -m tests.house.acts_page``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from sluice.surface.acts import ACTS, Act, Face, Field, Kind
 from tests.house.test_repository import REPOSITORY
@@ -27,18 +30,23 @@ PLACES = {
 }
 _HEAD = """# Acts on a job
 
-What a person may do to a job, on the command line, in the form of a DAG, and over REST with the
-pages' dialogs. All are rendered from one declaration, `include/sluice/surface/acts.py`, and so is
-this page. An act without a DAG has no form: it is in force at once. Where else a face lacks a
-field, the last column says why in brackets.
+What a person may do to a job: as a command, in the form of a DAG, and over REST, which the pages'
+dialogs use. An act without a DAG is in force at once. A dash stands where a face does not have the
+field; the brackets say why.
+"""
+_TABLE = ["| command line | form | body | what it does |", "|---|---|---|---|"]
+_SHARED = """## Fields of several acts
 """
 
 
 def written() -> str:
-    return "\n".join([_HEAD, *(line for act in ACTS for line in _section(act))])
+    rows = Counter(_row(act, field) for act in ACTS for field in act.fields)
+    shared = [row for row, acts in rows.items() if acts > 1]
+    sections = [line for act in ACTS for line in _section(act, shared)]
+    return "\n".join([_HEAD, *sections, _SHARED, *_TABLE, *shared, ""])
 
 
-def _section(act: Act) -> Iterator[str]:
+def _section(act: Act, shared: Sequence[str]) -> Iterator[str]:
     command, route = PLACES[act.name]
     yield f"## {act.name}"
     yield ""
@@ -47,10 +55,11 @@ def _section(act: Act) -> Iterator[str]:
     dag = "" if act.dag is None else f", the DAG `{{uid}}{act.dag and '__' + act.dag}`"
     yield f"`sluice {command}`{dag}, `POST /pipelines/{{uid}}/{route}`"
     yield ""
-    if act.fields:
-        yield "| command line | form | body | what it says |"
-        yield "|---|---|---|---|"
-        yield from (_row(act, field) for field in act.fields)
+    rows = [_row(act, field) for field in act.fields]
+    if own := [row for row in rows if row not in shared]:
+        yield from [*_TABLE, *own, ""]
+    if others := [row.split(" | ")[0].removeprefix("| ") for row in rows if row in shared]:
+        yield f"{'And' if own else 'Only'} {', '.join(others)}: [below](#fields-of-several-acts)."
         yield ""
 
 

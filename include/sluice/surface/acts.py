@@ -174,8 +174,8 @@ _OWN_ROOT = "it would be read or written with the rights of the API server: use 
 FORCED = Field(
     name="forced",
     command="--force",
-    says="Do not wait for a pending checkpoint, above the limit of concurrent ones. Unaligned "
-    "ones may not overlap, and wait all the same.",
+    says="Do not wait for a pending checkpoint, even above the limit of concurrent ones. "
+    "Unaligned checkpoints always wait.",
 )
 _WAITING = (
     Field(
@@ -211,8 +211,8 @@ _NEW_NAME = Field(
     title="Name",
     route="savepoint-name",
     is_argument=True,
-    says="The savepoint's name, which is never overwritten: up to 128 of A-Z a-z 0-9 _ . - "
-    "In a form it may be empty: it is made of the run's id then.",
+    says="The savepoint's name: up to 128 of A-Z a-z 0-9 _ . - An existing savepoint is never "
+    "overwritten. Empty in a form: made of the run's id.",
 )
 
 _PARAMETERS = Field(
@@ -225,9 +225,8 @@ _PARAMETERS = Field(
 
 CHECKPOINT = Act(
     name="checkpoint",
-    says="Have a checkpoint of PIPELINE taken now, also without new input or during the minimum "
-    "pause.",
-    details="The process that drives the job takes it: 'sluice run', or Airflow.",
+    says="Take a checkpoint of PIPELINE now, even without new input or during the minimum pause.",
+    details="The process that runs the job takes it: 'sluice run', or Airflow.",
     dag="",
     fields=(
         Field(
@@ -254,7 +253,7 @@ CHECKPOINT = Act(
 )
 SAVEPOINT = Act(
     name="savepoint",
-    says="Have a savepoint of PIPELINE taken; the job goes on.",
+    says="Take a savepoint of PIPELINE; the job goes on.",
     dag="savepoint",
     fields=(
         _NEW_NAME,
@@ -267,7 +266,7 @@ SAVEPOINT = Act(
             says="none: it goes on. suspend: it stops, and event time stays where it is. drain: "
             "every window fires and the job is FINISHED, for good.",
             on=Face.FORM,
-            why_not="'stop' is an act of its own there",
+            why_not="there 'stop' is a separate act",
         ),
         _FORMAT,
         FORCED,
@@ -286,23 +285,23 @@ SAVEPOINT = Act(
 )
 STOP = Act(
     name="stop",
-    says="Stop PIPELINE with a savepoint: what is before it is published, nothing is read behind "
-    "it.",
+    says="Stop PIPELINE with a savepoint. Everything before it is published; nothing after it is "
+    "read.",
     details="'sluice cancel' ends a job at once, without one.",
     dag="savepoint",
     fields=(
         Field(
             name="drain",
-            says="All windows fire, and the job is FINISHED for good, not SUSPENDED.",
+            says="Fire all windows first; the job is then FINISHED for good, not SUSPENDED.",
             on=Face.COMMAND | Face.ROUTE,
-            why_not="its form says it by 'stop'",
+            why_not="in the form: stop = drain",
         ),
         Field(
             name="name",
             kind=Kind.NAME,
             command="--savepoint",
             route="savepoint-name",
-            says="Its savepoint's name. Empty: made of the time, or of the run's id.",
+            says="The savepoint's name. Empty: made of the time, or of the run's id.",
         ),
         _FORMAT,
         FORCED,
@@ -311,15 +310,15 @@ STOP = Act(
 )
 CANCEL = Act(
     name="cancel",
-    says="End the job: what is pending is aborted; what is retained is kept or goes, as "
+    says="End the job. Pending checkpoints are aborted; retained ones are kept or deleted, as "
     "configured.",
     dag="cancel",
 )
 ABORT = Act(
     name="abort",
-    says="Abort the pending checkpoint ID: what it wrote is deleted, and its records are read "
-    "again.",
-    details="The job goes on: it does not fail over, and nothing counts as a failure.",
+    says="Abort the pending checkpoint ID. Its files are deleted, and the next checkpoint reads "
+    "its records.",
+    details="The job does not fail over, and the abort does not count as a failure.",
     fields=(
         Field(
             name="checkpoint",
@@ -328,7 +327,7 @@ ABORT = Act(
             metavar="ID",
             says="A pending checkpoint, or 'latest'.",
             on=Face.COMMAND,
-            why_not="the route has it",
+            why_not="it is in the route",
         ),
         Field(
             name="because",
@@ -339,9 +338,9 @@ ABORT = Act(
 )
 DISPOSE = Act(
     name="dispose",
-    says="Delete savepoint NAME of PIPELINE, and nothing else; refused while the job needs it.",
-    details="One that is not there, or not any more, is no error. Jobs of other roots that were "
-    "restored from it, and have completed no checkpoint since, are not asked.",
+    says="Delete savepoint NAME of PIPELINE. Refused while the job needs it.",
+    details="A missing savepoint is no error. Jobs of other roots are not checked: a job that was "
+    "restored from it needs it until its first checkpoint.",
     fields=(
         Field(
             name="name",
@@ -355,16 +354,16 @@ DISPOSE = Act(
 )
 PAUSE = Act(
     name="pause",
-    says="Take no periodic checkpoint of PIPELINE from now on; what is pending completes.",
-    details="As records are read in epochs, the job reads nothing until 'sluice resume'. 'sluice "
-    "checkpoint' and 'sluice savepoint' still take one.",
+    says="Stop the periodic checkpoints of PIPELINE; a pending one completes.",
+    details="The job reads nothing until 'sluice resume'. 'sluice checkpoint' and 'sluice "
+    "savepoint' still work.",
 )
 RESUME_CHECKPOINTING = Act(name="resume", says="Take periodic checkpoints of PIPELINE again.")
 RETIME = Act(
     name="config",
     says="Show how PIPELINE takes its checkpoints: declared, in force, default; or change it.",
-    details="A change holds from the next checkpoint on, through restores, until it is reset or a "
-    "new submission.",
+    details="A change takes effect with the next checkpoint, survives restores, and ends with a "
+    "reset or a new submission.",
     fields=(
         *(
             Field(
@@ -375,7 +374,7 @@ RETIME = Act(
             )
             for name in CHANGEABLE
         ),
-        Field(name="reset", says="Take back what was changed, but not a pause."),
+        Field(name="reset", says="Undo all changes; a pause stays."),
     ),
 )
 
@@ -386,10 +385,10 @@ _SNAPSHOT = (
         default="latest",
         choices=("latest", "checkpoint", "savepoint", "path"),
         title="Restore from",
-        says="latest: the checkpoint that the job stands at; the others are named below. "
-        "Everything is verified before anything changes.",
+        says="latest: the checkpoint from which the job continues. For another one, name it "
+        "below. Everything is verified before anything changes.",
         on=Face.FORM | Face.ROUTE,
-        why_not="the option that names the snapshot says it",
+        why_not="the options below name it",
     ),
     Field(
         name="checkpoint_id",
@@ -416,8 +415,8 @@ _SNAPSHOT = (
         section=_ELSEWHERE,
         title="In another root",
         command="--from-root",
-        says="Another root, which has the checkpoint or savepoint: s3://bucket/prefix or "
-        "file:///folder.",
+        says="The root that has the checkpoint or savepoint, if it is another one: "
+        "s3://bucket/prefix or file:///folder.",
         on=Face.FORM | Face.COMMAND,
         why_not=_OWN_ROOT,
     ),
@@ -428,7 +427,7 @@ _SNAPSHOT = (
         title="Pipeline there",
         command="--from-pipeline",
         metavar="UID",
-        says="The pipeline there, if its uid is another.",
+        says="The pipeline's uid in that root, if it differs.",
         on=Face.FORM | Face.COMMAND,
         why_not=_OWN_ROOT,
     ),
@@ -438,8 +437,8 @@ _CHANGES = (
         name="parallelism",
         kind=Kind.LIST,
         metavar="[STAGE=]N",
-        says="Subtasks of every stage from now on, as 4, or of one, as stage=8; up to the max "
-        "parallelism, which is fixed for life. Empty: as before.",
+        says="Subtasks of every stage (4) or of one stage (stage=8) from now on, up to the max "
+        "parallelism. Empty: as before.",
     ),
     _PARAMETERS,
 )
@@ -453,35 +452,35 @@ _CONSENT = (
         kind=Kind.LIST,
         title="Begin anew",
         metavar="STAGE[.COLUMN]",
-        says="Stages, or columns as stage.column, whose state begins anew, as the declaration "
-        "means something else by now.",
+        says="Stages, or columns as stage.column, that begin again with empty state, because the "
+        "declaration means something else now.",
     ),
     Field(
         name="keep",
         kind=Kind.LIST,
         metavar="STAGE",
-        says="Stages whose state stays what it was of the rows so far, though rows from now on are "
-        "read otherwise; sources that keep their positions, as their place was moved; sinks that "
-        "keep rows of a stage that is gone.",
+        says="Stages that keep their state although new rows are read differently; sources that "
+        "keep their positions because their place was moved; sinks that keep the rows of a "
+        "removed stage.",
     ),
     Field(
         name="roll_back_tables",
         title="Roll tables back",
-        says="Put the sinks' tables back to what the checkpoint pinned, too, now. A dry run says "
-        "which are ahead, and which cannot go back.",
+        says="Roll the sinks' tables back to their versions in the checkpoint at once. A dry run "
+        "says which tables are ahead, and which cannot go back.",
     ),
     Field(
         name="accept_tables",
-        says="Take the sinks' tables as they are, where they lack rows, which stay missing, or "
-        "show those of another life of a job, behind which this one goes on.",
+        says="Accept the sinks' tables as they are: missing rows stay missing, and rows of another "
+        "life of a job stay.",
     ),
     Field(
         name="take_over",
         kind=Kind.LIST,
         title="Take tables over",
         metavar="SINK",
-        says="Sinks whose tables another job wrote: their rows stay, this job goes on behind them, "
-        "and that one is refused from then on.",
+        says="Sinks whose tables another job wrote. The rows stay; that job is refused from now "
+        "on.",
     ),
 )
 _MANNER = (
@@ -490,10 +489,9 @@ _MANNER = (
         default=True,
         command="--no-checksums",
         flag_for=False,
-        flag_says="Do not read every file to compare its bytes with what was written: their sizes "
-        "must do.",
-        says="Read every file and compare its bytes with what was written. Without it their sizes "
-        "must do, and the first look at damaged state may be that of a later checkpoint.",
+        flag_says="Compare only names and sizes of files, not their checksums.",
+        says="Read every file and compare its checksum. Otherwise only names and sizes are "
+        "compared, and a later checkpoint may be the first to find damage.",
     ),
     Field(
         name="claim_mode",
@@ -510,9 +508,8 @@ _MANNER = (
         choices=(RESUME, STAY_SUSPENDED),
         command="--stay-suspended",
         flag_for=STAY_SUSPENDED,
-        flag_says="Stay SUSPENDED behind it, to look first; restore latest to go on.",
-        says="resume: the next checkpoint goes on from there. stay suspended: look first, and "
-        "restore latest to go on.",
+        flag_says="Leave the job SUSPENDED, to look first; restore latest to go on.",
+        says="resume: the job goes on. stay suspended: look first, then restore latest to go on.",
     ),
     Field(
         name="dry_run",
@@ -529,9 +526,9 @@ _MANNER = (
         name="only_generation",
         kind=Kind.COUNT,
         section=_SELDOM,
-        says="Set by a failure: a late or repeated restore does nothing; leave empty.",
+        says="Leave empty: a failover sets it, so that a late or repeated restore does nothing.",
         on=Face.FORM,
-        why_not="only a failure says it",
+        why_not="only a failover sets it",
     ),
 )
 RESTORE = Act(
