@@ -10,6 +10,8 @@ from tests.house.test_repository import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "reference" / "transitions.md"
 
+HEADING = "| changed | rows only come | rows are taken back | because |"
+
 # What a part is, in a declaration.
 _PARTS = {
     "operator": "another operator under the uid",
@@ -81,9 +83,12 @@ def _said(row: TransitionRow, becomes: Becomes | None, with_ttl: Becomes) -> str
     return "-" if becomes is None else becomes.value
 
 
+def shown(page: str) -> list[str]:
+    """The rows of the table below its heading."""
+    lines = page[page.index(HEADING) :].splitlines()[2:]
+    return lines[: lines.index("")]
+
+
 if __name__ == "__main__":
-    lines = [line for line in PAGE.read_text().splitlines() if not line.startswith("| ")]
-    heading = "| changed | rows only come | rows are taken back | because |"
-    at = lines.index("|---|---|---|---|")
-    lines[at : at + 1] = [heading, lines[at], *written()]
-    PAGE.write_text("\n".join(lines) + "\n")
+    text = PAGE.read_text()
+    PAGE.write_text(text.replace("\n".join(shown(text)), "\n".join(written())))

@@ -130,21 +130,21 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         part=OPERATOR,
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.RECOMPUTED,
-        because="the state of one operator says nothing to another",
+        because="operators cannot read each other's state",
     ),
     TransitionRow(
         part=None,
         differences=(PartDifference.REMOVED,),
         append=Becomes.SAME,
         updates=Becomes.SAME,
-        because="what the column had is forgotten, and the others stay as they are",
+        because="its state is dropped; the other columns stay",
     ),
     TransitionRow(
         part=None,
         differences=(PartDifference.ADDED, PartDifference.CHANGED),
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.RECOMPUTED,
-        because="what came before is not in it: the column says what came since",
+        because="the rows so far are not in it",
     ),
     TransitionRow(
         part=None,
@@ -153,63 +153,63 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         updates=Becomes.TAKEN_OVER,
         needs_all_rows=True,
         at_once=True,
-        because="the sum and the count have all that came before",
+        because="the sum and the count have all rows so far",
     ),
     TransitionRow(
         part=None,
         differences=(PartDifference.RENAMED,),
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.RECOMPUTED,
-        because="state, and rows that were sent, have the column by its name; a select() behind "
-        "the stage renames it, and leaves both",
+        because="state and sent rows have the column by its name; rename it in a select() behind "
+        "the stage",
     ),
     TransitionRow(
         part="keys",
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.RECOMPUTED,
-        because="rows are kept, and found, by the values of their keys",
+        because="state is found by the values of the keys",
     ),
     TransitionRow(
         part="input",
         append=Becomes.KEPT,
         updates=Becomes.RECOMPUTED,
-        because="the rows so far were read otherwise: filters, columns and functions before it",
+        because="the rows so far passed other filters, columns and functions",
     ),
     TransitionRow(
         part="function",
         append=Becomes.KEPT,
         updates=None,
-        because="the state is what the function made of the rows so far",
+        because="the other function made the state of the rows so far",
     ),
     TransitionRow(
         part="event time",
         append=Becomes.KEPT,
         updates=Becomes.RECOMPUTED,
-        because="the rows so far were put in order, or into windows, by another time",
+        because="the rows so far were ordered, or put into windows, by another time",
     ),
     TransitionRow(
         part="out of orderness",
         append=Becomes.TAKEN_OVER,
         updates=Becomes.TAKEN_OVER,
-        because="the watermark trails otherwise from the next epoch on, and never goes back",
+        because="the watermark changes from the next epoch on, and never goes back",
     ),
     TransitionRow(
         part="window",
         append=Becomes.BEGUN_ANEW,
         updates=None,
-        because="rows so far are in windows that are none any more",
+        because="the rows so far are in other windows",
     ),
     TransitionRow(
         part="allowed lateness",
         append=Becomes.BEGUN_ANEW,
         updates=None,
-        because="windows that were dropped would come back with late rows alone",
+        because="dropped windows would come back with late rows alone",
     ),
     TransitionRow(
         part="ttl",
         append=Becomes.TAKEN_OVER,
         updates=Becomes.TAKEN_OVER,
-        because="a longer one holds one epoch later, so what has expired does not come back",
+        because="a longer one begins one epoch later, so expired state does not come back",
     ),
     TransitionRow(
         part="n",
@@ -217,7 +217,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         append=Becomes.TAKEN_OVER,
         updates=Becomes.TAKEN_OVER,
         at_once=True,
-        because="rows beyond n are taken back, and forgotten",
+        because="rows beyond n are taken back, and dropped",
     ),
     TransitionRow(
         part="n",
@@ -226,13 +226,13 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         updates=Becomes.TAKEN_OVER,
         needs_all_rows=True,
         at_once=True,
-        because="rows beyond n are not kept; of updates all are, and are ranked again",
+        because="rows beyond n are not kept; over updates all are, and are ranked again",
     ),
     TransitionRow(
         part="n",
         append=Becomes.BEGUN_ANEW,
         updates=None,
-        because="rows beyond n are not kept, and windows that have ended stay as they are",
+        because="rows beyond n are not kept, and ended windows stay as they are",
     ),
     TransitionRow(
         part="by",
@@ -240,7 +240,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         updates=Becomes.TAKEN_OVER,
         needs_all_rows=True,
         at_once=True,
-        because="rows that would be first now were not kept; of updates all are",
+        because="rows that would be first now were not kept; over updates all are",
     ),
     TransitionRow(
         part="ties",
@@ -248,7 +248,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         updates=Becomes.TAKEN_OVER,
         needs_all_rows=True,
         at_once=True,
-        because="rows that would be kept now were not; of updates all are",
+        because="rows that would be kept now were not; over updates all are",
     ),
     TransitionRow(
         part="unique",
@@ -256,8 +256,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         updates=Becomes.TAKEN_OVER,
         needs_all_rows=True,
         at_once=True,
-        because="rows that would replace one another are others; of updates all rows are kept, and "
-        "it says the order of ties",
+        because="other rows replace one another; over updates all are kept, and it orders ties",
     ),
     TransitionRow(
         part="how",
@@ -275,26 +274,26 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         updates=Becomes.TAKEN_OVER,
         needs_all_rows=True,
         at_once=True,
-        because="both sides are kept: rows without a partner are sent, or taken back; what an "
-        "inner join of added rows has sent is never taken back",
+        because="both sides are kept: rows without a partner are sent, or taken back; rows that an "
+        "inner join of added rows has sent are never taken back",
     ),
     TransitionRow(
         part="how",
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.REFUSED,
-        because="what the other kind would have sent of the rows so far was not sent",
+        because="the other kind would have sent other rows so far",
     ),
     TransitionRow(
         part="bounds",
         append=Becomes.BEGUN_ANEW,
         updates=None,
-        because="pairs of the rows so far were made, and rows dropped, by the other bounds",
+        because="the rows so far were paired, and dropped, by the other bounds",
     ),
     TransitionRow(
         part="table",
         append=None,
         updates=Becomes.REFUSED,
-        because="the rows so far were looked up otherwise",
+        because="the rows so far were looked up in another way",
     ),
     TransitionRow(
         part=PLACE,
@@ -314,14 +313,14 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         differences=(PartDifference.SENDER,),
         append=Becomes.KEPT,
         updates=Becomes.KEPT,
-        because="what is gone takes no row back: they stay until their key comes again, and in a "
-        "table of changes for ever",
+        because="a removed stage takes no row back: its rows stay until their key comes again, and "
+        "in a table of changes for ever",
     ),
     TransitionRow(
         part=ROWS,
         append=Becomes.REFUSED,
         updates=Becomes.REFUSED,
-        because="rows that the table has are to be replaced, or taken back, as they were sent",
+        because="rows of the table have to be replaced, or taken back, as they were sent",
     ),
 )
 

@@ -89,8 +89,8 @@ def test_a_new_column_is_told_and_one_that_is_gone_is_forgotten() -> None:
     changes = compare({"total": ALONE}, gone, {"total"})
     (note,) = notes_of(changes, NO_CONSENT)
     assert note == (
-        "stage 'total': column 's', sum(x), is gone: same, what the column had is forgotten, and "
-        "the others stay as they are"
+        "stage 'total': column 's', sum(x), is gone: same, its state is dropped; the other columns "
+        "stay"
     )
 
 
@@ -312,8 +312,8 @@ def test_a_sink_whose_sender_is_gone_keeps_its_rows_by_consent() -> None:
     assert told(before, now, kept, held={"gone", "out"}) == []
     (note,) = notes_of(changes, kept)
     assert note == (
-        f"{what}: kept with consent, what is gone takes no row back: they stay until their key "
-        "comes again, and in a table of changes for ever"
+        f"{what}: kept with consent, a removed stage takes no row back: its rows stay until their "
+        "key comes again, and in a table of changes for ever"
     )
 
 
