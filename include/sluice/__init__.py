@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
     from sluice.declaration.params import Env, Param, env, param
     from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
-    from sluice.declaration.results import Append, Replace, Upsert
+    from sluice.declaration.results import Append, Replace, ReplacePartitions, Upsert
     from sluice.declaration.schedules import (
         Continuous,
         Cron,
@@ -94,7 +94,7 @@ _MODULES = {
     "sluice.declaration.operations": ("Attached", "Hopping", "Session", "Tumbling"),
     "sluice.declaration.params": ("Env", "Param", "env", "param"),
     "sluice.declaration.pipeline": ("KeyedStream", "Pipeline", "Stream"),
-    "sluice.declaration.results": ("Append", "Replace", "Upsert"),
+    "sluice.declaration.results": ("Append", "Replace", "ReplacePartitions", "Upsert"),
     "sluice.declaration.schedules": (
         "Continuous",
         "Cron",
@@ -136,6 +136,7 @@ __all__ = [
     "Pipeline",
     "ReducingState",
     "Replace",
+    "ReplacePartitions",
     "RestoreHook",
     "Session",
     "StateBackend",

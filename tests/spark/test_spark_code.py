@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 import pytest
 
-from sluice import Append, Replace, Upsert
+from sluice import Append, Replace, ReplacePartitions, Upsert
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.operations import SparkCode
 from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.results import Result
 from sluice.errors import ConfigurationError
 from sluice.job.analysis import analyse
 from sluice.job.places import open_side_table
@@ -45,7 +46,7 @@ def declared(
     job: FolderJob,
     function: Callable[..., DataFrame] = newest,
     *,
-    result: Append | Upsert | Replace,
+    result: Result,
     schema: str = "k bigint, v bigint",
     version: str | None = None,
 ) -> Stream:
@@ -178,6 +179,148 @@ def test_an_answer_that_would_be_another_each_time_is_one(job: FolderJob) -> Non
         out = job.table("out")
         assert sorted(out["k"]) == [*range(10 * number)]
         assert job.table("sums").rows() == [(1, 10 * number, out["v"].sum())]
+
+
+def test_partitions_of_the_answer_are_replaced_and_others_stay(job: FolderJob) -> None:
+    def of_days(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        days = previous.join(rows.select("k").distinct(), "k", "left_semi")
+        kept = days.where("v % 2 = 0").selectExpr("k", "v + 10 AS v")
+        return kept.unionByName(rows)
+
+    code = declared(job, of_days, result=ReplacePartitions("k", key="v"))
+    code.sink("changes", FilesTable(changelog=True))
+    job.write("1.parquet", rows_of((1, 1), (1, 2), (2, 1), (3, 4)))
+    job.epoch()
+    job.write("2.parquet", rows_of((1, 1), (2, 7)))
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows()) == [(1, 1), (1, 12), (2, 7), (3, 4)]
+    changes = job.table("changes").rows()
+    assert sorted(changes[4:]) == [("+I", 1, 12), ("+I", 2, 7), ("-D", 1, 2), ("-D", 2, 1)]
+
+
+@pytest.mark.parametrize("result", [Replace(), ReplacePartitions("k")])
+def test_a_result_without_a_key_is_a_bag_with_equal_rows(
+    job: FolderJob, result: Replace | ReplacePartitions
+) -> None:
+    def twice(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        return previous.where("k > 1").union(rows).union(rows)
+
+    code = job.pipeline.spark(
+        "code", twice, reads={"rows": job.rows()}, schema="k bigint, v bigint", result=result
+    )
+    code.sink("changes", FilesTable(changelog=True))
+    code.key_by("k").aggregate("behind", n=agg.count(), v=agg.sum("v")).sink(
+        "sums", FilesTable(upsert_key=("k",))
+    )
+    job.write("1.parquet", rows_of((1, 1), (2, 2), (3, 3)))
+    job.epoch()
+    job.write("2.parquet", rows_of((2, 2)))
+
+    job.epoch()
+
+    left = [] if isinstance(result, Replace) else [(1, 2, 2)]  # Of a partition without an answer.
+    assert sorted(job.table("sums").rows()) == [*left, (2, 4, 8), (3, 2, 6)]
+    there: list[tuple[int, int]] = []
+    for kind, k, v in job.table("changes").rows():
+        there.append((k, v)) if kind == "+I" else there.remove((k, v))
+    assert sorted(there) == [*((k, 1) for k, _, _ in left * 2), *[(2, 2)] * 4, *[(3, 3)] * 2]
+
+
+def test_a_table_is_as_the_barrier_pinned_it(job: FolderJob, tmp_path: Path) -> None:
+    names = tmp_path / "names.json"
+
+    def named(rows: DataFrame, names: DataFrame) -> DataFrame:
+        found = newest(rows).join(names, "k").selectExpr("k", "name")
+        names_file.write_text("")  # What it reads was pinned before.
+        return found
+
+    names_file = names
+    table = job.pipeline.source(
+        "names", Files(str(names), format="json", schema="k bigint, name string"), table=True
+    )
+    code = job.pipeline.spark(
+        "code",
+        named,
+        reads={"rows": job.rows()},
+        tables={"names": table.where("k < 3")},
+        schema="k bigint, name string",
+        result=Upsert("k"),
+        version="1",
+    )
+    code.sink("out", FilesTable(upsert_key=("k",)))
+    for number, name in enumerate("ab"):
+        names.write_text("".join(f'{{"k": {k}, "name": "{name}{k}"}}\n' for k in (1, 2, 3)))
+        job.write(f"{number}.parquet", rows_of((1 + number, 1), (3, 1)))
+        job.epoch()
+
+    assert sorted(job.table("out").rows()) == [(1, "a1"), (2, "b2")]
+
+
+def test_changes_say_what_is_left_of_an_epoch(job: FolderJob) -> None:
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def added_up(totals: DataFrame, previous: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+        seen.append(sorted(map(tuple, totals.select("_change", "k", "v").collect())))
+        signed = totals.selectExpr("v % 2 AS k", "IF(_change = 'insert', v, -v) AS v")
+        both = signed.unionByName(previous)
+        return both.groupBy("k").agg(F.sum("v").alias("v"))
+
+    totals = job.rows().key_by("k").aggregate("totals", v=agg.sum("v"))
+    code = job.pipeline.spark(
+        "code",
+        added_up,
+        changes={"totals": totals},
+        schema="k bigint, v bigint",
+        result=Upsert("k"),
+        version="1",
+    )
+    code.sink("out", FilesTable(upsert_key=("k",)))
+    job.write("1.parquet", rows_of((1, 1), (2, 2), (3, 3)))
+    job.epoch()
+    job.write("2.parquet", rows_of((1, 4), (2, 0)))
+
+    job.epoch()
+
+    assert seen[0] == [("insert", 1, 1), ("insert", 2, 2), ("insert", 3, 3)]
+    assert seen[-1] == [("delete", 1, 1), ("insert", 1, 5)]
+    assert sorted(job.table("out").rows()) == [(0, 2), (1, 8)]
+
+
+QUERIES = {
+    "names": """
+        SELECT coalesce(rows.k, previous.k) AS k, coalesce(rows.v, 0) + coalesce(previous.v, 0) AS v
+        FROM (SELECT k, sum(v) AS v FROM rows GROUP BY k) AS rows
+        FULL JOIN previous ON rows.k = previous.k -- {braces}
+    """,
+    "expressions": """
+        WITH both AS (SELECT * FROM rows UNION ALL SELECT * FROM Previous),
+             summed AS (SELECT k, sum(v) AS v FROM both GROUP BY k)
+        SELECT k, v FROM summed WHERE '{k}' <> '{' || k || '}}'
+    """,
+}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_one_text_is_a_stage(job: FolderJob, name: str) -> None:
+    code = job.pipeline.spark_sql(
+        "code",
+        QUERIES[name],
+        reads={"rows": job.rows()},
+        schema="k bigint, v bigint",
+        result=Replace("k"),
+    )
+    code.sink("out", FilesTable(upsert_key=("k",)))
+    job.write("1.parquet", rows_of((1, 1), (1, 2), (2, 3)))
+    job.epoch()
+    job.write("2.parquet", rows_of((1, 5), (3, 3)))
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows()) == [(1, 8), (2, 3), (3, 3)]
 
 
 VALUES: dict[str, tuple[str, Any]] = {
@@ -459,8 +602,9 @@ REFUSED: dict[str, tuple[Callable[[FolderJob, Stream], object], str]] = {
         ),
         (
             "stage 'code' reads 'counted', whose rows replace earlier ones with the same k, and "
-            "Spark code, which is given the rows that came, cannot take a row back; give it what "
-            "that stage reads, or use aggregate(), top_n(), latest() or join()"
+            "Spark code, which is given the rows that came, cannot take a row back; give it to the "
+            "function as one of changes={...}, where a column _change says what a row does, or use "
+            "aggregate(), top_n(), latest() or join()"
         ),
     ),
     "a table source": (
@@ -476,9 +620,69 @@ REFUSED: dict[str, tuple[Callable[[FolderJob, Stream], object], str]] = {
             result=Append(),
         ),
         (
-            "stage 'code' is Spark code, and 'names' is a table source, which is read by lookup() "
-            "alone; look it up in a stage before, or declare it without table=True and give the "
-            "function its rows as they come"
+            "stage 'code' is Spark code, and 'names' is a table source, of which there are no rows "
+            "of an epoch; give it as one of tables={...}"
+        ),
+    ),
+    "a stream as a table": (
+        lambda job, rows: job.pipeline.spark(
+            "code",
+            lambda rows, names: rows.join(names, "k"),
+            reads={"rows": rows},
+            tables={"names": rows},
+            schema="k bigint",
+            result=Append(),
+        ),
+        (
+            "stage 'code' is given 'rows' as one of tables={...}, and it is no table source; "
+            "declare it as a source with table=True, or give the function its rows as they come, "
+            "reads={...}"
+        ),
+    ),
+    "a name twice": (
+        lambda job, rows: job.pipeline.spark(
+            "code",
+            newest,
+            reads={"rows": rows},
+            changes={"rows": rows},
+            schema="k bigint",
+            result=Append(),
+        ),
+        "stage 'code' gives 'rows' two streams; give each a name of its own",
+    ),
+    "a partition that the schema has not": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": rows}, schema="k int", result=ReplacePartitions("day")
+        ),
+        "stage 'code' keeps its result by 'day', which its schema does not have; it has k",
+    ),
+    "no partition": (
+        lambda job, rows: ReplacePartitions(()),
+        (
+            "ReplacePartitions(()) names no column, or one twice; name the columns whose values "
+            "say which rows are replaced together"
+        ),
+    ),
+    "a text that is no query": (
+        lambda job, rows: job.pipeline.spark_sql(
+            "code",
+            "INSERT INTO t SELECT * FROM rows",
+            reads={"rows": rows},
+            schema="k int",
+            result=Append(),
+        ),
+        (
+            "stage 'code' has the text 'INSERT INTO t SELECT * FROM rows', which is not one query; "
+            "write one SELECT, which may begin WITH, without a semicolon"
+        ),
+    ),
+    "a stream that the text does not name": (
+        lambda job, rows: job.pipeline.spark_sql(
+            "code", "SELECT 1 AS k", reads={"rows": rows}, schema="k int", result=Append()
+        ),
+        (
+            "stage 'code' is given 'rows', which its text does not name; name it, as a table, or "
+            "leave it out"
         ),
     ),
     "no stream": (

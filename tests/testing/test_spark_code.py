@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from sluice import Append, Pipeline, Replace, Upsert
+from sluice import Append, Pipeline, Replace, ReplacePartitions, Upsert
 from sluice.declaration import aggregates as agg
+from sluice.declaration.results import Result
 from sluice.local.run_local import session_of
 from sluice.sinks import FilesTable
 from sluice.sources import Files
@@ -32,7 +33,7 @@ Combined: TypeAlias = "Callable[[DataFrame, DataFrame], DataFrame]"
 ORDERS = "customer string, item string, amount bigint"
 TOTALS = "customer string, spent bigint"
 EPOCHS = 4
-SEEDS = range(5, 10)  # In 8 rows leave the result, in 8 and 9 a segment is cut by a rescale.
+SEEDS = range(5, 14)
 CUSTOMERS = [f"customer {number}" for number in range(40)]
 
 
@@ -110,14 +111,30 @@ def swapped(increment: DataFrame, previous: DataFrame) -> DataFrame:
     return both.selectExpr("customer", "spent + 1 AS spent").where("spent % 2 = 1")
 
 
+def beside(increment: DataFrame, previous: DataFrame) -> DataFrame:
+    """A customer that comes has all its former rows and a new one, but for those that are old."""
+    old = previous.join(increment.select("customer"), "customer", "left_semi").where("spent < 60")
+    return old.select("customer", "spent").union(increment.select("customer", "spent")).distinct()
+
+
+def repeated(increment: DataFrame, previous: DataFrame) -> DataFrame:
+    """Each row as often as it was, and twice if it came; a few are gone."""
+    kept = previous.select("customer", "spent").where("spent % 5 <> 0")
+    return kept.unionAll(increment.select("customer", "spent")).unionAll(increment)
+
+
 INCREMENTS: Sequence[Increment] = (grouped, without_duplicates, ranked, in_sql, in_python)
 # What a result is combined with decides which faults show: rows that leave it, or are there twice.
-PLAYS: Sequence[tuple[Append | Upsert | Replace, Sequence[Combined], bool]] = (
+PLAYS: Sequence[tuple[Result, Sequence[Combined], bool]] = (
     (Append(), (alone,), False),
     (Upsert("customer"), (alone, joined), False),
     (Upsert("customer"), (added_up, joined), True),
     (Replace("customer"), (alone, best_three, swapped), False),
     (Replace("customer"), (added_up, first_ones), False),
+    (ReplacePartitions("customer", key="spent"), (beside,), False),
+    (ReplacePartitions("customer"), (repeated,), False),
+    (Replace(), (repeated,), False),
+    (Replace(), (alone,), False),
 )
 
 
@@ -127,7 +144,7 @@ class Drawn:
 
     increment: Increment
     combined: Combined
-    result: Append | Upsert | Replace
+    result: Result
     deletes: bool
     chunks: list[Rows]
     script: tuple[Kill | Restore, ...]
@@ -177,7 +194,7 @@ def drawn(seed: int) -> Drawn:
 
 
 def pipeline_of(
-    function: Callable[..., DataFrame], result: Append | Upsert | Replace, schema: str = TOTALS
+    function: Callable[..., DataFrame], result: Result, schema: str = TOTALS
 ) -> Pipeline:
     pipeline = Pipeline("chain")
     orders = pipeline.source("orders", Files("x", format="json", schema=ORDERS))
@@ -185,7 +202,8 @@ def pipeline_of(
     if isinstance(result, Append):
         code.sink("out", FilesTable())
     else:
-        code.sink("out", FilesTable(upsert_key=("customer",)))
+        if result.columns:
+            code.sink("out", FilesTable(upsert_key=result.columns))
         code.sink("changes", FilesTable(changelog=True))
     counted = code.key_by("spent").aggregate("behind", n=agg.count())
     counted.sink("by_spent", FilesTable(upsert_key=("spent",)))
@@ -201,47 +219,57 @@ def _spark() -> Any:
 def played_plainly(spark: SparkSession, case: Drawn) -> list[Version]:
     """The version of the result behind each epoch, by a loop over the function."""
     function, versions = case.function(), list[Version]()
-    rows: dict[str, Row] | Rows = [] if isinstance(case.result, Append) else {}
+    rows: Rows = []
     for chunk in case.chunks:
         orders = spark.createDataFrame([tuple(row.values()) for row in chunk], ORDERS)
-        if isinstance(rows, list):
-            rows += [row.asDict() for row in function(orders=orders).collect()]
-        else:
-            before = [(row["customer"], row["spent"]) for row in rows.values()]
-            previous = spark.createDataFrame(before, TOTALS)
-            answer = [row.asDict() for row in function(orders=orders, previous=previous).collect()]
-            if isinstance(case.result, Replace):
-                rows = {}
-            for row in answer:
-                if row.pop("_deleted", False):
-                    rows.pop(row["customer"], None)
-                else:
-                    rows[row["customer"]] = row
-        versions.append(version_of(rows if isinstance(rows, list) else [*rows.values()]))
+        given = {"orders": orders}
+        if not isinstance(case.result, Append):
+            before = [(row["customer"], row["spent"]) for row in rows]
+            given["previous"] = spark.createDataFrame(before, TOTALS)
+        answer = [row.asDict() for row in function(**given).collect()]
+        rows = [*kept_beside(answer, rows, case.result), *answer]
+        rows = [row for row in rows if not row.pop("_deleted", False)]
+        versions.append(version_of(rows))
     return versions
+
+
+def kept_beside(answer: Rows, rows: Rows, result: Result) -> Rows:
+    """Those of *rows* that an *answer* does not replace."""
+    match result:
+        case Append():
+            return rows
+        case Replace():
+            return []
+        case Upsert() | ReplacePartitions():
+            come = {row["customer"] for row in answer}
+            return [row for row in rows if row["customer"] not in come]
 
 
 def version_of(rows: Sequence[Mapping[str, Any]]) -> Version:
     return sorted((row["customer"], row["spent"]) for row in rows)
 
 
-def published(run: LocalRun, sink: str, *, appends: bool) -> list[tuple[int, Version]]:
+def published(run: LocalRun, sink: str, result: Result) -> list[tuple[int, Version]]:
     """The version that readers of *sink* see behind each epoch, with the epoch's number."""
     found: list[tuple[int, Version]] = []
     at: dict[int, Version] = {0: []}
     for epoch in run.epochs:
-        rows, before = epoch.published(sink).to_dicts(), at[epoch.number - 1]
-        if appends:
-            version = sorted([*before, *version_of(rows)])
+        rows, version = epoch.published(sink).to_dicts(), [*at[epoch.number - 1]]
+        if sink == "changes":
+            version = added_up_changes(rows, version)
+        elif isinstance(result, Append):
+            version += version_of(rows)
         else:
-            live = {customer: (customer, spent) for customer, spent in before}
+            by = [("customer", "spent").index(name) for name in result.columns]
+            live = {tuple(row[place] for place in by): row for row in version}
             for row in sorted(rows, key=lambda row: not row["_deleted"]):
-                live.pop(row["customer"], None)
+                pair = (row["customer"], row["spent"])
+                live.pop(tuple(pair[place] for place in by), None)
                 if not row["_deleted"]:
-                    live[row["customer"]] = (row["customer"], row["spent"])
-            version = sorted(live.values())
-        at[epoch.number] = version
-        found.append((epoch.number, version))
+                    live[tuple(pair[place] for place in by)] = pair
+            version = [*live.values()]
+        at[epoch.number] = sorted(version)
+        found.append((epoch.number, at[epoch.number]))
     return found
 
 
@@ -260,23 +288,25 @@ def test_every_version_is_that_of_a_plain_loop_over_kills_restores_and_rescales(
         spark=spark,
     )
 
-    appends = isinstance(case.result, Append)
-    found = published(run, "out", appends=appends)
+    is_bag = not isinstance(case.result, Append) and not case.result.columns
+    found = published(run, "changes" if is_bag else "out", case.result)
     assert found == [(number, expected[number - 1]) for number, _ in found], case
     assert len(found) > EPOCHS  # Some were repeated.
-    assert version_of(run.table("out").to_dicts()) == expected[-1]
     behind = {row["spent"]: row["n"] for row in run.table("by_spent").to_dicts()}
     spent = [spent for _, spent in expected[-1]]
     assert behind == {value: spent.count(value) for value in {*spent}}
-    if not appends:
+    if not is_bag:
+        assert version_of(run.table("out").to_dicts()) == expected[-1]
+    if not isinstance(case.result, Append):
+        assert added_up_changes(run.table("changes").to_dicts(), []) == expected[-1]
+    if not isinstance(case.result, Append) and not is_bag:
         assert version_of(run.state("code").to_dicts()) == expected[-1]
-        assert added_up_changes(run) == expected[-1]
 
 
-def added_up_changes(run: LocalRun) -> Version:
-    """The rows that are there by the changelog of the result."""
-    there: Version = []
-    for row in sorted(run.table("changes").to_dicts(), key=lambda row: row["kind"] in ("-U", "-D")):
+def added_up_changes(rows: Rows, before: Version) -> Version:
+    """The rows that are there behind the changes *rows* of a changelog."""
+    there = [*before]
+    for row in sorted(rows, key=lambda row: row["kind"] in ("-U", "-D")):
         pair = (row["customer"], row["spent"])
         if row["kind"] in ("+I", "+U"):
             there.append(pair)

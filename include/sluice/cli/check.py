@@ -26,10 +26,11 @@ from sluice.cli.options import (
     print_table,
 )
 from sluice.cli.run import run_log
-from sluice.declaration.operations import KeyedLookup, Lookup
+from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode
 from sluice.declaration.params import resolve_params
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.project import load_declarations
+from sluice.declaration.unpinned import unpinned
 from sluice.errors import ConfigurationError
 from sluice.extras import DISTRIBUTION
 from sluice.job.job import Job
@@ -65,6 +66,10 @@ def check(
     params = resolve_params(declared.params, parameters(param or [], context.args), declared.uid)
     for what in _unread(declared):
         typer.secho(f"warning: {declared.uid}: nothing reads {what}", err=True, fg="yellow")
+    for node in declared.stages.values():
+        for found in unpinned(node.operation) if isinstance(node.operation, SparkCode) else ():
+            where = f"{declared.uid}: in stage {node.uid!r}"
+            typer.secho(f"warning: {where} {found}", err=True, fg="yellow")
     yields = _analysed(job, params)
     state = job.state()
     if not state.status.is_globally_terminal:
@@ -96,6 +101,8 @@ def _unread(declared: Pipeline) -> Iterator[str]:
         match stage.operation:
             case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
                 read.add(lookup.table)
+            case SparkCode(tables=tables):
+                read |= {table.uid for table in tables.values()}
             case _:
                 pass
     yield from (f"source {uid!r}" for uid in declared.sources if uid not in read)

@@ -101,7 +101,7 @@ class StreamRead:
     kind: Kind
 
 
-def result_kind(
+def result_kind(  # noqa: C901 - a case for each operation
     uid: str, operation: Operation, keys: tuple[str, ...], reads: Sequence[StreamRead]
 ) -> Kind:
     """The kind of the result of the stage *uid*, keyed by *keys*, by the streams that it *reads*.
@@ -134,14 +134,24 @@ def result_kind(
             | Deduplicate()
             | Process()
             | ProcessKeyed()
-            | SparkCode()
         ):
             for read in reads:
                 if read.kind != Append():
                     _refuse(uid, operation, read)
             return _of_appended(operation, keys, reads[0].kind)
+        case SparkCode():
+            return _of_code(uid, operation, reads)
         case _:
             assert_never(operation)
+
+
+def _of_code(uid: str, code: SparkCode, reads: Sequence[StreamRead]) -> Kind:
+    for name, read in zip(code.names, reads, strict=True):
+        if name not in code.changes and read.kind != Append():
+            _refuse(uid, code, read)
+    if not code.key:
+        return Append()
+    return Upsert(code.identity) if code.identity else Retract()
 
 
 def after(steps: Sequence[Step], kind: Kind) -> Kind:
@@ -286,7 +296,8 @@ def _instead(operation: Operation) -> tuple[str, str]:
             return "deduplicate()", "use latest()"
         case SparkCode():
             return "Spark code, which is given the rows that came,", (
-                "give it what that stage reads, or use aggregate(), top_n(), latest() or join()"
+                "give it to the function as one of changes={...}, where a column _change says what "
+                "a row does, or use aggregate(), top_n(), latest() or join()"
             )
         case _:
             return "a function of your own", (
@@ -307,8 +318,6 @@ def _of_appended(operation: Operation, keys: tuple[str, ...], first: Kind) -> Ki
             return Append(tuple(dict.fromkeys((*keys, *_bounds(window), "rank"))))
         case Deduplicate():
             return Append(keys)
-        case SparkCode(key=key) if key:
-            return Upsert(key)
         case Lookup(add=add) if not add:  # A table may have several matches.
             return first
         case _:

@@ -29,9 +29,19 @@ OF_RECORDS = frozenset({MALFORMED_COLUMN, RAW, "_source"})
 OF_STAGES = frozenset(
     {
         *("_deleted", "_hash", "_side", "_subtask", "_total", "_written_ms"),
-        *("_beside", "_copies", "_count", "_expires_ms", "_index", "_is_former", "_is_stored"),
-        *("_key", "_map_key", "_matched", "_number", "_other_copies", "_parallelism", "_place"),
-        *("_position", "_rank", "_row_count", "_rows", "_run", "_sequence", "_session"),
+        *("_beside", "_change", "_copies", "_count", "_expires_ms", "_index", "_is_former"),
+        *("_is_stored", "_key", "_map_key", "_matched", "_more", "_number", "_other_copies"),
+        *(
+            "_parallelism",
+            "_place",
+            "_position",
+            "_rank",
+            "_row_count",
+            "_rows",
+            "_run",
+            "_sequence",
+            "_session",
+        ),
         *("_stretch", "_time_ms", "_timer_ms", "_value"),
     }
 )

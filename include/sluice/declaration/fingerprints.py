@@ -47,6 +47,7 @@ from sluice.declaration.origins import Declared, is_united, origin
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import DescribedSourceSpec, SourceMeaning
+from sluice.declaration.results import Replace, Upsert
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_tree import Column, canonical, tokens
 
@@ -203,6 +204,7 @@ class _Maker:
                     f"{name}={self._rows(given, None)}"
                     for name, given in zip(code.names, stage.inputs, strict=True)
                 )
+                read += "".join(f", {name}={of}" for name, of in _tables(code).items())
                 what = described_function(code.function, code.version)
                 return f"spark({read}, {what}){text}"
             case Union():
@@ -386,8 +388,11 @@ def _with_function(
             return "process", function, {}
         case ProcessKeyed():
             return "process_keyed", function, {}
-        case SparkCode(result=result, key=key):
-            return f"spark {result}", {"keys": ", ".join(key), **function}, {}
+        case SparkCode(result=result, key=key, identity=identity) as code:
+            rest = ", ".join(name for name in identity if name not in key)
+            parts = {"keys": ", ".join(key) + (f" with {rest}" if rest else ""), **function}
+            tables = ", ".join(f"{name}={of}" for name, of in _tables(code).items())
+            return f"spark {result}", {**parts, "table": tables}, {}
 
 
 def _held_by(stage: StageNode) -> tuple[str, ...]:
@@ -399,10 +404,18 @@ def _held_by(stage: StageNode) -> tuple[str, ...]:
             return stage.keys
         case TopN() if stage.ttl_ms is None:
             return (*stage.keys, "rank")
-        case SparkCode():
-            return stage.keys
+        case SparkCode(result=Upsert() | Replace(), identity=identity):
+            return identity
         case _:
             return ()
+
+
+def _tables(code: SparkCode) -> dict[str, str]:
+    """The tables that a function is given, by its parameters."""
+    return {
+        name: f"{table.uid}{_described_steps(table.steps, None)}"
+        for name, table in sorted(code.tables.items())
+    }
 
 
 def _is_by_key(sink: SinkNode, stage: StageNode, key: Iterable[str]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from sluice.declaration import results
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.column_types import row_schema
 from sluice.declaration.durations import PositiveDuration, in_words
 from sluice.declaration.expressions import Step
 from sluice.declaration.keyed_functions import KeyedProcessFunction
@@ -280,12 +281,22 @@ class ProcessKeyed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkCode:
-    """Spark code as it is: ``function(**increments, previous) -> DataFrame``, on the driver.
+class TableRead:
+    """The table source ``uid`` behind ``steps``, Spark SQL."""
 
-    ``names`` are the parameters that get the stage's inputs, in their order; ``schema``, Spark's
-    DDL, has the columns of the result.  With ``takes_previous`` the parameter of that name gets the
-    result as of the parent checkpoint.
+    uid: str
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkCode:
+    """Spark code as it is: ``function(**increments, **tables, previous) -> DataFrame``, on the
+    driver.
+
+    ``names`` are the parameters that get the stage's inputs, in their order, of which ``changes``
+    get rows that are taken back, too; ``tables`` get tables as the barrier pinned them.
+    ``schema``, Spark's DDL, has the columns of the result.  With ``takes_previous`` the parameter
+    of that name gets the result as of the parent checkpoint.
     """
 
     function: Callable[..., DataFrame]
@@ -293,11 +304,24 @@ class SparkCode:
     schema: str
     result: results.Result
     takes_previous: bool
+    tables: Mapping[str, TableRead] = field(default_factory=dict[str, TableRead])
+    changes: frozenset[str] = frozenset()
     version: str | None = None  # Of what the function means; None: its source says.
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns by which rows of the result are known; none if they are only added."""
+        """The columns by which rows of the result are placed on subtasks; none if none is kept."""
+        match self.result:
+            case results.Append():
+                return ()
+            case results.ReplacePartitions(partitions=partitions):
+                return partitions
+            case kept:
+                return kept.columns or tuple(row_schema("the result", self.schema))
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns in which no two rows of the result are equal; none where nothing says so."""
         return () if isinstance(self.result, results.Append) else self.result.columns
 
 

@@ -12,10 +12,12 @@ boto3; a declaration is parsed by all three.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
+from functools import partial
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from sluice.core.key_groups import (
@@ -91,6 +93,7 @@ from sluice.declaration.operations import (
     Session,
     SparkCode,
     Stateful,
+    TableRead,
     TopN,
     Transform,
     Union,
@@ -103,6 +106,7 @@ from sluice.declaration.params import Param
 from sluice.declaration.places import SinkSpec, SourceSpec, params_of
 from sluice.declaration.schedules import Orchestration
 from sluice.declaration.spark_columns import SparkColumn, sql_text
+from sluice.declaration.spark_sql import answer_of_text, read_by_text
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import not_compiled
 from sluice.declaration.sql_tree import Column, spelled
@@ -124,12 +128,13 @@ LATE = "late"  # Rows behind the watermark.
 LATE_RIGHT = "late_right"  # The same of a join's second input.
 
 PREVIOUS = "previous"  # The parameter of Spark code that gets the previous result.
+_NO_STREAMS: Mapping[str, Stream] = MappingProxyType({})
 
 Parallelism: TypeAlias = Annotated[int, NumberLimits(1, UPPER_BOUND_MAX_PARALLELISM)]
 Number: TypeAlias = Annotated[int, NumberLimits(1)]  # Of rows that a stage keeps.
 
 
-@checked_methods("source", "spark", "hook")
+@checked_methods("source", "spark", "spark_sql", "hook")
 @dataclass(slots=True)
 class Pipeline:
     """A job: sources, stages and sinks by uid, in the order of their declaration."""
@@ -189,27 +194,95 @@ class Pipeline:
         uid: str,
         function: Callable[..., DataFrame],
         *,
-        reads: Mapping[str, Stream],
+        reads: Mapping[str, Stream] = _NO_STREAMS,
         schema: str,
         result: results.Result,
+        changes: Mapping[str, Stream] = _NO_STREAMS,
+        tables: Mapping[str, Stream] = _NO_STREAMS,
         parallelism: Parallelism | None = None,
         version: str | None = None,
     ) -> Stream:
-        """Spark code as it is: *function(**increments, previous)* makes a DataFrame of the rows
-        that came in the epoch, and of its own result so far.
+        """Spark code as it is: *function(**increments, **tables, previous)* makes a DataFrame of
+        the rows that came in the epoch, and of its own result so far.
 
-        *reads* are the streams by the names of the parameters that get their rows.  A parameter
-        ``previous`` gets the result as the checkpoint before has it, empty in the first epoch; it
-        is read only if there is such a parameter.  *schema*, Spark's DDL, has the columns of the
-        answer, by name and with these types, and *result* says what the answer does: see
-        ``sluice.Append``, ``Upsert`` and ``Replace``.
+        *reads* are the streams by the names of the parameters that get their rows.  Those of
+        *changes* may take rows back: their rows have a column ``_change``, 'insert' or 'delete', of
+        what is left of the epoch's changes, and a row that is updated is deleted and inserted.
+        *tables* are table sources, of which the parameters get all rows as of the barrier.  A
+        parameter ``previous`` gets the result as the checkpoint before has it, empty in the first
+        epoch; it is read only if there is such a parameter.  *schema*, Spark's DDL, has the columns
+        of the answer, by name and with these types, and *result* says what the answer does: see
+        ``sluice.Append``, ``Upsert``, ``Replace`` and ``ReplacePartitions``.
 
         The function runs on the driver, once for each attempt, and may do what Spark can: group,
         join, use window functions and functions in Python.  Two rows of a key, a null in a key and
         other columns than those of the schema fail the stage, and nothing is published.  *version*
         is that of ``transform``.
         """
-        takes_previous = _check_spark_code(uid, function, reads, result)
+        given = _given_by_name(uid, reads, changes, tables)
+        code = SparkCode(
+            function=function,
+            names=tuple(sorted((*reads, *changes))),  # The order of their writing means nothing.
+            schema=schema,
+            result=result,
+            takes_previous=_takes_previous(uid, function, given),
+            tables=_table_reads(tables),
+            changes=frozenset(changes),
+            version=version,
+        )
+        return self._add_code(uid, code, given, parallelism)
+
+    def spark_sql(
+        self,
+        uid: str,
+        text: str,
+        *,
+        reads: Mapping[str, Stream] = _NO_STREAMS,
+        schema: str,
+        result: results.Result,
+        changes: Mapping[str, Stream] = _NO_STREAMS,
+        tables: Mapping[str, Stream] = _NO_STREAMS,
+        parallelism: Parallelism | None = None,
+        version: str | None = None,
+    ) -> Stream:
+        """``spark`` whose function is one query, *text* in Spark's SQL.
+
+        The names of *reads*, *changes* and *tables* are tables in it, and so is ``previous``, which
+        is read only if the text has that word.  Another table is Spark's, and is not pinned.
+        """
+        given = _given_by_name(uid, reads, changes, tables)
+        named = read_by_text(uid, text, (*given, PREVIOUS))
+        unread = [name for name in given if name not in named]
+        if unread:
+            raise ConfigurationError(
+                f"stage {uid!r} is given {unread[0]!r}, which its text does not name; name it, as "
+                "a table, or leave it out"
+            )
+        code = SparkCode(
+            function=partial(answer_of_text, text),
+            names=tuple(sorted((*reads, *changes))),
+            schema=schema,
+            result=result,
+            takes_previous=PREVIOUS in named,
+            tables=_table_reads(tables),
+            changes=frozenset(changes),
+            version=version,
+        )
+        return self._add_code(uid, code, given, parallelism)
+
+    def _add_code(
+        self,
+        uid: str,
+        operation: SparkCode,
+        given: Mapping[str, Stream],
+        parallelism: int | None,
+    ) -> Stream:
+        schema, result = operation.schema, operation.result
+        if operation.takes_previous and isinstance(result, results.Append):
+            raise ConfigurationError(
+                f"the function of stage {uid!r} takes {PREVIOUS!r}, and a result of Append() is "
+                "kept nowhere; give the result a key, Upsert('id') or Replace('id')"
+            )
         columns = row_schema(f"stage {uid!r}", schema)
         check_columns(columns, f"the schema of stage {uid!r}")
         for name, of in columns.items():
@@ -218,16 +291,7 @@ class Pipeline:
                     f"stage {uid!r} declares {name!r} as {of}, and no column of a DataFrame is of "
                     "that type; declare it as string"
                 )
-        names = tuple(sorted(reads))  # The order in which they are written means nothing.
-        operation = SparkCode(
-            function=function,
-            names=names,
-            schema=schema,
-            result=result,
-            takes_previous=takes_previous,
-            version=version,
-        )
-        for key in operation.key:
+        for key in (*operation.key, *operation.identity):
             if key not in columns:
                 raise ConfigurationError(
                     f"stage {uid!r} keeps its result by {key!r}, which its schema does not have; "
@@ -239,9 +303,9 @@ class Pipeline:
                 f"pipeline {self.uid!r} declares unaligned=True, in which a stage does not wait "
                 "for them; leave unaligned out"
             )
-        for stream in reads.values():
-            self._check_read_by_spark(uid, stream)
-        inputs = tuple(reads[name].as_input() for name in names)
+        for name, stream in given.items():
+            self._check_read_by_spark(uid, stream, is_table=name in operation.tables)
+        inputs = tuple(given[name].as_input() for name in operation.names)
         node = StageNode(uid=uid, operation=operation, inputs=inputs, parallelism=parallelism)
         return self.add_stage(node, event_time=None)
 
@@ -396,18 +460,23 @@ class Pipeline:
                     f"{owner}() of {producer!r}", producer, step, is_append=False, columns=known
                 )
 
-    def _check_read_by_spark(self, uid: str, stream: Stream) -> None:
+    def _check_read_by_spark(self, uid: str, stream: Stream, *, is_table: bool) -> None:
         if stream.pipeline is not self:
             raise ConfigurationError(
                 f"stage {uid!r} reads {stream.producer!r} of pipeline {stream.pipeline.uid!r}; "
                 "declare both in one"
             )
         source = self.sources.get(stream.producer)
-        if source is not None and source.is_table:
+        if is_table and (source is None or not source.is_table):
             raise ConfigurationError(
-                f"stage {uid!r} is Spark code, and {source.uid!r} is a table source, which is read "
-                "by lookup() alone; look it up in a stage before, or declare it without table=True "
-                "and give the function its rows as they come"
+                f"stage {uid!r} is given {stream.producer!r} as one of tables={{...}}, and it is "
+                "no table source; declare it as a source with table=True, or give the function its "
+                "rows as they come, reads={...}"
+            )
+        if source is not None and source.is_table and not is_table:
+            raise ConfigurationError(
+                f"stage {uid!r} is Spark code, and {source.uid!r} is a table source, of which "
+                "there are no rows of an epoch; give it as one of tables={...}"
             )
 
     def _check_readers(self, *producers: str) -> None:
@@ -1001,27 +1070,42 @@ def _may_be_late(stage: StageNode) -> bool:
     return stage.is_stateful and not isinstance(stage.operation, SparkCode)
 
 
-def _check_spark_code(
-    uid: str,
-    function: Callable[..., DataFrame],
-    reads: Mapping[str, Stream],
-    result: results.Result,
-) -> bool:
-    """Whether *function* takes the previous result.
+def _given_by_name(uid: str, *groups: Mapping[str, Stream]) -> dict[str, Stream]:
+    """What Spark code is given, by its parameters: streams, streams of changes, and tables.
 
     Raises:
-        ConfigurationError: it cannot be called with what the stage gives it.
+        ConfigurationError: there are no streams, or a name is there twice, or it is another's.
     """
-    if not reads:
+    given: dict[str, Stream] = {}
+    for name, stream in (pair for group in groups for pair in group.items()):
+        if name in given:
+            raise ConfigurationError(
+                f"stage {uid!r} gives {name!r} two streams; give each a name of its own"
+            )
+        if name == PREVIOUS:
+            raise ConfigurationError(
+                f"stage {uid!r} gives {PREVIOUS!r} a stream, and the parameter of that name gets "
+                "the stage's own result; give the stream another name"
+            )
+        given[name] = stream
+    if not any(groups[:2]):
         raise ConfigurationError(
             f"stage {uid!r} reads nothing; name the streams by the function's parameters: "
             "reads={'orders': orders}"
         )
-    if PREVIOUS in reads:
-        raise ConfigurationError(
-            f"stage {uid!r} gives {PREVIOUS!r} a stream, and the parameter of that name gets the "
-            "stage's own result; give the stream another name"
-        )
+    return given
+
+
+def _table_reads(tables: Mapping[str, Stream]) -> dict[str, TableRead]:
+    return {name: TableRead(uid=of.producer, steps=of.steps) for name, of in tables.items()}
+
+
+def _takes_previous(uid: str, function: Callable[..., DataFrame], reads: Iterable[str]) -> bool:
+    """Whether *function* takes the previous result beside what it *reads*.
+
+    Raises:
+        ConfigurationError: it cannot be called with what the stage gives it.
+    """
     try:
         signature = inspect.signature(function)
     except ValueError:
@@ -1038,11 +1122,6 @@ def _check_spark_code(
             f"the function of stage {uid!r} takes {', '.join(signature.parameters) or 'nothing'}, "
             f"and is given {', '.join(given)}: {error}; name its parameters in reads={{...}}"
         ) from None
-    if takes_previous and isinstance(result, results.Append):
-        raise ConfigurationError(
-            f"the function of stage {uid!r} takes {PREVIOUS!r}, and a result of Append() is kept "
-            "nowhere; give the result a key, Upsert('id') or Replace('id')"
-        )
     return takes_previous
 
 

@@ -4,8 +4,13 @@
     Upsert("customer")   each of its rows replaces the one of its key; one whose column _deleted is
                          true takes the row of its key away
     Replace("customer")  its rows are the whole result; those that are not in it are taken away
+    ReplacePartitions("day", key="customer")
+                         the same of each day that it has a row of; other days stay as they are
 
-A result with a key is the keyed state of its stage.  What is sent is how it differs from the
+Without a key, Replace() and ReplacePartitions("day"), a result is a bag: equal rows may be in it
+several times, and no columns tell two of its rows apart.
+
+A result that is kept is the keyed state of its stage.  What is sent is how it differs from the
 previous one: so what reads it sees the rows that changed, and none twice.
 """
 
@@ -51,12 +56,13 @@ class Upsert:
 @checked_initializer
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The answer is the whole result, of which no two rows have the same ``key``."""
+    """The answer is the whole result, of which no two rows have the same ``key``, if it has one."""
 
-    key: str | tuple[str, ...]
+    key: str | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check_key(self)
+        if self.key is not None:
+            _check_key(self)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -66,12 +72,49 @@ class Replace:
         return "replace"
 
 
-Keyed: TypeAlias = Upsert | Replace
-Result: TypeAlias = Append | Keyed
+@checked_initializer
+@dataclass(frozen=True, slots=True)
+class ReplacePartitions:
+    """The answer replaces all rows that have its values in ``partition_by``, one column or several.
+
+    No two rows of such a partition have the same ``key``, if it has one.  A partition is kept by
+    one subtask, and compared in its memory.
+    """
+
+    partition_by: str | tuple[str, ...]
+    key: str | tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.partitions or len({*self.partitions}) < len(self.partitions):
+            raise ConfigurationError(
+                f"ReplacePartitions({self.partition_by!r}) names no column, or one twice; name the "
+                "columns whose values say which rows are replaced together"
+            )
+        if self.key is not None:
+            _check_key(self)
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return _columns(self.partition_by)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (
+            ()
+            if self.key is None
+            else tuple(dict.fromkeys((*self.partitions, *_columns(self.key))))
+        )
+
+    def __str__(self) -> str:
+        return f"replace by {', '.join(self.partitions)}"
 
 
-def _check_key(result: Keyed) -> None:
-    columns = result.columns
+Kept: TypeAlias = Upsert | Replace | ReplacePartitions
+Result: TypeAlias = Append | Kept
+
+
+def _check_key(result: Kept) -> None:
+    columns = _columns(result.key)
     if not columns or len({*columns}) < len(columns):
         raise ConfigurationError(
             f"{type(result).__name__}(key={result.key!r}) names no column, or one twice; name the "
@@ -79,5 +122,5 @@ def _check_key(result: Keyed) -> None:
         )
 
 
-def _columns(key: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (key,) if isinstance(key, str) else key
+def _columns(key: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else key or ()

@@ -22,7 +22,7 @@ from sluice.operators.ranking import (
     WindowTopNOperator,
 )
 from sluice.operators.sessions import SessionWindow
-from sluice.operators.spark_result import SparkResultOperator
+from sluice.operators.spark_result import SparkBagOperator, SparkResultOperator
 from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator
 from sluice.operators.windows import AlignedWindow
 
@@ -35,7 +35,8 @@ def build_operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:
     """
     if isinstance(stage.operation, ops.SparkCode):
         (answer,) = schemas  # Whatever the function reads.
-        return SparkResultOperator(stage, answer)
+        is_bag = not stage.operation.identity
+        return SparkBagOperator(stage, answer) if is_bag else SparkResultOperator(stage, answer)
     for schema, given in zip(schemas, stage.shuffled, strict=True):
         check_columns(
             input_schema(schema), f"stage {stage.uid!r}, in what it reads of {given.producer!r},"

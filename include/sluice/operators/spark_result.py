@@ -1,13 +1,14 @@
 """The result of Spark code: its answer is merged with the rows that are kept, and what differs is
 sent.
 
-Rows of the state are those of the result, by its key: ``previous`` is read of them.  An answer with
-two rows of a key, or with a null in one, is refused before anything of it is kept.
+Rows of the state are those of the result, by its key; of a result without one each row has the
+number of its copies.  ``previous`` is read of them.  An answer with two rows of a key, or with a
+null in one, is refused before anything of it is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -15,6 +16,8 @@ from sluice.declaration import results
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import SparkCode
 from sluice.errors import ConfigurationError
+from sluice.operators.changes import COPIES, Bag, repeated
+from sluice.operators.kernels import grouped
 from sluice.operators.operator import (
     EpochTime,
     Frames,
@@ -31,9 +34,12 @@ from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
 from sluice.state.segments import DELETED, HASH, StateSchema
 
+_MORE = "_more"  # By how many copies there are more of a row than before.
+
 
 class SparkResultOperator(RawRows):
-    """Rows of an answer replace those of their keys; by ``Replace`` the others are taken away.
+    """Rows of an answer replace those of their keys; by ``Replace`` the others are taken away, by
+    ``ReplacePartitions`` those of its partitions.
 
     Output is an upsert stream on the key: the rows that are new or differ, with those that they
     replace, and those that are gone, as retractions.  State is a row per key, and an unchanged row
@@ -49,25 +55,22 @@ class SparkResultOperator(RawRows):
         code = stage.operation
         assert isinstance(code, SparkCode)
         columns = {name: of for name, of in input_schema(answer).items() if name != DELETED}
-        key_types(stage.uid, pl.Schema(columns), stage.keys)
+        key_types(stage.uid, pl.Schema(columns), code.identity)
         require_distinct(stage.uid, columns)
-        self._uid = stage.uid
-        self._is_whole = isinstance(code.result, results.Replace)
+        self._uid, self._result = stage.uid, code.result
+        self._key = code.identity
         self._is_deleting = DELETED in answer
         self.output_schema = pl.Schema(columns)
-        self._schema = StateSchema(columns=self.output_schema, key_columns=stage.keys)
+        self._schema = StateSchema(
+            columns=self.output_schema,
+            key_columns=stage.keys,
+            sub_key_columns=tuple(name for name in code.identity if name not in stage.keys),
+        )
         self.tables = {ROWS: self._schema}
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - neither plays a part here
         """Raises ConfigurationError for a row without a key."""
-        for key in self._schema.key_columns:
-            without = rows.filter(pl.col(key).is_null())
-            if without.height:
-                raise ConfigurationError(
-                    f"the answer of stage {self._uid!r} has {key!r} null in a row with "
-                    f"{_values(without, self.output_schema.names())}, and its result is kept by "
-                    f"that key; leave such rows out, where({key + ' IS NOT NULL'!r}), or fill it"
-                )
+        _refuse_nulls(self._uid, rows, self._key, self.output_schema)
         deleted = [DELETED] if self._is_deleting else []
         kept = rows.select(*self._schema.live.names(), *deleted)
         return Partial(groups={ROWS: kept}, late=self.output_schema.to_frame())
@@ -84,9 +87,9 @@ class SparkResultOperator(RawRows):
         is_news = is_kept & differs(after, before, before.columns)
         is_gone = was_there & ~is_kept
         gone = before.filter(is_gone)
-        if self._is_whole:
-            held = state[ROWS].scan()
-            others = held.join(after, on=self._schema.key, how="anti", nulls_equal=True)
+        replaced = _replaced(self._result, answered, state[ROWS])
+        if replaced is not None:
+            others = replaced.join(after, on=self._schema.identity, how="anti", nulls_equal=True)
             gone = pl.concat([gone, others])
         return Outcome(
             output=after.filter(is_news).select(names),
@@ -102,7 +105,7 @@ class SparkResultOperator(RawRows):
         distinct = newest_per_identity(rows, self._schema.identity)
         if distinct.height == rows.height:
             return distinct
-        keys = self._schema.key_columns
+        keys = self._key
         twice = rows.filter(pl.struct(keys).is_duplicated()).sort(keys)
         first = twice.head(1).select(keys)
         count = twice.join(first, on=keys, how="semi", nulls_equal=True).height
@@ -111,6 +114,86 @@ class SparkResultOperator(RawRows):
             "its result has one row a key; choose one of them, dropDuplicates"
             f"({[*keys]!r}) or a row_number(), or name more columns as the key"
         )
+
+
+class SparkBagOperator(RawRows):
+    """Rows of an answer replace the whole result, or that of their partitions, without a key.
+
+    Output is a stream of whole rows: those of which there are more than before, and of which there
+    are fewer, as retractions.  State is a row for each distinct one, with the number of its copies.
+    """
+
+    def __init__(self, stage: StageNode, answer: pl.Schema) -> None:
+        """*answer* are the columns of the function's answer.
+
+        Raises:
+            ConfigurationError: it has no column of the partitions.
+        """
+        code = stage.operation
+        assert isinstance(code, SparkCode)
+        self.output_schema = input_schema(answer)
+        key_types(stage.uid, self.output_schema, stage.keys)
+        require_distinct(stage.uid, self.output_schema)
+        self._uid, self._result = stage.uid, code.result
+        is_whole = isinstance(code.result, results.Replace)
+        self._partitions = () if is_whole else stage.keys
+        self._bag = Bag(self.output_schema, stage.keys, ttl_ms=None)
+        self.tables = {ROWS: self._bag.schema}
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - neither plays a part here
+        """Raises ConfigurationError for a row without a partition."""
+        _refuse_nulls(self._uid, rows, self._partitions, self.output_schema)
+        return Partial(groups={ROWS: self._bag.weighed(rows)}, late=self.output_schema.to_frame())
+
+    def combine(self, groups: Frames) -> Frames:
+        return {ROWS: self._bag.folded(groups[ROWS])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - time plays no part here
+        answered, names = groups[ROWS], self.output_schema.names()
+        replaced = _replaced(self._result, answered, state[ROWS])
+        assert replaced is not None, "a result without a key is replaced"
+        copies, more = pl.col(COPIES), pl.col(_MORE)
+        both = [
+            answered.with_columns(copies.alias(_MORE)),
+            replaced.with_columns((-copies).alias(_MORE), pl.lit(0, pl.Int64).alias(COPIES)),
+        ]
+        by = self._bag.identity[1:]
+        sums = [pl.col(HASH).first(), copies.sum(), more.sum()]
+        moved = grouped(pl.concat(both), by, sums).filter(more != 0)
+        rows, now = moved.select(names), moved.select(self._bag.schema.live.names())
+        return Outcome(
+            output=repeated(rows, moved[_MORE].clip(lower_bound=0)),
+            retracted=repeated(rows, (-moved[_MORE]).clip(lower_bound=0)),
+            changes={
+                ROWS: Changes(upserts=now.filter(copies > 0), deletes=now.filter(copies == 0))
+            },
+        )
+
+
+def _replaced(
+    result: results.Result, answered: pl.DataFrame, state: KeyedState
+) -> pl.DataFrame | None:
+    """The rows that are there, and that an answer with the rows *answered* replaces as a whole;
+    None if it replaces each by its key.
+    """
+    match result:
+        case results.Replace():
+            return state.scan()
+        case results.ReplacePartitions():
+            return state.lookup(answered)
+        case _:
+            return None
+
+
+def _refuse_nulls(uid: str, rows: pl.DataFrame, keys: Sequence[str], schema: pl.Schema) -> None:
+    for key in keys:
+        without = rows.filter(pl.col(key).is_null())
+        if without.height:
+            raise ConfigurationError(
+                f"the answer of stage {uid!r} has {key!r} null in a row with "
+                f"{_values(without, schema.names())}, and its result is kept by that key; leave "
+                f"such rows out, where({key + ' IS NOT NULL'!r}), or fill it"
+            )
 
 
 def _values(rows: pl.DataFrame, names: list[str] | tuple[str, ...]) -> str:

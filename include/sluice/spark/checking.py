@@ -32,11 +32,11 @@ from sluice.spark.determinism import check_arguments, check_function, check_shar
 from sluice.spark.frames import (
     decoded_text,
     keyed_inputs,
-    looked_up_in,
     lookup_of,
     polars_schema,
     projected,
     renamed,
+    table_behind,
     transformed,
 )
 from sluice.spark.row_wise import check_kept, check_row_wise_plan, marked
@@ -111,7 +111,9 @@ def _result(
     lookup = lookup_of(stage)
     if lookup is not None:
         check_lookup(stage.uid, lookup, rows[lookup.table].columns)
-    table = looked_up_in(rows[lookup.table], lookup) if lookup is not None else None
+    table = None
+    if lookup is not None:
+        table = table_behind(rows[lookup.table], lookup.table, lookup.steps)
     if stage.is_stateful:
         sides = [
             with_computed_columns(side, stage, given)
@@ -141,7 +143,12 @@ def _of_code(
     pipeline: Pipeline, stage: StageNode, inputs: list[DataFrame], rows: Mapping[str, DataFrame]
 ) -> tuple[pl.DataFrame, Mapping[str, StateSchema]]:
     spark = rows[stage.inputs[0].producer].sparkSession
-    answer = answered(stage, inputs, empty_result(spark, stage))
+    assert isinstance(stage.operation, SparkCode)
+    given = {
+        name: table_behind(rows[table.uid], table.uid, table.steps)
+        for name, table in stage.operation.tables.items()
+    }
+    answer = answered(stage, inputs, given, empty_result(spark, stage))
     columns = polars_schema(answer)
     tables: Mapping[str, StateSchema] = {}
     if stage.is_stateful:

@@ -31,7 +31,7 @@ from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_columns
 from sluice.declaration.expressions import Filter, Projection, Step, columns_read
 from sluice.declaration.nodes import Input, StageNode
-from sluice.declaration.operations import KeyedLookup, Lookup, Transform
+from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode, Transform
 from sluice.declaration.params import value_of
 from sluice.declaration.places import END, MALFORMED_COLUMN, RAW, RECORD, Source, TextDecoding
 from sluice.errors import ConfigurationError
@@ -79,7 +79,8 @@ def _read_input(run: StageRun, side: int) -> DataFrame:
     shares = share(stream.segments, parallelism)
     read = StreamRows(run.job.location, shares, stream.schema, given.producer, given.steps)
     rows = read_segments(run.spark, read, parallelism)
-    is_added_up = run.node.is_stateful and lookup_of(run.node) is None
+    is_own_code = isinstance(run.node.operation, KeyedLookup | SparkCode)
+    is_added_up = run.node.is_stateful and not is_own_code
     # Of different rows a projection may make equal ones, some of which are taken back.
     may_cancel_out = stream.has_waited or given.is_projected
     if may_cancel_out and given.kind != Append() and not is_added_up:
@@ -387,21 +388,26 @@ def lookup_table(run: StageRun) -> DataFrame | None:
     lookup = lookup_of(run.node)
     if lookup is None:
         return None
-    handle = run.plan.source(lookup.table).table
+    return pinned_table(run, lookup.table, lookup.steps)
+
+
+def pinned_table(run: StageRun, uid: str, steps: Sequence[Step]) -> DataFrame:
+    """The rows of the table source *uid* behind *steps*, as the barrier pinned them."""
+    handle = run.plan.source(uid).table
     assert handle is not None, "a plan pins every table source"
     pinned = SegmentCache(run.job.location, run.job.store).open(handle)
     rows = run.spark.createDataFrame(for_spark(pinned))
-    how = open_source(run.job, lookup.table, run.configuration.params).settled(()).decoding
+    how = open_source(run.job, uid, run.configuration.params).settled(()).decoding
     if how is not None:
         # Beside the text there are the columns that the barrier pinned, whatever there is now.
         kept = [name for name in pinned.column_names if name not in (how.column, SOURCE)]
-        rows = table_rows(lookup.table, rows, replace(how, keeps=tuple(kept)))
-    return looked_up_in(rows, lookup)
+        rows = table_rows(uid, rows, replace(how, keeps=tuple(kept)))
+    return table_behind(rows, uid, steps)
 
 
-def looked_up_in(rows: DataFrame, lookup: Lookup) -> DataFrame:
-    """The *rows* of a table source that a lookup sees."""
-    return projected(rows, Input(producer=lookup.table, steps=lookup.steps))
+def table_behind(rows: DataFrame, uid: str, steps: Sequence[Step]) -> DataFrame:
+    """The *rows* of the table source *uid* behind *steps*."""
+    return projected(rows, Input(producer=uid, steps=tuple(steps)))
 
 
 def table_rows(uid: str, lines: DataFrame, how: TextDecoding) -> DataFrame:

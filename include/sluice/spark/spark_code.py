@@ -9,7 +9,7 @@ Malformed rows of the inputs pass the function by, to the side output.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,11 +23,14 @@ from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, bounded
 from sluice.job.lineage import assigned_state
 from sluice.operators.build import build_operator
+from sluice.operators.changes import COPIES, repeated
+from sluice.operators.operator import WEIGHT
 from sluice.operators.ranking import ROWS
 from sluice.spark.frames import (
     RESERVED,
     for_spark,
     partition_numbers,
+    pinned_table,
     polars_schema,
     read_in_parallel,
 )
@@ -39,6 +42,8 @@ from sluice.state.segments import DELETED, HASH, to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+CHANGE = "_change"  # What a row of changes does: 'insert' or 'delete'.
 
 
 def empty_result(spark: SparkSession, node: StageNode) -> DataFrame:
@@ -72,18 +77,32 @@ def previous_result(run: StageRun) -> DataFrame:
         return empty
     schema = build_operator(run.node, [polars_schema(empty)]).tables[ROWS]
     owner, location = f"stage {run.node.uid!r}", run.job.location
-    columns = for_spark(to_table(schema.columns.to_frame())).schema
+    columns = for_spark(to_table(polars_schema(empty).to_frame())).schema
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for index in partition_numbers(batches):
             runs = open_runs(SegmentCache(location), shares[index])
             for piece in KeyedState(schema, runs, owner=owner).scan_pieces(MERGE_ROWS):
-                yield from bounded(to_table(piece.drop(HASH)).cast(columns).to_batches())
+                rows = piece.drop(HASH)
+                if COPIES in rows.columns:
+                    rows = repeated(rows.drop(COPIES), rows[COPIES])
+                yield from bounded(to_table(rows).cast(columns).to_batches())
 
     return read_in_parallel(run.spark, read, columns, len(shares))
 
 
-def answered(node: StageNode, inputs: Sequence[DataFrame], previous: DataFrame) -> DataFrame:
+def pinned_tables(run: StageRun) -> dict[str, DataFrame]:
+    """The tables that the function is given, as the barrier pinned them."""
+    tables = _code_of(run.node).tables
+    return {name: pinned_table(run, table.uid, table.steps) for name, table in tables.items()}
+
+
+def answered(
+    node: StageNode,
+    inputs: Sequence[DataFrame],
+    tables: Mapping[str, DataFrame],
+    previous: DataFrame,
+) -> DataFrame:
     """The answer of the function of *node*, in the columns of its schema; malformed rows of the
     *inputs* are added, with nulls in these.
 
@@ -93,8 +112,10 @@ def answered(node: StageNode, inputs: Sequence[DataFrame], previous: DataFrame) 
     """
     code = _code_of(node)
     given = {
-        name: _readable(rows).drop(*RESERVED) for name, rows in zip(code.names, inputs, strict=True)
+        name: _given(node, name, _readable(rows))
+        for name, rows in zip(code.names, inputs, strict=True)
     }
+    given |= {name: rows.drop(*RESERVED) for name, rows in tables.items()}
     if code.takes_previous:
         given[PREVIOUS] = previous
     answer = _checked(node, code.function(**given), previous)
@@ -111,6 +132,21 @@ def _readable(rows: DataFrame) -> DataFrame:
     if MALFORMED_COLUMN not in rows.columns:
         return rows
     return rows.where(f"{MALFORMED_COLUMN} IS NULL")
+
+
+def _given(node: StageNode, name: str, rows: DataFrame) -> DataFrame:
+    """*rows* as the function's parameter *name* gets them."""
+    if name not in _code_of(node).changes:
+        return rows.drop(*RESERVED)
+    if CHANGE in rows.columns:
+        raise ConfigurationError(
+            f"stage {node.uid!r} is given the changes of {name!r}, whose rows have a column "
+            f"{CHANGE!r} of their own; rename it before, select('{CHANGE} AS ...')"
+        )
+    from pyspark.sql.functions import expr
+
+    what = f"IF({WEIGHT} < 0, 'delete', 'insert')" if WEIGHT in rows.columns else "'insert'"
+    return rows.withColumn(CHANGE, expr(what)).drop(*RESERVED)
 
 
 def _checked(node: StageNode, answer: object, declared: DataFrame) -> DataFrame:

@@ -112,7 +112,11 @@ DECLARED: Mapping[str, Callable[[Stream], Stream]] = {
     ),
     "`process_keyed`": lambda s: keyed(s).process_keyed("it", Silent(), result={"a": int}),
     "`spark` of `Append`": lambda s: spark_code(s, results.Append()),
-    "`spark` of `Upsert` or `Replace`": lambda s: spark_code(s, results.Replace("k")),
+    "`spark` of a result with a key": lambda s: spark_code(s, results.Replace("k")),
+    "`spark` of one without": lambda s: spark_code(s, results.ReplacePartitions("k")),
+    "`spark` of its `changes`": lambda s: s.pipeline.spark(
+        "it", lambda rows: rows, changes={"rows": s}, schema="k int", result=results.Append()
+    ),
 }
 
 
@@ -310,10 +314,12 @@ REFUSED = {
         "aggregate(), top_n(), latest() or join()"
     ),
 }
-REFUSED["`spark` of `Append`"] = REFUSED["`spark` of `Upsert` or `Replace`"] = (
-    "Spark code, which is given the rows that came, cannot take a row back; give it what that "
-    "stage reads, or use aggregate(), top_n(), latest() or join()"
-)
+for _result in ("`Append`", "a result with a key", "one without"):
+    REFUSED[f"`spark` of {_result}"] = (
+        "Spark code, which is given the rows that came, cannot take a row back; give it to the "
+        "function as one of changes={...}, where a column _change says what a row does, or use "
+        "aggregate(), top_n(), latest() or join()"
+    )
 REFUSED["`process_keyed`"] = REFUSED["`process`"]
 REFUSED["`window` with lateness"] = REFUSED["`window`"]
 

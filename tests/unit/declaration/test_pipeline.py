@@ -351,6 +351,12 @@ FORGOTTEN: dict[str, tuple[Callable[[], object], str]] = {
         ),
         '.spark("my_spark", function, ...)',
     ),
+    "spark_sql": (
+        lambda: any_stream().pipeline.spark_sql(
+            reads={}, schema="a int", result=results.Append()
+        ),
+        '.spark_sql("my_spark_sql", text, ...)',
+    ),
 }  # fmt: skip
 
 
