@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,20 @@ def totals() -> Stream:
 
 
 def the_table() -> str:
-    """The table of the page: each function with the kinds of its arguments."""
-    rows = [f"| `{name}` | {_signatures(FUNCTIONS[name])} |" for name in FUNCTIONS]
-    casts = [f"| `CAST`, `TRY_CAST` | {of} to {', '.join(to)} |" for of, to in CASTS.items()]
-    return "\n".join(["| | of |", "|---|---|", *rows, *casts])
+    """The table of the page: functions that take the same, with the kinds of their arguments."""
+    functions = _grouped({name: _signatures(FUNCTIONS[name]) for name in FUNCTIONS}, "`, `")
+    casts = _grouped({of: ", ".join(to) for of, to in CASTS.items()}, ", ")
+    rows = [f"| `{names}` | {kinds} |" for kinds, names in functions.items()]
+    rows += [f"| `CAST`, `TRY_CAST` | {of} to {to} |" for to, of in casts.items()]
+    return "\n".join(["| | of |", "|---|---|", *rows])
+
+
+def _grouped(texts: Mapping[str, str], between: str) -> dict[str, str]:
+    """For each text the names that have it."""
+    found = dict[str, list[str]]()
+    for name, text in texts.items():
+        found.setdefault(text, []).append(name)
+    return {text: between.join(names) for text, names in found.items()}
 
 
 def _signatures(signatures: tuple[Signature, ...]) -> str:
