@@ -6,6 +6,7 @@ operators compute, ``TRANSITIONS`` those in what becomes of state when the decla
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import as_completed
 from contextlib import contextmanager
@@ -855,7 +856,7 @@ TRANSITIONS: dict[str, Mutation] = {
 }
 
 MUTATIONS: dict[str, Mutation] = {**OPERATORS, **PATHS, **TRANSITIONS}
-MAX_PLANS = 400  # Those that have nothing of what is concerned are not played, nor counted.
+MAX_PLANS = 200  # Those that have nothing of what is concerned are not played, nor counted.
 MOST_STAGES = 3  # More hide no fault, and take longer.
 
 
@@ -864,6 +865,7 @@ class Caught:
     name: str
     seed: int
     plans: int
+    seconds: float  # Of CPU, with the drawing of plans in which it cannot show.
     message: str
 
 
@@ -872,7 +874,7 @@ def hunt(name: str, seeds: range = range(10**6, 10**7)) -> Caught | None:
     from tests.fuzz.drawing import draw
     from tests.fuzz.play import play, playing
 
-    mutation, plans = MUTATIONS[name], 0
+    mutation, plans, begun = MUTATIONS[name], 0, time.process_time()
     with playing(), mutation.planted(), _compiling_anew():
         for seed in seeds:
             if plans == MAX_PLANS:
@@ -883,7 +885,8 @@ def hunt(name: str, seeds: range = range(10**6, 10**7)) -> Caught | None:
             plans += 1
             failure = play(plan)
             if failure is not None:
-                return Caught(name, seed, plans, failure.message.splitlines()[0])
+                seconds = time.process_time() - begun
+                return Caught(name, seed, plans, seconds, failure.message.splitlines()[0])
     return None
 
 
@@ -919,9 +922,11 @@ def hunt_all(
 
 
 def table(hunted: dict[str, Caught | None]) -> str:
-    lines = ["| mutation | what is wrong | plans | seen as |", "|---|---|---|---|"]
+    lines = ["| mutation | what is wrong | plans | seconds | seen as |", "|---|---|---|---|---|"]
     for name, caught in hunted.items():
-        plans = f"none of {MAX_PLANS}" if caught is None else caught.plans
-        seen = "**nothing**" if caught is None else caught.message[:60].replace("|", "/")
-        lines.append(f"| {name} | {MUTATIONS[name].wrong} | {plans} | {seen} |")
+        plans, seconds, seen = f"none of {MAX_PLANS}", "", "**nothing**"
+        if caught is not None:
+            plans, seconds = str(caught.plans), f"{caught.seconds:.0f}"
+            seen = caught.message[:60].replace("|", "/")
+        lines.append(f"| {name} | {MUTATIONS[name].wrong} | {plans} | {seconds} | {seen} |")
     return "\n".join(lines)

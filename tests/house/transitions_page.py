@@ -41,6 +41,10 @@ _KINDS = {
     (PartDifference.OUTER,): "`how` of `join`: `left`, `right` or `full` to another of them",
     (PartDifference.INNER,): "`how` of `join`: `inner` to `left`, `right` or `full`, or back",
 }
+_SINKS: dict[tuple[PartDifference, ...], str] = {
+    (PartDifference.SENDER,): "a sink whose rows a stage has sent that is not declared any more",
+    (PartDifference.ABSENT,): "a sink that was not declared for a while, and is again",
+}
 _COLUMNS = {
     (PartDifference.REMOVED,): "a column of an aggregate removed",
     (PartDifference.ADDED, PartDifference.CHANGED): "a column of an aggregate added; its function, "
@@ -68,7 +72,7 @@ def _changed(row: TransitionRow) -> str:
     if row.part == "n" and row.differences == EVERY:
         return "`n` of `window_top_n`"
     if row.part == "rows" and row.differences != EVERY:
-        return "a sink whose rows a stage has sent that is not declared any more"
+        return _SINKS[row.differences]
     if row.part == "how":
         return _KINDS[row.differences]
     how = "" if row.differences == EVERY else f", {' or '.join(row.differences)}"

@@ -131,6 +131,15 @@ def aggregate(**columns: agg.Aggregate) -> Declaration:
     return declare
 
 
+def projected(**columns: agg.Aggregate) -> Declaration:
+    def declare(rows: Rows) -> None:
+        stream = rows.stream().select("k", "x", "n * 2 AS y", "n", "at")
+        computed = stream.key_by("k").stage("stage", KeyedAggregate(aggregates=columns))
+        computed.sink("out", BY_K)
+
+    return declare
+
+
 def count_of(condition: str = "", key: str = "k", ttl: timedelta | None = None) -> Declaration:
     def declare(rows: Rows) -> None:
         stream = rows.stream()
@@ -426,12 +435,29 @@ UPDATES: Cases = ANY | {
 # Other declarations of the same rows of the table: whether over updates, and the case.
 OUTER, INNER = ("how", PartDifference.OUTER), ("how", PartDifference.INNER)
 SMALLER, LARGER = ("n", PartDifference.SMALLER), ("n", PartDifference.LARGER)
+REMOVED = (None, PartDifference.REMOVED)
 MORE: dict[str, tuple[bool, tuple[str | None, PartDifference], Case]] = {
     "keys selected": (
         False, ("keys", CHANGED), Case(count_by("k"), count_by("u % 3"))
     ),
     "keys selected over updates": (
         True, ("keys", CHANGED), Case(count_by("k"), count_by("u % 3"))
+    ),
+    "column removed that alone reads a projected one": (
+        False,
+        REMOVED,
+        Case(
+            projected(v=agg.sum("x"), w=agg.max("y"), z=agg.last("n")),
+            projected(v=agg.sum("x"), z=agg.last("n")),
+        ),
+    ),
+    "column removed that alone goes by event time": (
+        True,
+        REMOVED,
+        Case(
+            projected(v=agg.sum("x"), w=agg.last("y")),
+            projected(v=agg.sum("x")),
+        ),
     ),
     "n smaller of versions": (
         False, SMALLER, Case(top(3, "n", (), unique="u"), top(1, "n", (), unique="u"))
@@ -502,13 +528,16 @@ def is_recomputed(key: tuple[str | None, PartDifference]) -> bool:
     return row is not None and row.updates is Becomes.RECOMPUTED
 
 
+BY_RESTORES = ((PartDifference.SENDER,), (PartDifference.ABSENT,))
+
+
 def test_every_row_of_the_table_is_played() -> None:
     said = {
         (is_updated, row.part, row.differences)
         for row in TRANSITIONS
         for is_updated, becomes in ((False, row.append), (True, row.updates))
-        # Rows of a stage that is gone, which a restore drops, are played by a test of their own.
-        if becomes is not None and row.differences != (PartDifference.SENDER,)
+        # What only two restores bring about is played by tests of its own.
+        if becomes is not None and row.differences not in BY_RESTORES
     }
 
     played = {
@@ -825,6 +854,41 @@ def test_rows_of_a_stage_that_is_gone_stay_in_a_table_by_consent(
     begins_from(take(job, spark, LATER), before, take(later, spark, LATER))
 
 
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_a_sink_that_was_left_out_for_a_while_goes_on_by_consent(
+    *, is_updated: bool, spark: SparkSession, tmp_path: Path
+) -> None:
+    def declared(*, has_sink: bool = True) -> Job:
+        def declare(rows: Rows) -> None:
+            summed = rows.stream().key_by("k").aggregate("stage", v=agg.sum("x"))
+            summed.sink("other", FilesTable(changelog=True))
+            if has_sink:
+                summed.sink("out", BY_K)
+
+        return job_of(tmp_path, declare, is_updated=is_updated)
+
+    old = declared()
+    submit(old, configure(old.pipeline, {}))
+    before = take(old, spark, EARLIER)
+    without = declared(has_sink=False)
+    restore(without, Latest(), RestoreOptions(allow_non_restored_state=True))
+    take(without, spark, LATER.head(4), shows="other")
+    take(without, spark, LATER.slice(4, 4), shows="other")
+
+    job, state = declared(), without.state()
+    what = "sink 'out' was not declared for a while, and its table lacks what was sent meanwhile"
+    with pytest.raises(ConfigurationError, match=what):
+        require_same_chain(job.pipeline, state, lineage_of_tip(job, state))
+    with pytest.raises(RestoreError, match=f"{what}; give the sink .* with --keep out"):
+        restore(job, Latest())
+    restore(job, Latest(), RestoreOptions(consent=Consent(kept=("out",))))
+    after = take(job, spark, LATER.slice(8, 1))
+
+    right = counter(net(to_frame(open_sinks(job, {})["other"].read())))  # type: ignore[attr-defined]
+    assert counter(after) <= counter(before) | right
+    assert counter(after) != counter(before)
+
+
 def test_a_count_of_open_windows_begins_with_nothing(spark: SparkSession, tmp_path: Path) -> None:
     def declared(column: agg.Aggregate) -> Job:
         def declare(rows: Rows) -> None:
@@ -1001,8 +1065,10 @@ def job_of(folder: Path, declare: Declaration, *, is_updated: bool, forgets: boo
     return open_job(pipeline, StoreLocation(root=f"file://{folder / 'root'}"))
 
 
-def take(job: Job, spark: SparkSession, rows: pl.DataFrame, *, drain: bool = False) -> pl.DataFrame:
-    """The table of the job behind an epoch of *rows*."""
+def take(
+    job: Job, spark: SparkSession, rows: pl.DataFrame, *, drain: bool = False, shows: str = "out"
+) -> pl.DataFrame:
+    """The table of the job that *shows* what it holds, behind an epoch of *rows*."""
     files = Path(job.location.root.removeprefix("file://")).parent / "files"
     rows.write_parquet(files / f"{len([*files.iterdir()])}.parquet")
     with EpochDriver(job, spark) as driver:
@@ -1010,7 +1076,7 @@ def take(job: Job, spark: SparkSession, rows: pl.DataFrame, *, drain: bool = Fal
     assert epoch is not None
     if epoch.completed is None:
         raise RestoreError(str(epoch.failure))
-    table = to_frame(open_sinks(job, {})["out"].read())  # type: ignore[attr-defined]
+    table = to_frame(open_sinks(job, {})[shows].read())  # type: ignore[attr-defined]
     return net(table) if "kind" in table.columns else table
 
 

@@ -129,7 +129,7 @@ def on_restored(state: CoordinatorState, event: JobRestored) -> Transition:
         is_backlog=False,
         processing_time_ms=event.processing_time_ms,
         restart_at_ms=None,
-        num_restarts=state.num_restarts + 1,
+        num_restarts=state.num_restarts + (state.status is JobStatus.RESTARTING),
         num_restored=state.num_restored + (checkpoint_id is not None),
         restored=_restored(state, event) or state.restored,
         served=_served(state, event),

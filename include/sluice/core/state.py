@@ -148,7 +148,7 @@ class CoordinatorState:
     failure_count: FailureCount = field(default_factory=FailureCount)
     restarts: RestartHistory = field(default_factory=RestartHistory)
     restart_at_ms: int | None = None
-    num_restarts: int = 0
+    num_restarts: int = 0  # After failures: a restore that a person asked for is none.
     num_restored: int = 0  # Since the first submission, restores from the empty state apart.
     restored: RestoredCheckpoint | None = None  # The latest of them.
     served: tuple[ServedRestore, ...] = ()  # The restores that were asked for, old to new.

@@ -30,6 +30,7 @@ SOURCE = "source"  # That of a source's.
 PLACE = "place"
 ROWS = "rows"  # Those that a sink publishes, and how.
 SHOWN = "columns"  # What a sink shows of rows that a stage holds.
+INPUT, TIME, BOUND = "input", "event time", "out of orderness"
 _PLURAL = ("bounds", SHOWN, "keys", ROWS)  # Parts.
 
 
@@ -58,6 +59,7 @@ class PartDifference(StrEnum):
     MEAN = "mean"  # A column, of the rows of which a sum and a count are beside it.
     RENAMED = "renamed"  # A column.
     SENDER = "sender"  # A sink's rows: what sent them is not declared any more.
+    ABSENT = "absent"  # A sink's rows: it was not declared for a while.
     OUTER = "outer"  # A join: both kinds keep rows without a partner.
     INNER = "inner"  # A join: one of them, and the other keeps all rows with one.
 
@@ -81,6 +83,9 @@ class Fingerprint:
     away, or not replace the old one.  If it ``deletes_by_key``, the rows that such a stage of
     aggregates has of all keys are published anew, and others of these keys deleted.
 
+    The input of an aggregate is compared by what its columns read: ``reads`` is the input as each
+    column has it, where that is not the one of "", as all have it.
+
     A sink's rows are ``sent_by`` stages with state, whatever is between.
 
     ``places`` are those in which the positions of a source are; none if it does not say.  The
@@ -94,6 +99,7 @@ class Fingerprint:
     operator: str
     parts: dict[str, str] = field(default_factory=dict[str, str])
     columns: dict[str, str] = field(default_factory=dict[str, str])
+    reads: dict[str, str] = field(default_factory=dict[str, str])
     updates_from: tuple[str, ...] = ()
     keeps_changes: bool = False
     leaves_rows_of: tuple[str, ...] = ()
@@ -170,7 +176,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         because="state is found by the values of the keys",
     ),
     TransitionRow(
-        part="input",
+        part=INPUT,
         append=Becomes.KEPT,
         updates=Becomes.RECOMPUTED,
         because="the rows so far passed other filters, columns and functions",
@@ -182,13 +188,13 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         because="the other function made the state of the rows so far",
     ),
     TransitionRow(
-        part="event time",
+        part=TIME,
         append=Becomes.KEPT,
         updates=Becomes.RECOMPUTED,
         because="the rows so far were ordered, or put into windows, by another time",
     ),
     TransitionRow(
-        part="out of orderness",
+        part=BOUND,
         append=Becomes.TAKEN_OVER,
         updates=Becomes.TAKEN_OVER,
         because="the watermark changes from the next epoch on, and never goes back",
@@ -318,6 +324,14 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
     ),
     TransitionRow(
         part=ROWS,
+        differences=(PartDifference.ABSENT,),
+        append=Becomes.KEPT,
+        updates=Becomes.KEPT,
+        because="what was sent meanwhile is missing in it, and what was taken back stays until its "
+        "key comes again",
+    ),
+    TransitionRow(
+        part=ROWS,
         append=Becomes.REFUSED,
         updates=Becomes.REFUSED,
         because="rows of the table have to be replaced, or taken back, as they were sent",
@@ -410,6 +424,8 @@ class PartChange:
 
     @property
     def difference(self) -> PartDifference:
+        if self.operator == SINK and not self.before:
+            return PartDifference.ABSENT
         if self.operator == SINK:
             goes_on = self.of and _mode(self.before) == _mode(self.now)
             return PartDifference.SENDER if goes_on else PartDifference.CHANGED
@@ -434,6 +450,11 @@ class PartChange:
             gone, is_gone = _quoted(self.of), "are" if len(self.of) > 1 else "is"
             owner = f"stage {gone} {is_gone} not declared any more, and {owner}"
         match self.difference:
+            case PartDifference.ABSENT:
+                return (
+                    f"{owner} was not declared for a while, and its table lacks what was sent "
+                    "meanwhile"
+                )
             case PartDifference.MEAN:
                 return f"{owner}: {name} is new, {self.now}, of columns {_quoted(self.of)}"
             case PartDifference.RENAMED:
@@ -621,19 +642,18 @@ def _changes_of(
         return replace(found, row=row_of(part, found.difference))
 
     if now.operator in (SINK, SOURCE) and not before.operator:
-        return  # A place, or a table, of before is not known.
+        if now.operator == SINK:  # A place of before is not known, and a table is.
+            yield change(ROWS, None, "", now.parts[ROWS])
+        return
     gone = before.sent_by if uids.isdisjoint(before.sent_by) else ()
     if before.operator != now.operator:
         yield change(OPERATOR, None, before.operator, now.operator)
         return
     if not {*before.places} <= {*now.places}:  # Others begin at their beginning.
         yield change(PLACE, None, ", ".join(before.places), ", ".join(now.places))
-    has_other_rows = before.parts.get(ROWS) != now.parts.get(ROWS)
     for part in dict.fromkeys((*before.parts, *now.parts)):
         was, is_now = before.parts.get(part, ""), now.parts.get(part, "")
-        if part == SHOWN and (has_other_rows or not (was and is_now)):
-            continue  # Other rows say it, or no row can be published anew.
-        if was != is_now:
+        if was != is_now and _is_told_by_itself(part, before, now):
             yield change(part, None, was, is_now, gone)
     names = {new: old for old, new in _renamed(before.columns, now.columns)}
     for column in dict.fromkeys((*before.columns, *now.columns)):
@@ -644,6 +664,27 @@ def _changes_of(
                 known = before.columns.items() & now.columns.items()
                 of = _addends(is_now, {pair for pair in known if pair[0] not in before.partial})
             yield change(None, column, was, is_now, of)
+
+
+def _is_told_by_itself(part: str, before: Fingerprint, now: Fingerprint) -> bool:
+    """Whether nothing else says that a *part* is another."""
+    was, is_now = before.parts.get(part), now.parts.get(part)
+    if part == SHOWN:  # Other rows say it, or no row can be published anew.
+        return before.parts.get(ROWS) == now.parts.get(ROWS) and bool(was and is_now)
+    if not (before.reads and now.reads):
+        return True
+    if part in (TIME, BOUND):  # No column goes by event time any more, or all that do are new.
+        return bool(was and is_now)
+    return part != INPUT or _reads_otherwise(before, now)
+
+
+def _reads_otherwise(before: Fingerprint, now: Fingerprint) -> bool:
+    """Whether the input is another of a column that was there and is the same."""
+    was, is_now = before.reads[""], now.reads[""]
+    stays = [name for name, text in before.columns.items() if now.columns.get(name) == text]
+    return was != is_now or any(
+        before.reads.get(name, was) != now.reads.get(name, is_now) for name in stays
+    )
 
 
 def _renamed(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -730,6 +771,11 @@ def _begins(change: PartChange, consent: Consent) -> bool:
 
 def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
     """What to do about a change that was not consented to."""
+    if change.difference is PartDifference.ABSENT:
+        return (
+            "give the sink another uid and a table of its own, or go on without these rows: "
+            f"restore with --keep {change.uid}"
+        )
     if change.operator == SINK:
         keep = (
             f"; or keep the rows of {_quoted(change.of)} in it, which nothing takes back: restore "

@@ -101,13 +101,13 @@ class _Maker:
         return Declared(self.pipeline.stages, columns)
 
     def of_stage(self, stage: StageNode) -> Fingerprint:
-        wanted = _columns_read(stage)
         by_time = _goes_by_time(stage)
         times = [stream.event_time for stream in stage.inputs if by_time and stream.event_time]
-        read = None if wanted is None else wanted | _lowered(times)
+        columns_read = _columns_read(stage, times)
+        read = None if columns_read is None else frozenset[str]().union(*columns_read.values())
         parts = {
             "keys": " | ".join(filter(None, map(self._keys, stage.shuffled))),
-            "input": " | ".join(self._input(stream, read) for stream in stage.inputs),
+            "input": self._inputs(stage, read),
             "ttl": _duration(stage.ttl_ms),
             "event time": " | ".join(times),
             "out of orderness": " | ".join(map(self._bound, stage.inputs)) if times else "",
@@ -117,6 +117,7 @@ class _Maker:
             operator=operator,
             parts={name: text for name, text in (parts | own).items() if text},
             columns=columns,
+            reads=self._reads(stage, columns_read or {}),
             updates_from=self._updates_from(stage.inputs),
             holds=_held_by(stage),
             recomputed_from=self._recomputed_from(stage),
@@ -159,6 +160,14 @@ class _Maker:
         return ", ".join(
             key if text == canonical(Column((key,))) else f"{key} = {text}" for key, text in texts
         )
+
+    def _reads(self, stage: StageNode, read: Mapping[str, frozenset[str]]) -> dict[str, str]:
+        """See ``Fingerprint``; *read* is what ``_columns_read`` finds."""
+        texts = {name: self._inputs(stage, columns) for name, columns in read.items()}
+        return {name: text for name, text in texts.items() if not name or text != texts[""]}
+
+    def _inputs(self, stage: StageNode, read: frozenset[str] | None) -> str:
+        return " | ".join(self._input(stream, read) for stream in stage.inputs)
 
     def _input(self, stream: Input, read: frozenset[str] | None) -> str:
         """The rows of an input, of which an operator has the columns *read* beside its keys."""
@@ -497,18 +506,23 @@ def _goes_by_time(stage: StageNode) -> bool:
             return stage.goes_by_event_time or hasattr(stage.operation, "window")
 
 
-def _columns_read(stage: StageNode) -> frozenset[str] | None:
-    """The columns that an operator reads beside its keys, in lower case, and perhaps more; None:
-    whole rows.
+def _columns_read(stage: StageNode, times: Iterable[str]) -> dict[str, frozenset[str]] | None:
+    """By column of an aggregate what it reads beside the keys, in lower case, and perhaps more; by
+    "" what all of them do.  None: whole rows.  The event *times* are those by which it goes.
     """
     match stage.operation:
-        case KeyedAggregate(aggregates=aggregates) | WindowAggregate(aggregates=aggregates):
-            texts = [
-                text for a in aggregates.values() for text in (a.column, a.where, a.by) if text
-            ]
+        case KeyedAggregate(aggregates=aggregates):
+            whole = frozenset[str]()
+        case WindowAggregate(aggregates=aggregates):
+            whole = _lowered(times) | {"window_start", "window_end"}
         case _:
             return None
-    return _words([*texts, "window_start", "window_end"])
+    found = {"": whole}
+    for name, of in aggregates.items():
+        by_time = of.kind in _ORDERED_BY_TIME and of.by is None
+        found[name] = whole | _words(filter(None, (of.column, of.where, of.by)))
+        found[name] |= _lowered(times) if by_time else frozenset()
+    return found
 
 
 def _lowered(names: Iterable[str]) -> frozenset[str]:

@@ -1,11 +1,11 @@
 """What a user's function is: its declared version, or else a digest of its source.
 
-The digest is of syntax trees, so comments, blanks and docstrings play no part.  It reaches what the
-function reads of its own project: functions, classes, and values of its module or of the function
-around it.  What can be filled as it runs (a dict of a module that serves as a cache) counts as it
-is written.  Libraries play no part, nor does a file that a function opens.  Functions of
-one digest are the same; of those of two nobody knows whether they mean the same: their author says
-so by a version.
+The digest is of syntax trees, so comments, blanks and docstrings play no part, nor does what the
+function is called, or where it stands.  It reaches what the function reads of its own project:
+functions, classes, and values of its module or of the function around it.  What can be filled as it
+runs (a dict of a module that serves as a cache) counts as it is written.  Libraries play no part,
+nor does a file that a function opens.  Functions of one digest are the same; of those of two nobody
+knows whether they mean the same: their author says so by a version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from re import Pattern
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 _DIGEST_BYTES = 6  # Of two sources of one function: they collide once in 2**48.
 _PLAIN = (str, bytes, int, float, complex, bool, Decimal, date, time, timedelta, Enum, type(None))
@@ -35,18 +35,13 @@ _LIBRARIES = tuple(
 )
 _OWN = str(Path(__file__).parents[1])
 
+_Node = TypeVar("_Node", bound=ast.AST)
 _Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
 def described_function(function: object, version: str | None) -> str:
-    """``parse version 2``, or ``parse source 1a2b3c4d5e6f``."""
-    named = function.func if isinstance(function, partial) else function
-    name = getattr(named, "__name__", type(named).__name__)
-    return (
-        f"{name} version {version}"
-        if version is not None
-        else f"{name} source {function_digest(function)}"
-    )
+    """``version 2``, or ``source 1a2b3c4d5e6f``."""
+    return f"source {function_digest(function)}" if version is None else f"version {version}"
 
 
 def function_digest(function: object) -> str:
@@ -108,32 +103,39 @@ class _Reading:
                 )
 
     def _of_function(self, function: FunctionType) -> Iterator[str]:
-        yield function.__qualname__.rpartition(".")[2]
-        if self._is_read(function):
+        name = function.__qualname__.rpartition(".")[2]
+        if not self._is_read(function):
+            yield name
+        else:
             code, cells = function.__code__, function.__closure__ or ()
             around = dict(zip(code.co_freevars, map(_content, cells), strict=True))
             file = _File(code.co_filename, function.__globals__)
-            yield from self._of_node(file.node_of(code), file, around)
+            yield from self._of_node(name, file.node_of(code), file, around)
             yield from self.pieces((function.__defaults__, function.__kwdefaults__))
 
     def _of_class(self, cls: type) -> Iterator[str]:
-        yield cls.__qualname__
-        if self._is_read(cls):
+        if not self._is_read(cls):
+            yield cls.__qualname__
+        else:
             names = vars(sys.modules[cls.__module__])
             file = _File(names.get("__file__") or "", names)
-            yield from self._of_node(file.scopes.get(cls.__qualname__), file, {})
+            node = file.scopes.get(cls.__qualname__)
+            yield from self._of_node(cls.__qualname__, node, file, {})
             yield from self.pieces(cls.__bases__)
 
     def _of_node(
-        self, node: ast.AST | None, file: _File, around: Mapping[str, object]
+        self, called: str, node: _Scope | None, file: _File, around: Mapping[str, object]
     ) -> Iterator[str]:
-        """A tree of *file*, and what the names that it reads stand for; some are of the function
-        *around* it.
+        """A tree of *file*, or what it is *called* if there is none, and what the names that it
+        reads stand for; some are of the function *around* it.
         """
         if node is None:
-            yield "no source"
+            yield f"no source of {called}"
             return
-        yield ast.unparse(_without_docstrings(node))
+        tree = _without_docstrings(node)
+        if not isinstance(tree, ast.Lambda):
+            tree.name = ""
+        yield ast.unparse(tree)
         for name in sorted({one.id for one in ast.walk(node) if isinstance(one, ast.Name)}):
             value = around.get(name, file.names.get(name))
             if isinstance(value, ModuleType):
@@ -213,7 +215,7 @@ class _File:
         """The statements of the module that assign *name*, as they are written."""
         return "; ".join(_assignments(self.path, self._text).get(name, ()))
 
-    def node_of(self, code: CodeType) -> ast.AST | None:
+    def node_of(self, code: CodeType) -> _Scope | None:
         """The tree of a function's code, found by where it stands."""
         found = [
             node
@@ -286,7 +288,7 @@ def _last(node: _Scope) -> tuple[int, int]:
     return node.end_lineno or 0, node.end_col_offset or 0
 
 
-def _without_docstrings(node: ast.AST) -> ast.AST:
+def _without_docstrings(node: _Node) -> _Node:
     """A copy of the tree."""
     fields = {name: _copied(value) for name, value in ast.iter_fields(node)}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

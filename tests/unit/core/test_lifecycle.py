@@ -571,7 +571,7 @@ def test_a_restore_takes_the_next_generation_and_aborts_what_is_pending() -> Non
     assert transition.verdict is Verdict.APPLIED
     assert transition.commands == pending_discarded(3)
     assert (state.status, state.generation, state.base) == (JobStatus.RUNNING, 2, 1)
-    assert (state.next_checkpoint_id, state.num_restarts) == (4, 1)
+    assert (state.next_checkpoint_id, state.num_restarts) == (4, 0)
     assert ids_of(state.completed) == [1, 2]
     assert state.failed[0].reason is Reason.JOB_FAILOVER_REGION
     assert state.rejection("waits") is Reason.JOB_FAILOVER_REGION

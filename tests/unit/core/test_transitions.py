@@ -94,6 +94,61 @@ def test_a_new_column_is_told_and_one_that_is_gone_is_forgotten() -> None:
     )
 
 
+# Of "s" and "m" each reads a column that is computed before, and "f" goes by event time.
+READING = Fingerprint(
+    operator="aggregate",
+    parts={
+        "keys": "k",
+        "input": "rows.select(x = a, y = b)",
+        "event time": "at",
+        "out of orderness": "1 s",
+    },
+    columns={"n": "count()", "s": "sum(x)", "m": "max(y)", "f": "first(z)"},
+    reads={"": "rows", "s": "rows.select(x = a)", "m": "rows.select(y = b)"},
+)
+
+
+def without(of: Fingerprint, column: str, **parts: str) -> Fingerprint:
+    return replace(
+        with_part(of, **parts),
+        columns={name: text for name, text in of.columns.items() if name != column},
+        reads={name: text for name, text in of.reads.items() if name != column},
+    )
+
+
+def test_what_only_columns_read_that_are_gone_or_new_is_no_other_input() -> None:
+    less = without(READING, "m", input="rows.select(x = a)")
+
+    assert told({"total": READING}, {"total": less}) == []
+    (problem,) = told({"total": less}, {"total": READING})
+    assert problem.startswith("stage 'total': column 'm' is new, max(y);")
+
+
+def test_the_time_of_columns_that_are_gone_or_new_is_no_other_event_time() -> None:
+    timeless = without(READING, "f", event_time="", out_of_orderness="")
+    timeless = replace(timeless, parts={name: of for name, of in timeless.parts.items() if of})
+
+    assert told({"total": READING}, {"total": timeless}) == []
+    (problem,) = told({"total": timeless}, {"total": READING})
+    assert problem.startswith("stage 'total': column 'f' is new, first(z);")
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        {"": "rows", "s": "rows.select(x = c)", "m": "rows.select(y = b)"},
+        {"": "rows", "s": "rows.select(x = c)"},
+        {"": "rows.where(x > 1)"},
+    ],
+    ids=["a column that stays", "which another does not", "all"],
+)
+def test_what_a_column_reads_that_stays_is_another_input(reads: dict[str, str]) -> None:
+    now = replace(with_part(READING, input="rows.select(x = c)"), reads=reads)
+
+    (problem,) = told({"total": READING}, {"total": now})
+    assert problem.startswith("stage 'total': its input was rows.select(x = a, y = b) and is now")
+
+
 def test_what_is_begun_anew_is_said_once() -> None:
     changes = compare({"t": ALONE}, {"t": with_columns(ALONE, n="sum(y)")}, {"t"})
 
@@ -334,11 +389,23 @@ def test_a_sink_whose_sender_is_gone_does_not_go_on_by_another_key() -> None:
     assert problem.endswith("put it back, or give the sink another uid and a table of its own")
 
 
-def test_a_table_whose_sink_is_declared_again_goes_on() -> None:
-    """It was dropped by consent: the checkpoint has the table, and nothing that its rows were."""
+def test_a_sink_that_was_left_out_for_a_while_goes_on_by_consent() -> None:
+    """The checkpoint has its table, and nothing that its rows were: it was taken without it."""
     again = {"total": ALONE, "out": a_sink("total as upsert by k")}
+    kept = Consent(kept=("out",))
+    what = "sink 'out' was not declared for a while, and its table lacks what was sent meanwhile"
 
-    assert told({"total": ALONE}, again, held={"total", "out"}) == []
+    (problem,) = told({"total": ALONE}, again, held={"total", "out"})
+    assert problem == (
+        f"{what}; give the sink another uid and a table of its own, or go on without these rows: "
+        "restore with --keep out"
+    )
+    assert told({"total": ALONE}, again, kept, held={"total", "out"}) == []
+    (note,) = notes_of(compare({"total": ALONE}, again, {"total", "out"}), kept)
+    assert note == (
+        f"{what}: kept with consent, what was sent meanwhile is missing in it, and what was taken "
+        "back stays until its key comes again"
+    )
 
 
 def test_a_table_of_changes_has_to_see_all_of_them() -> None:

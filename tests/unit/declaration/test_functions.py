@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -169,7 +170,15 @@ def test_what_it_encloses_and_what_it_is_given_play_a_part(load: Any) -> None:
     assert function_digest(partial(module.parse, more=1)) != function_digest(
         partial(module.parse, more=5)
     )
-    assert described_function(partial(module.parse), None).startswith("parse source ")
+
+
+@pytest.mark.parametrize("name", ["parse", "Fast"])
+def test_what_a_function_is_called_and_where_it_stands_plays_no_part(name: str, load: Any) -> None:
+    before = getattr(load(FUNCTION), name)
+    after = load(re.sub(rf"\b{name}\b", "renamed", FUNCTION), "other_module").renamed
+
+    assert described_function(after, None) == described_function(before, None)
+    assert described_function(after, "2") == described_function(before, "2") == "version 2"
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,7 @@ def test_a_library_plays_no_part_and_a_function_without_source_is_its_name() -> 
 
     assert function_digest(Path.exists) == function_digest(Path.exists)
     assert function_digest(namespace["shown"]) != function_digest(namespace["other"])
-    assert described_function(print, None).startswith("print source ")
+    assert described_function(print, None).startswith("source ")
 
 
 def test_a_name_that_is_not_bound_yet_is_none() -> None:
