@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 MAX_DECIMAL_DIGITS = 38  # Of Arrow's decimal128, as of Spark's decimals and most databases'.
@@ -37,6 +38,24 @@ def unreadable_columns(schema: pa.Schema) -> dict[str, str]:
         for field in schema
         if field.metadata is not None and _UNREADABLE in field.metadata
     }
+
+
+def remaining_rows(found: pa.Table, deleted: pl.DataFrame) -> pl.Series | None:
+    """A mask of the rows of *found*, keys, that are not among *deleted*; None when none is.
+
+    Null is a key like any other.
+    """
+    import polars as pl
+
+    keys = pl.from_arrow(found)
+    assert isinstance(keys, pl.DataFrame)
+    keys = keys.select(pl.col(name).cast(kind) for name, kind in deleted.schema.items())
+    numbered = keys.with_row_index("\0row")
+    goes = numbered.join(deleted, on=deleted.columns, how="semi", nulls_equal=True)["\0row"]
+    if not goes.len():
+        return None
+    remaining = pl.Series(values=[True], dtype=pl.Boolean).new_from_index(0, keys.height)
+    return remaining.scatter(goes, values=False)
 
 
 def check_announced(found: pa.Schema, announced: pa.Schema, partition: str) -> None:

@@ -223,18 +223,7 @@ class StagedFiles:
         import pyarrow as pa
 
         place = f"{self.store.root}/{file}"
-        body = self.store.get(file)
-        if body is None:
-            raise ProtocolViolation(f"{place} was committed and is missing")
-        if len(body) != size_bytes:
-            raise ProtocolViolation(
-                f"{place} has {len(body)} bytes where {size_bytes} were committed"
-            )
-        if expected not in ("", checksum(body)):
-            raise ProtocolViolation(
-                f"{place} is damaged: checksum {expected} was recorded, its {len(body)} bytes have "
-                f"{checksum(body)}"
-            )
+        body = self.body(file, size_bytes=size_bytes, expected=expected)
         try:
             if is_json(file):
                 key = schema_key(file)
@@ -249,6 +238,23 @@ class StagedFiles:
                 f"{place} has {table.num_rows} rows where {rows} were committed"
             )
         return table
+
+    def body(self, file: str, *, size_bytes: int, expected: str = "") -> bytes:
+        """The bytes of a file; ProtocolViolation when it is missing or changed."""
+        place = f"{self.store.root}/{file}"
+        body = self.store.get(file)
+        if body is None:
+            raise ProtocolViolation(f"{place} was committed and is missing")
+        if len(body) != size_bytes:
+            raise ProtocolViolation(
+                f"{place} has {len(body)} bytes where {size_bytes} were committed"
+            )
+        if expected not in ("", checksum(body)):
+            raise ProtocolViolation(
+                f"{place} is damaged: checksum {expected} was recorded, its {len(body)} bytes have "
+                f"{checksum(body)}"
+            )
+        return body
 
     def has_nulls(self, file: str, size_bytes: int, columns: Sequence[str]) -> bool:
         """Whether a row of a Parquet file may be null in one of *columns*; see ``has_nulls``."""

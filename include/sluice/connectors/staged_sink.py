@@ -19,6 +19,8 @@ A note of another format is refused, with its place and the fix.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,6 +39,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT_VERSION: Literal[3] = 3
+
+# A writer that commits all the time wins some races; an attempt costs two or three requests.
+COMMIT_ATTEMPTS = 20
+PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +290,14 @@ class StagedSink(CheckpointListener):
 
     def discard(self, files: Iterable[str]) -> None:
         self.files.discard(files)
+
+
+def pauses() -> Iterator[None]:
+    """The attempts of a commit, with growing, random pauses in between."""
+    for attempt in range(COMMIT_ATTEMPTS):
+        yield
+        longest = min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
+        time.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
 
 
 @contextmanager

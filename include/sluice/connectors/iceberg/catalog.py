@@ -10,9 +10,7 @@ asked whether it has the commit's snapshots, before anybody cleans up (``_asked`
 
 from __future__ import annotations
 
-import random
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from sluice.connectors.staged_sink import pauses
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
 from sluice.extras import require_installed
 
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
 
 FILE_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"  # The FileIO that can list a folder.
 NO_RETRIES = {"commit.retry.num-retries": "0"}
-
-# A writer that commits all the time wins some races; an attempt costs two or three requests.
-COMMIT_ATTEMPTS = 20
-PAUSE_S = 0.02
-LONGEST_PAUSE_S = 1.0
 
 NEXT = ".next"
 
@@ -200,14 +194,6 @@ def _asked(table: Table) -> Table:
 def may_arrive(table: Table) -> bool:
     """Whether a commit of *table* failed, and may be in the table later; see ``_asked``."""
     return bool(getattr(table, "may_arrive", False))
-
-
-def pauses() -> Iterator[None]:
-    """The attempts of a commit, with growing, random pauses in between."""
-    for attempt in range(COMMIT_ATTEMPTS):
-        yield
-        longest = min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
-        time.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
 
 
 def catalog_properties(

@@ -23,7 +23,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sluice.connectors.iceberg.catalog import CatalogTable, may_arrive, pauses
+from sluice.connectors.columns import remaining_rows
+from sluice.connectors.iceberg.catalog import CatalogTable, may_arrive
 from sluice.connectors.iceberg.data_files import (
     DELETES,
     REWRITE,
@@ -46,6 +47,7 @@ from sluice.connectors.staged_sink import (
     decoded_note,
     encoded_note,
     errors_of_place,
+    pauses,
     require_parent,
 )
 from sluice.core.answers import Committable
@@ -55,7 +57,6 @@ from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailabl
 from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
-    import polars as pl
     import pyarrow as pa
     from pyiceberg.expressions import BooleanExpression
     from pyiceberg.manifest import DataFile
@@ -630,7 +631,7 @@ def replaced(
             "data files, so that no delete files are left"
         ) from error
     for task in tasks:
-        remaining = _remaining(_rows_of(table, task, deleted.columns), deleted)
+        remaining = remaining_rows(_rows_of(table, task, deleted.columns), deleted)
         if remaining is None:
             continue
         if not remaining.any():
@@ -680,21 +681,6 @@ def _rows_of(table: Table, task: FileScanTask, columns: Sequence[str]) -> pa.Tab
         row_filter=AlwaysTrue(),
     )
     return scan.to_table([task])
-
-
-def _remaining(found: pa.Table, deleted: pl.DataFrame) -> pl.Series | None:
-    """A mask of the rows that remain; None when all do."""
-    import polars as pl
-
-    keys = pl.from_arrow(found)
-    assert isinstance(keys, pl.DataFrame)
-    keys = keys.select(pl.col(name).cast(kind) for name, kind in deleted.schema.items())
-    numbered = keys.with_row_index("\0row")
-    goes = numbered.join(deleted, on=deleted.columns, how="semi", nulls_equal=True)["\0row"]
-    if not goes.len():
-        return None
-    remaining = pl.Series(values=[True], dtype=pl.Boolean).new_from_index(0, keys.height)
-    return remaining.scatter(goes, values=False)
 
 
 @dataclass(frozen=True, slots=True)
