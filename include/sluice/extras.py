@@ -21,6 +21,7 @@ _EXTRAS = {
     "airflow": "airflow",
     "airflow.providers.apache.spark": "submit",
     "confluent_kafka": "kafka",
+    "deltalake": "delta",
     "fastavro": "avro",
     "google.protobuf": "kafka",
     "opentelemetry.exporter.otlp": "otel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.connectors.delta.declared_sink import DeltaTable
 from sluice.connectors.files_table.declared import FilesTable
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.kafka.declared import AvroValue, KafkaTopic
@@ -10,6 +11,7 @@ from sluice.declaration.places import SinkSpec
 
 __all__ = [
     "AvroValue",
+    "DeltaTable",
     "FilesTable",
     "IcebergTable",
     "KafkaTopic",

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from pyiceberg.catalog import load_catalog
 
+from sluice.connectors.delta.declared_sink import DeltaTable
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.kafka.declared import KafkaTopic
 from sluice.connectors.postgres.declared_sink import PostgresTable
@@ -68,6 +69,23 @@ def iceberg_sink(places: Places, name: str, group: str) -> SinkPlace:
 def upserted_iceberg_sink(places: Places, name: str, group: str) -> SinkPlace:
     spec = IcebergTable(f"shop.{name}", places.catalog, upsert_key=(group,), create=True)
     return SinkPlace("upserted iceberg", spec, lambda: scanned(places, name), upserts=True)
+
+
+def delta_sink(places: Places, name: str, group: str) -> SinkPlace:
+    location = places.folder / name
+    spec = DeltaTable(f"file://{location}", create=True)
+    return SinkPlace("delta", spec, lambda: _by_log(location))
+
+
+def upserted_delta_sink(places: Places, name: str, group: str) -> SinkPlace:
+    location = places.folder / name
+    spec = DeltaTable(f"file://{location}", upsert_key=(group,), create=True)
+    return SinkPlace("upserted delta", spec, lambda: _by_log(location), upserts=True)
+
+
+def _by_log(location: Path) -> list[Row]:
+    """The rows that Polars reads from the files that the log names."""
+    return pl.read_delta(str(location)).to_dicts()
 
 
 def _by_manifests(location: Path, key: str | None) -> list[Row]:
@@ -138,4 +156,6 @@ TARGETS: tuple[Target, ...] = (
     idempotent_kafka_sink,
     iceberg_sink,
     upserted_iceberg_sink,
+    delta_sink,
+    upserted_delta_sink,
 )

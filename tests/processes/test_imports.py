@@ -13,7 +13,9 @@ import sluice.sources, sluice.sinks
 from sluice import Pipeline, aggregates
 """
 ICEBERG = """
+import sluice.connectors.delta.declared_sink
 import sluice.connectors.iceberg.declared_sink, sluice.connectors.iceberg.declared_source
+from sluice.connectors.delta import sink
 from sluice.connectors.iceberg import sink, source
 """
 KAFKA = """
@@ -25,6 +27,7 @@ COMMAND_LINE = "import sluice.cli.main"
 HEAVY = {
     "boto3",
     "confluent_kafka",
+    "deltalake",
     "fastavro",
     "google.protobuf",
     "polars",

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from sluice.connectors.avro import decompressed
+from sluice.connectors.delta.table import DeltaPlace
 from sluice.connectors.iceberg.catalog import CatalogTable
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.formats import AvroValues, ProtobufValues
@@ -16,6 +17,7 @@ from sluice.connectors.postgres.server import Server
 from sluice.errors import ConfigurationError
 from sluice.extras import AIRFLOW, SPARK, require_installed
 from sluice.spark.session import connect, local_session
+from sluice.store.open import StoreLocation
 from sluice.surface.monitoring import metrics_text
 
 
@@ -50,6 +52,10 @@ OPENED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "Iceberg": (
         CatalogTable("shop.orders", ()).find, "pyiceberg", "the Iceberg table shop.orders",
         "iceberg",
+    ),
+    "Delta Lake": (
+        DeltaPlace(StoreLocation("s3://lake/orders")).load, "deltalake",
+        "the Delta table s3://lake/orders", "delta",
     ),
     "an Avro file in zstandard": (
         partial(decompressed, "zstandard", b"x", "it"), "zstandard",

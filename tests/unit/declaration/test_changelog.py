@@ -28,7 +28,7 @@ from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Attached, Session, Tumbling, Union
 from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
 from sluice.errors import ConfigurationError
-from sluice.sinks import FilesTable, IcebergTable, KafkaTopic, PostgresTable, SinkSpec
+from sluice.sinks import DeltaTable, FilesTable, IcebergTable, KafkaTopic, PostgresTable, SinkSpec
 from sluice.sources import Nexmark
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "pipelines.md"
@@ -453,6 +453,9 @@ BOTH: Mapping[str, Callable[[], SinkSpec]] = {
     "FilesTable": lambda: FilesTable(upsert_key=("a", "b"), changelog=True),
     "IcebergTable 'shop.t'": lambda: IcebergTable(
         "shop.t", {"type": "sql"}, upsert_key=("a", "b"), changelog=True
+    ),
+    "DeltaTable 's3://lake/t'": lambda: DeltaTable(
+        "s3://lake/t", upsert_key=("a", "b"), changelog=True
     ),
     "PostgresTable 'shop.t'": lambda: PostgresTable(
         "host=db", "shop.t", upsert_key=("a", "b"), changelog=True

@@ -1,0 +1,63 @@
+"""``DeltaTable``: the declared sink of a Delta Lake table, in a folder or on S3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.params import Param, value_of
+from sluice.declaration.places import check_changelog, params_of
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sluice.connectors.staged_sink import StagedSink
+    from sluice.store.open import StoreLocation
+
+
+@checked_initializer
+@dataclass(frozen=True, slots=True)
+class DeltaTable:
+    """The Delta table at *location*, ``s3://bucket/folder`` or ``file:///folder``.
+
+    With ``create`` it is created from the first rows, with the partitions ``partition_by``; a table
+    that exists keeps its own.  With ``upsert_key`` the newest row per key wins; with ``changelog``
+    every change is appended, and the column ``kind`` tells inserts, updates and deletes apart.
+
+    Raises:
+        ConfigurationError: there are both a key and a changelog, or partitions of a table that the
+            sink does not create.
+    """
+
+    location: str | Param
+    upsert_key: tuple[str, ...] = ()
+    create: bool = False
+    partition_by: tuple[str, ...] = ()
+    changelog: bool = False
+
+    def __post_init__(self) -> None:
+        check_changelog(f"DeltaTable {self.location!r}", self)
+        if self.partition_by and not self.create:
+            raise ConfigurationError(
+                f"DeltaTable {self.location!r} has partition_by={self.partition_by!r}, which is of "
+                "a table that the sink creates; write create=True, or leave it out"
+            )
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return params_of(self.location)
+
+    def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
+        """Raises ConfigurationError: a parameter is missing or wrong."""
+        from sluice.connectors.delta.sink import DeltaTarget
+        from sluice.connectors.delta.table import DeltaPlace
+        from sluice.connectors.staged_files import StagedFiles
+        from sluice.connectors.staged_sink import StagedSink
+        from sluice.store.open import open_store
+
+        place = DeltaPlace(default.elsewhere(value_of(self.location, params).rstrip("/")))
+        return StagedSink(
+            StagedFiles(uid, open_store(default), upsert_key=self.upsert_key),
+            DeltaTarget(place, self.upsert_key, self.create, self.partition_by),
+        )
