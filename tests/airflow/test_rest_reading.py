@@ -31,6 +31,9 @@ def test_the_list_has_a_line_for_every_pipeline(viewer: Api, job: Job) -> None:
     last = auctions.pop("last_completed")
     assert [last["id"], last["is_savepoint"], last["age_ms"] >= 0] == [2, False, True]
     assert [one["id"] for one in auctions.pop("lag")] == ["events"]
+    health = auctions.pop("health")
+    assert [health["tone"], health["is_late"], health["target_age_ms"]] == ["warn", False, 180_000]
+    assert health["next_step"]["page"] == ["reasons", "CHECKPOINT_EXPIRED"]
     assert auctions == {
         "uid": "auctions", "description": "", "sources": 1, "stages": 2, "sinks": 1,
         "status": "RUNNING", "generation": 1, "failing": True, "paused": False,

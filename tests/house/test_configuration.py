@@ -38,6 +38,7 @@ def test_an_option_that_the_journal_keeps_is_named_as_its_field() -> None:
     assert {option.kept_as for option in OPTIONS.values()} - known == {""}
     assert {name for name, option in OPTIONS.items() if not option.kept_as} == {
         "schedule",
+        "target_age",
         "history_size",
     }
 

@@ -39,7 +39,16 @@ from sluice.figures.record import CheckpointStats, CheckpointStatus, StageStats
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table
 from sluice.job.snapshots import parsed_checkpoint_id, retained_checkpoint
-from sluice.surface.checkpoints import CheckpointRecord, JobLag, details, history, job_lag, overview
+from sluice.surface.checkpoints import (
+    CheckpointRecord,
+    JobLag,
+    details,
+    history,
+    job_lag,
+    newest_of,
+    overview,
+)
+from sluice.surface.health import health
 from sluice.surface.journal import journal_records
 from sluice.surface.monitoring import metrics_of_each, metrics_text, registry_of
 from sluice.surface.snapshots import (
@@ -122,6 +131,12 @@ def checkpoints(
     console.print(
         f"{pipeline} is {state.status.value}{paused} in {job.store.root}", highlight=False
     )
+    found = health(job, state, newest_of(state))
+    if found.next_step is not None:
+        step = found.next_step
+        console.print(f"{found.says} {step.says}", highlight=False, markup=False)
+        if step.command:
+            console.print(f"  {step.command}", highlight=False, markup=False)
     console.print(checkpoint_table(records, console.width, marks_discarded=True))
     if any(record.status == "FAILED" for record in records):
         typer.secho(f"what the reasons mean: {FAILURE_REASONS}", err=True)

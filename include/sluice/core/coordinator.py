@@ -79,8 +79,17 @@ from sluice.core.state import CoordinatorState
 from sluice.core.transitions import NO_CONSENT
 
 
-def step(state: CoordinatorState, event: Event) -> Transition:  # noqa: C901 - a case for each event
+def step(state: CoordinatorState, event: Event) -> Transition:
     """Apply one event.  Total: every event is legal in every state."""
+    applied = _applied(state, event)
+    is_begun = isinstance(event, JobSubmitted | JobRestored) and applied.verdict is Verdict.APPLIED
+    if applied.state.status is state.status and not is_begun:
+        return applied
+    at_ms: int | None = getattr(event, "at_ms", None)
+    return replace(applied, state=replace(applied.state, status_since_ms=at_ms))
+
+
+def _applied(state: CoordinatorState, event: Event) -> Transition:  # noqa: C901 - a case for each event
     if _is_fenced(state, event):
         return Transition(state=state, verdict=Verdict.FENCED)
     match event:

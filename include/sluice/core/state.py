@@ -113,6 +113,7 @@ class CoordinatorState:
     """
 
     status: JobStatus = JobStatus.CREATED
+    status_since_ms: int | None = None  # By a restore anew, whatever the status was.
     life: str = ""
     place: str = ""
     earlier_lives: tuple[str, ...] = ()

@@ -261,6 +261,13 @@ class Checkpointing:
             needs="less than the `timeout`",
         ),
     ] = None
+    target_age: Annotated[
+        PositiveDuration | None,
+        Option(
+            says="How old the newest completed checkpoint may become until the job is shown as "
+            "late; None: three intervals.",
+        ),
+    ] = None
     history_size: Annotated[
         int,
         NumberLimits(1, MAXIMAL_HISTORY),

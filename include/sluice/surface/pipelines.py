@@ -24,6 +24,7 @@ from sluice.figures.record import CheckpointStatistics, StageStats
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
 from sluice.surface.checkpoints import lags, newest_measured, newest_of, rates
+from sluice.surface.health import Health, health
 
 
 class LastCompleted(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +55,7 @@ class PipelineLine(msgspec.Struct, frozen=True, kw_only=True):
     stages: int = 0
     sinks: int = 0
     status: str | None = None
+    health: Health | None = None
     generation: int | None = None
     failing: bool | None = None
     problem: str | None = None
@@ -227,6 +229,7 @@ def _line(
     return {
         **_declared(job.pipeline),
         "status": state.status.value,
+        "health": health(job, state, done),
         "generation": state.generation,
         "failing": problem is not None,
         "problem": problem,

@@ -58,7 +58,7 @@ function Pipeline({ uid, names, query, isInDag }) {
   const View = SHOWN[page];
   const path = (...rest) => pathOf("pipelines", uid, ...rest);
   return html`
-    <header><${Title} uid=${uid} path=${path} isInDag=${isInDag} />
+    <header><${Title} uid=${uid} path=${path} isInDag=${isInDag} isFirst=${page === "overview"} />
       <nav aria-label="Pages of ${uid}"><ul>${PAGES.map(([name, title]) => html`<li>
         <${Link} to=${["p", uid, name]} aria-current=${isOn(page, name) ? "page" : undefined}>${title}<//></li>`)}</ul></nav>
     </header>
@@ -67,7 +67,8 @@ function Pipeline({ uid, names, query, isInDag }) {
 
 const isOn = (page, name) => page === name || (page === "checkpoints" && name === "history");
 
-function Title({ uid, path, isInDag }) {
+/** On the overview what matters first says the problem, and the next step with it. */
+function Title({ uid, path, isInDag, isFirst }) {
   const { data, reload } = useResource(path(), { everyMs: 5_000 });
   return html`<div class="title">
     ${isInDag ? null : html`<${Link} to=${[]}>Pipelines<//><span aria-hidden="true"> / </span>`}
@@ -77,7 +78,7 @@ function Title({ uid, path, isInDag }) {
       ${data?.failing ? html` <span class="badge bad">failing</span>` : null}</span>
     ${data?.dag && !isInDag ? html`<a href=${data.dag}>DAG</a>` : null}
     ${data?.status ? html`<${Actions} path=${path} pipeline=${data} onDone=${reload} />` : null}
-    ${data?.problem ? html`<p class="reason">${data.problem}</p>` : null}
+    ${data?.problem && !isFirst ? html`<p class="reason">${data.problem}</p>` : null}
     <${Notice} path=${path} />
   </div>`;
 }

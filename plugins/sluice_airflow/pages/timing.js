@@ -15,11 +15,6 @@ export const valueOf = ({ unit }, value) => (
   value == null ? "none" : unit === "ms" ? duration(value) : unit === "bytes" ? size(value) : count(value));
 
 /** That checkpointing is paused, and who changed it last. */
-export function Paused({ path }) {
-  const { data } = useResource(path("checkpoints", "config"), { everyMs: 5_000 });
-  return html`<${PausedNote} config=${data} />`;
-}
-
 export const PausedNote = ({ config }) => (config?.paused ? html`<p class="note warn" role="status">
   <strong>Checkpointing is paused.</strong> No periodic checkpoint is taken, so the job reads nothing until a person resumes it.
   What is pending completes, and a checkpoint or a savepoint that a person asks for is taken. <${Changed} config=${config} /></p>` : null);

@@ -76,6 +76,7 @@ def test_a_submission_starts_a_running_job_of_the_next_generation() -> None:
     assert (transition.verdict, transition.commands) == (Verdict.APPLIED, ())
     assert transition.state == CoordinatorState(
         status=JobStatus.RUNNING,
+        status_since_ms=submitted().at_ms,
         life="life-1",
         generation=next_generation(CoordinatorState()),
         tables={},
@@ -109,6 +110,7 @@ def test_a_resubmission_starts_from_empty_and_remembers_what_is_not_over(
     assert transition.commands == ()
     assert transition.state == CoordinatorState(
         status=JobStatus.RUNNING,
+        status_since_ms=submitted().at_ms,
         life="life-3",
         earlier_lives=("life-1",),
         generation=Generation(3),
@@ -124,6 +126,17 @@ def test_a_resubmission_starts_from_empty_and_remembers_what_is_not_over(
     )
     assert (ended.next_checkpoint_id, ids_of(ended.completed)) == (11, [9])
     assert (ids_of(ended.discarding), len(ended.failed)) == ([8], 1)
+
+
+def test_a_status_begins_when_the_job_takes_it_and_a_restore_begins_it_anew() -> None:
+    running = after(a_submitted(restart=ONCE), triggered(1))
+    restarting = after(running, failed(1, at_ms=10_000, is_task_failure=True))
+    back = replace(restored(None), at_ms=20_000)
+    restored_ = after(restarting, back)
+    again = after(restored_, replace(restored(None), at_ms=30_000, generation=Generation(3)))
+
+    since = [state.status_since_ms for state in (running, restarting, restored_, again)]
+    assert since == [submitted().at_ms, 10_000, 20_000, 30_000]
 
 
 def test_one_failure_too_many_fails_the_job_over() -> None:

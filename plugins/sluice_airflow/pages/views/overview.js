@@ -1,19 +1,19 @@
-/** Counts, what is in progress, and the latest checkpoint of each kind. */
+/** What matters first, counts, what is in progress, and the latest checkpoint of each kind. */
 
 import { useNow, useResource, withQuery } from "../api.js";
 import { count, duration, size, words } from "../format.js";
+import { Health } from "./health.js";
 import { Lags } from "./lag.js";
 import { html } from "../html.js";
 import { Charts } from "../charts.js";
-import { Paused } from "../timing.js";
 import { Empty, Failure, Figures, Link, Moment, Resource } from "../parts.js";
 
 export function Overview({ uid, path }) {
   const now = useNow();
   const resource = useResource(withQuery(path("checkpoints"), { limit: 200 }));
-  const pipeline = useResource(path());
+  const pipeline = useResource(path(), { everyMs: 5_000 });
   return html`<h2 tabindex="-1">Overview</h2>
-    <${Paused} path=${path} />
+    ${pipeline.data ? html`<${Health} uid=${uid} path=${path} pipeline=${pipeline.data} now=${now} />` : null}
     <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored || data.counts.unsuccessful_triggers
       ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline.data} />`
       : html`<${NoCheckpoint} />`}<//>`;
@@ -34,8 +34,6 @@ function Shown({ uid, data, now, pipeline }) {
         ["Restored", counts.restored]].map(
         ([name, value, tone]) => html`<div class=${tone}><dt>${name}</dt><dd>${count(value)}</dd></div>`)}
     </dl>
-    ${counts.unsuccessful_triggers && pipeline?.problem
-      ? html`<p class="reason" role="alert">${pipeline.problem}</p>` : null}
     ${pending.map((one) => html`<${Pending} key=${one.id} uid=${uid} one=${one} now=${now} />`)}
     <div class="cards">
       <${Card} title="Latest completed" uid=${uid} one=${latest.completed} now=${now} />

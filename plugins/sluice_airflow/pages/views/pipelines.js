@@ -60,15 +60,20 @@ function Lag({ lag = [] }) {
 const Watermark = (one) => html`${watermark(one.watermark)}${isAbsent(one.watermark_lag) ? null
   : html`<div class="muted">${duration(one.watermark_lag)} before the trigger</div>`}`;
 
+/** The worst first, and those by name. */
+const URGENCY = ["bad", "warn", "good", "calm"];
+const urgency = (one) => (one.error ? 0 : URGENCY.indexOf(one.health?.tone ?? "good"));
+const byTrouble = (pipelines) => [...pipelines].sort((one, other) => urgency(one) - urgency(other) || one.uid.localeCompare(other.uid));
+
 const Lines = ({ pipelines, now }) => html`<${Table} caption="All pipelines" columns=${columns(now)}
-  rows=${pipelines} keyOf=${(one) => one.uid} rowClass=${(one) => (one.failing || one.error ? "failing" : "")} />`;
+  rows=${byTrouble(pipelines)} keyOf=${(one) => one.uid} rowClass=${(one) => (one.failing || one.error ? "failing" : "")} />`;
 
 const Name = (one) => html`<${Link} to=${["p", one.uid]}><strong>${one.uid}</strong><//>
   ${one.description ? html`<div class="muted">${one.description}</div>` : null}`;
 
 const Status = (one) => html`${one.status ? html`<${Badge} status=${one.status} />` : null}
   ${one.paused ? html` <span class="badge warn" title="No periodic checkpoint is taken">paused</span>` : null}
-  ${one.failing ? html` <span class="badge bad">failing</span>` : null}
+  ${one.failing ? html` <span class="badge bad">failing</span>` : one.health?.is_late ? html` <span class="badge warn" title="Its newest completed checkpoint is older than its target">late</span>` : null}
   ${one.problem || one.error ? html`<div class="reason">${one.problem ?? one.error}</div>` : null}`;
 
 const Last = (one) => one.last_completed

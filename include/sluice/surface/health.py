@@ -1,0 +1,218 @@
+"""What a person on call asks first of a job: what it does and since when, how old its newest
+completed checkpoint is, and what to do next.
+
+It is read off the journal's state, so it is true whoever drives the job, and also while nobody
+does: who that is only Airflow knows.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+
+import msgspec
+
+from sluice.coordinator.next_checkpoint import Due, NextCheckpoint
+from sluice.core.completed import CompletedCheckpoint
+from sluice.core.configuration import JobStatus
+from sluice.core.state import CoordinatorState
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.durations import in_words, milliseconds
+from sluice.errors import SluiceError
+from sluice.job.job import Job
+from sluice.store.redaction import redacted
+
+_INTERVALS = 3  # The age that is usual to tolerate: a checkpoint that fails is followed by another.
+
+
+class Tone(StrEnum):
+    """How urgent it is, the worst first."""
+
+    BAD = "bad"  # The job does not get on, and will not by itself.
+    WARN = "warn"  # It does not get on, and may yet; or a person has stopped it.
+    GOOD = "good"
+    CALM = "calm"  # Nothing is to come.
+
+
+class NextStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do, and its command if there is one; ``page`` is the one that shows or does it."""
+
+    says: str
+    command: str = ""
+    page: tuple[str, ...] = ()
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """``since``: when the job took its status, or was restored; ms since 1970.  ``age_ms`` is since
+    the newest completed checkpoint completed, and ``target_age_ms`` how old that may become: it
+    ``is_late`` above that, which is no fault where there is nothing to read.
+    """
+
+    tone: Tone
+    says: str
+    since: int | None
+    age_ms: int | None
+    target_age_ms: int | None
+    is_late: bool
+    next_step: NextStep | None
+
+
+class NextTrigger(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a checkpoint is due, and what the next one waits for otherwise."""
+
+    is_due: bool
+    says: str
+
+
+def health(job: Job, state: CoordinatorState, done: CompletedCheckpoint | None) -> Health:
+    """*done* is the newest completed checkpoint.  No request is made."""
+    now_ms, checkpointing = job.now_ms(), job.pipeline.checkpointing
+    age_ms = None if done is None else max(0, now_ms - done.completed_at_ms)
+    target_ms = _target_age_ms(checkpointing, state)
+    is_running = state.status is JobStatus.RUNNING
+    begun_ms = max(state.status_since_ms or 0, 0 if done is None else done.completed_at_ms)
+    is_late = is_running and target_ms is not None and now_ms - begun_ms > target_ms
+    tone, says, step = _of_status(job, state, done, is_late=is_late, target_ms=target_ms)
+    return Health(
+        tone=tone,
+        says=redacted(says),
+        since=state.status_since_ms,
+        age_ms=age_ms,
+        target_age_ms=target_ms,
+        is_late=is_late,
+        next_step=step,
+    )
+
+
+def next_trigger(job: Job) -> NextTrigger:
+    """What the next periodic checkpoint waits for; the sources are asked whether they have more.
+
+    It is the question of whoever drives the job, so a checkpoint that ``is_due`` and does not start
+    has nobody who would start it.
+    """
+    state, checkpointing = job.state(), job.pipeline.checkpointing
+    interval_ms = state.timing.interval_ms
+    if interval_ms is None:
+        interval = checkpointing.interval if checkpointing.schedule is None else None
+        interval_ms = 0 if interval is None else milliseconds(interval)
+    try:
+        found = NextCheckpoint(job, interval_ms=interval_ms).poll()
+    except SluiceError as error:
+        return NextTrigger(is_due=False, says=redacted(str(error)))
+    return NextTrigger(is_due=isinstance(found, Due), says=redacted(found.message))
+
+
+def _target_age_ms(checkpointing: Checkpointing, state: CoordinatorState) -> int | None:
+    """The age in force; None where nothing is periodic, and nothing is declared."""
+    if checkpointing.target_age is not None:
+        return milliseconds(checkpointing.target_age)
+    if state.timing.interval_ms is not None:
+        return _INTERVALS * state.timing.interval_ms
+    if checkpointing.schedule is not None or checkpointing.interval is None:
+        return None
+    return _INTERVALS * milliseconds(checkpointing.interval)
+
+
+def _of_status(
+    job: Job,
+    state: CoordinatorState,
+    done: CompletedCheckpoint | None,
+    *,
+    is_late: bool,
+    target_ms: int | None,
+) -> tuple[Tone, str, NextStep | None]:
+    uid = job.pipeline.uid
+    anew = NextStep(
+        says="A submission begins anew, from empty state: unpause the DAG, or run it.",
+        command=f"sluice run {uid}",
+    )
+    onwards = anew if done is None else _restore(uid, done)
+    match state.status:
+        case JobStatus.CREATED:
+            return Tone.WARN, "It was never submitted.", anew
+        case JobStatus.RUNNING:
+            return _of_running(job, state, done, is_late=is_late, target_ms=target_ms)
+        case JobStatus.RESTARTING:
+            rest_ms = max(0, (state.restart_at_ms or 0) - job.now_ms())
+            rest = in_words(timedelta(milliseconds=rest_ms // 1_000 * 1_000))
+            place = "empty state" if done is None else f"checkpoint {done.checkpoint_id}"
+            return (
+                Tone.WARN,
+                f"It failed, and restarts in {rest} from {place}.{_last_failure(state)}",
+                NextStep(says="Nothing: its restart strategy does it.", page=("history",)),
+            )
+        case JobStatus.FAILING:
+            return (
+                Tone.BAD,
+                "It failed for good; its last completed checkpoint is still to be committed."
+                + _last_failure(state),
+                NextStep(
+                    says="See that its sinks answer: once that is committed a restore goes on.",
+                    command=f"sluice doctor {uid}",
+                ),
+            )
+        case JobStatus.FAILED:
+            return Tone.BAD, f"It failed.{_last_failure(state)}", onwards
+        case JobStatus.SUSPENDED:
+            because = _sentence(state.stopped_because or "a person suspended it, and it can go on")
+            return Tone.WARN, because, onwards
+        case JobStatus.CANCELED:
+            return Tone.CALM, _sentence(state.stopped_because or "a person cancelled it"), onwards
+        case JobStatus.FINISHED:
+            return Tone.CALM, "It has read its sources to their end, and published all.", None
+
+
+def _of_running(
+    job: Job,
+    state: CoordinatorState,
+    done: CompletedCheckpoint | None,
+    *,
+    is_late: bool,
+    target_ms: int | None,
+) -> tuple[Tone, str, NextStep | None]:
+    uid, timing = job.pipeline.uid, state.timing
+    if timing.is_paused:
+        by = f" by {timing.changed_by}" if timing.changed_by else ""
+        step = NextStep(says="Resume its checkpointing.", command=f"sluice resume {uid}")
+        return Tone.WARN, f"Its checkpointing is paused{by}: it reads nothing.", step
+    if state.num_unsuccessful_triggers:
+        refused = state.unsuccessful_triggers[-1]
+        in_a_row = f" ({state.num_unsuccessful_triggers} times in a row)"
+        return Tone.BAD, f"{_sentence(str(refused))}{in_a_row}", _reason(refused.reason.name)
+    newest = 0 if done is None else done.checkpoint_id
+    if state.failed and state.failed[-1].checkpoint_id > newest:
+        failed = state.failed[-1]
+        return Tone.WARN, _sentence(str(failed)), _reason(failed.reason.name)
+    if is_late and target_ms is not None:
+        target = in_words(timedelta(milliseconds=target_ms))
+        what = "No checkpoint completed" if done is None else "None completed since checkpoint "
+        what += "" if done is None else str(done.checkpoint_id)
+        step = NextStep(says="See what the next one waits for, and who drives the job.")
+        return Tone.WARN, f"{what} for longer than {target}, its target.", step
+    if state.pending:
+        oldest = state.pending[0].checkpoint_id
+        return Tone.GOOD, f"It runs: checkpoint {oldest} is in progress.", None
+    return Tone.GOOD, "It runs.", None
+
+
+def _restore(uid: str, done: CompletedCheckpoint) -> NextStep:
+    return NextStep(
+        says=f"Mend what is named, then restore it: from checkpoint {done.checkpoint_id} if no "
+        "other is chosen, and what was read since is read again. A dry run says what changes.",
+        command=f"sluice restore {uid}",
+        page=("snapshots",),
+    )
+
+
+def _reason(name: str) -> NextStep:
+    return NextStep(says="See what the reason means, and what mends it.", page=("reasons", name))
+
+
+def _last_failure(state: CoordinatorState) -> str:
+    because = state.stopped_because or (str(state.failed[-1]) if state.failed else "")
+    return f" {_sentence(because)}" if because else ""
+
+
+def _sentence(clause: str) -> str:
+    text = clause[:1].upper() + clause[1:]
+    return text if text.endswith(".") else f"{text}."

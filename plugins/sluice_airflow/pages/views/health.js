@@ -1,0 +1,48 @@
+/** What is asked first at night: the state and since when, the newest checkpoint's age, the lag, the next step; and who drives the job. */
+
+import { useResource } from "../api.js";
+import { duration, isAbsent, pending, words } from "../format.js";
+import { html } from "../html.js";
+import { Link, Moment } from "../parts.js";
+
+export function Health({ uid, path, pipeline, now }) {
+  const { health, status, last_completed: done, lag = [] } = pipeline;
+  const drivers = useResource(path("drivers"), { everyMs: 5_000 });
+  const next = useResource(health?.is_late ? path("next") : null, { everyMs: 10_000 });
+  if (!health) return null;
+  const { tone, says, since, age_ms: age, target_age_ms: target, is_late: isLate, next_step: step } = health;
+  const behind = lag.filter((one) => one.is_behind);
+  return html`<section class="first" aria-label="What matters first">
+    <dl class="counts">
+      <div class=${tone}><dt>State</dt><dd>${words(status)}</dd>
+        <p class=${tone === "bad" ? "reason" : ""}>${says}</p>
+        ${isAbsent(since) ? null : html`<p class="muted">since <${Moment} at=${since} now=${now} /></p>`}</div>
+      <div class=${isLate ? "warn" : ""}><dt>Newest completed checkpoint</dt>
+        <dd>${done ? html`${duration(age)} old` : "none"}</dd>
+        <p class="muted">${done ? html`<${Link} to=${["p", uid, "checkpoints", done.id]}>checkpoint ${done.id}<//>, ` : null}${
+          isAbsent(target) ? "no target is declared" : `at most ${duration(target)} is its target`}</p>
+        ${next.data ? html`<p>${next.data.is_due ? "The next one is due" : "The next one waits"}: ${next.data.says}</p>` : null}</div>
+      <div class=${behind.length ? "warn" : ""}><dt>Lag</dt>
+        <dd>${!lag.length ? "unknown" : behind.length ? `${behind.length} of ${lag.length} sources behind` : "none"}</dd>
+        ${lag.map((one) => html`<p key=${one.id} class=${one.is_behind ? "" : "muted"}>${one.id}: ${pending(one)}</p>`)}</div>
+      <div class=${step ? tone : ""}><dt>Next step</dt><dd>${step ? "" : "none"}</dd>
+        ${step ? html`<p>${step.page.length ? html`<${Link} to=${placeOf(uid, step.page)}>${step.says}<//>` : step.says}</p>
+          ${step.command ? html`<p><code>${step.command}</code></p>` : null}` : null}</div>
+    </dl>
+    <${Drivers} drivers=${drivers.data} now=${now} />
+  </section>`;
+}
+
+/** A page of the pipeline, or the one of a failure's reason. */
+const placeOf = (uid, page) => (page[0] === "reasons" ? page : ["p", uid, ...page]);
+
+function Drivers({ drivers, now }) {
+  if (!drivers) return null;
+  const { problems, processes, newest_run: run } = drivers;
+  const heard = processes.filter((one) => !isAbsent(one.silent_ms));
+  return html`<div>
+    ${problems.length ? html`<div class="problem" role="alert">${problems.map((one) => html`<p key=${one}>${one}</p>`)}</div>` : null}
+    <p class="muted">Driven by Airflow: ${heard.map((one) => html`<span key=${one.name}>${one.name} heard ${duration(one.silent_ms)} ago; </span>`)}
+      ${run ? html`<a href=${run.run}>newest run</a> ${run.state}${isAbsent(run.start_timestamp) ? "" : html`, began <${Moment} at=${run.start_timestamp} now=${now} />`}` : "no run yet"}</p>
+  </div>`;
+}

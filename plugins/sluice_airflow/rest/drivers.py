@@ -1,0 +1,172 @@
+"""Who drives a job: its DAGs' switches, Airflow's processes by their heartbeats, its newest run.
+
+The journal says what the job is; whether anything can go on, only Airflow knows.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+from airflow.jobs.job import Job as AirflowJob
+from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
+from airflow.utils.session import create_session
+from fastapi import APIRouter, Depends, Response
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from sluice.surface.health import NextTrigger, next_trigger
+from sluice_airflow.rest.answers import Uid, answer, describe_responses, may_read
+from sluice_airflow.rest.jobs import JobDep, dag_path, run_path
+
+drivers_router = APIRouter(tags=["pipelines"])
+
+# Heartbeats between which a process is silent: Airflow's own multiple.  Its thresholds of health,
+# 30 s by default, say when another process is to take over.
+_GRACE = 2.1
+
+# Airflow's long-running processes: the type of their jobs, and what their silence costs.
+_PROCESSES = {
+    "scheduler": ("SchedulerJob", "no run and no task starts"),
+    "triggerer": ("TriggererJob", "nothing notices that a checkpoint is due or acked"),
+    "dag-processor": ("DagProcessorJob", "no change of a declaration is noticed"),
+}
+_ROLES = {"": "no checkpoint starts", "__restore": "a failed job is not restored"}
+
+
+class DagSwitch(msgspec.Struct, frozen=True, kw_only=True):
+    """A DAG of the pipeline; one that Airflow does not know, or not any more, is not ``known``."""
+
+    dag_id: str
+    dag: str
+    is_known: bool
+    is_paused: bool
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """One of Airflow's processes, the one of its kind that was heard of last.
+
+    ``is_silent``: two heartbeats of it are missing, or there was never one.
+    """
+
+    name: str
+    latest_heartbeat: int | None
+    silent_ms: int | None
+    is_silent: bool
+
+
+class NewestRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest run of the checkpoint DAG; ``state`` is Airflow's."""
+
+    run: str
+    state: str
+    start_timestamp: int | None
+    end_timestamp: int | None
+
+
+class Drivers(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether Airflow can go on with the job: ``problems`` say what is in the way, and the cure."""
+
+    problems: tuple[str, ...]
+    dags: tuple[DagSwitch, ...]
+    processes: tuple[Process, ...]
+    newest_run: NewestRun | None
+
+
+@drivers_router.get(
+    "/pipelines/{uid}/drivers",
+    responses=describe_responses(Drivers),
+    dependencies=[Depends(may_read)],
+)
+def show_drivers(uid: Uid) -> Response:
+    """Who drives the job: whether its DAGs are on, and Airflow's processes alive."""
+    with create_session() as session:  # Airflow alone is asked: the store may be what hangs.
+        switches = tuple(_switch(f"{uid}{role}", session) for role in _ROLES)
+        processes = tuple(_process(name, session) for name in _PROCESSES)
+        newest_run = _newest_run(uid, session)
+    problems = [*map(_problem_of_dag, switches), *map(_problem_of_process, processes)]
+    return answer(
+        Drivers(
+            problems=tuple(filter(None, problems)),
+            dags=switches,
+            processes=processes,
+            newest_run=newest_run,
+        )
+    )
+
+
+@drivers_router.get(
+    "/pipelines/{uid}/next",
+    responses=describe_responses(NextTrigger),
+    dependencies=[Depends(may_read)],
+)
+def show_next_trigger(job: JobDep) -> Response:
+    """What the next periodic checkpoint waits for; the sources are asked whether they have more."""
+    return answer(next_trigger(job))
+
+
+def _switch(dag_id: str, session: Session) -> DagSwitch:
+    found = session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).one_or_none()
+    is_known = found is not None and not found.is_stale
+    return DagSwitch(
+        dag_id=dag_id,
+        dag=dag_path(dag_id),
+        is_known=is_known,
+        is_paused=found is not None and is_known and bool(found.is_paused),
+    )
+
+
+def _problem_of_dag(switch: DagSwitch) -> str:
+    costs = _ROLES["__restore" if switch.dag_id.endswith("__restore") else ""]
+    if not switch.is_known:
+        return f"Airflow has no DAG {switch.dag_id!r}, so {costs}: look at its import errors."
+    if switch.is_paused:
+        return f"DAG {switch.dag_id!r} is paused, so {costs}: unpause it."
+    return ""
+
+
+def _process(name: str, session: Session) -> Process:
+    query = select(AirflowJob).where(
+        AirflowJob.job_type == _PROCESSES[name][0], AirflowJob.latest_heartbeat.is_not(None)
+    )
+    found = session.scalars(query.order_by(AirflowJob.latest_heartbeat.desc()).limit(1)).first()
+    if found is None:
+        return Process(name=name, latest_heartbeat=None, silent_ms=None, is_silent=True)
+    beat_ms = _ms(found.latest_heartbeat)
+    silent_ms = max(0, _ms(datetime.now(UTC)) - beat_ms)
+    return Process(
+        name=name,
+        latest_heartbeat=beat_ms,
+        silent_ms=silent_ms,
+        is_silent=silent_ms > _GRACE * found.heartrate * 1_000,
+    )
+
+
+def _problem_of_process(process: Process) -> str:
+    if not process.is_silent:
+        return ""
+    since = (
+        "was never heard of"
+        if process.silent_ms is None
+        else f"has been silent for {process.silent_ms // 1_000} s"
+    )
+    costs = _PROCESSES[process.name][1]
+    return f"Airflow's {process.name} {since}, so {costs}: see that 'airflow {process.name}' runs."
+
+
+def _newest_run(dag_id: str, session: Session) -> NewestRun | None:
+    query = select(DagRun).where(DagRun.dag_id == dag_id).order_by(DagRun.run_after.desc()).limit(1)
+    found = session.scalars(query).one_or_none()
+    if found is None:
+        return None
+    return NewestRun(
+        run=run_path(dag_id, found.run_id),
+        state=str(found.state),
+        start_timestamp=None if found.start_date is None else _ms(found.start_date),
+        end_timestamp=None if found.end_date is None else _ms(found.end_date),
+    )
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000)

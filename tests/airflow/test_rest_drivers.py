@@ -1,0 +1,136 @@
+"""Who drives a job, as Airflow's database says it: switches, heartbeats, the newest run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.jobs.job import Job as AirflowJob
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
+from sqlalchemy import delete, update
+
+from sluice.coordinator.requests import pause
+from sluice.coordinator.restore import stop
+from sluice.core.configuration import JobStatus
+from sluice.job.job import Job
+from tests.airflow.rest import Api, auctions_in, found
+
+TYPES = {
+    "scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob",
+}  # fmt: skip
+
+
+def beat(name: str, seconds_ago: float) -> None:
+    """A process of Airflow whose newest heartbeat is so old."""
+    with create_session() as session:
+        session.execute(delete(AirflowJob).where(AirflowJob.job_type == TYPES[name]))
+        job = AirflowJob(job_type=TYPES[name])
+        job.latest_heartbeat = datetime.now(UTC) - timedelta(seconds=seconds_ago)
+        session.add(job)
+
+
+def switch(dag_id: str, *, is_paused: bool) -> None:
+    with create_session() as session:
+        session.execute(
+            update(DagModel).where(DagModel.dag_id == dag_id).values(is_paused=is_paused)
+        )
+
+
+@pytest.fixture(name="job")
+def _job(root: str) -> Job:
+    return auctions_in(root)
+
+
+@pytest.fixture
+def alive() -> Iterator[None]:
+    for name in TYPES:
+        beat(name, 1)
+    for dag_id in ("auctions", "auctions__restore"):
+        switch(dag_id, is_paused=False)
+    yield
+    with create_session() as session:
+        session.execute(delete(AirflowJob))
+
+
+def drivers(viewer: Api) -> dict[str, Any]:
+    return dict(found(viewer.get("/pipelines/auctions/drivers")))
+
+
+@pytest.mark.usefixtures("alive", "job")
+def test_a_job_that_airflow_can_go_on_with_has_no_problem(viewer: Api) -> None:
+    shown = drivers(viewer)
+
+    assert shown["problems"] == []
+    assert [one["dag_id"] for one in shown["dags"]] == ["auctions", "auctions__restore"]
+    assert {one["name"]: one["is_silent"] for one in shown["processes"]} == dict.fromkeys(
+        TYPES, False
+    )
+    assert all(1_000 <= one["silent_ms"] < 60_000 for one in shown["processes"])
+
+
+@pytest.mark.usefixtures("alive", "job")
+@pytest.mark.parametrize(
+    ("name", "cost"),
+    [
+        ("scheduler", "no run and no task starts"),
+        ("triggerer", "nothing notices that a checkpoint is due or acked"),
+        ("dag-processor", "no change of a declaration is noticed"),
+    ],
+)
+def test_a_process_that_misses_two_heartbeats_is_named_with_what_it_costs(
+    viewer: Api, name: str, cost: str
+) -> None:
+    beat(name, 95)
+
+    (problem,) = drivers(viewer)["problems"]
+
+    assert problem.startswith(f"Airflow's {name} has been silent for 9")
+    assert problem.endswith(f"so {cost}: see that 'airflow {name}' runs.")
+
+
+@pytest.mark.usefixtures("alive", "job")
+def test_a_paused_dag_is_named_with_what_it_costs(viewer: Api) -> None:
+    switch("auctions", is_paused=True)
+    switch("auctions__restore", is_paused=True)
+
+    assert drivers(viewer)["problems"] == [
+        "DAG 'auctions' is paused, so no checkpoint starts: unpause it.",
+        "DAG 'auctions__restore' is paused, so a failed job is not restored: unpause it.",
+    ]
+
+
+@pytest.mark.usefixtures("alive", "job")
+def test_an_airflow_without_processes_was_never_heard_of(viewer: Api) -> None:
+    with create_session() as session:
+        session.execute(delete(AirflowJob))
+
+    problems = drivers(viewer)["problems"]
+
+    assert [one.partition(" was never heard of")[0] for one in problems] == [
+        f"Airflow's {name}" for name in TYPES
+    ]
+
+
+def test_what_the_next_checkpoint_waits_for_is_what_the_due_watch_asks(
+    viewer: Api, job: Job
+) -> None:
+    due = found(viewer.get("/pipelines/auctions/next"))
+    pause(job, by="ada")
+    paused = found(viewer.get("/pipelines/auctions/next"))
+
+    assert due["is_due"]
+    assert (paused["is_due"], "paused" in paused["says"]) == (False, True)
+
+
+def test_the_health_says_the_status_since_when_and_the_next_step(viewer: Api, job: Job) -> None:
+    running = found(viewer.get("/pipelines/auctions"))["health"]
+    stop(job, JobStatus.CANCELED)
+    ended = found(viewer.get("/pipelines/auctions"))["health"]
+
+    assert (running["tone"], running["is_late"]) == ("good", False)
+    assert ended["since"] >= running["since"] > 0
+    assert (ended["tone"], ended["says"]) == ("calm", "A person cancelled it.")
+    assert ended["next_step"]["command"].startswith("sluice r")
