@@ -18,7 +18,12 @@ import pytest
 from sluice.connectors.files.avro import AvroSource
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.text import FilesSource
-from sluice.errors import ConfigurationError
+from sluice.declaration import aggregates as agg
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import InputCopy
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.protocol.records import checksum
+from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
@@ -207,3 +212,80 @@ def test_a_file_that_is_being_written_is_read_when_it_is_whole(location: StoreLo
         plan_all(opened(location, give_up_after_s=0), position)
     store.put("sales/dt=1/b", whole)
     assert rows_of(source, plan_all(source, begun.position)) == [{"n": 2, "dt": 1}]
+
+
+def test_what_may_be_replaced_is_declared_where_it_can_be_kept() -> None:
+    spec = Files("s3://lake/sales/", "parquet", bounded=False, replaced="by partition")
+    pipeline = Pipeline("replaced")
+
+    with pytest.raises(ConfigurationError, match=r"is ordered, .* drop ordered=True"):
+        Files("s3://lake/x/", bounded=False, ordered=True, replaced="by partition")
+    with pytest.raises(ConfigurationError, match=r"'a' takes rows back, .* table=True"):
+        pipeline.source("a", spec, table=True)
+    with pytest.raises(ConfigurationError, match=r"'b' takes rows back, .* induced=True"):
+        pipeline.source("b", spec, induced=True)
+    rows = pipeline.source("sales", spec)
+    with pytest.raises(ConfigurationError, match=r"'d' reads 'sales', which takes rows back.*lat"):
+        rows.key_by("n").deduplicate("d", by="n")
+    with pytest.raises(ConfigurationError, match=r"'out' appends, but 't' takes rows back"):
+        rows.transform("t", lambda found: found).sink("out", FilesTable())
+    rows.key_by("n").aggregate("totals", n=agg.count())
+
+
+def test_a_file_that_is_too_large_to_be_kept_or_changes_under_the_plan_is_named(
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = put(location, {"dt=2026-03-01/x": 1})
+    source = opened(location, replaced="by partition")
+    planned = plan_all(source)
+    (entry,) = planned.position
+    assert planned.begun == ("dt=2026-03-01/x",)
+    assert source.content(entry) == encoded("parquet", 1)
+
+    store.put("sales/dt=2026-03-01/x", encoded("parquet", 22))
+    with pytest.raises(StoreUnavailable, match=r"x of .* was replaced while its epoch was plan"):
+        source.content(entry)
+    monkeypatch.setattr("sluice.connectors.files.source.MOST_COPIED_BYTES", 10)
+    with pytest.raises(ConfigurationError, match=r"x of .* bytes, .* at most 10; write smaller"):
+        source.content(entry)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_rows_of_every_format_are_taken_back_from_their_copies(
+    location: StoreLocation, kind: str
+) -> None:
+    store = put(location, {"dt=2026-03-01/x": 1, "dt=2026-03-02/x": 2}, kind)
+    source = opened(location, kind, replaced="by partition")
+    before = plan_all(source)
+    copies = {}
+    for entry in before.position:
+        body = source.content(entry)
+        store.put(f"root/{entry.partition}", body)
+        copies[entry.partition] = InputCopy(
+            location, f"root/{entry.partition}", len(body), checksum(body)
+        )
+    store.put("sales/dt=2026-03-01/x", encoded(kind, 3))
+    store.delete(["sales/dt=2026-03-02/x"])
+
+    after = plan_all(source.with_copies(copies, {}), before.position)
+
+    assert after.begun == ("dt=2026-03-01/x",)
+    body = encoded(kind, 3)
+    store.put("root/new", body)
+    new = {"dt=2026-03-01/x": InputCopy(location, "root/new", len(body), checksum(body))}
+    reading = source.with_copies(new, copies).settled(entry.partition for entry in after.position)
+    found = rows_of(reading, after)
+    column = {"parquet": "n", "avro": "n"}.get(kind, "line")
+    texts = [encoded(kind, n).decode().strip() if column == "line" else n for n in (1, 2, 3)]
+    days = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 1))
+    assert [(row[column], row["dt"], row["_weight"]) for row in found] == [
+        (text, day, weight) for text, day, weight in zip(texts, days, (-1, -1, 1), strict=True)
+    ]
+    if kind == "json":
+        decoded = reading.decoded()
+        assert decoded is not None
+        assert [(row["n"], row["_weight"]) for row in rows_of(decoded, after)] == [
+            (1, -1),
+            (2, -1),
+            (3, 1),
+        ]

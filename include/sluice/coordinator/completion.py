@@ -209,7 +209,9 @@ def assemble(
         triggered_at_ms=plan.triggered_at_ms,
         drains=plan.drains,
         # What lies behind the barriers is for people, and in the statistics.
-        sources=tuple(replace(cut, unread=None, size_bytes=None) for cut in plan.sources),
+        sources=tuple(
+            replace(cut, unread=None, size_bytes=None, taken_back={}) for cut in plan.sources
+        ),
         stages=tuple(
             (running | finished)[uid] for uid in job.pipeline.stages if uid in running | finished
         ),

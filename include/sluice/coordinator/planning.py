@@ -18,6 +18,7 @@ from sluice.coordinator.requests import timeout_ms
 from sluice.core.configuration import CheckpointType, ClaimMode
 from sluice.core.decider import CheckpointRequest
 from sluice.core.event_time import MAX_WATERMARK, with_idleness
+from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.plan import CheckpointPlan, Slice, SourceCut, TaskPlan
@@ -39,7 +40,7 @@ from sluice.job.lineage import (
     load_position,
     store_layers,
 )
-from sluice.job.places import open_source, write_table
+from sluice.job.places import NOT_COPIED, open_source, store_copies, with_copies, write_table
 from sluice.store.journal import Head
 
 log = logging.getLogger(__name__)
@@ -195,8 +196,8 @@ def _cut(
     *,
     shares_files: bool,
 ) -> SourceCut:
-    source = open_source(job, uid, state.configuration.params)
     node, previous = job.pipeline.sources[uid], lineage.source(uid)
+    source = with_copies(job, previous, open_source(job, uid, state.configuration.params))
     if node.is_table:
         return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
     before = load_position(job, previous)
@@ -223,6 +224,8 @@ def _cut(
         is_backlog=barrier.is_backlog,
         waiting=barrier.waiting,
         heads=_heads(source, barrier, before) if node.event_time is not None else (),
+        copies=_copies(previous, barrier),
+        taken_back=_taken_back(previous, barrier),
         partitions_end=source.partitions_end and node.idle_after_ms is None,
         unread=barrier.unread,
         size_bytes=barrier.size_bytes,
@@ -231,6 +234,20 @@ def _cut(
         parent = None if previous is None else with_whole(previous, before)
         cut = with_idleness(cut, parent, now_ms=job.now_ms(), idle_after_ms=node.idle_after_ms)
     return with_layers(cut, before, shares_files=shares_files, layer_of=layer_of)
+
+
+def _copies(previous: SourceCut | None, barrier: Barrier) -> dict[str, SegmentHandle]:
+    """The copies of what is read up to *barrier*; ``store_copies`` writes those that it begins."""
+    read = {entry.partition for entry in barrier.position if entry.offset > 0}
+    kept = {} if previous is None else previous.copies
+    known = {name: handle for name, handle in kept.items() if name in read}
+    return known | dict.fromkeys(barrier.begun, NOT_COPIED)
+
+
+def _taken_back(previous: SourceCut | None, barrier: Barrier) -> dict[str, SegmentHandle]:
+    names = {piece.partition for piece in barrier.slices if piece.is_taken_back}
+    kept = {} if previous is None else previous.copies
+    return {name: kept[name] for name in sorted(names)}
 
 
 def _heads(source: Source, barrier: Barrier, before: Position) -> tuple[Slice, ...]:
@@ -384,7 +401,12 @@ def pin_outside(
             ),
         )
         if job.pipeline.sources[cut.uid].is_table
-        else store_layers(job, cut, plan.checkpoint_id)
+        else store_copies(
+            job,
+            store_layers(job, cut, plan.checkpoint_id),
+            open_source(job, cut.uid, params),
+            plan,
+        )
         for cut in plan.sources
     )
     hold(job, state, cuts, str(plan.checkpoint_id))

@@ -136,6 +136,7 @@ class CheckpointMetadata:
         handles += [handle for stage in self.stages for handle in stage.in_flight_segments]
         for cut in self.sources:
             handles += [*cut.layers, *([cut.table] if cut.table is not None else [])]
+            handles += cut.copies.values()
         return tuple(handle for handle in handles if handle.key)
 
 
@@ -169,6 +170,7 @@ def with_files(
             cut,
             table=None if cut.table is None else moved(cut.table),
             layers=tuple(map(moved, cut.layers)),
+            copies={name: moved(handle) for name, handle in cut.copies.items()},
         )
         for cut in metadata.sources
     )

@@ -43,7 +43,8 @@ class Slice:
 
     ``first_record`` is the number of records of the partition before this slice; ``records`` are in
     it, or at most so many where offsets have gaps.  ``version`` identified the partition's content
-    when the source cut the slice: a reader finds the same content, or fails.
+    when the source cut the slice: a reader finds the same content, or fails.  Of a slice that
+    ``is_taken_back`` the records were read in an earlier epoch, and are not in the input any more.
     """
 
     partition: str
@@ -52,6 +53,7 @@ class Slice:
     first_record: int
     records: int
     version: str = ""
+    is_taken_back: bool = False
 
     def __post_init__(self) -> None:
         require(0 <= self.start < self.end, "a slice ends behind its start")
@@ -89,6 +91,9 @@ class SourceCut:
     at the barrier before.  ``waiting``, ``active_at_ms`` and ``idle`` leave out the partitions in
     layers; ``with_whole`` of ``core.position`` adds them.
 
+    Of a source whose input may be replaced, ``copies`` are by partition those of what was read of
+    it, and ``taken_back`` those of the slices that this epoch takes back.
+
     ``active_at_ms`` is, per partition, the barrier of the last epoch that read records of it;
     ``idle`` partitions have been silent for so long that they do not hold the watermark back.
     """
@@ -101,6 +106,8 @@ class SourceCut:
     exhausted: bool = False
     is_backlog: bool = False  # More records wait behind the barrier (Flink's isProcessingBacklog).
     table: SegmentHandle | None = None
+    copies: dict[str, SegmentHandle] = field(default_factory=dict[str, SegmentHandle])
+    taken_back: dict[str, SegmentHandle] = field(default_factory=dict[str, SegmentHandle])
     waiting: tuple[str, ...] = ()
     heads: tuple[Slice, ...] = ()
     partitions_end: bool = False
@@ -290,10 +297,11 @@ def journaled(plan: CheckpointPlan) -> CheckpointPlan:
 
 def _by_partition(slices: Iterable[Slice]) -> tuple[Slice, ...]:
     """Each partition's slices follow each other."""
-    found: dict[str, Slice] = {}
+    found: dict[tuple[str, bool], Slice] = {}
     for piece in slices:
-        first = found.get(piece.partition)
-        found[piece.partition] = (
+        of = piece.partition, piece.is_taken_back
+        first = found.get(of)
+        found[of] = (
             piece
             if first is None
             else replace(first, end=piece.end, records=first.records + piece.records)

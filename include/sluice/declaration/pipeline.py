@@ -103,7 +103,7 @@ from sluice.declaration.operations import (
     WindowTopN,
 )
 from sluice.declaration.params import Param
-from sluice.declaration.places import SinkSpec, SourceSpec, params_of
+from sluice.declaration.places import SinkSpec, SourceSpec, params_of, takes_rows_back
 from sluice.declaration.schedules import Orchestration
 from sluice.declaration.spark_columns import SparkColumn, sql_text
 from sluice.declaration.spark_sql import answer_of_text, read_by_text
@@ -178,6 +178,16 @@ class Pipeline:
         self._check_uid(uid)
         check_columns([] if event_time is None else [event_time], f"the event time of {uid!r}")
         refuse_operator_lists(uid, spec, "what a source has read is its position in the plan")
+        if takes_rows_back(spec) and (table or induced):
+            raise ConfigurationError(
+                f"source {uid!r} takes rows back, and is declared with "
+                f"{'table' if table else 'induced'}=True, "
+                + (
+                    "which reads all there is at every barrier anyway: leave out replaced="
+                    if table
+                    else "whose barriers cannot name rows that are gone: leave one of the two out"
+                )
+            )
         self.sources[uid] = SourceNode(
             uid=uid,
             spec=spec,
@@ -398,7 +408,9 @@ class Pipeline:
     def kind_of(self, producer: str, steps: Sequence[Step]) -> Kind:
         """The kind of the stream of a source or stage behind *steps*."""
         stage = self.stages.get(producer)
-        return Append() if stage is None else stage.kind_behind(steps)
+        if stage is not None:
+            return stage.kind_behind(steps)
+        return Retract() if takes_rows_back(self.sources[producer].spec) else Append()
 
     def add_stage(self, stage: StageNode, *, event_time: str | None) -> Stream:
         """Used by streams: declare *stage*, whose result has *event_time*, if its inputs fit."""

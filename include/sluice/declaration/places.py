@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 RECORD = "_record"  # The row's number in its partition, if it is not the number of rows before.
 MALFORMED_COLUMN = "_malformed"  # Why a row is malformed; null in a good row.
 RAW = "_raw"  # The text of a malformed row, if its columns do not hold it.
+WEIGHT = "_weight"  # 1 in a row, -1 in one that is taken back.
 # True in a row that deletes the row of its key from a table with an upsert key.
 DELETED = "_deleted"
 
@@ -134,6 +135,9 @@ class Barrier:
     are more records to read, which exceed the cap of this epoch.  ``waiting`` are the partitions
     with records after the cut, which hold the watermark back.
 
+    Of a ``KeepingSource``, ``begun`` are the partitions whose content the root has to keep from
+    this epoch on: each has slices, or will.
+
     Two figures for people, None where the source does not know them: ``unread`` counts the records
     after the cut, ``size_bytes`` the bytes of the slices.
     """
@@ -143,6 +147,7 @@ class Barrier:
     exhausted: bool
     is_backlog: bool = False
     waiting: tuple[str, ...] = ()
+    begun: tuple[str, ...] = ()
     unread: Unread | None = None
     size_bytes: int | None = None
 
@@ -315,6 +320,60 @@ class Source(Protocol):
 
         For monitoring, such as a consumer group's lag; correctness must not depend on it (Flink's
         CheckpointListener).
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InputCopy:
+    """The copy of a partition's content: the object ``key`` in the store at ``place``.
+
+    ``checksum`` is that of its bytes, as a ``SegmentHandle`` has it.
+    """
+
+    place: StoreLocation
+    key: str
+    size_bytes: int
+    checksum: str
+
+
+@runtime_checkable
+class ChangingSourceSpec(Protocol):
+    """A descriptor of a source that may take rows back: they have a column ``_weight``.
+
+    It is 1 in a row, and -1 in one that is taken back exactly as it was read before.
+    """
+
+    @property
+    def takes_rows_back(self) -> bool: ...
+
+
+def takes_rows_back(spec: SourceSpec) -> bool:
+    return isinstance(spec, ChangingSourceSpec) and spec.takes_rows_back
+
+
+@runtime_checkable
+class KeepingSource(Protocol):
+    """A source whose input may be replaced, so that the root keeps what was read of it.
+
+    A slice is read from the copy of its partition, whatever there is in the input by then.
+    """
+
+    @property
+    def keeps_copies(self) -> bool: ...
+
+    def with_copies(
+        self, copies: Mapping[str, InputCopy], taken_back: Mapping[str, InputCopy]
+    ) -> Source:
+        """The source that reads slices from these, by partition: *taken_back* of those that are."""
+        ...
+
+    def content(self, entry: PartitionOffset) -> bytes:
+        """The content of a partition in the input.
+
+        Raises:
+            ConfigurationError: it is too large to be kept.
+            StoreUnavailable: it is not what it was when *entry* was planned; plan again.
         """
         ...
 

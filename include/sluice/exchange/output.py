@@ -66,6 +66,8 @@ class StageOutput:
         if MALFORMED_COLUMN not in frame.columns:
             return frame
         bad = frame.filter(pl.col(MALFORMED_COLUMN).is_not_null())
+        if WEIGHT in bad.columns:  # What is taken back was reported when it came.
+            bad = bad.filter(pl.col(WEIGHT) > 0)
         self.malformed_rows += bad.height
         self._add_to_side(MALFORMED, bad)
         good = frame.filter(pl.col(MALFORMED_COLUMN).is_null())

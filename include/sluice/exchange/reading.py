@@ -24,7 +24,14 @@ from sluice.core.plan import Slice
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.expressions import Step, computing
 from sluice.declaration.nodes import Input
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, UndecidedError
+from sluice.declaration.places import (
+    MALFORMED_COLUMN,
+    RAW,
+    RECORD,
+    WEIGHT,
+    Source,
+    UndecidedError,
+)
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
 from sluice.operators.arguments import Computed, to_compute
@@ -64,7 +71,7 @@ def with_origin(schema: pa.Schema) -> pa.Schema:
     """The columns of a source's rows, with ``_source``."""
     names = [name for name in schema.names if name != RECORD]
     check_source_columns(
-        (name for name in names if name not in (MALFORMED_COLUMN, RAW)), "a source"
+        (name for name in names if name not in (MALFORMED_COLUMN, RAW, WEIGHT)), "a source"
     )
     return pa.schema([schema.field(name) for name in names]).append(ORIGIN)
 

@@ -33,7 +33,14 @@ from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import Lookup, SparkCode, Transform, Union
 from sluice.declaration.pipeline import Pipeline
-from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD, Source, TypedSinkSpec
+from sluice.declaration.places import (
+    MALFORMED_COLUMN,
+    RAW,
+    RECORD,
+    WEIGHT,
+    Source,
+    TypedSinkSpec,
+)
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.output import projected_result
@@ -60,7 +67,7 @@ _TYPES: Mapping[str, pl.DataType] = {
 }
 _DECIMAL = (10, 0)  # Spark's default precision and scale.
 _NOT_READ = (Becomes.BEGUN_ANEW, Becomes.RECOMPUTED, Becomes.REFUSED)
-_HIDDEN = (RECORD, MALFORMED_COLUMN, RAW)  # Columns of a source that no stage sees.
+_HIDDEN = (RECORD, MALFORMED_COLUMN, RAW, WEIGHT)  # Columns of a source that no stage sees.
 _CONTINUES = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
 
 

@@ -7,26 +7,32 @@ its rows, or of texts that Spark decodes as it reads them, each with its origin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeGuard
 
 from sluice.connectors.columns import check_announced
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
-from sluice.core.plan import SourceCut
+from sluice.core.plan import CheckpointPlan, SourceCut
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.places import (
     MALFORMED_COLUMN,
     RAW,
     RECORD,
+    InputCopy,
+    KeepingSource,
     ProbedSink,
     ReadableSink,
     Source,
 )
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.sinks import open_side_output, open_sink
 from sluice.job.job import Job
 from sluice.job.lineage import position_of
+from sluice.job.snapshots import verified
+from sluice.protocol.records import checksum
+from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +44,11 @@ if TYPE_CHECKING:
 # tables belong into a stream with keyed state.
 MAX_TABLE_BYTES = 64 * 1024 * 1024
 
+COPY_THREADS = 4  # Each holds a file in memory.
+
+# Of content that a plan begins to read, until ``store_copies`` has written its copy.
+NOT_COPIED = SegmentHandle(key="", size_bytes=0, rows=0, checksum="none", inline=b"")
+
 
 def open_source(job: Job, uid: str, params: Mapping[str, str]) -> Source:
     return job.pipeline.sources[uid].spec.open(params, job.location.endpoint_url)
@@ -45,7 +56,68 @@ def open_source(job: Job, uid: str, params: Mapping[str, str]) -> Source:
 
 def open_source_at(job: Job, cut: SourceCut, params: Mapping[str, str]) -> Source:
     """The source of *cut*, whose columns are those that it has in this checkpoint."""
-    return open_source(job, cut.uid, params).settled(_partitions_of(job, cut))
+    read = {piece.partition for piece in cut.slices}
+    source = with_copies(job, cut, open_source(job, cut.uid, params), read)
+    return source.settled(_partitions_of(job, cut))
+
+
+def with_copies(
+    job: Job, cut: SourceCut | None, source: Source, partitions: Collection[str] | None = None
+) -> Source:
+    """*source* with the copies of its input that *cut* names; only of *partitions*, if given."""
+    if cut is None or not keeps_copies(source):
+        return source
+
+    def opened(handles: Mapping[str, SegmentHandle]) -> dict[str, InputCopy]:
+        return {
+            name: InputCopy(
+                place=job.location.elsewhere(handle.root or job.location.root),
+                key=handle.key,
+                size_bytes=handle.size_bytes,
+                checksum=handle.checksum,
+            )
+            for name, handle in handles.items()
+            if partitions is None or name in partitions
+        }
+
+    return source.with_copies(opened(cut.copies), opened(cut.taken_back))
+
+
+def keeps_copies(source: Source) -> TypeGuard[KeepingSource]:
+    return isinstance(source, KeepingSource) and source.keeps_copies
+
+
+def store_copies(job: Job, cut: SourceCut, source: Source, plan: CheckpointPlan) -> SourceCut:
+    """Keep in the root what the epoch begins to read of an input that may be replaced.
+
+    Each copy is written under the checkpoint's id and its content's name, as ``store_layers`` does.
+    Where the checkpoint shares no file with its parent, all are written once more.
+    """
+    if not keeps_copies(source):
+        return cut
+    entries = {entry.partition: entry for entry in cut.position}
+
+    def stored(name: str) -> SegmentHandle:
+        handle = cut.copies[name]
+        body = source.content(entries[name]) if handle == NOT_COPIED else _copied(job, handle)
+        digest = checksum(body)
+        key = job.paths.copy_of_input(cut.uid, plan.checkpoint_id, digest)
+        job.store.put(key, body)
+        return SegmentHandle(key=key, size_bytes=len(body), rows=0, checksum=digest)
+
+    names = [name for name, of in cut.copies.items() if plan.is_full or of == NOT_COPIED]
+    copied = dict(zip(names, in_parallel(stored, names, COPY_THREADS), strict=True))
+    return replace(cut, copies={**cut.copies, **copied})
+
+
+def _copied(job: Job, handle: SegmentHandle) -> bytes:
+    body = job.store_at(handle.root).get(handle.key)
+    if body is None:
+        raise RestoreError(
+            f"{handle.root or job.store.root}/{handle.key} is gone, the copy of input that may "
+            "have to be taken back; restore another checkpoint"
+        )
+    return verified(handle, body, "restore another checkpoint")
 
 
 def _partitions_of(job: Job, cut: SourceCut) -> Iterator[str]:
@@ -131,7 +203,6 @@ def write_table(
     previous: SegmentHandle | None,
 ) -> SegmentHandle:
     """The table as it is now, as an immutable segment: *previous*, if it did not change."""
-    from sluice.protocol.records import checksum
     from sluice.state.segments import encode_segment
 
     table = read_table(uid, open_source(job, uid, params))

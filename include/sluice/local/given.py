@@ -33,6 +33,7 @@ from sluice.declaration.places import (
     MALFORMED_COLUMN,
     RAW,
     RECORD,
+    WEIGHT,
     CheckingSinkSpec,
     Filler,
     GivenSourceSpec,
@@ -41,6 +42,7 @@ from sluice.declaration.places import (
     SinkSpec,
     Source,
     TextDecoding,
+    takes_rows_back,
 )
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
@@ -165,7 +167,15 @@ def _epochs(sources: Mapping[str, Given]) -> int:
 def _given(node: SourceNode, rows: SourceRows, place: Path, *, is_bounded: bool) -> Given:
     if node.is_table:
         return GivenTable(node.uid, place, rows.chunks, rows.decoding, rows.decodes)
-    return GivenRows(node.uid, place, rows.chunks, is_bounded, rows.decoding, rows.decodes)
+    return GivenRows(
+        node.uid,
+        place,
+        rows.chunks,
+        is_bounded,
+        rows.decoding,
+        rows.decodes,
+        takes_rows_back=takes_rows_back(node.spec),
+    )
 
 
 @dataclass(eq=False, slots=True)
@@ -182,6 +192,7 @@ class GivenRows:
     bounded: bool
     decoding: TextDecoding | None = None
     decodes: bool = False
+    takes_rows_back: bool = False  # As the declared source does; of those given none is.
     _epoch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -211,6 +222,7 @@ class GivenRows:
             ends=self.bounded and self._epoch >= len(self.chunks),
             text_decoding=self.decoding,
             decodes=self.decodes,
+            takes_rows_back=self.takes_rows_back,
         )
 
 
@@ -225,6 +237,7 @@ class GivenSource(OffsetSource):
     ends: bool
     text_decoding: TextDecoding | None
     decodes: bool
+    takes_rows_back: bool
 
     @property
     def bounded(self) -> bool:
@@ -236,12 +249,16 @@ class GivenSource(OffsetSource):
 
     @property
     def decoding(self) -> TextDecoding | None:
-        return self.text_decoding
+        how = self.text_decoding
+        if how is None or not self.takes_rows_back:
+            return how
+        return replace(how, keeps=(*how.keeps, WEIGHT))
 
     def schema(self) -> pa.Schema:
         """With columns for malformed rows, which functions have to keep, if the place has any."""
         malformed = [pa.field(name, pa.string()) for name in (MALFORMED_COLUMN, RAW)]
-        return pa.schema([*self.columns, *(malformed if self.decodes else ())])
+        weight = [pa.field(WEIGHT, pa.int8())] if self.takes_rows_back else []
+        return pa.schema([*self.columns, *(malformed if self.decodes else ()), *weight])
 
     def readable(self) -> Mapping[str, Readable]:
         return {PARTITION: Readable(0, self.arrived)}
@@ -256,7 +273,8 @@ class GivenSource(OffsetSource):
         rows = rows.slice(piece.start, piece.records)
         for column in self.schema():
             if column.name not in rows.column_names:
-                rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+                value = pa.scalar(1 if column.name == WEIGHT else None, column.type)
+                rows = rows.append_column(column, pa.repeat(value, rows.num_rows))
         yield from rows.to_batches()
 
 

@@ -26,13 +26,12 @@ import polars as pl
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.transitions import Adoption
 from sluice.declaration.expressions import unknown_column
+from sluice.declaration.places import WEIGHT as WEIGHT  # noqa: PLC0414 - as if it were its own
 from sluice.errors import ConfigurationError
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, order_of
 from sluice.state.segments import DELETED, HASH, WRITTEN, StateSchema
 
-# On rows of a changelog: 1 for a row, -1 for one that is taken back.
-WEIGHT = "_weight"
 # Prefixes of columns that are computed for an aggregate of the name that follows: whether a row
 # passes its ``where``, and the value of the SQL that it aggregates, or orders by.
 FILTER = "_where_"

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import polars as pl
 
 from sluice.declaration.expressions import Filter, Step
+from sluice.declaration.places import WEIGHT
 from sluice.declaration.sql import parsed
 from sluice.operators.sql import (
     Compiled,
@@ -89,9 +90,11 @@ def _compiled(step: Step, schema: Mapping[str, pl.DataType]) -> Compiled | Selec
     if isinstance(step, Filter):
         return condition(step.condition, schema)
     found: dict[str, Compiled] = {}
+    if WEIGHT in schema:  # It stays, whatever is selected.
+        found[WEIGHT] = whole_column(WEIGHT, schema[WEIGHT])
     for text in step.columns:
         for name, one in _item(text, schema).items():
-            if name in found:
+            if name in found and name != WEIGHT:
                 raise NotCompiledError(f"two columns are called {name!r}")
             found[name] = one
     return found

@@ -13,6 +13,7 @@
                                                              that lasts: its owner is alive
         shared/{stage}/{id}-{content}.arrow                  state segments, shared by checkpoints
         shared/{source}/{id}-{content}.position              layers of a source's position, too
+        shared/{source}/{id}-{content}.copy                  input that may be replaced, as read
         compactions/{stage}/{id}/record, {content}.arrow     state merged behind checkpoint {id}
         streams/{stream}/{id}/{content}.arrow                stream segments of one epoch
         early/{id}/{sink}                                    its rows may be shown before {id} is
@@ -52,6 +53,7 @@ SEQ_DIGITS = 12
 ID_DIGITS = 10
 COMPACTION_RECORD = "record"
 POSITION_LAYER = ".position"
+COPY_OF_INPUT = ".copy"
 TEMPORARY_PREFIX = ".sluice-tmp-"  # FileStore writes these beside the objects; no key may.
 
 UID = r"[a-z][a-z0-9_]{0,62}"  # It becomes a key, a task id and a column-safe name.
@@ -160,7 +162,8 @@ class PipelinePaths:
 
     def savepoint_file(self, savepoint: SavepointId, content: str, *, copy_of: str = "") -> str:
         """A file named by its *content*, of the same kind as the key that it is a *copy_of*."""
-        kind = POSITION_LAYER if copy_of.endswith(POSITION_LAYER) else ".arrow"
+        kinds = (kind for kind in (POSITION_LAYER, COPY_OF_INPUT) if copy_of.endswith(kind))
+        kind = next(kinds, ".arrow")
         return f"{self.incarnation(savepoint)}{content}{kind}"
 
     def savepoint_of(self, key: str) -> SavepointId | None:
@@ -283,6 +286,9 @@ class JournalPaths(PipelinePaths):
 
     def position_layer(self, source: str, checkpoint_id: int, content: str) -> str:
         return f"{self.shared_segments(source, checkpoint_id)}{content}{POSITION_LAYER}"
+
+    def copy_of_input(self, source: str, checkpoint_id: int, content: str) -> str:
+        return f"{self.shared_segments(source, checkpoint_id)}{content}{COPY_OF_INPUT}"
 
     def all_compactions(self) -> str:
         return f"{self.folder}compactions/"

@@ -12,6 +12,7 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, count
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast, get_args
 
 import msgspec
@@ -296,8 +297,8 @@ class SliceColumns(msgspec.Struct, frozen=True):
 
     A plan has slices for each of thousands of subtasks, and most begin where the one before ended,
     so a column of gaps is a column of zeros.  ``of`` are positions in ``partitions``, which were
-    cut in these ``versions``.  ``gaps`` and ``record_gaps`` lie between a slice and the one before
-    it in its partition, or the partition's beginning.
+    cut in these ``versions``; those in ``taken_back`` are taken back.  ``gaps`` and ``record_gaps``
+    lie between a slice and the one before it in its partition, or the partition's beginning.
     """
 
     partitions: tuple[str, ...]
@@ -307,14 +308,16 @@ class SliceColumns(msgspec.Struct, frozen=True):
     lengths: tuple[int, ...]
     record_gaps: tuple[int, ...]
     records: tuple[int, ...]
+    taken_back: tuple[int, ...]
 
     @classmethod
     def of_slices(cls, slices: Iterable[Slice]) -> SliceColumns:
-        numbers: dict[tuple[str, str], int] = {}
+        numbers: dict[tuple[str, str, bool], int] = {}
         ends: dict[int, tuple[int, int]] = {}
         rows: list[tuple[int, int, int, int, int]] = []
         for piece in slices:
-            number = numbers.setdefault((piece.partition, piece.version), len(numbers))
+            content = piece.partition, piece.version, piece.is_taken_back
+            number = numbers.setdefault(content, len(numbers))
             end, record = ends.get(number, (0, 0))
             rows.append(
                 (
@@ -326,12 +329,23 @@ class SliceColumns(msgspec.Struct, frozen=True):
                 )
             )
             ends[number] = piece.end, piece.first_record + piece.records
-        columns = tuple(zip(*rows, strict=True)) or ((), (), (), (), ())
-        partitions, versions = tuple(zip(*numbers, strict=True)) or ((), ())
-        return cls(partitions, versions, *columns)
+        of, *columns = tuple(zip(*rows, strict=True)) or ((), (), (), (), ())
+        gaps, lengths, record_gaps, records = columns
+        partitions, versions, is_taken_back = tuple(zip(*numbers, strict=True)) or ((), (), ())
+        return cls(
+            partitions=partitions,
+            versions=versions,
+            of=of,
+            gaps=gaps,
+            lengths=lengths,
+            record_gaps=record_gaps,
+            records=records,
+            taken_back=tuple(compress(count(), is_taken_back)),
+        )
 
     def slices(self) -> Iterator[Slice]:
         ends = [(0, 0)] * len(self.partitions)
+        taken_back = set(self.taken_back)
         rows = zip(self.of, self.gaps, self.lengths, self.record_gaps, self.records, strict=True)
         for number, gap, length, record_gap, records in rows:
             end, record = ends[number]
@@ -344,6 +358,7 @@ class SliceColumns(msgspec.Struct, frozen=True):
                 first_record=first_record,
                 records=records,
                 version=self.versions[number],
+                is_taken_back=number in taken_back,
             )
 
 

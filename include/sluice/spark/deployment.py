@@ -407,7 +407,7 @@ def source_rows(source: Source, shares: tuple[tuple[Slice, ...], ...]) -> Source
     schema = decoded.schema()
     has_malformed = MALFORMED_COLUMN in schema.names
     schema = pa.schema([one for one in schema if one.name not in (RECORD, MALFORMED_COLUMN, RAW)])
-    check_source_columns(schema.names, "a source")
+    check_source_columns((name for name in schema.names if name != WEIGHT), "a source")
     if not schema.names:
         return None
     return SourceRows(

@@ -33,12 +33,19 @@ from sluice.declaration.expressions import Filter, Projection, Step, columns_rea
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode, Transform
 from sluice.declaration.params import value_of
-from sluice.declaration.places import END, MALFORMED_COLUMN, RAW, RECORD, Source, TextDecoding
+from sluice.declaration.places import (
+    END,
+    MALFORMED_COLUMN,
+    RAW,
+    RECORD,
+    WEIGHT,
+    Source,
+    TextDecoding,
+)
 from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, StreamRows, bounded, rows_with_origin, with_origin
 from sluice.job.places import open_source, open_source_at
 from sluice.operators.common_types import check_looked_up, united_columns
-from sluice.operators.operator import WEIGHT
 from sluice.spark.pruning import pruned_input
 from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
 from sluice.spark.versions import arrow_schema
@@ -49,7 +56,7 @@ from sluice.surface.state import StateTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW)  # Those of a source's rows.
+_OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW, WEIGHT)  # Those of a source's rows.
 RESERVED = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
 DECODED_RECORD = "_record"
 OBJECT = "_object"  # What Python has decoded.

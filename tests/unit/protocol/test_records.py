@@ -339,7 +339,13 @@ def test_a_field_that_came_later_is_ignored() -> None:
 
 
 def a_slice(
-    partition: str, start: int, length: int, first_record: int, records: int, version: str = ""
+    partition: str,
+    start: int,
+    length: int,
+    first_record: int,
+    records: int,
+    version: str = "",
+    is_taken_back: bool = False,
 ) -> Slice:
     return Slice(
         partition=partition,
@@ -348,6 +354,7 @@ def a_slice(
         first_record=first_record,
         records=records,
         version=version,
+        is_taken_back=is_taken_back,
     )
 
 
@@ -360,6 +367,7 @@ slices = st.builds(
     numbers,
     st.integers(1, 2**60),
     st.sampled_from(["", "mark-1", "mark-2"]),
+    st.booleans(),
 )
 
 
@@ -371,7 +379,7 @@ def test_any_slices_come_back_in_their_order(given_slices: list[Slice]) -> None:
 def test_every_field_of_a_slice_travels() -> None:
     """A new field of ``Slice`` needs a column, and a value in ``slices`` above."""
     assert [field.name for field in fields(Slice)] == [
-        *("partition", "start", "end", "first_record", "records", "version"),
+        *("partition", "start", "end", "first_record", "records", "version", "is_taken_back"),
     ]
 
 

@@ -63,7 +63,8 @@ class Files:
     types, ``"dt date, country string"``; by default they are discovered, and typed as Spark types
     them, and with "" the folders have none.  ``replaced``: what new files are in a folder whose
     files were read and are gone, as Spark overwrites a partition: an error, or, with "append",
-    new rows.
+    new rows.  With "by partition" the rows are those of the files that are there: a file that is
+    gone takes its rows back, and one that was rewritten is read anew.
     """
 
     location: str | Param | Env
@@ -80,7 +81,7 @@ class Files:
     null_value: str = _CSV["null_value"]
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     partitions: str | None = None
-    replaced: Literal["fail", "append"] = "fail"
+    replaced: Literal["fail", "append", "by partition"] = "fail"
 
     def __post_init__(self) -> None:
         if not isinstance(self.format, Param):
@@ -89,6 +90,11 @@ class Files:
             raise ConfigurationError(
                 f"Files({self.location!r}) is ordered and bounded; order says what may be "
                 "forgotten of files that go on appearing: add bounded=False, or drop ordered=True"
+            )
+        if self.ordered and self.takes_rows_back:
+            raise ConfigurationError(
+                f"Files({self.location!r}) is ordered, so it lists the last files alone, and "
+                "replaced='by partition' needs to see which of all are gone; drop ordered=True"
             )
         for name, text in (("quote", self.quote), ("escape", self.escape)):
             if len(text) != 1:
@@ -111,6 +117,11 @@ class Files:
     def params(self) -> tuple[Param, ...]:
         return params_of(self.location, self.format)
 
+    @property
+    def takes_rows_back(self) -> bool:
+        """See ``ChangingSourceSpec``."""
+        return self.replaced == "by partition"
+
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         from sluice.connectors.files.avro import AvroSource
         from sluice.connectors.files.parquet import ParquetSource
@@ -130,6 +141,7 @@ class Files:
                 skips_lost=self.on_lost == "skip",
                 folders=self._folders(),
                 takes_replaced=self.replaced == "append",
+                keeps_copies=self.takes_rows_back,
             )
         return FilesSource(
             location,
@@ -140,6 +152,7 @@ class Files:
             skips_lost=self.on_lost == "skip",
             folders=self._folders(),
             takes_replaced=self.replaced == "append",
+            keeps_copies=self.takes_rows_back,
             format=format_,
             text_decoding=self._decoding(format_),
         )

@@ -22,6 +22,12 @@ of all names in the position, and a file that would change them stops the pipeli
 one type for as long as a job lives.  In such a folder, and where Spark's files are, a new file
 beside one that was read and is gone is a version of the same rows, and stops the pipeline, too.
 
+Where input may be replaced, the rows of the source are those of the files that are there: what was
+read of a file that is gone, or has other bytes now, is taken back, and other bytes are read anew.
+Each content is copied into the job's root by the first epoch that reads of it, and every slice is
+read from its copy: so what is taken back is what was read, whatever has become of the file.  A
+plan reads a file whose listing changed, and compares all of it.  Such a file does not grow.
+
 Files that are still being written wait for a later epoch, up to a limit.  Only a file system shows
 incomplete files; in a bucket an object appears whole.  A writer avoids this by writing a file
 elsewhere and moving it into place.
@@ -34,7 +40,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Generic, Self, TypeVar
@@ -46,18 +52,22 @@ from sluice.connectors.files.file_set import (
     file_id_in,
     has_unread,
     is_listed_as,
+    listing_of,
     unread_mark,
 )
 from sluice.connectors.files.folders import FolderColumns, in_columns
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.declaration.places import (
+    WEIGHT,
     Barrier,
+    InputCopy,
     SourceDefaults,
     SourcePosition,
     check_induced,
     offsets_by_partition,
 )
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.protocol.records import checksum
 from sluice.store.object_store import Listed, in_parallel
 
 if TYPE_CHECKING:
@@ -79,6 +89,9 @@ GIVE_UP_AFTER_S = 3600
 
 # ``part-00000-3f1c…-c000.snappy.parquet``: the number of the task, the id of the job that wrote it.
 OF_SPARK = re.compile(r"part-\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b.*")
+
+# A copy is one object, written in one request and held in memory while it is.
+MOST_COPIED_BYTES = 1024**3
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +134,8 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     ``give_up_after_s``: the seconds without a write after which an incomplete file is an error.
     ``skips_lost``: what was not read of a file that is gone or replaced is logged, and no error.
     ``folders`` are the columns of its folders, None where nobody declared them: then a listing
-    shows them, or ``with_folders``.  ``takes_replaced``: see ``Files``.
+    shows them, or ``with_folders``.  ``takes_replaced``: see ``Files``.  Where it ``keeps_copies``,
+    input may be replaced, and ``copies`` and ``taken_back`` are those of ``KeepingSource``.
     """
 
     location: str
@@ -132,6 +146,9 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     skips_lost: bool = False
     folders: FolderColumns | None = None
     takes_replaced: bool = False
+    keeps_copies: bool = False
+    copies: Mapping[str, InputCopy] = field(default_factory=dict[str, InputCopy])
+    taken_back: Mapping[str, InputCopy] = field(default_factory=dict[str, InputCopy])
 
     def __post_init__(self) -> None:
         files = FileSet(self.location, self.endpoint_url)
@@ -220,6 +237,9 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
         """Cut the next epoch.  See ``Source.plan``."""
         assert max_records is None or max_records > 0
         assert parallelism > 0
+        if self.keeps_copies:
+            assert until is None, "a source that takes rows back is not induced"
+            return self._plan_of_replaced(position, max_records, parallelism)
 
         read: Mapping[str, PartitionOffset] = offsets_by_partition(position)
         files, read = (None, read) if self.ordered else self._looked_at_twice(read)
@@ -269,11 +289,140 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             size_bytes=self._size_of(slices),
         )
 
+    def _plan_of_replaced(
+        self, position: SourcePosition, max_records: int | None, parallelism: int
+    ) -> Barrier:
+        """``plan``, where files may be replaced.
+
+        What is taken back, and the files beside it, are one epoch's, whatever its limit: at no
+        barrier a partition is half of one version and half of another.
+        """
+        before = offsets_by_partition(position)
+        files = {file.key: file for file in self._files.listed()}
+        self._check_folders(before, files)
+        known = {
+            name: same
+            for name, entry in before.items()
+            if name in files and (same := self._same(entry, files[name])) is not None
+        }
+        gone = [entry for name, entry in before.items() if name not in known and entry.offset > 0]
+        taken_back = [self._cut_again(entry) for entry in gone]
+        replaced = {entry.partition.rpartition("/")[0] for entry in gone}
+        missing = max_records
+        if missing is not None:
+            missing = max(missing - sum(entry.records for entry in gone), 0)
+        now: dict[str, PartitionOffset] = {}
+        cuts: list[CutT] = []
+        waiting: dict[str, int] = {}
+
+        for file in self._prepared(list(files.values()), known, lambda: False):
+            start = known.get(file.key) or PartitionOffset(partition=file.key, offset=0, records=0)
+            most = None if file.key.rpartition("/")[0] in replaced else missing
+            part = self._part(start, file, FileReadLimit(most=most, until=None, is_last=False))
+            now[file.key] = part.after
+            if part.has_rest:
+                waiting[file.key] = file.size_bytes
+                if not part.after.version:
+                    now[file.key] = replace(part.after, version=unread_mark(file))
+            if part.cut is not None:
+                cuts.append(part.cut)
+                missing = None if missing is None else max(missing - part.records, 0)
+        begun = {name for name, entry in now.items() if entry.offset > 0} - {
+            name for name, entry in known.items() if entry.offset > 0
+        }
+        slices = (
+            *(replace(one, is_taken_back=True) for one in self._slices(taken_back, parallelism)),
+            *self._slices(cuts, parallelism),
+        )
+        after = {**self._remembered(before, now), **now}
+        return Barrier(
+            position=tuple(after[name] for name in sorted(after)),
+            slices=slices,
+            exhausted=self.bounded and not waiting,
+            is_backlog=missing == 0 and bool(waiting),
+            waiting=tuple(sorted(waiting)),
+            begun=tuple(sorted(begun)),
+            unread=self._unread(waiting, None),
+        )
+
+    def _same(self, before: PartitionOffset, file: Listed) -> PartitionOffset | None:
+        """The entry *before*, as *file* is listed now; None if the file is another content."""
+        if not before.version or not is_listed_as(before.version, file):
+            copy = self.copies.get(file.key)
+            if before.offset == 0 or copy is None or file.size_bytes != copy.size_bytes:
+                return None
+            body = self._files.store_of(file.key).get(file.key)
+            if body is None or checksum(body) != copy.checksum:
+                return None
+            return self._identity(file.key).as_listed(before, file)
+        return before
+
+    def _remembered(
+        self, before: Mapping[str, PartitionOffset], now: Mapping[str, PartitionOffset]
+    ) -> dict[str, PartitionOffset]:
+        """Entries for folders that are gone: the types of columns are inferred of these, too."""
+        if self.folders is not None:
+            return {}
+        there = {name.rpartition("/")[0] for name in now}
+        one_of = {
+            folder: name
+            for name in before
+            if in_columns(name) and (folder := name.rpartition("/")[0]) not in there
+        }
+        return {
+            name: PartitionOffset(partition=name, offset=0, records=0, sealed=True)
+            for name in one_of.values()
+        }
+
+    def with_copies(
+        self, copies: Mapping[str, InputCopy], taken_back: Mapping[str, InputCopy]
+    ) -> Self:
+        """See ``KeepingSource``."""
+        return replace(self, copies=copies, taken_back=taken_back)
+
+    def content(self, entry: PartitionOffset) -> bytes:
+        """See ``KeepingSource``."""
+        name = entry.partition
+        what, listed_as = f"{name} of {self.location}", ContentMark.parse(entry.version).listed_as
+        file = self._files.find(name)
+        if file is not None and file.size_bytes > MOST_COPIED_BYTES:
+            raise ConfigurationError(
+                f"{what} has {file.size_bytes} bytes, and of input that may be replaced the root "
+                f"keeps copies of files of at most {MOST_COPIED_BYTES}; write smaller files, or "
+                "drop replaced='by partition'"
+            )
+        body = self._files.store_of(name).get(name)
+        after = self._files.find(name)
+        if body is None or {listing_of(one) for one in (file, after) if one} != {listed_as}:
+            raise StoreUnavailable(f"{what} was replaced while its epoch was planned")
+        return body
+
+    def _copy_of(self, piece: Slice) -> InputCopy | None:
+        return (self.taken_back if piece.is_taken_back else self.copies).get(piece.partition)
+
+    def with_weight(self, schema: pa.Schema) -> pa.Schema:
+        import pyarrow as pa
+
+        return schema.append(pa.field(WEIGHT, pa.int8())) if self.keeps_copies else schema
+
+    def weighed(
+        self, rows: pa.RecordBatch, piece: Slice, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatch:
+        """*rows* of *piece*, with their weight if the source has it, and *columns* ask for it."""
+        import pyarrow as pa
+
+        if not self.keeps_copies or (columns is not None and WEIGHT not in columns):
+            return rows
+        weight = pa.scalar(-1 if piece.is_taken_back else 1, pa.int8())
+        return rows.append_column(WEIGHT, pa.repeat(weight, rows.num_rows))
+
     @property
     def partitions_end(self) -> bool:
         return True
 
     def heads(self, partitions: Sequence[str]) -> tuple[Slice, ...]:
+        if self.keeps_copies:
+            return ()  # No copy of them is there yet.
         heads = in_parallel(self._head_of, partitions, HEAD_THREADS)
         return tuple(piece for piece in heads if piece)
 
@@ -291,6 +440,10 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
     @abstractmethod
     def _part(self, before: PartitionOffset, file: Listed, asked: FileReadLimit) -> Part[CutT]:
         """The part of *file* that the epoch reads, after the offset *before*."""
+
+    @abstractmethod
+    def _cut_again(self, read: PartitionOffset) -> CutT:
+        """All that was *read* of a file, to be taken back."""
 
     @abstractmethod
     def _slices(self, cuts: list[CutT], parallelism: int) -> tuple[Slice, ...]: ...

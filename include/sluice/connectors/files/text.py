@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -59,9 +60,17 @@ from sluice.connectors.files.source import (
 from sluice.connectors.json_lines import decoded_lines, plain_schema
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.places import Barrier, Source, SourceDefaults, SourcePosition, TextDecoding
+from sluice.declaration.places import (
+    WEIGHT,
+    Barrier,
+    Source,
+    SourceDefaults,
+    SourcePosition,
+    TextDecoding,
+)
 from sluice.errors import ConfigurationError
 from sluice.store.object_store import Listed
+from sluice.store.open import open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,10 +104,11 @@ class FilesSource(FileSource[FileCut]):
     def decoding(self) -> TextDecoding | None:
         if self.text_decoding is None:
             return None
-        return with_folders(self.text_decoding, self.folder_columns, f"Files({self.location!r})")
+        how = with_folders(self.text_decoding, self.folder_columns, f"Files({self.location!r})")
+        return replace(how, keeps=(*how.keeps, WEIGHT)) if self.keeps_copies else how
 
     def schema(self) -> pa.Schema:
-        return self.folder_columns.added_to_schema(lines_schema())
+        return self.folder_columns.added_to_schema(self.with_weight(lines_schema()))
 
     def read(
         self,
@@ -108,7 +118,7 @@ class FilesSource(FileSource[FileCut]):
         """Yield the lines of one slice.  See ``Source.read``."""
         folders = self.folder_columns
         for rows in self.read_as(lines_of, piece):
-            yield folders.added_to(rows, piece.partition, self.location)
+            yield folders.added_to(self.weighed(rows, piece), piece.partition, self.location)
 
     def decoded(self) -> Source | None:
         """See ``Source``; lines of JSON are decoded as far as ``plain_schema`` goes."""
@@ -121,9 +131,7 @@ class FilesSource(FileSource[FileCut]):
     def read_as(self, lines: RowsOf[RowsT], piece: Slice) -> Iterator[RowsT]:
         """Yield what *lines* makes of the slice's whole lines, a block at a time."""
         found = 0
-        name = self._identity(piece.partition).name_now(piece)
-        with self._identity(name).unchanged(piece):
-            blocks = self._blocks(name, piece.start, piece.end)
+        with self._blocks_of(piece) as blocks:
             for whole in whole_lines(blocks):
                 rows, count = lines(whole, piece.partition, piece.first_record + found)
                 found += count
@@ -134,6 +142,20 @@ class FilesSource(FileSource[FileCut]):
                     f"{piece.start} and {piece.end} where it had {piece.records}; it was changed: "
                     "restore it, for a source file may only grow"
                 )
+
+    @contextmanager
+    def _blocks_of(self, piece: Slice) -> Iterator[Iterator[bytes]]:
+        """The text of *piece*, of its file or the copy of that, as it was planned."""
+        copy = self._copy_of(piece)
+        if copy is not None:
+            store, is_packed = open_store(copy.place), is_compressed(piece.partition)
+            read = read_text if is_packed else read_blocks
+            what = f"the copy of {piece.partition} of {self.location}"
+            yield read(store, copy.key, what, piece.start, piece.end)
+            return
+        name = self._identity(piece.partition).name_now(piece)
+        with self._identity(name).unchanged(piece):
+            yield self._blocks(name, piece.start, piece.end)
 
     def whole(self, max_bytes: int) -> Iterator[tuple[str, pa.RecordBatch]]:
         """See ``Source``; the last line of a file is there without its newline, too."""
@@ -185,10 +207,22 @@ class FilesSource(FileSource[FileCut]):
         )
 
     def _may_grow(self, name: str) -> bool:
-        return not is_compressed(name)
+        return not self.keeps_copies and not is_compressed(name)
 
     def _place(self, offset: PartitionOffset) -> str:
         return f"byte {offset.offset}"
+
+    def _cut_again(self, read: PartitionOffset) -> FileCut:
+        return FileCut(
+            partition=read.partition,
+            start=0,
+            end=read.offset,
+            first_record=0,
+            records=read.records,
+            marks=[],
+            is_whole=True,
+            version=read.version,
+        )
 
     def _slices(self, cuts: list[FileCut], parallelism: int) -> tuple[Slice, ...]:
         return slices_of(cuts, parallelism)
@@ -203,7 +237,8 @@ class FilesSource(FileSource[FileCut]):
                 f"{size} bytes; restore it, for a source file may only grow"
             )
         end = size if asked.until is None else min(asked.until, size)
-        ends_here = (self.bounded or (self.ordered and not asked.is_last)) and end == size
+        is_complete = self.bounded or self.keeps_copies or (self.ordered and not asked.is_last)
+        ends_here = is_complete and end == size
         if before.sealed or asked.most == 0 or end <= before.offset:
             is_read = before.sealed or (ends_here and before.offset == size)
             after = before if before.sealed == is_read else replace(before, sealed=is_read)
@@ -399,7 +434,7 @@ class PlainJsonSource(SourceDefaults):
         return self.lines.partitions_end
 
     def schema(self) -> pa.Schema:
-        return self.lines.folder_columns.added_to_schema(self.plain)
+        return self.lines.folder_columns.added_to_schema(self.lines.with_weight(self.plain))
 
     def plan(
         self,
@@ -433,7 +468,8 @@ class PlainJsonSource(SourceDefaults):
 
         for table in self.lines.read_as(rows, piece):
             for batch in table.to_batches():
-                yield folders.added_to(batch, piece.partition, self.lines.location, columns)
+                weighed = self.lines.weighed(batch, piece, columns)
+                yield folders.added_to(weighed, piece.partition, self.lines.location, columns)
 
 
 def with_folders(how: TextDecoding, folders: FolderColumns, source: str) -> TextDecoding:

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
@@ -28,6 +29,7 @@ from sluice.connectors.files.source import (
     leave_for_later,
 )
 from sluice.core.plan import PartitionOffset, Slice
+from sluice.declaration.places import WEIGHT
 from sluice.errors import ConfigurationError
 from sluice.store.object_store import Listed
 
@@ -117,7 +119,7 @@ class WholeFileSource(FileSource[RowCut]):
         for file in self._files.listed():
             try:
                 schema = self._file(file).footer().schema
-                return self.folder_columns.added_to_schema(schema)
+                return self.folder_columns.added_to_schema(self.with_weight(schema))
             except NotWholeError:
                 if self.bounded or is_silent(file, self.give_up_after_s):
                     raise
@@ -133,23 +135,42 @@ class WholeFileSource(FileSource[RowCut]):
         the column a, which then is a struct of no others.  Columns of folders come last.
         """
         folders = self.folder_columns
-        own = None if columns is None else [name for name in columns if name not in folders.names]
-        identity = self._identity(self._identity(piece.partition).name_now(piece))
-        file = self._file(identity.found(piece))
-        if own == []:  # The rows have to be counted.
-            schema = file.footer().schema
-            refused = unreadable_columns(schema)
-            own = [name for name in schema.names if name not in refused][:1]
-        rows = piece.start
-        with identity.unchanged(piece):
+        ours = {*folders.names, WEIGHT}
+        own = None if columns is None else [name for name in columns if name not in ours]
+        with self._opened(piece) as file:
+            if own == []:  # The rows have to be counted.
+                schema = file.footer().schema
+                refused = unreadable_columns(schema)
+                own = [name for name in schema.names if name not in refused][:1]
+            rows = piece.start
             for batch in file.rows(piece.start, piece.end, own):
                 rows += batch.num_rows
-                yield folders.added_to(batch, piece.partition, self.location, columns)
+                weighed = self.weighed(batch, piece, columns)
+                yield folders.added_to(weighed, piece.partition, self.location, columns)
             if rows != piece.end:
                 raise ConfigurationError(
                     f"{piece.partition} of {self.location} has {rows} rows where it had "
                     f"{piece.end} or more; restore it, for a file of this kind may not change"
                 )
+
+    @contextmanager
+    def _opened(self, piece: Slice) -> Iterator[WholeFile]:
+        """The file of *piece*, or its copy, as it was planned."""
+        copy = self._copy_of(piece)
+        if copy is not None:
+            listed = Listed(
+                key=copy.key, size_bytes=copy.size_bytes, modified_ms=0, version=copy.checksum
+            )
+            files = FileSet(copy.place.root, copy.place.endpoint_url)
+            yield replace(self._file(listed), files=files)
+            return
+        identity = self._identity(self._identity(piece.partition).name_now(piece))
+        file = self._file(identity.found(piece))
+        with identity.unchanged(piece):
+            yield file
+
+    def _cut_again(self, read: PartitionOffset) -> RowCut:
+        return RowCut(read.partition, 0, read.offset, (), read.version)
 
     def _head(self, file: Listed) -> Slice | None:
         try:

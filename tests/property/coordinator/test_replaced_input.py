@@ -1,0 +1,254 @@
+"""Input that is replaced, under random histories: the rows are always those of the files there.
+
+Files of a folder are written, overwritten, rewritten under their names, touched and deleted, also
+while an epoch reads them.  Checkpoints complete, fail and are repeated; jobs are restored
+backwards, from checkpoints and savepoints, with another parallelism; garbage is collected.  Who
+reads what a plan says, twice, and adds it up, has at each checkpoint the rows of the files as its
+plan saw them.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness.jobs import ManualClock
+from sluice.connectors.files.parquet import ParquetSource
+from sluice.connectors.files.source import FileSource
+from sluice.coordinator.failure import abort_checkpoint
+from sluice.coordinator.garbage import collect_garbage
+from sluice.coordinator.restore import restore, savepoint_target
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.completed import CheckpointMetadata
+from sluice.core.configuration import CheckpointType
+from sluice.core.plan import CheckpointPlan, PartitionOffset
+from sluice.core.restoring import FromCheckpoint
+from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import WEIGHT
+from sluice.errors import SluiceError
+from sluice.job.job import open_job
+from sluice.job.places import open_source_at
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.store.open import StoreLocation, open_store
+from tests.examples import TIMES
+from tests.subtasks import acknowledge, finish
+
+FOLDERS = ("dt=2026-03-01", "dt=2026-03-02", "dt=2026-03-03")
+STEPS = 25
+
+
+class World:
+    """A job over a folder; ``rows`` are by checkpoint those that it has absorbed."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        place = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
+        self.kind = random.choice(["parquet", "text"])
+        self.store = open_store(place.below("sales"))
+        self.files: dict[str, tuple[int, ...]] = {}
+        self.limit = random.choice([None, None, 4])
+        pipeline = Pipeline(
+            "replaced",
+            checkpointing=Checkpointing(
+                num_retained=random.randint(1, 3), tolerable_failed_checkpoints=99
+            ),
+        )
+        spec = Files(f"{place.root}/sales/", self.kind, bounded=False, replaced="by partition")  # type: ignore[arg-type]
+        rows = pipeline.source("sales", spec)
+        column = "n" if self.kind == "parquet" else "line"
+        totals = rows.key_by(column).aggregate("totals", rows=agg.count())
+        totals.sink("out", FilesTable(changelog=True))
+        self.job = open_job(pipeline, place.below("root"), clock=ManualClock())
+        submit(self.job, configure(pipeline, {}, max_records_per_epoch=self.limit))
+        self.rows: dict[int | None, Counter[object]] = {None: Counter()}
+        self.named: dict[str, int] = {}
+
+    def write(self, name: str, numbers: tuple[int, ...]) -> None:
+        body = io.BytesIO()
+        if self.kind == "parquet":
+            pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), body)
+        else:
+            body.write("".join(f"{number:04}\n" for number in numbers).encode())
+        self.store.put(name, body.getvalue())
+        self.files[name] = numbers
+
+    def delete(self, names: list[str]) -> None:
+        self.store.delete(names)
+        for name in names:
+            del self.files[name]
+
+    def some_rows(self) -> tuple[int, ...]:
+        return tuple(self.random.randrange(30) for _ in range(self.random.randint(0, 4)))
+
+    def change(self) -> None:
+        """One change by whoever writes the folder."""
+        random, folder = self.random, self.random.choice(FOLDERS)
+        there = [name for name in self.files if name.startswith(folder)]
+        act = random.choice(
+            ["add", "overwrite", "rewrite", "same size", "touch", "drop", "drop all"]
+        )
+        if act == "overwrite" and there:
+            self.delete(there)
+        if act in {"add", "overwrite"}:
+            for _ in range(random.randint(1, 2)):
+                self.write(f"{folder}/part-{random.randrange(10**6)}", self.some_rows())
+        elif act == "drop all":
+            self.delete(there)
+        elif there:
+            name = random.choice(there)
+            if act == "drop":
+                self.delete([name])
+            elif act == "rewrite":
+                self.write(name, self.some_rows())
+            elif act == "same size":
+                self.write(name, tuple(random.randrange(30) for _ in self.files[name]))
+            else:
+                self.write(name, self.files[name])
+
+    def there(self) -> Counter[object]:
+        numbers = Counter(number for of in self.files.values() for number in of)
+        if self.kind == "parquet":
+            return Counter(numbers)
+        return Counter({f"{number:04}": copies for number, copies in numbers.items()})
+
+    def read(self, plan: CheckpointPlan) -> Counter[object]:
+        (cut,) = plan.sources
+        source = open_source_at(self.job, cut, {})
+        found: Counter[object] = Counter()
+        for piece in cut.slices:
+            for batch in source.read(piece):
+                weights = batch.column(WEIGHT).to_pylist()
+                for value, weight in zip(batch.column(0).to_pylist(), weights, strict=True):
+                    found[value] += weight
+        return found
+
+    def checkpoint(self, name: str | None = None) -> bool:
+        """Take one; False if there was nothing to read."""
+        given: dict[str, Any] = {}
+        if name is not None:
+            given = {"type": CheckpointType.SAVEPOINT, "savepoint_name": name}
+        there = self.there()
+        outcome = trigger(self.job, is_periodic=name is None, **given)
+        if not isinstance(outcome, Triggered):
+            return False
+        plan = outcome.plan
+        read = self.read(plan)
+        while self.random.random() < 0.4:
+            self.change()
+        assert self.read(plan) == read, "a slice has other rows the second time"
+        if self.random.random() < 0.3:
+            abort_checkpoint(self.job, plan.checkpoint_id, by="a test")
+            return True
+        acknowledge(self.job, plan)
+        finish(self.job, plan.checkpoint_id)
+        rows = Counter(self.rows[plan.parent])
+        rows.update(read)
+        assert min(rows.values(), default=0) >= 0, "a row was taken back that was not there"
+        rows = +rows
+        if self.limit is None:
+            assert rows == there, "the rows are not those of the files"
+        self.rows[plan.checkpoint_id] = rows
+        if name is not None:
+            self.named[name] = plan.checkpoint_id
+        return True
+
+    def restore(self) -> None:
+        wider = replace(self.job.state().configuration, parallelism=self.random.randint(1, 4))
+        completed = [one.checkpoint_id for one in self.job.state().completed]
+        if self.named and self.random.random() < 0.5:
+            name = self.random.choice(sorted(self.named))
+            restore(self.job, savepoint_target(self.job, name), configuration=wider)
+        elif completed:
+            target = FromCheckpoint(self.random.choice(completed))
+            restore(self.job, target, configuration=wider)
+
+    def play(self) -> None:
+        for step in range(STEPS):
+            act = self.random.random()
+            if act < 0.45:
+                self.change()
+            elif act < 0.8:
+                self.checkpoint()
+            elif act < 0.87:
+                self.checkpoint(f"s{step}")
+            elif act < 0.95:
+                self.restore()
+            else:
+                collect_garbage(self.job, grace_ms=0)
+        while self.checkpoint():
+            pass
+        last = self.job.state().tip
+        assert self.rows[last] == self.there(), "the rows at the end are not those of the files"
+
+
+@pytest.mark.parametrize("seed", range(40 * TIMES))
+def test_rows_are_those_of_the_files_that_are_there_whatever_happened(seed: int) -> None:
+    World(Random(seed)).play()
+
+
+def by_name(self: FileSource[Any], before: PartitionOffset, file: Any) -> PartitionOffset | None:
+    return before
+
+
+OPENED = ParquetSource._opened  # noqa: SLF001
+
+
+def from_the_file_of_today(self: ParquetSource, piece: Any) -> Any:
+    file = self._files.find(piece.partition)
+    if file is None or not piece.is_taken_back:
+        return OPENED(self, piece)
+    return nullcontext(self._file(file))
+
+
+def remembering_all(
+    self: FileSource[Any],
+    before: dict[str, PartitionOffset],
+    now: dict[str, PartitionOffset],
+) -> dict[str, PartitionOffset]:
+    return {name: entry for name, entry in before.items() if name not in now}
+
+
+def without_copies(self: CheckpointMetadata) -> tuple[Any, ...]:
+    files: Callable[[CheckpointMetadata], tuple[Any, ...]] = OF_METADATA
+    (cut,) = self.sources
+    return tuple(one for one in files(self) if one not in cut.copies.values())
+
+
+OF_METADATA: Any = CheckpointMetadata.__dict__["files"].fget
+
+PLANTED: dict[str, tuple[type, str, object]] = {
+    "a version is known by its name": (FileSource, "_same", by_name),
+    "-1 is read of the file of today": (ParquetSource, "_opened", from_the_file_of_today),
+    "a file is taken back again and again": (FileSource, "_remembered", remembering_all),
+    "a copy is deleted with its checkpoint": (
+        CheckpointMetadata,
+        "files",
+        property(without_copies),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*PLANTED[fault])
+
+    for seed in range(60):
+        try:
+            World(Random(seed)).play()
+        except (AssertionError, SluiceError, OSError):
+            return
+    pytest.fail("60 histories did not find it")
