@@ -30,7 +30,7 @@ from sluice.figures.record import CheckpointStatistics
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 COMPRESSED_ABOVE = 16_384  # Bytes; people can read a smaller record as it is.
 ZLIB_LEVEL = 1
 CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
