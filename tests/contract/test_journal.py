@@ -211,6 +211,22 @@ def test_a_good_hint_spares_the_listing(entries: int, after: int, lists: int) ->
     assert (head.seq, asked["list"]) == (entries, lists)
 
 
+@pytest.mark.parametrize(("others", "asked"), [(0, {"get": 1}), (2, {"get": 3})])
+def test_a_handle_goes_on_from_what_it_knows_by_a_request_for_each_entry(
+    others: int, asked: dict[str, int]
+) -> None:
+    store = CountingStore(open_store(StoreLocation(root=f"memory://known-{others}")))
+    journal = a_journal(store)
+    append(journal)
+    append_many(store, others)
+
+    with store.counted() as requests:
+        head = journal.load_on()
+
+    assert (head.seq, dict(requests)) == (1 + others, asked)
+    assert a_journal(store).load_on() == head
+
+
 @pytest.mark.parametrize("after", [1, 3, 5, 6, 7])
 def test_a_hint_that_was_truncated_away_still_leads_to_the_newest(
     store: ObjectStore, after: int

@@ -38,11 +38,18 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
 from sluice.declaration.places import Sink
-from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, SluiceError
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    ProtocolViolation,
+    RestoreError,
+    SluiceError,
+)
 from sluice.job.answers import acks_of, plan_of, still_owed, still_pending, why_gone
 from sluice.job.job import Job, require_at_home
 from sluice.job.lineage import lineage_of
 from sluice.job.places import Sources, open_sinks
+from sluice.store.journal import Head
 from sluice.store.open import now_ms
 
 log = logging.getLogger(__name__)
@@ -117,14 +124,14 @@ def commit(
     """
     if awaits_owner:
         _await_owner(job, checkpoint_id)
-    head = job.journal.load()
+    head = _owing_head(job, checkpoint_id)
     require_at_home(job, head.state)
     completed = still_owed(head.state, checkpoint_id)
     if completed.is_committed:
         return head.state
     head = recover_tables(job, head)
     state = head.state
-    metadata = job.metadata(checkpoint_id)
+    metadata = _metadata(job, checkpoint_id)
     require_sinks(job.pipeline, metadata, state)
     opened = open_sinks(job, state.configuration.params)
     publishing = [uid for uid, version in metadata.tables.items() if version == checkpoint_id]
@@ -171,6 +178,24 @@ def commit(
         discard_claimed(job)
     log.info("checkpoint committed checkpoint_id=%d", checkpoint_id)
     return transition.state
+
+
+def _owing_head(job: Job, checkpoint_id: CheckpointId) -> Head:
+    """The head, up to date as far as the checkpoint is owed: only the whole journal is certain that
+    there is nothing to do.
+    """
+    head = job.journal.load_on()
+    owed = head.state.completed_checkpoint(checkpoint_id)
+    return job.journal.load() if owed is None or owed.is_committed else head
+
+
+def _metadata(job: Job, checkpoint_id: CheckpointId) -> CheckpointMetadata:
+    """Raises FencedError, not RestoreError, where the checkpoint is not owed any more."""
+    try:
+        return job.metadata(checkpoint_id)
+    except RestoreError:
+        still_owed(job.state(), checkpoint_id)
+        raise
 
 
 def _notify_subsumed(

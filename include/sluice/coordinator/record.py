@@ -34,6 +34,7 @@ from sluice.core.events import (
     Transition,
 )
 from sluice.core.ids import CheckpointId, SavepointId
+from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, RestoreError, StoreUnavailable, require
 from sluice.job.job import Job, files_named, require_at_home, uncollected
@@ -225,11 +226,26 @@ def discard_completed(
     ]
     used = files_in_use(job, retained, doomed=named)
     files = [key for key in named if key not in used]
-    own = [listed.key for listed in job.store.list(job.paths.checkpoint(gone.checkpoint_id))]
     metadata_key = job.paths.metadata(gone.checkpoint_id)
-    job.store.delete([*files, *(key for key in own if key != metadata_key)])
+    job.store.delete([*files, *(key for key in _own_keys(job, gone) if key != metadata_key)])
     job.store.delete([metadata_key])
     log.info("checkpoint subsumed checkpoint_id=%d files=%d", gone.checkpoint_id, len(files))
+
+
+def _own_keys(job: Job, gone: CheckpointMetadata) -> list[str]:
+    """The objects in a completed checkpoint's folder: by a GET of its plan, where each stage ran
+    once; a LIST costs twelve times as much.  Who failed and was repeated beside the stages has left
+    a word there, which the garbage collector finds.
+    """
+    checkpoint_id = gone.checkpoint_id
+    is_first = all(attempt == FIRST_ATTEMPT for attempt in gone.attempts.values())
+    plan = job.plan(checkpoint_id) if is_first else None
+    if plan is None:
+        return [listed.key for listed in job.store.list(job.paths.checkpoint(checkpoint_id))]
+    answers = [
+        job.paths.answer(checkpoint_id, stage, FIRST_ATTEMPT, plan.token) for stage in gone.attempts
+    ]
+    return [*answers, job.paths.plan(checkpoint_id)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,7 +139,7 @@ def trigger(
         TableMismatch: a table does not show what the job continues; a person decides.
         StoreUnavailable: a store did not answer; it counts towards the tolerable failures.
     """
-    head = job.journal.load()
+    head = job.journal.load_on()
     now_ms = job.now_ms()
     request = CheckpointRequest(
         request_id=request_id or uuid.uuid4().hex,
@@ -153,6 +153,8 @@ def trigger(
         is_canonical=is_canonical,
         cause=cause,
     )
+    if examine(head.state, request, now_ms).admission is not Admission.RUNS:
+        head = job.journal.load()  # Only the whole journal is certain that it may not.
     barriers = barriers or {}
     if not type.is_savepoint and any(queued.awaits_a_host for queued in head.state.queue):
         taken_up = _adopt(job, head, request, barriers)

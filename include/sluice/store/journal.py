@@ -212,9 +212,10 @@ class Journal:
     def load(self, *, after: int = 0) -> Head:
         """The newest state; that of an empty journal before the first entry.
 
-        *after* is the number of an entry known to have been written: the few that followed it are
-        read one by one, without a LIST.  The result may then be out of date, or a stray, so act on
-        it by an append, which makes certain, or load again without *after*.
+        *after* is the number of an entry known to have been written: the few that followed it, or
+        followed a newer one that this handle knows, are read one by one, without a LIST.  The
+        result may then be out of date, or a stray, so act on it by an append, which makes certain,
+        or load again without *after*.
         """
         if self._opened() is None:
             head = NOTHING
@@ -222,6 +223,10 @@ class Journal:
             head = (self._walk(after) if after else None) or self._find()
         self._newest = head
         return head
+
+    def load_on(self) -> Head:
+        """``load`` after the newest entry that this handle has read or written, if there is one."""
+        return self.load(after=0 if self._newest is None else self._newest.seq)
 
     @property
     def clock_offset_ms(self) -> int | None:
@@ -518,8 +523,10 @@ class Journal:
 
     def _walk(self, after: int) -> Head | None:
         """The last entry of the unbroken row behind *after*; None where it is broken or long."""
-        head: Head | None = None
-        for seq in range(after + 1, after + 1 + MAX_STEPS):
+        known = self._newest
+        head = known if known is not None and known.seq >= after else None
+        first = (after if head is None else head.seq) + 1
+        for seq in range(first, first + MAX_STEPS):
             entry = self._examined(self.paths.journal_entry(seq))
             if entry is None:
                 return head

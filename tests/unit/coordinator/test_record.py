@@ -28,12 +28,13 @@ from harness.jobs import (
     trigger_one,
 )
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.failure import fail_checkpoint, watch
+from sluice.coordinator.failure import fail_checkpoint, start_attempt, watch
 from sluice.coordinator.garbage import Orphans, Reason, collect_garbage, find_orphans
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.coordinator.submission import configure, submit
+from sluice.core.answers import TaskFailure
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason
@@ -129,6 +130,27 @@ def test_aborting_twice_aborts_once() -> None:
 
     assert second == first
     assert [(f.reason, f.message) for f in second.failed] == [(EXPIRED, "first")]
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_a_subsumed_checkpoint_leaves_at_most_what_its_failed_tasks_said(attempts: int) -> None:
+    """It is found by a LIST where a stage was repeated, and by the garbage collector elsewhere."""
+    job = a_running_job(a_pipeline(num_retained=1))
+    plan = trigger_one(job)
+    said = TaskFailure(checkpoint_id=ONE, task="finalize", attempt=1, message="no answer")
+    job.answers.keep_failure(said)
+    if attempts > 1:
+        start_attempt(job, ONE, "count_bids")
+    acknowledge(job, plan, "count_bids", attempt=attempts)
+    acknowledge(job, plan, "rank_bids", attempt=attempts)
+    finish(job, ONE)
+
+    take_checkpoint(job)
+
+    left = keys_of(job, job.paths.checkpoint(ONE))
+    assert left == ([job.paths.failure(ONE, "finalize", 1)] if attempts == 1 else [])
+    collect_garbage(job, grace_ms=0)
+    assert keys_of(job, job.paths.checkpoint(ONE)) == []
 
 
 def test_a_subsumed_checkpoints_own_files_go_and_shared_ones_stay() -> None:
