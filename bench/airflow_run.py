@@ -11,6 +11,7 @@ import json
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness.airflow_api import AirflowApi
+from harness.airflow_api import AirflowApi, TaskInstance
 from sluice.devstack import stack
 from sluice.devstack.stack import AirflowDatabase, StackOptions
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RUNS, WARM_UP = int(os.environ.get("REPETITIONS") or 10), 3
+ENDED = ("success", "failed", "skipped", "upstream_failed")
 STAGES = ("per_bidder", "per_auction", "best")
 
 
@@ -80,7 +82,7 @@ def _run(airflow: AirflowApi, dag: str, number: int) -> Run:
     assert done.state == "success", (dag, done)
     assert done.start_date is not None
     assert done.end_date is not None
-    tasks = {task.task_id: task for task in airflow.task_instances(dag, run.dag_run_id)}
+    tasks = _ended_tasks(airflow, dag, run.dag_run_id)
     spark_s = 0.0
     if dag == "three_stages":
         for stage in STAGES:
@@ -93,6 +95,15 @@ def _run(airflow: AirflowApi, dag: str, number: int) -> Run:
         task_s={name: task.duration or 0.0 for name, task in tasks.items() if task.duration},
         spark_s=spark_s,
     )
+
+
+def _ended_tasks(airflow: AirflowApi, dag: str, run_id: str) -> dict[str, TaskInstance]:
+    """A run may end before a snapshot task, which merges state behind its acks."""
+    while True:
+        tasks = {task.task_id: task for task in airflow.task_instances(dag, run_id)}
+        if all(task.state in ENDED for task in tasks.values()):
+            return tasks
+        time.sleep(0.1)
 
 
 def _show(checkpoints: list[Run], floors: list[Run], database: AirflowDatabase) -> None:

@@ -245,8 +245,9 @@ class CommitOperator(CheckpointOperator):
         from sluice.coordinator.completion import finalize
         from sluice.coordinator.publication import commit
 
-        checkpoint_id = checkpoint_of(job.state(), run_cause(context["ti"]))
-        completed = finalize(job, checkpoint_id)  # Completed already; this returns its record.
+        state = job.state()
+        checkpoint_id = checkpoint_of(state, run_cause(context["ti"]))
+        completed = state.completed_checkpoint(checkpoint_id) or finalize(job, checkpoint_id)
         metadata = job.metadata(checkpoint_id)
         after = commit(job, checkpoint_id)
         switch_off_if_ended(context, self.pipeline, after.status)

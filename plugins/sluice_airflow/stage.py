@@ -19,7 +19,7 @@ from sluice.spark.session import ask_spark
 from sluice.store.redaction import redacted
 from sluice_airflow.notes import Needed
 from sluice_airflow.operators import CheckpointOperator, TaskSummary, fault_of, once_sealed
-from sluice_airflow.runs import pending_of, run_cause
+from sluice_airflow.runs import completed_of, pending_of, run_cause
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,9 +58,14 @@ class StageOperator(CheckpointOperator):
 
     def act(self, job: Job, context: Context) -> TaskSummary:
         cause = run_cause(context["ti"])
-        pending = pending_of(job.state(), cause)
+        state = job.state()
+        pending = pending_of(state, cause)
         if pending is None:
-            raise FencedError(f"no checkpoint of {cause} is pending any more")
+            completed = completed_of(state, cause)
+            if completed is None:
+                raise FencedError(f"no checkpoint of {cause} is pending any more")
+            log.info("completed already, with this stage chained to another: nothing runs again")
+            return {"checkpoint_id": completed.checkpoint_id, "stage_ms": 0}
         attempt = pending.attempt_of(self.stage)
         is_retried = context["ti"].try_number > 1
         # It may have run chained to another stage, in the Spark job of that one.  Its acks tell, so
@@ -196,9 +201,10 @@ _DECLARATION_MODULES = (
     "sluice_airflow.watchdog",
 )
 
-# The imports of a stage task before its session exists, and those of Airflow's own task runner
-# after the fork.  The stage imports Polars, too: that is safe before a fork as long as nothing uses
-# it there, as its thread pool starts with its first use.
+# The imports of a checkpoint's tasks, of a stage's before its session exists, of the sink that most
+# pipelines have, and of Airflow's own task runner after the fork.  The stage imports Polars, too:
+# that is safe before a fork as long as nothing uses it there, as its thread pool starts with its
+# first use.
 _TASK_MODULES = (
     "pyspark.sql",
     "pyspark.sql.functions",
@@ -208,8 +214,12 @@ _TASK_MODULES = (
     "pyspark.sql.connect.udf",
     "pyarrow.compute",
     "boto3",
+    "sluice.connectors.files_table.checked",
+    "sluice.coordinator.completion",
+    "sluice.coordinator.trigger",
     "sluice.spark.stage",
     "sluice.spark.session",
+    "sluice.surface.monitoring",
     "airflow.sdk.execution_time.supervisor",
     "airflow.sdk.execution_time.task_runner",
 )

@@ -291,6 +291,18 @@ def test_a_stage_that_ran_chained_to_another_asks_no_spark(root: str, spark: Sta
     assert spark.ran == []
 
 
+def test_a_chained_stage_whose_checkpoint_is_completed_before_its_task_begins_has_succeeded(
+    root: str, spark: StandInSpark
+) -> None:
+    """Skipped, it would say in the run's note that no checkpoint is pending any more."""
+    trigger()
+    for stage in ("by_auction", "bids"):
+        acknowledge(a_job(root), 1, stage)
+    finalize()
+
+    assert snapshot("by_auction") == {"checkpoint_id": 1, "stage_ms": 0}
+
+
 def test_a_snapshot_of_an_aborted_checkpoint_is_skipped(root: str, spark: StandInSpark) -> None:
     trigger()
     job = a_job(root)
