@@ -78,6 +78,17 @@ def test_a_column_that_no_row_has_is_found_before_the_first_epoch() -> None:
     assert "usr" in said
 
 
+def test_a_condition_that_cannot_be_read_is_told_as_it_was_written() -> None:
+    rows = visits("visits")
+    rows.where("id > 1 && id < 3").transform("same", lambda rows: rows).sink("out", FilesTable())
+
+    said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
+
+    assert said.startswith("stage 'same' cannot be run: ")
+    assert "'&'" in said
+    assert "malformed" not in said
+
+
 def test_a_function_that_raises_fails_the_run_with_its_stage_epoch_and_cause() -> None:
     def shouted(rows: Any) -> Any:
         from pyspark.sql.functions import udf

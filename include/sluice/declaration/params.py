@@ -29,6 +29,17 @@ class Param:
     is_path: bool = False
     help: str = ""
 
+    def __format__(self, spec: str) -> str:
+        """Of an f-string, as in SQL: a submission sets the value, after a text was made.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            f"parameter {self.name!r} has no value yet where a text is made of it; give it to a "
+            f"function that makes the text: transform('uid', function, {self.name}=...)"
+        )
+
 
 @checked_arguments
 def param(

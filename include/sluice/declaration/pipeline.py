@@ -15,10 +15,11 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
 from itertools import takewhile
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
 
 from sluice.core.key_groups import (
     UPPER_BOUND_MAX_PARALLELISM,
@@ -555,6 +556,11 @@ class Stream:
     lost_time: str = ""  # Which select() left its event time out, in words,
     lost_column: str = ""  # and the column, if a further one may compute it anew.
 
+    if not TYPE_CHECKING:  # To which a name that is not there is an error already.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_method(self, name, KeyedStream, f"key_by('column').{name}(...)")
+
     @property
     def kind(self) -> Kind:
         """What the rows mean."""
@@ -798,6 +804,11 @@ class KeyedStream:
     stream: Stream
     keys: tuple[str, ...]
     expressions: Mapping[str, str]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _no_method(self, name, Stream, f"{name}(...) before key_by()")
 
     def aggregate(
         self,
@@ -1057,6 +1068,28 @@ class KeyedStream:
             raise ConfigurationError(f"stage {uid!r} computes nothing; pass name=count(), ...")
         check_columns(dict.fromkeys((*self.keys, *aggregates)), f"the result of stage {uid!r}")
         return dict(aggregates)
+
+
+# Spark's and Flink's names of what a stream has under another one.
+_INSTEAD = {
+    **dict.fromkeys(("group_by", "groupBy", "keyBy", "partitionBy"), "key_by('column')"),
+    "filter": "where('price > 3')",
+    **dict.fromkeys(("withColumn", "selectExpr"), "select('*', 'price * 2 AS twice')"),
+    **dict.fromkeys(("map", "mapInPandas", "mapInArrow", "flatMap"), "transform('uid', function)"),
+    **dict.fromkeys(("unionByName", "unionAll"), "union('uid', others)"),
+    "withWatermark": "event_time('column')",
+    **dict.fromkeys(("dropDuplicates", "distinct"), "key_by('column').deduplicate('uid')"),
+}
+
+
+def _no_method(stream: object, name: str, other: type, there: str) -> AttributeError:
+    """The error for *name*; *there* is how it is written if *other*, the other class, has it."""
+    own = [method for method in dir(type(stream)) if not method.startswith("_")]
+    close = get_close_matches(name, own, n=1)
+    fix = f"; did you mean {close[0]}?" if close else f"; it has {', '.join(own)}"
+    instead = there if name in vars(other) else _INSTEAD.get(name)
+    fix = f"; write {instead}" if instead else fix
+    return AttributeError(f"a {type(stream).__name__} has no {name!r}{fix}")
 
 
 def side_output(stage: str, name: str) -> str:

@@ -70,7 +70,7 @@ from sluice.operators.operator import (
 from sluice.state.key_hash import with_hash
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
-from sluice.state.segments import HASH, StateSchema
+from sluice.state.segments import HASH, StateSchema, instance_of
 
 GROUPS = "groups"
 
@@ -771,5 +771,18 @@ def _can_take(kind: AggregateKind, dtype: pl.DataType) -> bool:
             return total_type(dtype) is not None
         case AggregateKind.STRING_AGG:
             return dtype == pl.String()
+        case AggregateKind.COUNT_DISTINCT:
+            return _is_told_apart(dtype)
+        case _:
+            return is_ordered(dtype)
+
+
+def _is_told_apart(dtype: pl.DataType) -> bool:
+    """Whether Polars and Spark agree which values are equal: also of arrays and structs of such."""
+    match dtype:
+        case pl.List():
+            return _is_told_apart(instance_of(dtype.inner))
+        case pl.Struct():
+            return all(_is_told_apart(instance_of(field.dtype)) for field in dtype.fields)
         case _:
             return is_ordered(dtype)

@@ -85,7 +85,8 @@ def a_cast(column: str, one: pl.DataType, other: pl.DataType, its: str = "") -> 
         return "make one type of both"
     to = pl.String() if pl.String() in (one, other) else wider_type(one, other) or one
     name = spelled(Column((its if its and one == to else column,)))
-    return f"cast one of them, for example 'CAST({name} AS {spark_type(to)}) AS {name}'"
+    which = "one of them" if to in (one, other) else "both"
+    return f"cast {which}, for example 'CAST({name} AS {spark_type(to)}) AS {name}'"
 
 
 def _common_struct(one: pl.Struct, other: pl.Struct) -> pl.DataType | None:

@@ -104,10 +104,15 @@ def _is_first_reader(run: StageRun, side: int) -> bool:
 
 def projected(rows: DataFrame, given: Input) -> DataFrame:
     """A source's rows, filtered and projected for an input; malformed rows pass every filter."""
-    is_kept = f" OR {MALFORMED_COLUMN} IS NOT NULL" if MALFORMED_COLUMN in rows.columns else ""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    may_be_malformed = MALFORMED_COLUMN in rows.columns
     for step in given.steps:
         if isinstance(step, Filter):
-            rows = rows.where(f"({step.condition}){is_kept}")
+            passes = F.expr(step.condition)  # Alone, so that an error has it as it was written.
+            if may_be_malformed:
+                passes = passes | F.col(MALFORMED_COLUMN).isNotNull()
+            rows = rows.where(passes)
         else:
             rows = rows.selectExpr(
                 *_items(step, rows), *filter(rows.columns.__contains__, RESERVED)

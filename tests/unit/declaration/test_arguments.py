@@ -31,6 +31,7 @@ from sluice import (
 from sluice import aggregates as agg
 from sluice.core.configuration import CheckpointingMode
 from sluice.declaration.arguments import checked_arguments
+from sluice.declaration.params import param
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable, PostgresTable
 from sluice.sources import Files, Json, Kafka, Nexmark
@@ -108,6 +109,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a function as a column": (
         lambda: agg.sum(lambda row: row),  # type: ignore[arg-type]
         "sum(): column is <lambda> (function); write SQL as a text, such as 'price > 3'",
+    ),
+    "a parameter in a text": (
+        lambda: source().where(f"n > {param('least')}"),
+        ("parameter 'least' has no value yet where a text is made of it; give it to a function "
+        "that makes the text: transform('uid', function, least=...)"),
     ),
     "a list of keys": (
         lambda: source().key_by(["a", "b"]),
@@ -249,6 +255,28 @@ def test_a_mistake_is_one_sentence_with_the_argument_its_value_and_the_fix(mista
     said = str(caught.value)
     assert said == sentence
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (
+            lambda: source().window,
+            "a Stream has no 'window'; write key_by('column').window(...)",
+        ),
+        (lambda: keyed().where, "a KeyedStream has no 'where'; write where(...) before key_by()"),
+        (lambda: source().groupBy, "a Stream has no 'groupBy'; write key_by('column')"),
+        (lambda: keyed().agregate, "a KeyedStream has no 'agregate'; did you mean aggregate?"),
+        (lambda: keyed().foo, "a KeyedStream has no 'foo'; it has aggregate, deduplicate, "),
+    ],
+)
+def test_a_method_that_is_not_there_is_told_what_is(
+    mistake: Callable[[], object], sentence: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        mistake()
+
+    assert str(caught.value).startswith(sentence)
 
 
 def test_the_error_is_raised_by_the_users_own_line() -> None:

@@ -310,6 +310,10 @@ def keyed_by_the_window() -> object:
             a_join(REGULAR, right=pl.Schema({**RIGHT, "item": pl.Int32()})),
         ),
         (
+            r"; cast both, for example 'CAST\(id AS decimal\(22,2\)\) AS id', in a select",
+            a_join(REGULAR, right=pl.Schema({**RIGHT, "item": pl.Decimal(12, 2)})),
+        ),
+        (
             r"joins 1 key columns \(id\) with 2 \(item, price\)",
             a_join(REGULAR, keys=("item", "price")),
         ),

@@ -157,6 +157,51 @@ def test_distinct_booleans_are_counted_in_windows(window: Window) -> None:
     assert set(outcome.output["result"]) == {2}
 
 
+NESTED: list[tuple[pl.DataType, list[object]]] = [
+    (pl.List(pl.Int64()), [[1], [1, 2], [], [None]]),
+    (pl.Struct({"f": pl.Float64()}), [{"f": 0.0}, {"f": NAN}, {"f": None}, {"f": 1.0}]),
+    (pl.List(pl.Struct({"f": pl.Float64()})), [[{"f": NAN}], [], [None], [{"f": 0.0}] * 2]),
+]
+
+
+@pytest.mark.parametrize(("of", "values"), NESTED, ids=lambda of: str(of)[:12])
+@pytest.mark.parametrize("window", [None, *WINDOWS])
+def test_arrays_and_structs_are_counted_by_what_is_in_them(
+    window: Window | None, of: pl.DataType, values: list[object]
+) -> None:
+    schema = pl.Schema({"id": pl.Int64(), "value": of})
+    aggregate = agg.count_distinct("value")
+    more: tuple[object, ...] = () if window is None else (at(10),)
+    subtask = (
+        one_aggregate(aggregate, schema) if window is None else windowed(aggregate, window, schema)
+    )
+    first, second = values[:3], [*values[1:], None]
+    if of == pl.Struct({"f": pl.Float64()}):
+        second.append({"f": -0.0})
+
+    subtask.play([[(1, value, *more) for value in first]], time=EpochTime())
+    outcome = subtask.play(
+        [[(1, value, *more) for value in second]], time=EpochTime(watermark_ms=MAX_WATERMARK)
+    )
+
+    assert set(outcome.output["result"]) == {4}
+
+
+@pytest.mark.parametrize(("of", "values"), NESTED, ids=lambda of: str(of)[:12])
+def test_arrays_and_structs_that_are_taken_back_are_no_longer_counted(
+    of: pl.DataType, values: list[object]
+) -> None:
+    schema = pl.Schema({"id": pl.Int64(), "value": of})
+    subtask = one_aggregate(agg.count_distinct("value"), with_weight(schema))
+
+    subtask.play([[(1, value, 1) for value in (*values, values[0], values[1])]], time=EpochTime())
+    outcome = subtask.play(
+        [[(1, values[0], -1), (1, values[1], -1), (1, values[1], -1)]], time=EpochTime()
+    )
+
+    assert set(outcome.output["result"]) == {3}
+
+
 def test_a_running_sum_of_integers_is_kept_as_the_bigint_that_it_is() -> None:
     subtask = one_aggregate(agg.sum("value"), LONGS)
 
