@@ -77,6 +77,7 @@ def play_chunk(seeds: range) -> Chunk:
 
     stages, failed = Counter[str](), {}
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # Little of a plan is garbage before its end.
     with playing():
         for seed in seeds:
             plan = draw(seed)

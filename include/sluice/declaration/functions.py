@@ -132,11 +132,9 @@ class _Reading:
         if node is None:
             yield f"no source of {called}"
             return
-        tree = _without_docstrings(node)
-        if not isinstance(tree, ast.Lambda):
-            tree.name = ""
-        yield ast.unparse(tree)
-        for name in sorted({one.id for one in ast.walk(node) if isinstance(one, ast.Name)}):
+        text, names = _text_and_names(node)
+        yield text
+        for name in names:
             value = around.get(name, file.names.get(name))
             if isinstance(value, ModuleType):
                 yield from self._of_module(node, name, value)
@@ -286,6 +284,16 @@ def _first(node: _Scope) -> tuple[int, int]:
 
 def _last(node: _Scope) -> tuple[int, int]:
     return node.end_lineno or 0, node.end_col_offset or 0
+
+
+@lru_cache(maxsize=4096)
+def _text_and_names(node: _Scope) -> tuple[str, tuple[str, ...]]:
+    """A tree without its docstrings and its own name, as Python, and the names that it reads."""
+    tree = _without_docstrings(node)
+    if not isinstance(tree, ast.Lambda):
+        tree.name = ""
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return ast.unparse(tree), tuple(sorted(names))
 
 
 def _without_docstrings(node: _Node) -> _Node:
