@@ -66,6 +66,9 @@ class CheckpointDueTrigger(BaseEventTrigger):  # type: ignore[misc]  # Airflow's
         return "sluice_airflow.due.CheckpointDueTrigger", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        from sluice_airflow.runs import redact_airflow_logs
+
+        redact_airflow_logs()
         loop, logged = asyncio.get_running_loop(), ""
         watch = await loop.run_in_executor(_POLL_THREADS, self._watch)
         _watched.add(id(self))

@@ -6,7 +6,7 @@ cause from the moment the checkpoint is pending, and both the triggerer and task
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState, FailedCheckpoint
 from sluice.errors import FencedError, SluiceError
+from sluice.store.redaction import masked, redact_logs
 
 
 def run_cause(task_instance: Any) -> str:  # noqa: ANN401 - Airflow has four classes of them
@@ -63,11 +64,27 @@ def checkpoint_of(state: CoordinatorState, cause: str) -> CheckpointId:
     )
 
 
+def redact_airflow_logs() -> None:
+    """No log of this process has a secret from now on: neither Python's, nor Airflow's own."""
+    import structlog
+
+    redact_logs()
+    processors = structlog.get_config()["processors"]  # The list itself, which its loggers share.
+    if _without_secrets not in processors:
+        processors.insert(len(processors) - 1, _without_secrets)  # The last one writes.
+
+
+def _without_secrets(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    return {name: masked(value) for name, value in event.items()}
+
+
 @contextmanager
 def airflow_failures() -> Iterator[None]:
     """The retry policy of every task: retry what may succeed later, skip what a newer coordinator
-    owns, fail the rest.
+    owns, fail the rest.  What the task logs from here on has no secret, nor has what Airflow logs
+    of its failure.
     """
+    redact_airflow_logs()
     try:
         yield
     except FencedError as error:

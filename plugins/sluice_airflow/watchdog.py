@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from sluice.core.configuration import JobStatus
 from sluice.declaration.pipeline import Pipeline
 from sluice_airflow.notes import note
-from sluice_airflow.runs import run_of
+from sluice_airflow.runs import redact_airflow_logs, run_of
 from sluice_airflow.settings import Settings
 from sluice_airflow.stats import emit_stats, send_newest_trace
 from sluice_airflow.trigger_task import start_runs
@@ -76,6 +76,7 @@ class WatchOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annotation
         self._load = load
 
     def execute(self, context: Context) -> list[str]:
+        redact_airflow_logs()
         location = Settings.from_environment().location
         actions: list[str] = []
         broken: list[str] = []

@@ -15,6 +15,7 @@ from sluice.cli import acts, check, doctor, maintenance, run, show, state
 from sluice.cli.options import with_flags
 from sluice.errors import SluiceError
 from sluice.extras import DISTRIBUTION
+from sluice.store.redaction import redact_logs, redacted
 
 app = typer.Typer(
     name="sluice",
@@ -101,10 +102,11 @@ files_tables.command("take-over")(acts.take_over_command)
 
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
     """The console script."""
+    redact_logs()
     try:
         app(args=_in_full(sys.argv[1:] if arguments is None else arguments))
     except SluiceError as error:
-        typer.secho(f"error: {with_flags(str(error))}", err=True, fg="red")
+        typer.secho(f"error: {redacted(with_flags(str(error)))}", err=True, fg="red")
         sys.exit(1)
 
 

@@ -48,6 +48,7 @@ from sluice.job.job import Job, verify_root
 from sluice.job.places import has_result_table, open_result_table, open_side_table
 from sluice.spark.jvm import find_java
 from sluice.spark.session import check_listening, local_session, remote_session, require_pyspark
+from sluice.store.redaction import redacted
 from sluice.surface.acts import RESTORE
 from sluice.surface.checkpoints import CheckpointRecord, history
 from sluice.surface.units import duration, size
@@ -459,7 +460,7 @@ def run_log(what: str) -> Iterator[Path]:
         yield path
     except Exception as error:
         with path.open("a") as log:
-            traceback.print_exception(error, file=log)
+            log.write(redacted("".join(traceback.format_exception(error))))
         raise _naming(path, error) from error
     else:
         path.unlink(missing_ok=True)

@@ -39,6 +39,7 @@ from sluice.state.cache import SegmentCache
 from sluice.state.segments import empty_frame
 from sluice.store.checkpoints import AnswerStore
 from sluice.store.open import open_store
+from sluice.store.redaction import redact_logs
 from sluice.store.uploads import Uploads
 
 _REASONS: dict[DeclineReason, CheckpointFailureReason] = {
@@ -62,6 +63,7 @@ def run_subtask(
     has to run again, and Spark to read them.  A subtask that declines, or has failed for good,
     yields why (``refusals``): Spark would try it again for nothing.
     """
+    redact_logs()
     if index >= spec.task.parallelism:
         yield refused_row(
             f"stage {spec.task.uid!r} has more partitions than its parallelism "

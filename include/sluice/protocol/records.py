@@ -24,7 +24,7 @@ from sluice.core.events import AcksReceived, Event
 from sluice.core.plan import CheckpointPlan, PartitionOffset, Slice
 from sluice.core.savepoints import SavepointPointer
 from sluice.core.state import CoordinatorState
-from sluice.errors import DamagedRecord, ProtocolViolation, require
+from sluice.errors import ConfigurationError, DamagedRecord, ProtocolViolation, require
 from sluice.figures.record import CheckpointStatistics
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 14
 COMPRESSED_ABOVE = 16_384  # Bytes; people can read a smaller record as it is.
 ZLIB_LEVEL = 1
+# A record of 10,000 subtasks has a few MB.  What unpacks to more was not written by a coordinator.
+MAX_RECORD_BYTES = 256 * 1024**2
+_LIMIT = f"{MAX_RECORD_BYTES // 1024**2} MiB"
 CHECKSUM_BYTES = 16  # blake2b-128: collision-free in practice, 32 characters in an ack.
 T = TypeVar("T")
 
@@ -246,6 +249,11 @@ def _seal(kind: str, body: object) -> bytes:
     sealed = msgspec.json.encode(
         _Envelope(kind=kind, version=FORMAT_VERSION, body=raw, checksum=checksum(bytes(raw)))
     )
+    if len(sealed) > MAX_RECORD_BYTES:
+        raise ConfigurationError(
+            f"a record ({kind}) has {len(sealed):,} bytes, and at most {_LIMIT} are read back: use "
+            "fewer subtasks or sources, or less data_inline_threshold"
+        )
     return sealed if len(sealed) <= COMPRESSED_ABOVE else zlib.compress(sealed, ZLIB_LEVEL)
 
 
@@ -277,10 +285,16 @@ def _plain(raw: bytes, key: str) -> bytes:
     """The JSON in *raw*, which begins with a brace where it is not compressed."""
     if raw.startswith(b"{"):
         return raw
+    unpacker = zlib.decompressobj()
     try:
-        return zlib.decompress(raw)
+        plain = unpacker.decompress(raw, MAX_RECORD_BYTES + 1)
     except zlib.error as error:
         raise ProtocolViolation(f"{key} cannot be read: {error}") from error
+    if len(plain) > MAX_RECORD_BYTES:
+        raise ProtocolViolation(f"{key} cannot be read: it unpacks to more than {_LIMIT}")
+    if not unpacker.eof:
+        raise ProtocolViolation(f"{key} cannot be read: it is cut off")
+    return plain
 
 
 def _decode(cls: type[T], raw: bytes | msgspec.Raw, key: str) -> T:

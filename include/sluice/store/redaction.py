@@ -4,13 +4,20 @@ A driver's or a client's error may quote its configuration: a connection string,
 Known secrets are masked wherever they stand: the values that ``env(...)`` declares, and those of
 environment variables with the name of a secret.  So is what looks like a secret: a password in a
 URL, the value of ``password=``, an AWS key.
+
+``redact_logs`` masks what a process logs, whoever logs it: a client's own message, and the
+tracebacks of an error with all its causes.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import traceback
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 MASK = "***"
@@ -53,6 +60,46 @@ def redacted(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern, masked in _PATTERNS:
         text = pattern.sub(masked, text)
     return text
+
+
+def masked(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
+    """*value* with each text in it ``redacted``, however deep in lists and dicts."""
+    match value:
+        case str():
+            return redacted(value)
+        case list() | tuple():
+            return type(value)(map(masked, value))
+        case dict():
+            return {name: masked(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+def redact_logs() -> None:
+    """From now on no record of this process's ``logging`` has a secret in its message or in its
+    traceback.  Whatever handlers there are get the record without it.
+    """
+    make = logging.getLogRecordFactory()
+    if not (isinstance(make, partial) and make.func is _redacted_record):
+        logging.setLogRecordFactory(partial(_redacted_record, make))
+
+
+def _redacted_record(make: Any, *args: Any, **kwargs: Any) -> logging.LogRecord:  # noqa: ANN401
+    record: logging.LogRecord = make(*args, **kwargs)
+    try:
+        message = record.getMessage()
+    except (TypeError, ValueError, KeyError):  # Logging would print them as they are.
+        message, record.args = f"{record.msg} {record.args!r}", ()
+        record.msg = message
+    public = redacted(message)
+    if public != message:
+        record.msg, record.args = public, ()
+    if record.exc_info:
+        trace = "".join(traceback.format_exception(*record.exc_info)).rstrip()
+        public = redacted(trace)
+        if public != trace:  # As part of the message: every formatter shows that.
+            record.msg, record.args, record.exc_info = f"{record.getMessage()}\n{public}", (), None
+    return record
 
 
 def _known_secrets() -> set[str]:

@@ -31,7 +31,7 @@ from sluice.errors import (
     TableMismatch,
 )
 from sluice.protocol.keys import UID
-from sluice.store.redaction import redacted
+from sluice.store.redaction import masked, redacted
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
@@ -78,25 +78,13 @@ def answer(view: object, *, status: int = 200, headers: dict[str, str] | None = 
     raw = msgspec.json.encode(view)
     text = raw.decode()
     if redacted(text) != text:  # The whole of it at once, as most answers have no secret.
-        raw = msgspec.json.encode(_masked(msgspec.json.decode(raw)))
+        raw = msgspec.json.encode(masked(msgspec.json.decode(raw)))
     return Response(
         raw,
         status_code=status,
         media_type="application/json",
         headers={"Cache-Control": "no-store", **(headers or {})},
     )
-
-
-def _masked(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
-    match value:
-        case str():
-            return redacted(value)
-        case list():
-            return [_masked(item) for item in value]
-        case dict():
-            return {name: _masked(item) for name, item in value.items()}
-        case _:
-            return value
 
 
 def describe_responses(

@@ -8,6 +8,7 @@ from airflow.configuration import conf
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from sluice.store.redaction import redact_logs
 from sluice_airflow.rest import acts, checkpoints, drivers, jobs
 from sluice_airflow.rest.answers import handle_problems, schemas
 from sluice_airflow.settings import PREFIX, VERSION
@@ -24,6 +25,7 @@ web UI, and sees the pipelines whose DAG its user may read."""
 
 def create_app() -> FastAPI:
     """The app that Airflow mounts at ``/sluice``."""
+    redact_logs()
     has_pages = conf.getboolean("api", "enable_swagger_ui")
     app = FastAPI(
         title=TITLE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import typing
+import zlib
 from collections.abc import Callable
 from dataclasses import fields, replace
 from random import Random
@@ -22,8 +23,9 @@ from sluice.core.ids import CheckpointId, Generation, SubtaskId
 from sluice.core.plan import Slice, SnapshotOrigin, SourceCut
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableDecision
-from sluice.errors import ProtocolViolation
+from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.figures.record import CheckpointStatistics, History
+from sluice.protocol import records
 from sluice.protocol.records import (
     FORMAT_VERSION,
     JournalEntry,
@@ -265,6 +267,31 @@ def test_another_format_version_is_refused_with_what_to_run(kind: str, version: 
 
     with pytest.raises(ProtocolViolation, match=f"^{KEY} has format version {version}; .* newer"):
         decode(other, KEY)
+
+
+def test_a_record_that_unpacks_beyond_the_limit_is_refused_before_it_is_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A megabyte that is a gigabyte of JSON costs whoever reads the journal no more than that."""
+    packer = zlib.compressobj(9)
+    bomb = packer.compress(b'{"kind":"')
+    bomb += b"".join(packer.compress(b"x" * 1_000_000) for _ in range(300))
+    bomb += packer.compress(b'"}') + packer.flush()
+    assert len(bomb) < 1_000_000
+
+    with pytest.raises(ProtocolViolation, match=f"^{KEY} cannot be read: .* more than 256 MiB"):
+        decode_entry(bomb, KEY)
+
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", 100)
+    with pytest.raises(ConfigurationError, match=r"a record \(journal entry\) has [\d,]+ bytes"):
+        encode_entry(an_entry(triggered(12, parent=11, generation=3)))
+
+
+def test_deep_json_is_refused_by_key() -> None:
+    deep = b'{"kind":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+    with pytest.raises(ProtocolViolation, match=f"^{KEY} cannot be read"):
+        decode_entry(deep, KEY)
 
 
 @pytest.mark.parametrize("kind", RECORDS)

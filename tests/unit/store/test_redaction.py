@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import logging
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import fields
 from typing import Any, get_args
@@ -18,7 +21,7 @@ from sluice.core.ids import CheckpointId
 from sluice.declaration.params import env, value_of
 from sluice.job.job import Job
 from sluice.store.journal import WORDED
-from sluice.store.redaction import redacted
+from sluice.store.redaction import masked, redact_logs, redacted
 from tests.builders import SUBTASKS
 
 SECRET = "hunter2 of/the@sea"
@@ -161,3 +164,64 @@ def test_every_event_with_a_message_is_known_to_the_journal() -> None:
     }
 
     assert with_words == {DeclineReceived, *WORDED}
+
+
+# A secret in each place that a record of a log has: 12 secrets, each of another spelling.
+SPELLED = [f"password=s3cr3t-{place}" for place in range(12)]
+
+
+def raised_with_causes(first: str, cause: str, context: str) -> Exception:
+    failure, before = RuntimeError(first), OSError(cause)
+    before.__context__ = KeyError(context)
+    failure.__cause__ = before
+    return failure
+
+
+@pytest.fixture
+def _logging_as_before() -> Iterator[None]:
+    before = logging.getLogRecordFactory()
+    yield
+    logging.setLogRecordFactory(before)
+
+
+@pytest.mark.usefixtures("_logging_as_before")
+def test_what_a_process_logs_has_no_secret_wherever_it_stands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    redact_logs()
+    redact_logs()  # Once more is harmless.
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log = logging.getLogger("a.client.of.ours")
+    log.propagate = False
+    log.addHandler(handler)
+
+    log.error(SPELLED[0])
+    log.error("refused: %s, %d times", SPELLED[1], 3)
+    log.error("of %(place)s", {"place": SPELLED[2]})
+    log.error("badly given %s %s", SPELLED[3])  # noqa: PLE1206 - a client may
+    log.error(ValueError(SPELLED[4]))
+    error = raised_with_causes(SPELLED[5], SPELLED[6], SPELLED[7])
+    log.error("GRPC Error received", exc_info=error)
+    log.error("with %s", SPELLED[8], exc_info=raised_with_causes(SPELLED[9], "plain", SECRET))
+    log.error("none of them: %s", 7, exc_info=ValueError("no secret"))
+    log.removeHandler(handler)
+
+    text = written.getvalue()
+    assert "s3cr3t" not in text + capsys.readouterr().err
+    assert "badly given %s %s ('password=***',)" in text
+    assert SECRET not in text
+    assert "refused: password=***, 3 times" in text
+    assert "RuntimeError: password=***" in text
+    assert "KeyError" in text
+    assert "none of them: 7\nValueError: no secret" in text
+
+
+def test_masked_reaches_every_text_of_a_value() -> None:
+    value = {"a": [SPELLED[0], {"b": (SPELLED[1], 7, None)}], SPELLED[2]: True}
+
+    assert masked(value) == {
+        "a": ["password=***", {"b": ("password=***", 7, None)}],
+        SPELLED[2]: True,
+    }
