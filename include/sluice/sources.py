@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.connectors.delta.declared_source import DeltaTable
 from sluice.connectors.files.declared import Files
 from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.kafka.declared import Avro, Json, Kafka, Protobuf, Raw, SchemaRegistry
@@ -11,6 +12,7 @@ from sluice.declaration.places import SourceSpec
 
 __all__ = [
     "Avro",
+    "DeltaTable",
     "Files",
     "IcebergTable",
     "Json",

@@ -17,8 +17,9 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotRefUpdate
 from pyiceberg.types import StringType
 
+from sluice.connectors.appended import AddedFile
 from sluice.connectors.iceberg.declared_source import IcebergTable
-from sluice.connectors.iceberg.source import SNAPSHOTS, AddedFile, Appends, SnapshotRead
+from sluice.connectors.iceberg.source import SNAPSHOTS, Appends, SnapshotRead
 from sluice.core.plan import PartitionOffset
 from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.errors import ConfigurationError

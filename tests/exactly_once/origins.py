@@ -7,8 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
+from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
 
+from sluice.connectors.delta.declared_source import DeltaTable
 from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.kafka.declared import Kafka, Raw
 from sluice.connectors.postgres.declared_source import PostgresTable
@@ -95,4 +97,17 @@ def iceberg_table(places: Places) -> SourcePlace:
     return SourcePlace("iceberg", spec, ("id",), "grp", tuple(rows))
 
 
-ORIGINS: tuple[Origin, ...] = (text_files, postgres_table, kafka_topic, iceberg_table)
+def delta_table(places: Places) -> SourcePlace:
+    """A table that was appended to in four versions."""
+    rows = [{"id": number, "grp": f"group {number % GROUPS}"} for number in range(RECORDS)]
+    location = places.folder / "delta"
+    if not location.exists():
+        schema = pa.schema([("id", pa.int64()), ("grp", pa.string())])
+        for start in range(0, RECORDS, 9):
+            table = pa.Table.from_pylist(rows[start : start + 9], schema)
+            write_deltalake(str(location), table, mode="append")
+    spec = DeltaTable(f"file://{location}", start=0, bounded=True)
+    return SourcePlace("delta", spec, ("id",), "grp", tuple(rows))
+
+
+ORIGINS: tuple[Origin, ...] = (text_files, postgres_table, kafka_topic, iceberg_table, delta_table)

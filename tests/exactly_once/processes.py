@@ -20,7 +20,7 @@ _context.set_forkserver_preload(
         *("tests.exactly_once.attempt", "pandas", "polars", "pyarrow.parquet", "pyarrow.compute"),
         *("confluent_kafka", "psycopg", "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow"),
         *("sluice.connectors.files.text", "sluice.connectors.files_table.table"),
-        *("deltalake", "sluice.connectors.delta.sink"),
+        *("deltalake", "sluice.connectors.delta.sink", "sluice.connectors.delta.source"),
         *("sluice.connectors.iceberg.sink", "sluice.connectors.iceberg.source"),
         *("sluice.connectors.kafka.source", "sluice.connectors.kafka.sink"),
         "sluice.connectors.postgres.source",

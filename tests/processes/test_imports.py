@@ -13,9 +13,9 @@ import sluice.sources, sluice.sinks
 from sluice import Pipeline, aggregates
 """
 ICEBERG = """
-import sluice.connectors.delta.declared_sink
+import sluice.connectors.delta.declared_sink, sluice.connectors.delta.declared_source
 import sluice.connectors.iceberg.declared_sink, sluice.connectors.iceberg.declared_source
-from sluice.connectors.delta import sink
+from sluice.connectors.delta import sink, source
 from sluice.connectors.iceberg import sink, source
 """
 KAFKA = """

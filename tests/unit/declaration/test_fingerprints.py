@@ -21,7 +21,7 @@ from sluice.declaration.params import Param, env, param
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.places import Source, SourceSpec
 from sluice.sinks import FilesTable
-from sluice.sources import Files, IcebergTable, Kafka, Nexmark, PostgresTable
+from sluice.sources import DeltaTable, Files, IcebergTable, Kafka, Nexmark, PostgresTable
 
 HOUR = timedelta(hours=1)
 BY_K, BY_U = FilesTable(upsert_key=("k",)), FilesTable(upsert_key=("u",))
@@ -418,6 +418,8 @@ def test_the_place_of_a_source_is_where_its_positions_are() -> None:
     assert places(Kafka("h:1", param("topics", "b, a"))) == ("topic a", "topic b")
     assert places(PG()) == ("table shop.orders by id",)
     assert places(IcebergTable("shop.t", {})) == ("table shop.t",)
+    assert places(DeltaTable("s3://lake/t")) == ("rows of s3://lake/t",)
+    assert places(DeltaTable("s3://lake/t", changes=True)) == ("changes of s3://lake/t",)
     assert places(Nexmark(9)) == ("Nexmark",)
     assert places(Unknown()) == ()
 

@@ -33,6 +33,7 @@ from sluice.connectors.delta.table import (
     DeltaPlace,
     Snapshot,
     as_path,
+    info_of,
     new_path,
     open_parquet,
     partition_text,
@@ -558,10 +559,6 @@ class _Files:
 
 def note_key(number: int) -> str:
     return f"_sluice/{max(number, 0):020d}.json"
-
-
-def info_of(entry: Sequence[Action]) -> dict[str, Any]:
-    return next((dict(one["commitInfo"]) for one in entry if "commitInfo" in one), {})
 
 
 def changes_rows(entry: Sequence[Action]) -> bool:

@@ -302,6 +302,10 @@ def entry_key(version: int) -> str:
     return f"_delta_log/{version:020d}.json"
 
 
+def info_of(entry: Sequence[Action]) -> dict[str, Any]:
+    return next((dict(one["commitInfo"]) for one in entry if "commitInfo" in one), {})
+
+
 def new_path(folder: str, checkpoint_id: int) -> str:
     """The key of a new data file in a partition's *folder*, which no other file ever has."""
     name = f"sluice-{checkpoint_id}-{secrets.token_hex(8)}.parquet"

@@ -9,11 +9,8 @@ What was read is an ancestor of the table's head, or the table is refused.  ``CR
 TABLE`` keeps the table's uuid, its old snapshots and the count of sequence numbers, and begins a
 line of snapshots without a parent, the first of which inherits no row.
 
-A position has at most two entries, whatever the table's history.  ``snapshots`` has as its offset
-the sequence number of the last snapshot that was read to its end, and as its version that one's id;
-it is sealed, as no row is read of it: the watermark waits for open files only.  A data file is the
-other entry when the cut lies in the snapshot after that: the files before it in order are read,
-those after it are not.
+The position's entry of a snapshot, ``snapshots`` in ``connectors/appended.py``,
+has its sequence number and id.
 
 A file is read in the columns of the table's present schema, which are matched by field id, or by
 the table's name mapping where the file has none, as the format demands: a renamed column is found,
@@ -23,23 +20,25 @@ and one that was added later is null.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.files.parquet import batch_rows, cast_to_known_schema, known_schema
+from sluice.connectors.appended import (
+    BASE,
+    AddedFile,
+    AppendedSource,
+    Cursor,
+    parsed,
+    row_range,
+)
+from sluice.connectors.files.parquet import cast_to_known_schema, known_schema
 from sluice.connectors.iceberg.catalog import CatalogTable, Tags
 from sluice.connectors.iceberg.data_files import projected_batch
-from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.core.plan import Slice
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.places import (
-    Barrier,
-    SourceDefaults,
-    SourcePosition,
-    check_induced,
-    offsets_by_partition,
-)
+from sluice.declaration.places import SourcePosition
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,44 +52,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SNAPSHOTS = "snapshots"
-BASE = "base "  # The prefix of the id of a snapshot that is being read whole, and is not finished.
-NOTHING = ""  # Stands for the id of the snapshot before the first one.
 
 
 @dataclass(frozen=True, slots=True)
-class _Cursor:
-    """A position in the table: after the snapshot *version*, and *offset* rows into *file*."""
-
-    sequence: int = 0
-    version: str = NOTHING
-    file: str = ""
-    offset: int = 0
-    is_done: bool = False
-
-    def position(self) -> SourcePosition:
-        entries = [
-            PartitionOffset(
-                partition=SNAPSHOTS,
-                offset=self.sequence,
-                records=0,
-                sealed=True,
-                version=self.version,
-            )
-        ]
-        if self.file:
-            entries.append(
-                PartitionOffset(
-                    partition=self.file,
-                    offset=self.offset,
-                    records=self.offset,
-                    sealed=self.is_done,
-                )
-            )
-        return tuple(sorted(entries, key=lambda entry: entry.partition))
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergSource(SourceDefaults):
+class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
     """See ``Source``, and ``declared_source.IcebergTable`` for the options."""
 
     place: CatalogTable
@@ -111,30 +76,14 @@ class IcebergSource(SourceDefaults):
         check_source_columns(schema.names, f"Iceberg table {self.place.name}")
         return schema
 
-    def plan(
-        self,
-        position: SourcePosition,
-        *,
-        max_records: int | None,
-        parallelism: int,
-        until: Mapping[str, int] | None = None,
-    ) -> Barrier:
-        """See ``Source.plan``; reads manifests.
+    @property
+    def mark(self) -> str:
+        return SNAPSHOTS
 
-        An induced barrier names ``snapshots`` and a sequence number, and lies after that snapshot.
-        """
-        assert max_records is None or max_records > 0
-        assert parallelism > 0
-
+    @contextmanager
+    def _appends(self) -> Iterator[Appends]:
         with self.place.failures():
-            appends = Appends(self.place.load(), self.skip_overwrites)
-            cursor = _parsed(position) if position else self._first(appends)
-            steps = self._steps(appends, cursor)
-            if until is not None:
-                last = steps[-1].sequence if steps else cursor.sequence
-                check_induced(self.place.name, until, {SNAPSHOTS: (cursor.sequence, last)})
-                steps = [step for step in steps if step.sequence <= until.get(SNAPSHOTS, 0)]
-            return self._cut(appends, cursor, steps, max_records, parallelism, until is not None)
+            yield Appends(self.place.load(), self.skip_overwrites)
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         with self.place.failures():
@@ -155,9 +104,8 @@ class IcebergSource(SourceDefaults):
 
     def hold(self, name: str, position: SourcePosition) -> None:
         """Tag the snapshot that was read last, and the one that is being read."""
-        with self.place.failures():
-            appends = Appends(self.place.load(), self.skip_overwrites)
-            cursor = _parsed(position)
+        with self._appends() as appends:
+            cursor = parsed(position, self.mark)
             ids = [int(cursor.version.removeprefix(BASE))] if cursor.version else []
             if cursor.file and not cursor.version.startswith(BASE):
                 ids += [step.snapshot.snapshot_id for step in self._steps(appends, cursor)[:1]]
@@ -171,19 +119,19 @@ class IcebergSource(SourceDefaults):
         with self.place.failures():
             return Tags(self.place).held(prefix)
 
-    def _first(self, appends: Appends) -> _Cursor:
+    def _first(self, appends: Appends) -> Cursor:
         """The first position of a source without one."""
         head = appends.head
         if self.start == "latest":
             if head is None:
-                return _Cursor()
-            return _Cursor(head.sequence_number or 0, str(head.snapshot_id))
+                return Cursor(self.mark)
+            return Cursor(self.mark, head.sequence_number or 0, str(head.snapshot_id))
         base = appends.base(int(self.start) if self.start.isdecimal() else None)
         if base is None:
-            return _Cursor()
-        return _Cursor(base.sequence - 1, f"{BASE}{base.snapshot.snapshot_id}")
+            return Cursor(self.mark)
+        return Cursor(self.mark, base.sequence - 1, f"{BASE}{base.snapshot.snapshot_id}")
 
-    def _steps(self, appends: Appends, cursor: _Cursor) -> list[SnapshotRead]:
+    def _steps(self, appends: Appends, cursor: Cursor) -> list[SnapshotRead]:
         if not cursor.version.startswith(BASE):
             return appends.after(cursor.sequence, cursor.version)
         base_id = cursor.version.removeprefix(BASE)
@@ -192,78 +140,6 @@ class IcebergSource(SourceDefaults):
             raise appends.is_no_ancestor(base_id, cursor.sequence + 1)
         steps = appends.after(base.sequence_number or 0, base_id)
         return [SnapshotRead(base, is_base=True), *steps]
-
-    def _cut(
-        self,
-        appends: Appends,
-        cursor: _Cursor,
-        steps: Sequence[SnapshotRead],
-        max_records: int | None,
-        parallelism: int,
-        is_induced: bool,  # noqa: FBT001 - of one caller
-    ) -> Barrier:
-        parts: list[tuple[str, int, int]] = []
-        missing = max_records
-        rest = False
-        for step in steps:
-            if missing == 0:
-                rest = any(map(appends.adds_rows, steps[steps.index(step) :]))
-                break
-            for file in self._unread(appends, step, cursor):
-                start = cursor.offset if file.name == cursor.file else 0
-                if missing == 0:
-                    rest = True
-                    break
-                end = file.rows if missing is None else min(file.rows, start + missing)
-                missing = None if missing is None else missing - (end - start)
-                parts.append((file.name, start, end))
-                cursor = replace(cursor, file=file.name, offset=end, is_done=end == file.rows)
-            if rest or (cursor.file and not cursor.is_done):
-                rest = True
-                break
-            cursor = _Cursor(step.sequence, str(step.snapshot.snapshot_id))
-        longest = max(1, -(-sum(end - start for _, start, end in parts) // parallelism))
-        left = [step for step in steps if step.sequence > cursor.sequence]
-        return Barrier(
-            position=cursor.position(),
-            slices=tuple(
-                Slice(partition=name, start=a, end=b, first_record=a, records=b - a)
-                for name, start, end in parts
-                for a, b in _ranges(start, end, longest)
-            ),
-            exhausted=self.bounded and not rest and not is_induced,
-            is_backlog=rest,
-            # Files of one snapshot may hold the same times, so the snapshot counts as a whole.
-            waiting=(SNAPSHOTS,) if cursor.file else (),
-            unread=replace(self._left(appends, cursor, left), is_least=is_induced),
-        )
-
-    def _left(self, appends: Appends, cursor: _Cursor, steps: Sequence[SnapshotRead]) -> Unread:
-        """The unread rows of *steps*: of the first by its files, of others by their summaries."""
-        rows: list[int | None] = [appends.rows(step) for step in steps[bool(cursor.file) :]]
-        if cursor.file:
-            files = self._unread(appends, steps[0], cursor)
-            already_read = 0 if cursor.is_done else cursor.offset
-            rows.append(sum(file.rows for file in files) - already_read)
-        known = [count for count in rows if count is not None]
-        return Unread(
-            partitions=sum(1 for count in rows if count != 0),
-            records=sum(known) if len(known) == len(rows) else None,
-        )
-
-    def _unread(self, appends: Appends, step: SnapshotRead, cursor: _Cursor) -> list[AddedFile]:
-        """The files of *step* from the one of the cursor on."""
-        files = appends.files(step)
-        if not cursor.file:
-            return files
-        names = [file.name for file in files]
-        if cursor.file not in names or files[names.index(cursor.file)].rows < cursor.offset:
-            raise ConfigurationError(
-                f"{cursor.file} was read to row {cursor.offset} and is not in snapshot "
-                f"{step.snapshot.snapshot_id} of the Iceberg table {self.place.name} any more: the "
-                "table was made anew; begin anew, too"
-            )
-        return files[names.index(cursor.file) + cursor.is_done :]
 
     def _projection(self, table: Table) -> Schema:
         schema = table.schema()
@@ -278,33 +154,9 @@ class IcebergSource(SourceDefaults):
         return schema.select(*self.columns)
 
 
-def _parsed(position: SourcePosition) -> _Cursor:
-    entries = offsets_by_partition(position)
-    read = entries.pop(SNAPSHOTS)
-    assert len(entries) <= 1, "at most one file is read in part"
-    cursor = _Cursor(read.offset, read.version)
-    for file in entries.values():
-        cursor = replace(cursor, file=file.partition, offset=file.offset, is_done=file.sealed)
-    return cursor
-
-
 def _located(table: Table, name: str) -> str:
     is_absolute = "://" in name or name.startswith("/")
     return name if is_absolute else f"{table.location().rstrip('/')}/{name}"
-
-
-def _ranges(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
-    """Cut rows into nearly equal ranges of about *longest*, or fewer."""
-    pieces = -(-(end - start) // longest)
-    yield from pairwise(start + (end - start) * piece // pieces for piece in range(pieces + 1))
-
-
-@dataclass(frozen=True, slots=True)
-class AddedFile:
-    """A data file; ``name`` is relative to the table's location where it lies below it."""
-
-    name: str
-    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +169,13 @@ class SnapshotRead:
     @property
     def sequence(self) -> int:
         return self.snapshot.sequence_number or 0
+
+    @property
+    def version(self) -> str:
+        return str(self.snapshot.snapshot_id)
+
+    def __str__(self) -> str:
+        return f"snapshot {self.snapshot.snapshot_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,28 +432,8 @@ def _projected(
         nulls = [pa.nulls(end - start, field.type) for field in empty]
         yield pa.RecordBatch.from_arrays(nulls, names=empty.names)
         return
-    for batch in _ranged(file, start, end, columns):
+    for batch in row_range(file, start, end, columns):
         yield projected_batch(batch, there, schema)
-
-
-def _ranged(
-    file: pq.ParquetFile, start: int, end: int, columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    groups: list[int] = []
-    first = at = 0
-    for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if at < end and at + rows > start:
-            first = first if groups else at
-            groups.append(group)
-        at += rows
-    at = first
-    most = batch_rows([file.metadata.row_group(group) for group in groups])
-    for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
-        begin, at = at, at + batch.num_rows
-        wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
-        if begin < end and at > start and wanted.num_rows:
-            yield wanted
 
 
 def _check_partition_columns(table: Table, found: Schema, schema: Schema) -> None:

@@ -1,0 +1,270 @@
+"""A source of what was appended to a table, commit by commit; its partitions are data files.
+
+Commits are immutable, and each has files in a fixed order, so a repeated plan finds the same ones.
+
+A position has at most two entries, whatever the table's history.  The first, called ``mark``, has
+as its offset the sequence number of the last commit that was read to its end, and as its version
+that one's id; it is sealed, as no row is read of it: the watermark waits for open files only.  A
+data file is the other entry when the cut lies in the commit after that: the files before it in
+order are read, those after it are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from sluice.connectors.files.parquet import batch_rows
+from sluice.core.plan import PartitionOffset, Slice, Unread
+from sluice.declaration.places import (
+    Barrier,
+    SourceDefaults,
+    SourcePosition,
+    check_induced,
+    offsets_by_partition,
+)
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+NOTHING = ""  # Stands for the id of the commit before the first one.
+BASE = "base "  # The prefix of the id of a commit whose table is being read whole, not finished.
+
+
+class Step(Protocol):
+    """A commit to read; its text names it."""
+
+    @property
+    def sequence(self) -> int: ...
+
+    @property
+    def version(self) -> str: ...
+
+
+StepT = TypeVar("StepT", bound=Step)
+StepT_contra = TypeVar("StepT_contra", bound=Step, contravariant=True)
+
+
+class Appends(Protocol[StepT_contra]):
+    """The history of a table."""
+
+    @property
+    def name(self) -> str: ...
+
+    def files(self, step: StepT_contra, /) -> list[AddedFile]:
+        """The files to read of *step*, in order; none where no row was added."""
+        ...
+
+    def rows(self, step: StepT_contra, /) -> int | None:
+        """The number of rows to read of *step*, as far as that is known without its files."""
+        ...
+
+    def adds_rows(self, step: StepT_contra, /) -> bool:
+        """Whether *step* may have added rows."""
+        ...
+
+
+AppendsT = TypeVar("AppendsT", bound="Appends[Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A data file; ``name`` tells it from all others of the table."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A position in the table: after the commit *version*, and *offset* rows into *file*.
+
+    ``mark`` names the entry of the commit.
+    """
+
+    mark: str
+    sequence: int = 0
+    version: str = NOTHING
+    file: str = ""
+    offset: int = 0
+    is_done: bool = False
+
+    def position(self) -> SourcePosition:
+        entries = [
+            PartitionOffset(
+                partition=self.mark,
+                offset=self.sequence,
+                records=0,
+                sealed=True,
+                version=self.version,
+            )
+        ]
+        if self.file:
+            entries.append(
+                PartitionOffset(
+                    partition=self.file,
+                    offset=self.offset,
+                    records=self.offset,
+                    sealed=self.is_done,
+                )
+            )
+        return tuple(sorted(entries, key=lambda entry: entry.partition))
+
+
+class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
+    """The plan of such a source; what derives from it knows the commits, and reads."""
+
+    __slots__ = ()
+    bounded: bool
+
+    @property
+    def mark(self) -> str:
+        raise NotImplementedError
+
+    def _appends(self) -> AbstractContextManager[AppendsT]:
+        raise NotImplementedError
+
+    def _first(self, appends: AppendsT) -> Cursor:
+        """The first position of a source without one."""
+        raise NotImplementedError
+
+    def _steps(self, appends: AppendsT, cursor: Cursor) -> list[StepT]:
+        """The commits after *cursor*, oldest first."""
+        raise NotImplementedError
+
+    def plan(
+        self,
+        position: SourcePosition,
+        *,
+        max_records: int | None,
+        parallelism: int,
+        until: Mapping[str, int] | None = None,
+    ) -> Barrier:
+        """See ``Source.plan``; reads what commits say of themselves.
+
+        An induced barrier names ``mark`` and a sequence number, and lies after that commit.
+        """
+        assert max_records is None or max_records > 0
+        assert parallelism > 0
+
+        with self._appends() as appends:
+            cursor = parsed(position, self.mark) if position else self._first(appends)
+            steps = self._steps(appends, cursor)
+            if until is not None:
+                last = steps[-1].sequence if steps else cursor.sequence
+                check_induced(appends.name, until, {self.mark: (cursor.sequence, last)})
+                steps = [step for step in steps if step.sequence <= until.get(self.mark, 0)]
+            return self._cut(appends, cursor, steps, max_records, parallelism, until is not None)
+
+    def _cut(
+        self,
+        appends: AppendsT,
+        cursor: Cursor,
+        steps: Sequence[StepT],
+        max_records: int | None,
+        parallelism: int,
+        is_induced: bool,  # noqa: FBT001 - of one caller
+    ) -> Barrier:
+        parts: list[tuple[str, int, int]] = []
+        missing = max_records
+        rest = False
+        for step in steps:
+            if missing == 0:
+                rest = any(map(appends.adds_rows, steps[steps.index(step) :]))
+                break
+            for file in self._unread(appends, step, cursor):
+                start = cursor.offset if file.name == cursor.file else 0
+                if missing == 0:
+                    rest = True
+                    break
+                end = file.rows if missing is None else min(file.rows, start + missing)
+                missing = None if missing is None else missing - (end - start)
+                parts.append((file.name, start, end))
+                cursor = replace(cursor, file=file.name, offset=end, is_done=end == file.rows)
+            if rest or (cursor.file and not cursor.is_done):
+                rest = True
+                break
+            cursor = Cursor(self.mark, step.sequence, step.version)
+        longest = max(1, -(-sum(end - start for _, start, end in parts) // parallelism))
+        left = [step for step in steps if step.sequence > cursor.sequence]
+        return Barrier(
+            position=cursor.position(),
+            slices=tuple(
+                Slice(partition=name, start=a, end=b, first_record=a, records=b - a)
+                for name, start, end in parts
+                for a, b in ranges_of(start, end, longest)
+            ),
+            exhausted=self.bounded and not rest and not is_induced,
+            is_backlog=rest,
+            # Files of one commit may hold the same times, so the snapshot counts as a whole.
+            waiting=(self.mark,) if cursor.file else (),
+            unread=replace(self._left(appends, cursor, left), is_least=is_induced),
+        )
+
+    def _left(self, appends: AppendsT, cursor: Cursor, steps: Sequence[StepT]) -> Unread:
+        """The unread rows of *steps*: of the first by its files, of others by their summaries."""
+        rows: list[int | None] = [appends.rows(step) for step in steps[bool(cursor.file) :]]
+        if cursor.file:
+            files = self._unread(appends, steps[0], cursor)
+            already_read = 0 if cursor.is_done else cursor.offset
+            rows.append(sum(file.rows for file in files) - already_read)
+        known = [count for count in rows if count is not None]
+        return Unread(
+            partitions=sum(1 for count in rows if count != 0),
+            records=sum(known) if len(known) == len(rows) else None,
+        )
+
+    def _unread(self, appends: AppendsT, step: StepT, cursor: Cursor) -> list[AddedFile]:
+        """The files of *step* from the one of the cursor on."""
+        files = appends.files(step)
+        if not cursor.file:
+            return files
+        names = [file.name for file in files]
+        if cursor.file not in names or files[names.index(cursor.file)].rows < cursor.offset:
+            raise ConfigurationError(
+                f"{cursor.file} was read to row {cursor.offset} and is not in {step} of "
+                f"{appends.name} any more: the table was made anew; begin anew, too"
+            )
+        return files[names.index(cursor.file) + cursor.is_done :]
+
+
+def parsed(position: SourcePosition, mark: str) -> Cursor:
+    entries = offsets_by_partition(position)
+    read = entries.pop(mark)
+    assert len(entries) <= 1, "at most one file is read in part"
+    cursor = Cursor(mark, read.offset, read.version)
+    for file in entries.values():
+        cursor = replace(cursor, file=file.partition, offset=file.offset, is_done=file.sealed)
+    return cursor
+
+
+def ranges_of(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Cut rows into nearly equal ranges of about *longest*, or fewer."""
+    pieces = -(-(end - start) // longest)
+    yield from pairwise(start + (end - start) * piece // pieces for piece in range(pieces + 1))
+
+
+def row_range(
+    file: pq.ParquetFile, start: int, end: int, columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from *start* to *end*; row groups and columns outside are not read."""
+    groups: list[int] = []
+    first = at = 0
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if at < end and at + rows > start:
+            first = first if groups else at
+            groups.append(group)
+        at += rows
+    at = first
+    most = batch_rows([file.metadata.row_group(group) for group in groups])
+    for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
+        begin, at = at, at + batch.num_rows
+        wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
+        if begin < end and at > start and wanted.num_rows:
+            yield wanted

@@ -1,0 +1,264 @@
+"""What is written to a Delta table is read once each, however it is cut: rows, or all changes.
+
+Versions that changed rows are refused where rows are read; those that are gone are named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as Table
+from deltalake import write_deltalake
+
+from sluice.connectors.delta.declared_source import DeltaTable
+from sluice.connectors.delta.source import VERSIONS
+from sluice.core.plan import PartitionOffset
+from sluice.declaration.places import Barrier, Source, SourcePosition
+from sluice.errors import ConfigurationError
+from tests.contract.sink_case import JOB, publish, stage_deletes, staged_rows
+from tests.contract.sink_case import rows as sink_rows
+from tests.contract.source_rules import check_replay, rows_of
+from tests.delta_tables import a_sink
+
+SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("tags", pa.list_(pa.string()))])
+
+
+def rows(start: int, end: int) -> list[dict[str, Any]]:
+    return [{"n": n, "text": f"row {n}", "tags": ["a", str(n)]} for n in range(start, end)]
+
+
+def append(folder: Path, start: int, end: int, **how: Any) -> int:
+    place = str(folder / "sales")
+    table = pa.Table.from_pylist(rows(start, end), SCHEMA)
+    write_deltalake(place, table, mode="append", **how)
+    return Table(place).version()
+
+
+def a_source(folder: Path, **fields: Any) -> Source:
+    return DeltaTable(f"file://{folder}/sales", **fields).open({}, None)
+
+
+def plan(source: Source, position: SourcePosition = (), max_records: int | None = None) -> Barrier:
+    return source.plan(position, max_records=max_records, parallelism=1)
+
+
+def read_after(source: Source, position: SourcePosition = ()) -> list[int]:
+    barrier = source.plan(position, max_records=None, parallelism=2)
+    return sorted(row["n"] for row in rows_of(source, barrier))
+
+
+CUTS = [[], [(1, 1), (2, 5), (3, 2)], [(7, 3), (None, 1)], [(1, 1)] * 12, [(4, 2)] * 4]
+
+
+@pytest.mark.parametrize("cuts", CUTS)
+@pytest.mark.parametrize("start", ["earliest", 0])
+def test_appends_are_read_in_order_however_they_are_cut(
+    tmp_path: Path, cuts: list[tuple[int | None, int]], start: str | int
+) -> None:
+    for first in range(0, 12, 3):
+        append(tmp_path, first, first + 3)
+
+    source = a_source(tmp_path, bounded=True, start=start)
+
+    if start == 0:
+        check_replay(source, cuts, rows(0, 12), files=20)
+        return
+    read: list[dict[str, Any]] = []
+    position: SourcePosition = ()
+    for max_records, parallelism in [*cuts, (None, 2)]:
+        barrier = source.plan(position, max_records=max_records, parallelism=parallelism)
+        read += rows_of(source, barrier)
+        position = barrier.position
+    assert sorted(read, key=lambda row: row["n"]) == rows(0, 12)
+    assert barrier.exhausted
+
+
+def test_the_position_has_two_entries_at_most_and_later_versions_follow(tmp_path: Path) -> None:
+    append(tmp_path, 0, 3)
+    append(tmp_path, 3, 6)
+    source = a_source(tmp_path)
+    position: SourcePosition = ()
+    for _ in range(6):
+        barrier = plan(source, position, 1)
+        position = barrier.position
+        assert barrier.records == 1
+        assert len(position) <= 2
+        assert [one.sealed for one in position if one.partition == VERSIONS] == [True]
+
+    append(tmp_path, 6, 8)
+
+    assert read_after(source, position) == [6, 7]
+
+
+def test_latest_begins_behind_what_is_there(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    source = a_source(tmp_path, start="latest")
+    empty = plan(source)
+    assert empty.slices == ()
+
+    append(tmp_path, 2, 4)
+
+    assert read_after(source, empty.position) == [2, 3]
+    with pytest.raises(ConfigurationError, match="has no version 7 yet; begin with one up to 1"):
+        plan(a_source(tmp_path, start=7))
+    with pytest.raises(ConfigurationError, match="the start 'now' of the Delta table"):
+        a_source(tmp_path, start="now")
+
+
+def test_partitions_and_columns_that_were_added_later(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2, partition_by=["text"])
+    wider = pa.table({"n": [2], "text": ["a b/ü"], "more": [0.5]})
+    write_deltalake(str(tmp_path / "sales"), wider, mode="append", schema_mode="merge")
+    source = a_source(tmp_path, start=0)
+
+    found = sorted(rows_of(source, plan(source)), key=lambda row: row["n"])
+
+    added = {"n": 2, "text": "a b/ü", "tags": None, "more": 0.5}
+    assert found == [*(row | {"more": None} for row in rows(0, 2)), added]
+    two = a_source(tmp_path, columns=("text", "n"))
+    assert two.schema().names == ["text", "n"]
+    assert read_after(two) == [0, 1, 2]
+    with pytest.raises(ConfigurationError, match="has no column 'x'; it has n, tags"):
+        a_source(tmp_path, columns=("x",)).schema()
+
+
+def test_compactions_are_passed_over_and_changes_are_refused(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    append(tmp_path, 2, 4)
+    source = a_source(tmp_path)
+    first = plan(source)
+    table = Table(str(tmp_path / "sales"))
+    table.optimize.compact()
+    append(tmp_path, 4, 5)
+    assert read_after(source, first.position) == [4]
+
+    Table(str(tmp_path / "sales")).delete("n = 1")
+
+    with pytest.raises(ConfigurationError, match=r"version 4 of .* changes or deletes rows \(DEL"):
+        plan(source, first.position)
+    append(tmp_path, 5, 6)
+    assert read_after(a_source(tmp_path, skip_overwrites=True), first.position) == [4, 5]
+
+
+def net(found: list[dict[str, Any]]) -> dict[Any, int]:
+    """The sum of the changes: what a table of them has."""
+    total: Counter[Any] = Counter()
+    for row in found:
+        sign = -1 if row["_change_type"] in ("delete", "update_preimage") else 1
+        total[tuple(v for k, v in row.items() if not k.startswith("_"))] += sign
+    return {row: count for row, count in total.items() if count}
+
+
+@pytest.mark.parametrize("feeds", [False, True], ids=["files", "feed"])
+@pytest.mark.parametrize("cap", [None, 1])
+def test_changes_add_up_to_the_table(tmp_path: Path, feeds: bool, cap: int | None) -> None:
+    schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    place = str(tmp_path / "sales")
+    setting = {"delta.enableChangeDataFeed": str(feeds).lower()}
+    Table.create(place, schema, configuration=setting)
+    write_deltalake(place, pa.table({"id": [1, 2, 3], "v": ["a"] * 3}, schema), mode="append")
+    source = a_source(tmp_path, changes=True, start=0, bounded=True)
+    Table(place).update({"v": "'b'"}, predicate="id = 2")
+    Table(place).delete("id = 1")
+    Table(place).optimize.compact()
+    write_deltalake(place, pa.table({"id": [4], "v": ["a"]}, schema), mode="append")
+
+    found: list[dict[str, Any]] = []
+    position: SourcePosition = ()
+    while True:
+        barrier = plan(source, position, cap)
+        found += rows_of(source, barrier)
+        position = barrier.position
+        if barrier.exhausted:
+            break
+
+    assert net(found) == {(2, "b"): 1, (3, "a"): 1, (4, "a"): 1}
+    assert net(found) == dict.fromkeys(pl.read_delta(place).rows(), 1)
+    commits = [row["_commit_version"] for row in found]
+    assert commits == sorted(commits)
+    assert ("update_preimage" in {row["_change_type"] for row in found}) == feeds
+
+
+def test_what_an_upserting_sink_writes_is_read_as_changes(tmp_path: Path) -> None:
+    sink = a_sink(tmp_path, "id")
+    publish(sink, 1, None, sink_rows(1, 2, 3))
+    staged = [staged_rows(sink, 2, 2, 4, name="new"), stage_deletes(sink, 2, sink_rows(3))]
+    sink.commit(JOB, 2, 1, staged)
+    source = a_source(tmp_path, changes=True, start=0)
+
+    found = rows_of(source, plan(source))
+
+    there = pl.read_delta(str(tmp_path / "sales")).rows()
+    assert net(found) == dict.fromkeys(there, 1)
+
+
+def test_a_table_made_anew_or_put_back_is_refused(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    append(tmp_path, 2, 4)
+    source = a_source(tmp_path)
+    position = plan(source).position
+    (tmp_path / "sales" / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"was read to version 1 .* made anew or put back"):
+        plan(source, position)
+
+    (tmp_path / "sales").rename(tmp_path / "old")
+    append(tmp_path, 0, 2)
+    append(tmp_path, 2, 4)
+
+    with pytest.raises(ConfigurationError, match=r"was read to version 1 .* made anew or put back"):
+        plan(source, position)
+    with pytest.raises(ConfigurationError, match="there is no Delta table at"):
+        plan(a_source(tmp_path / "nowhere"))
+
+
+def test_what_is_gone_is_named(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    source = a_source(tmp_path)
+    position = plan(source).position
+    append(tmp_path, 2, 4)
+    barrier = plan(source, position)
+    ahead = Table(str(tmp_path / "sales"))
+    (file,) = [one for one in ahead.file_uris() if one.split("/")[-1] in str(barrier.slices)]
+    Path(file).unlink()
+    with pytest.raises(ConfigurationError, match=r"is in the log .* and is gone; put it back"):
+        rows_of(source, barrier)
+
+    append(tmp_path, 4, 5)
+    Table(str(tmp_path / "sales")).create_checkpoint()
+    (tmp_path / "sales" / "_delta_log" / f"{1:020d}.json").unlink()
+
+    with pytest.raises(ConfigurationError, match=r"version 1 of .* was cleaned out of its log"):
+        plan(source, position)
+
+
+def test_a_mapping_of_columns_and_vectors_are_refused(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    log = tmp_path / "sales" / "_delta_log"
+    lines = [json.loads(line) for line in (log / f"{0:020d}.json").read_text().splitlines()]
+    (metadata,) = [one["metaData"] for one in lines if "metaData" in one]
+    mapped = metadata | {"configuration": {"delta.columnMapping.mode": "name"}}
+    (log / f"{1:020d}.json").write_text(json.dumps({"metaData": mapped}))
+
+    with pytest.raises(ConfigurationError, match=r"columns to other names|cannot be read"):
+        plan(a_source(tmp_path))
+
+
+def test_an_induced_barrier_lies_after_a_version(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    append(tmp_path, 2, 4)
+    source = a_source(tmp_path, start=0)
+
+    barrier = source.plan((), max_records=None, parallelism=1, until={VERSIONS: 1})
+
+    assert [row["n"] for row in rows_of(source, barrier)] == [0, 1]
+    (entry,) = barrier.position
+    identity = Table(str(tmp_path / "sales")).metadata().id
+    assert entry == PartitionOffset(
+        partition=VERSIONS, offset=1, records=0, sealed=True, version=str(identity)
+    )
