@@ -15,9 +15,9 @@ The checkpoint DAG is paused once its job has ended, and unpaused once a restore
     run of {pipeline} ends; its job is FINISHED, FAILED, CANCELED or SUSPENDED   --> paused
     run of {pipeline}__restore ends; it resumed a job that had ended             --> unpaused
 
-That is done as Airflow pauses a DAG after too many failures, and not before the run ends: a paused
-DAG's tasks do not start, and this run has some left.  A failure's restore leaves the switch alone,
-as its job had not ended: a DAG that a person paused stays paused.
+Airflow pauses a DAG after too many failures in the same way.  It happens when the run ends, as
+tasks of a paused DAG do not start.  A restore after a failure does not unpause: its job had not
+ended, so only a person can have paused the DAG.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
     def _keep_failure(self, context: Context, message: str) -> None:
         """Write why the task failed, for whoever aborts its checkpoint, if one is pending.
 
-        Its worker may die, or the store be slow, before the callback has told anybody.
+        The worker may die, or the store be slow, before the callback has run.
         """
         try:
             job = self.open_job()

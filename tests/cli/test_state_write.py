@@ -166,4 +166,4 @@ def test_a_stage_that_reads_updates_of_the_changed_one_is_warned_of(
         main(["state", *arguments, "--root", job.store.root])
 
     assert ended.value.code == 0
-    assert "warning: rank_bids read updates of what was changed" in capsys.readouterr().err
+    assert "warning: rank_bids read updates of the changed stages" in capsys.readouterr().err

@@ -341,8 +341,8 @@ def repair_command(
 ) -> None:
     """Go on from the newest journal entry that can be read, past damaged ones behind it.
 
-    What the damaged entries said is undone: a running job restarts, and what was pending is read
-    again.  Nothing is deleted.  Other hosts may run: whoever appends first wins.
+    The effects of the damaged entries are undone: a running job restarts, and records of pending
+    checkpoints are read again.  Nothing is deleted.  It is safe beside hosts that run the job.
     """
     job = declared_job(pipeline, root, endpoint_url)
     planned = plan_repair(job)

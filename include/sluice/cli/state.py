@@ -516,8 +516,8 @@ def _print_written(
         print_line(f"{one.stage}.{one.table}: {before}{one.rows:,} rows written")
     if written.readers:
         typer.secho(
-            f"warning: {', '.join(written.readers)} read updates of what was changed, and keep "
-            "state of what they were told before: change them, too, or drop their state",
+            f"warning: {', '.join(written.readers)} read updates of the changed stages, and keep "
+            "state of the rows from before the change: change it, too, or drop it",
             err=True,
             fg="yellow",
         )

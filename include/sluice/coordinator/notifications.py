@@ -117,12 +117,12 @@ def _sources(
 
 
 def _opened(sources: Sources, uids: Iterable[str]) -> Iterator[tuple[str, Source]]:
-    """Those that can be opened: one that cannot is told nothing."""
+    """The sources that can be opened; the others are logged, and not notified."""
     for uid in uids:
         try:
             source = sources[uid]
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-            log.warning("source cannot be opened, and is told nothing source=%s: %s", uid, error)
+            log.warning("source cannot be opened, and is not notified source=%s: %s", uid, error)
         else:
             yield uid, source
 
@@ -133,8 +133,8 @@ def release_orphans(job: Job, savepoints: Callable[[], Iterable[SavepointId]]) -
     The holds are listed before the journal and the savepoints are read.  So a hold that is taken
     meanwhile is not among them, and what an earlier one is for is known by then.
 
-    In a copy of the root nothing is released, as the original has the same journal.  What another
-    journal holds may be that of another root, and is only told.
+    In a copy of the root nothing is released, as the original has the same journal.  Holds of
+    another journal may belong to another root, so they are only logged.
     """
     found = [*_held(job, job.state())]
     if not found:
@@ -190,7 +190,7 @@ def notify_complete(
             reader = f"sluice-{job.pipeline.uid}-{uid}"
             call_hook(partial(source.notify_complete, reader, position), LISTENER_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-            log.warning("source was not told of the checkpoint source=%s: %s", uid, error)
+            log.warning("source was not notified of the checkpoint source=%s: %s", uid, error)
 
 
 def notify_checkpoint_complete(
@@ -254,7 +254,9 @@ def _call_listener(
     try:
         call_hook(partial(notify, checkpoint_id), limit)
     except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-        log.warning("not told of its end checkpoint_id=%d uid=%s: %s", checkpoint_id, uid, error)
+        log.warning(
+            "not notified of the end of checkpoint_id=%d uid=%s: %s", checkpoint_id, uid, error
+        )
 
 
 def call_hook(act: Callable[[], T], limit: timedelta) -> T:

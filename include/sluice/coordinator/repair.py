@@ -1,14 +1,13 @@
 """Repair: a journal whose newest entries are damaged goes on from the last one that can be read.
 
-Nobody knows what a damaged entry said, so whatever it said is undone: the repaired journal takes a
-generation above every one that a lost entry may have begun, and ids above every one that it may
-have given.  What was pending is aborted, but for a checkpoint that is known to have been
-completed: something is there that comes after a completion only, its statistics, a table that shows
-it, or the end of what it subsumed.  A running job restarts, and rolls back what its tables show of
-lost checkpoints.
+The content of a damaged entry is unknown, so its effects are undone: the repaired journal takes a
+generation, and ids, above every one that a lost entry may have used.  Pending checkpoints are
+aborted, except those that are known to have completed, by something that only follows a
+completion: statistics, a table that shows the checkpoint, or the end of what it subsumed.  A
+running job restarts, and rolls its tables back from lost checkpoints.
 
-It is an append like any other, behind the damaged entries.  So it may be tried beside live
-coordinators, and again: one wins, and the others reload.
+A repair is an append behind the damaged entries.  So it may race with live coordinators, and be
+repeated: one of them wins, and the others reload.
 """
 
 from __future__ import annotations

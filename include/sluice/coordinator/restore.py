@@ -164,8 +164,8 @@ def restore(
     Everything it needs is verified first; then the fence is journaled, and what the job owes from
     before, as an unfinished commit, is done before anything new.  *configuration* replaces the
     job's, for another parallelism.  With *only_generation* nothing happens unless the job is still
-    of that generation: a repeated or late restore is harmless.  *cause* is the id of a request: one
-    that was served, whatever became of the job since, is told what it got, and restores nothing.
+    of that generation: a repeated or late restore is harmless.  *cause* is the id of a request:
+    a request that was already served returns its earlier result, and restores nothing.
 
     ``Latest`` with *only_generation* is a restart: it may pass damaged checkpoints over, or stop
     the job, as configured.

@@ -290,9 +290,9 @@ class CheckpointingChanged:
 class JournalRepaired:
     """Entries *first* to *last*, the newest, cannot be read: the job goes on from the one before.
 
-    Whatever they said is undone.  ``generation`` is above every one that they may have begun, and
-    ``next_checkpoint_id`` above every id that they may have given.  ``completed`` is what one of
-    them is known to have completed.
+    Their effects are undone.  ``generation`` and ``next_checkpoint_id`` are above every one that
+    these entries may have used.  ``completed`` is a checkpoint that is known to have completed in
+    one of them.
     """
 
     at_ms: int

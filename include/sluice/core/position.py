@@ -71,10 +71,10 @@ def with_layers(
     shares_files: bool,
     layer_of: Callable[[Sequence[PartitionOffset]], SegmentHandle],
 ) -> SourceCut:
-    """*cut*, whose position is whole, in the form in which it is kept behind *before*.
+    """*cut*, whose position has all entries, with a position that refers to layers of *before*.
 
-    No layer stays without *shares_files*, as the snapshot must not depend on another one, nor where
-    partitions are gone, as a layer cannot leave an entry out.
+    Layers of *before* are dropped without *shares_files*, as the snapshot must not depend on
+    another one, and where partitions are gone, as a layer cannot leave an entry out.
     """
     now = {entry.partition: entry for entry in _complete_entries(cut)}
     old = before.entries

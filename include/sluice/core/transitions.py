@@ -341,7 +341,7 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consent:
-    """What a person consents to: uids, or ``uid.column``, that begin anew, and uids to be kept."""
+    """A person's consent: uids, or ``uid.column``, that begin anew, and uids that are kept."""
 
     begun: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
@@ -505,9 +505,9 @@ def compare(
 ) -> tuple[PartChange, ...]:
     """Every part that is not what it was, of the operators and sinks in both.
 
-    *held* are the uids of which the checkpoint has state, or a table: where nothing is kept nothing
-    has a meaning.  But a stage without state may be sent updates of rows that it was not sent, as
-    it is new, or as they were filtered away.  *recomputed* are those that ``recomputed`` finds.
+    *held* are the uids with state, or a table, in the checkpoint; others are compared only if they
+    read updates of these, which may be of rows that they never got: they are new, or a filter has
+    dropped the rows.  *recomputed* are those that ``recomputed`` finds.
     """
     return tuple(
         replace(change, recomputed_from=declared.recomputed_from) if uid in recomputed else change
@@ -525,11 +525,11 @@ def recomputed(
     held: AbstractSet[str],
     in_flight: AbstractSet[str],
 ) -> frozenset[str]:
-    """The stages that the next epoch computes anew: those that changed so, those that read the same
-    rows, which are sent to all, and those behind them, whose rows are all sent anew.
+    """The stages that the next epoch computes anew: those whose change needs it, those that read
+    the same stream, as its rows are sent to all readers, and those behind them.
 
-    *held* is that of ``compare``; rows are *in_flight* to these uids, so that the rows of the stage
-    before them are not all that they have read.
+    *held* is that of ``compare``.  *in_flight* are the uids with unread rows: they have not read
+    all rows that the stage before them has sent, so they cannot be recomputed.
     """
     changes = compare(before, now, held)
     changed = {one.uid for one in changes if not _is_same(one)}

@@ -1119,7 +1119,7 @@ def _given_by_name(uid: str, *groups: Mapping[str, Stream]) -> dict[str, Stream]
     """What Spark code is given, by its parameters: streams, streams of changes, and tables.
 
     Raises:
-        ConfigurationError: there are no streams, or a name is there twice, or it is another's.
+        ConfigurationError: there are no streams, or two of them have one name.
     """
     given: dict[str, Stream] = {}
     for name, stream in (pair for group in groups for pair in group.items()):

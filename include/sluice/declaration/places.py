@@ -73,12 +73,12 @@ class SourceSpec(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceMeaning:
-    """What the declaration of a source says of its records.
+    """What positions and rows of a source mean; a checkpoint records it.
 
-    A position is one in these ``places``: a folder, topics, a table.  Where they are served, and by
-    whom, is none of it: that moves, and what was read is known again.  ``decoding`` is what makes
-    a row of a record.  ``columns`` say what a column is, where that is not what is called so in
-    the record; types are no part.
+    ``places`` are what positions refer to: a folder, topics, a table.  Servers and credentials are
+    no part of a place, so it may move.  ``decoding`` is how a record becomes a row.  ``columns``
+    has the origin of each column that is not the record's field of the same name.  Types are no
+    part of the meaning.
     """
 
     places: tuple[str, ...]

@@ -19,10 +19,9 @@ from sluice.errors import SluiceError
 
 
 class Fed:
-    """The batches that a task is fed, and the ``error`` that it got instead of one.
+    """The batches that a task is fed, and the ``error`` that ended them, if one did.
 
-    That is the feeder's to report: what a reader is told of it may be no more than that a stream
-    has ended too early.
+    The feeder reports the error: a reader may only see that the stream has ended too early.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:

@@ -1,12 +1,12 @@
 """One clock for all coordinators of a job: the store's.
 
-Machines' clocks disagree, and what one coordinator has journaled another acts on: a timeout, the
-pause before a restart, an interval.  All stamp and decide by the job's clock, which is the store's
-plus an offset that the journal keeps.  The first who drives the job draws it from its own clock, so
-that the job's time is a machine's time, to people and to functions, wherever the store's clock is.
+Machines' clocks disagree, and a coordinator acts on times that another one journaled: a timeout,
+the pause before a restart, an interval.  All use the job's clock: the store's plus an offset that
+the journal keeps.  The first coordinator of the job chooses the offset so that the job's clock is
+its own, as people and functions expect.
 
-A machine whose clock agrees uses it as it is: the store's is known to a second only.  One that
-disagrees is told, and counts its own milliseconds on from the job's.
+A machine whose clock agrees with the job's uses its own, as the store's is exact to a second only.
+One whose clock disagrees logs a warning, and adds its own elapsed milliseconds to the job's time.
 """
 
 from __future__ import annotations

@@ -147,9 +147,9 @@ def chained_behind(
 ) -> StageNode | None:
     """The only stage that reads the stream of *uid*, if it reads nothing else and may be chained.
 
-    It may not with concurrent checkpoints, where a stage meanwhile works on the next one; nor if it
-    may be overtaken, or has rows in flight.  Whether Python can hash and cut the rows between the
-    two stages is for the driver to see (``spark.chaining``).
+    A stage is not chained with concurrent checkpoints (the stage before it may already work on the
+    next one), if it may be overtaken, or if it has rows in flight.  The driver decides whether
+    Python can hash and cut the rows between the two stages (``spark.chaining``).
     """
     consumers = pipeline.consumers_of(uid)
     if len(consumers) != 1 or configuration.max_concurrent > 1:

@@ -414,7 +414,7 @@ def _context_of(spark: SparkSession) -> SparkContext | None:
 
 
 def _default_parallelism(spark: SparkSession) -> int:
-    """The cores of a JVM that was not told how many; 0 if it was told another default."""
+    """The JVM's cores, where they are its default parallelism; 0 if a setting replaces that."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     for name in ("spark.default.parallelism", "spark.sql.leafNodeDefaultParallelism"):

@@ -1,4 +1,4 @@
-"""What a person may do to a job: each act, and what may be said of it, declared once.
+"""What a person may do to a job: each act with its fields, declared once.
 
 The command line, the forms of the DAGs, and the bodies of the REST API are rendered from here:
 ``sluice.cli.options``, ``sluice_airflow.forms``, ``sluice_airflow.rest.acts``.  A field's ``name``
@@ -69,7 +69,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """What may be said of an act.
+    """An option of an act.
 
     ``command`` is its option where that is not ``--name``; with ``flag_for`` that is a flag, which
     means this value, as ``flag_says``.  One that ``is_argument`` is an argument of the command.

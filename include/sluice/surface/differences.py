@@ -525,5 +525,7 @@ def _place(after: str | None) -> tuple[int, int]:
         return MIN_HASH, 0
     found = PLACE.fullmatch(after)
     if found is None or not MIN_HASH <= int(found[1]) <= MAX_HASH:
-        raise ConfigurationError(f"{after!r} is no place in a difference; pass what `next` said")
+        raise ConfigurationError(
+            f"{after!r} is no place in a difference; pass the `next` of an answer"
+        )
     return int(found[1]), int(found[2])

@@ -369,8 +369,8 @@ def repair_lines(job: Job, planned: RepairPlan | None, *, is_repaired: bool) -> 
         f"generation {before.state.generation}"
     )
     lines.append(
-        f"lost: whatever {planned.damage.which} said, such as the begin or the end of a "
-        "checkpoint, a restore, a stop, a request, other times"
+        f"lost: what {planned.damage.which} recorded, such as the begin or the end of a "
+        "checkpoint, a restore, a stop, a request, changed times"
     )
     lines += _checkpoints_of(planned)
     lines.append(_continuation(planned))

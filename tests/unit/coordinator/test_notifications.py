@@ -576,7 +576,7 @@ def test_the_source_is_told_of_what_is_published_and_may_raise_anything(
 
     assert place.told == {"sluice-auctions-events": 10}
     assert job.state().completed[-1].is_committed
-    assert f"source was not told of the checkpoint source=events: {error}" in caplog.text
+    assert f"source was not notified of the checkpoint source=events: {error}" in caplog.text
     place.down = None
     assert take_checkpoint(job) == 3
 

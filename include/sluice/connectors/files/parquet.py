@@ -148,7 +148,7 @@ def _footer(of: ParquetFile) -> Footer:
             schema = file.schema_arrow
         except (pa.ArrowException, OSError) as error:
             raise ConfigurationError(
-                f"{of.what} is damaged: its columns cannot be told ({sentence(error)}); restore it"
+                f"{of.what} is damaged: its columns cannot be read ({sentence(error)}); restore it"
             ) from error
         return Footer(_announced(schema, of.what), tuple(ends))
 

@@ -584,12 +584,13 @@ def _digits_fit(before: int, after: int, column: Column) -> bool:
 def check_keys_are_told_apart(
     table: TableName, columns: Mapping[str, Column], key: Sequence[pa.Field]
 ) -> None:
-    """Check that keys which the rows tell apart can be told apart by the table.
+    """Check that the table distinguishes keys that are distinct in the rows.
 
-    Types of which some values can be told apart are in ``kept_of``.
+    ``kept_of`` has the types that distinguish some values only.
 
     Raises:
-        ConfigurationError: they cannot, whatever their values; it names the column and the fix.
+        ConfigurationError: a column's type distinguishes no values; it names the column and the
+            fix.
     """
     for field in key:
         column = columns[field.name]
