@@ -87,7 +87,7 @@ REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "an event time that is none": (
         lambda rows: rows.transform("t", of_text),
-        "stage 't' cannot use column 'at' of type String as event time",
+        "stage 't' cannot use column 'at' of type string as event time",
     ),
     "a text of one's own": (
         lambda rows: rows.transform("t", raw),

@@ -67,6 +67,7 @@ from sluice.operators.operator import (
     require_distinct,
     wrong_type,
 )
+from sluice.operators.sql import spark_type
 from sluice.state.key_hash import with_hash
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
@@ -93,7 +94,6 @@ _ROWS_PER_PART = 10_000
 
 # The errors of Polars for decimal sums with too many digits, and for casts that cannot hold them.
 _TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
-_SQL_NAMES: Mapping[pl.DataType, str] = {pl.Int64(): "BIGINT"}
 
 
 class KeyedAggregateOperator:
@@ -403,8 +403,8 @@ class Fold:
     def _too_large(self, kernel: Kernel, cause: Exception) -> Exception:
         if not any(words in str(cause) for words in _TOO_LARGE):
             return cause
-        sql = _SQL_NAMES.get(kernel.result_type, str(kernel.result_type))
-        wider = "DECIMAL(38, 0)" if sql == "BIGINT" else "DOUBLE"
+        sql = spark_type(kernel.result_type)
+        wider = "DECIMAL(38, 0)" if sql == "bigint" else "DOUBLE"
         return ConfigurationError(
             f"stage {self._uid!r} cannot compute {kernel.name!r}: {kernel.label} of some group "
             f"does not fit {sql}; aggregate a wider type, CAST(... AS {wider})"

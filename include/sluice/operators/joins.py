@@ -567,5 +567,5 @@ def require_instant(uid: str, schema: pl.Schema, column: str | None, purpose: st
             "source(..., event_time='column'), or behind a stage: event_time('column')"
         )
     if column_type(uid, schema, column, purpose) != INSTANT:
-        raise wrong_type(uid, schema, column, f"{purpose}, which needs {INSTANT}")
+        raise wrong_type(uid, schema, column, f"{purpose}, which needs a timestamp")
     return column

@@ -28,6 +28,7 @@ from sluice.core.transitions import Adoption
 from sluice.declaration.expressions import unknown_column
 from sluice.declaration.places import WEIGHT as WEIGHT  # noqa: PLC0414 - as if it were its own
 from sluice.errors import ConfigurationError
+from sluice.operators.sql import spark_type
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, order_of
 from sluice.state.segments import DELETED, HASH, WRITTEN, StateSchema
@@ -245,7 +246,7 @@ def wrong_type(
     """
     name = called or column
     return ConfigurationError(
-        f"stage {uid!r} cannot use column {name!r} of type {schema[column]} {purpose}; "
+        f"stage {uid!r} cannot use column {name!r} of type {spark_type(schema[column])} {purpose}; "
         f"{_columns_of(input_schema(schema))}"
     )
 

@@ -639,6 +639,10 @@ _NUMBERS = (*INTEGERS, *_FLOATS)
 # --- Arithmetic
 
 
+_BETWEEN: Mapping[pl.DataType, str] = {
+    TIMESTAMP: "unix_micros({}) - unix_micros({})",
+    pl.Date(): "datediff({}, {})",
+}
 _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
@@ -646,6 +650,10 @@ def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = with_floats([_known(tree, one) for one in given])
     if _are_decimals(left, right):
         return _of_decimals(tree, left, right)
+    between = _BETWEEN.get(left.dtype) if left.dtype == right.dtype else None
+    if tree.function == "-" and between is not None:
+        instead = between.format(*map(spelled, tree.arguments))
+        raise refused(tree, f"an interval, which no column holds; write {instead}")
     dtype = _numbers(tree, (left, right), _NUMBERS)
     compute = _ARITHMETIC[tree.function]
     fails = _one_by_one((left, right))

@@ -352,7 +352,7 @@ def panes_of(stage: StageNode, window: Window, schema: pl.Schema) -> Panes:
             for name in WINDOW:
                 if column_type(stage.uid, schema, name, "of an attached window") != INSTANT:
                     raise wrong_type(
-                        stage.uid, schema, name, f"as a bound of a window, which is {INSTANT}"
+                        stage.uid, schema, name, "as a bound of a window, which is a timestamp"
                     )
             return Panes()
         case Tumbling(size=size):
@@ -381,7 +381,7 @@ def event_time_column(stage: StageNode, schema: pl.Schema) -> str:
             "event_time('column')"
         )
     if column_type(stage.uid, schema, event_time, "for its event time") != INSTANT:
-        raise wrong_type(stage.uid, schema, event_time, f"as event time, which is {INSTANT}")
+        raise wrong_type(stage.uid, schema, event_time, "as event time, which is a timestamp")
     return event_time
 
 

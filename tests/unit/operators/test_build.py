@@ -81,7 +81,7 @@ UNKNOWN = (
         ("no column 'ID' for its key; did you mean 'id'", an_aggregate("ID", n=agg.count())),
         ("'stage' has no column 'xyz' for its key; its columns are", an_aggregate("xyz")),
         (
-            r"cannot use column 'name' of type String for sum\(\)",
+            r"cannot use column 'name' of type string for sum\(\)",
             an_aggregate("id", s=agg.sum("name")),
         ),
         (r"cannot use column 'at' .* for avg\(\) as 's'", an_aggregate("id", s=agg.avg("at"))),
@@ -110,15 +110,15 @@ UNKNOWN = (
             an_aggregate("id", l=agg.last("name", by="when")),
         ),
         (
-            r"cannot use column 'id' of type Int64 for string_agg\(\) as 's'",
+            r"cannot use column 'id' of type bigint for string_agg\(\) as 's'",
             an_aggregate("id", s=agg.string_agg("id")),
         ),
         (
-            r"cannot use column 'name' of type String for percentile\(\) as 'p'",
+            r"cannot use column 'name' of type string for percentile\(\) as 'p'",
             an_aggregate("id", p=agg.percentile("name", 0.5)),
         ),
         (
-            "'stage' cannot use column 'name' of type String as event time",
+            "'stage' cannot use column 'name' of type string as event time",
             a_window(Tumbling(SECOND), "name"),
         ),
         ("no column 'att' for its event time; did you mean 'at'", a_window(Session(SECOND), "att")),
@@ -133,7 +133,7 @@ UNKNOWN = (
         ),
         ("'stage' needs n of 1 or more, not 0", a_top_n("at", 0)),
         ("'stage' has no column 'score' to rank by", a_top_n("score", 1)),
-        (r"cannot use column 'tags' of type List.* to rank by", a_top_n("tags", 1)),
+        (r"cannot use column 'tags' of type array.* to rank by", a_top_n("tags", 1)),
         ("no column 'score' to rank equal ones by", a_top_n("at", 1, ties_by=("score",))),
         ("no column 'score' to make its rows unique", a_top_n("at", 1, unique=("score",))),
         ("needs a column by which one row is later than another", a_latest()),

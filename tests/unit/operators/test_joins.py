@@ -326,7 +326,7 @@ def keyed_by_the_window() -> object:
             a_join(ops.IntervalJoin(lower_ms=0, upper_ms=1), event_time=None),
         ),
         (
-            "cannot use column 'price' of type Int64 as event time",
+            "cannot use column 'price' of type bigint as event time",
             a_join(TUMBLING, event_time="price"),
         ),
         (

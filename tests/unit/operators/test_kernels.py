@@ -95,7 +95,7 @@ def windowed(aggregate: Aggregate, window: Window, values: pl.Schema) -> Subtask
 def test_a_sum_that_is_no_bigint_is_an_error_that_names_the_column() -> None:
     subtask = one_aggregate(agg.sum("value"), LONGS)
     message = (
-        r"stage 'stage' cannot compute 'result': sum\('value'\) of some group does not fit BIGINT; "
+        r"stage 'stage' cannot compute 'result': sum\('value'\) of some group does not fit bigint; "
         r"aggregate a wider type, CAST\(... AS DECIMAL\(38, 0\)\)"
     )
     subtask.play([[(1, LONGEST)]], time=EpochTime())

@@ -213,6 +213,8 @@ def test_literals_are_values() -> None:
         ("s.outer", "'s' has no field 'outer'"),
         ("Key + 1", r"only Spark knows 'Key \+ 1' \(string beside int; cast one of them\)"),
         ("Key IN (1, true)", r"\(string beside int; cast one of them\)"),
+        ("to_date(Key) - to_date(Key)", r"write datediff\(to_date\(Key\), to_date\(Key\)\)\)"),
+        ("timestamp_micros(n) - timestamp_micros(i)", "an interval, which no column holds; write"),
         ("i = 'one'", r"only Spark knows \"CAST\('one' AS bigint\)\" \('one' is no bigint\)"),
         ("DATE '2024-02-29' > 'now'", r"\('now' is no date\)"),
         ("Key AND true", r"\(Key is string and no boolean\)"),
