@@ -49,7 +49,7 @@ def test_a_damaged_entry_is_found_previewed_and_passed(sluice: Sluice, job: Job)
 
     assert "'sluice journal repair auctions'" in refused.error
     assert (preview.code, again.out) == (0, preview.out)
-    assert f"entry {seq} said" in preview.out.replace("\n", " ")
+    assert f"entry {seq} recorded" in preview.out.replace("\n", " ")
     assert "checkpoint 3 was completed by it, and is again" in preview.out
     assert "the job restarts from checkpoint 3" in preview.out
     assert preview.out.splitlines()[-1] == (
