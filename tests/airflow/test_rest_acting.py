@@ -90,7 +90,14 @@ def test_parameters_are_fields_of_the_form(editor: Api) -> None:
 
 
 # Acts that start no run.
-AT_ONCE = ("checkpoints/2/abort", "pause", "resume", "checkpoints/config", "savepoint-disposal")
+AT_ONCE = (
+    "backfill",
+    "checkpoints/2/abort",
+    "pause",
+    "resume",
+    "checkpoints/config",
+    "savepoint-disposal",
+)
 
 
 @pytest.mark.parametrize("act", [*sorted({act[0] for act in ACTS}), *AT_ONCE])

@@ -18,6 +18,7 @@ PAGE = REPOSITORY / "docs" / "reference" / "acts.md"
 # The command of an act, and its route below /pipelines/{uid}.
 PLACES = {
     "checkpoint": ("checkpoint PIPELINE", "checkpoints"),
+    "backfill": ("backfill PIPELINE --input FOLDERS", "backfill"),
     "savepoint": ("savepoint PIPELINE NAME", "savepoints"),
     "stop": ("stop PIPELINE", "stop"),
     "restore": ("restore PIPELINE", "restore"),

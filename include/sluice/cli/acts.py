@@ -30,6 +30,7 @@ from sluice.cli.options import (
     this_person,
 )
 from sluice.coordinator import requests
+from sluice.coordinator.backfill import plan_backfill
 from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
 from sluice.coordinator.repair import plan_repair, repair
 from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoint
@@ -53,6 +54,7 @@ from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
 from sluice.surface.acts import (
     ABORT,
+    BACKFILL,
     CANCEL,
     CHECKPOINT,
     DISPOSE,
@@ -157,6 +159,25 @@ def _checkpoint(job: Job, given: Given, as_json: bool) -> None:
         is_forced=given["forced"],
         waits=given["wait_for"],
     )
+    _ask(job, request, waits=not given["no_wait"], as_json=as_json)
+
+
+def _backfill(job: Job, given: Given, as_json: bool) -> None:
+    if not given["input"]:
+        raise ConfigurationError("--input is missing; name folders as --input dt=2026-03-01..02")
+    planned = plan_backfill(job, given["input"])
+    if given["dry_run"]:
+        if as_json:
+            print_json(planned)
+            return
+        for one in planned.sources:
+            print_line(
+                f"{one.source}: {one.rows_taken_back} rows of {one.files_taken_back} files would "
+                f"be taken back, {one.rows} rows of {one.files} files read"
+            )
+        print_line(f"these stages get them: {', '.join(planned.stages)}")
+        return
+    request = UserRequest(by=this_person(), again=given["input"], waits=given["wait_for"])
     _ask(job, request, waits=not given["no_wait"], as_json=as_json)
 
 
@@ -589,6 +610,7 @@ COMMANDS = {
     act.name: command_of(act, carry_out)
     for act, carry_out in (
         (CHECKPOINT, _checkpoint),
+        (BACKFILL, _backfill),
         (SAVEPOINT, _savepoint),
         (STOP, _stop),
         (RESTORE, _restore),

@@ -7,7 +7,7 @@ whole.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -28,7 +28,7 @@ from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
 from sluice.core.transitions import adoption, columns_begun, partial_columns
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
-from sluice.declaration.places import Barrier, Source
+from sluice.declaration.places import Barrier, Source, takes_rows_back
 from sluice.errors import ConfigurationError, SourceUnreadable
 from sluice.job.job import Job, new_token
 from sluice.job.lineage import (
@@ -40,7 +40,14 @@ from sluice.job.lineage import (
     load_position,
     store_layers,
 )
-from sluice.job.places import NOT_COPIED, open_source, store_copies, with_copies, write_table
+from sluice.job.places import (
+    NOT_COPIED,
+    keeps_copies,
+    open_source,
+    store_copies,
+    with_copies,
+    write_table,
+)
 from sluice.store.journal import Head
 
 log = logging.getLogger(__name__)
@@ -78,7 +85,10 @@ def make_plan(
     lineage = lineage_of_tip(job, state)
     require_same_chain(job.pipeline, state, lineage)
     full = request.is_full or is_full(state)
-    cuts = cut_sources(job, state, lineage, barriers, shares_files=not full)
+    if request.again:
+        cuts = cut_again(job, state, lineage, request.again, shares_files=not full)
+    else:
+        cuts = cut_sources(job, state, lineage, barriers, shares_files=not full)
     streams = {source.uid for source in job.pipeline.stream_sources()}
     exhausted = all(cut.exhausted for cut in cuts if cut.uid in streams)
     drains = exhausted or request.type is CheckpointType.SAVEPOINT_TERMINATE
@@ -176,6 +186,53 @@ def cut_sources(
     return tuple(cuts)
 
 
+def cut_again(
+    job: Job,
+    state: CoordinatorState,
+    lineage: Lineage,
+    words: Sequence[str],
+    *,
+    shares_files: bool,
+) -> tuple[SourceCut, ...]:
+    """The barriers of a backfill: what *words* choose is read again, and nothing else is read.
+
+    Raises:
+        ConfigurationError: they choose nothing, or input that may not be replaced.
+    """
+    cuts: list[SourceCut] = []
+    is_chosen = False
+    refused = ""
+    for uid, node in job.pipeline.sources.items():
+        if node.is_table:
+            cuts.append(_cut(job, state, uid, lineage, {}, None, shares_files=shares_files))
+            continue
+        previous = lineage.source(uid)
+        source = with_copies(job, previous, open_source(job, uid, state.configuration.params))
+        before = load_position(job, previous)
+        if keeps_copies(source):
+            barrier = source.plan_again(before.whole, words, parallelism=_readers(job, state, uid))
+            is_chosen = is_chosen or bool(barrier.slices)
+        else:
+            if getattr(source, "folder_columns", None):
+                refused = uid
+            barrier = source.plan(before.whole, max_records=None, parallelism=1, until={})
+        cuts.append(_as_cut(job, uid, previous, before, source, barrier, shares_files=shares_files))
+    if not is_chosen:
+        asked = ", ".join(words)
+        if not any(takes_rows_back(node.spec) for node in job.pipeline.sources.values()):
+            what = f"source {refused!r}" if refused else f"no source of {job.pipeline.uid!r}"
+            declares = "does not declare" if refused else "declares"
+            raise ConfigurationError(
+                f"{what} {declares} input that is replaced, so {asked} cannot be read again "
+                "without counting it twice; declare Files(..., replaced='by partition')"
+            )
+        raise ConfigurationError(
+            f"no file that was read, or is there, is in {asked}; name folders as "
+            "'dt=2026-03-01', 'dt=2026-03-01..02' or 'dt=2026-03-01/country=de'"
+        )
+    return tuple(cuts)
+
+
 def _check_barriers(job: Job, barriers: Barriers) -> None:
     streams = [source.uid for source in job.pipeline.stream_sources()]
     for uid in barriers:
@@ -205,17 +262,36 @@ def _cut(
         barrier = source.plan(
             before.whole,
             max_records=max_records,
-            parallelism=max(
-                job.parallelism_of(stage.uid, state.configuration)
-                for stage in job.pipeline.stages.values()
-                if uid in stage.producers
-            ),
+            parallelism=_readers(job, state, uid),
             until=barriers.get(uid, {} if node.is_induced else None),
         )
     except ConfigurationError as error:
         if uid in barriers:
             raise  # The caller's barrier may be wrong, and not the source.
         raise SourceUnreadable(str(error)) from error
+    return _as_cut(job, uid, previous, before, source, barrier, shares_files=shares_files)
+
+
+def _readers(job: Job, state: CoordinatorState, uid: str) -> int:
+    """The largest parallelism of the stages that read the source."""
+    return max(
+        job.parallelism_of(stage.uid, state.configuration)
+        for stage in job.pipeline.stages.values()
+        if uid in stage.producers
+    )
+
+
+def _as_cut(
+    job: Job,
+    uid: str,
+    previous: SourceCut | None,
+    before: Position,
+    source: Source,
+    barrier: Barrier,
+    *,
+    shares_files: bool,
+) -> SourceCut:
+    node = job.pipeline.sources[uid]
     cut = SourceCut(
         uid=uid,
         position=barrier.position,

@@ -40,7 +40,8 @@ class UserRequest:
 
     ``is_full`` is Flink's CheckpointType FULL.  A request that ``is_forced`` ignores the limit of
     concurrent checkpoints, unless the job's are unaligned, which may not overlap.  ``waits`` is how
-    long it awaits a host; by default as long as a checkpoint may take.
+    long it awaits a host; by default as long as a checkpoint may take.  ``again`` is what a
+    backfill reads.
     """
 
     by: str
@@ -50,6 +51,7 @@ class UserRequest:
     is_full: bool = False
     is_forced: bool = False
     waits: Annotated[timedelta, DurationLimits(LEAST_WAIT)] | None = None
+    again: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.type.is_savepoint != (self.name is not None):
@@ -68,7 +70,7 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
         FencedError: the job was restored at this moment.
     """
     state = job.state()
-    _require_running(job, state)
+    require_running(job, state)
     queued = _queued(job, state, request)
     if queued.savepoint_name is not None:
         require_free_name(job, queued.savepoint_name, state, request_id=queued.request_id)
@@ -80,7 +82,7 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
     )
     after = transition.state
     if queued not in after.queue:
-        _require_running(job, after)
+        require_running(job, after)
         examined = examine(after, queued, queued.requested_at_ms)
         if examined.admission is Admission.REJECTED and examined.reason is not None:
             raise ConfigurationError(f"{examined.reason.value}: {examined.message}")
@@ -114,10 +116,11 @@ def _queued(job: Job, state: CoordinatorState, request: UserRequest) -> Checkpoi
         is_canonical=request.is_canonical,
         cause=f"asked for by {request.by}",
         awaits_a_host=True,
+        again=request.again,
     )
 
 
-def _require_running(job: Job, state: CoordinatorState) -> None:
+def require_running(job: Job, state: CoordinatorState) -> None:
     if state.generation == NO_GENERATION:
         raise ConfigurationError(never_submitted_message(job))
     if state.status is JobStatus.RUNNING:

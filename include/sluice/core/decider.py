@@ -24,7 +24,8 @@ class CheckpointRequest:
     merged to one sorted run; a native one has the files as they are.
 
     A request that ``awaits_a_host`` came from a command, a page or REST, where no stage can run.
-    The next host of the job that asks for a checkpoint takes it up instead of its own.
+    The next host of the job that asks for a checkpoint takes it up instead of its own.  Its
+    checkpoint reads ``again`` what these words choose of replaceable input, and nothing else.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class CheckpointRequest:
     is_canonical: bool = False
     cause: str = ""
     awaits_a_host: bool = False
+    again: tuple[str, ...] = ()
 
     def has_expired(self, now_ms: int) -> bool:
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms

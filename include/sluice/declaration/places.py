@@ -368,6 +368,17 @@ class KeepingSource(Protocol):
         """The source that reads slices from these, by partition: *taken_back* of those that are."""
         ...
 
+    def plan_again(
+        self, position: SourcePosition, words: Sequence[str], *, parallelism: int
+    ) -> Barrier:
+        """The epoch that takes back what was read of the partitions that *words* choose, and reads
+        what they are now; of others nothing is read.
+
+        Raises:
+            ConfigurationError: a word has no such form.
+        """
+        ...
+
     def content(self, entry: PartitionOffset) -> bytes:
         """The content of a partition in the input.
 

@@ -378,6 +378,31 @@ RETIME = Act(
     ),
 )
 
+BACKFILL = Act(
+    name="backfill",
+    says="Read partitions of input again in an epoch of their own: what was read of them is taken "
+    "back, and what they are now is read.",
+    details="For sources with replaced='by partition', which read what was overwritten by "
+    "themselves, too. The process that runs the job takes it, and 'sluice checkpoints abort' "
+    "cancels it. All stages behind take the old rows back and get the new ones.",
+    fields=(
+        Field(
+            name="input",
+            kind=Kind.LIST,
+            is_required=True,
+            metavar="FOLDERS",
+            says="Folders of columns: dt=2026-03-01, all days from dt=2026-03-01..02, or "
+            "dt=2026-03-01/country=de.",
+        ),
+        Field(
+            name="dry_run",
+            says="Only say which files and rows would be taken back and read, and which stages "
+            "get them.",
+        ),
+        *_WAITING,
+    ),
+)
+
 _SNAPSHOT = (
     Field(
         name="target",
@@ -550,6 +575,7 @@ ACTS = (
     PAUSE,
     RESUME_CHECKPOINTING,
     RETIME,
+    BACKFILL,
 )
 
 # The field that names the snapshot, for each target.

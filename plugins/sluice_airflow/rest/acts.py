@@ -22,6 +22,7 @@ from fastapi import APIRouter, Depends, Path, Response
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from sluice.coordinator import requests
+from sluice.coordinator.backfill import BackfillPlan, plan_backfill
 from sluice.coordinator.failure import abort_checkpoint
 from sluice.coordinator.savepoints import dispose
 from sluice.core.ids import CheckpointId
@@ -33,6 +34,7 @@ from sluice.protocol.keys import SAVEPOINT_NAME
 from sluice.surface import acts
 from sluice.surface.acts import (
     ABORT,
+    BACKFILL,
     CANCEL,
     CHECKPOINT,
     DISPOSE,
@@ -323,6 +325,32 @@ def _saving(uid: str, conf: dict[str, Any], user: GetUserDep) -> Response:
 
 def _started(started: StartedRun, *, location: str | None = None) -> Response:
     return answer(started, status=202, headers={"Location": location or started.run})
+
+
+class AcceptedBackfill(msgspec.Struct, frozen=True, kw_only=True):
+    """``request_id`` is that of the queued request, None after a dry run."""
+
+    plan: BackfillPlan
+    request_id: str | None
+
+
+@acts_router.post(
+    "/backfill",
+    responses=describe_responses(AcceptedBackfill, problems=(409, 415)),
+    dependencies=[Depends(answers.may_checkpoint)],
+)
+@taking(BACKFILL)
+def backfill(job: JobDep, user: GetUserDep, body: Body) -> Response:
+    given = _given(BACKFILL, body)
+    try:
+        plan = plan_backfill(job, given["input"])
+        if given["dry_run"]:
+            return answer(AcceptedBackfill(plan=plan, request_id=None))
+        request = requests.UserRequest(by=_person(user), again=given["input"])
+        queued = requests.request_checkpoint(job, request)
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.CONFLICT, str(error)) from error
+    return answer(AcceptedBackfill(plan=plan, request_id=queued.request_id))
 
 
 @timing_router.post("/pause", **_CHANGES)

@@ -10,12 +10,12 @@ of the same columns, in the same order.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from functools import lru_cache, reduce
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from sluice.connectors.columns import MAX_DECIMAL_DIGITS
 from sluice.declaration.column_types import ColumnType, row_schema
@@ -139,6 +139,47 @@ class FolderColumns:
             for place, field in enumerate(self.fields())
         ]
         return pa.table(columns, schema=pa.schema(self.fields()))
+
+    def choosing(self, words: Iterable[str], location: str) -> Callable[[str], bool]:
+        """Whether a file is in the folders that one of *words* names.
+
+        ``dt=2026-03-01`` is one value, ``dt=2026-03-01..02`` all from one to another, of which the
+        end may leave out what it shares, and ``dt=2026-03-01/country=de`` names two columns.
+
+        Raises:
+            ConfigurationError: a word names no column of the folders, or no value of its type.
+        """
+        kinds = {name.lower(): (place, kind) for place, (name, kind) in enumerate(self.types)}
+        chosen: list[list[tuple[int, Value, Value]]] = []
+        for word in words:
+            bounds = []
+            for part in word.strip("/").split("/"):
+                name, is_given, texts = part.partition("=")
+                if not is_given or name.lower() not in kinds:
+                    raise ConfigurationError(
+                        f"{word!r} names no column of the folders of {location}, which are "
+                        f"{_listed(self.names)}; write 'dt=2026-03-01' or 'dt=2026-03-01..02'"
+                    )
+                place, kind = kinds[name.lower()]
+                first, _, last = texts.partition("..")
+                last = first[: max(len(first) - len(last), 0)] + last if last else first
+                try:
+                    bounds.append((place, _value(kind, first), _value(kind, last)))
+                except (ValueError, ArithmeticError):
+                    raise ConfigurationError(
+                        f"{texts!r} in {word!r} is no {kind}, or no range of them, as {name!r} of "
+                        f"{location} is; write 'dt=2026-03-01' or 'dt=2026-03-01..02'"
+                    ) from None
+            chosen.append(bounds)
+
+        def is_chosen(file: str) -> bool:
+            values = self.values(file, location)
+            return any(
+                all(_is_between(values[place], first, last) for place, first, last in bounds)
+                for bounds in chosen
+            )
+
+        return is_chosen
 
     def added_to(
         self, rows: pa.RecordBatch, file: str, location: str, names: Collection[str] | None = None
@@ -280,6 +321,12 @@ def _value(kind: ColumnType, text: str) -> Value:
         case _:
             plain = _matched(_ANY_TIME.fullmatch(_unescaped(text)))[0]
             return datetime.fromisoformat(plain).replace(tzinfo=UTC)
+
+
+def _is_between(value: Any, first: Any, last: Any) -> bool:  # noqa: ANN401 - all of one type
+    if value is None or first is None or last is None:
+        return value is None and (first is None or last is None)
+    return bool(first <= value <= last)
 
 
 def _matched(found: T | None) -> T:

@@ -289,21 +289,43 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             size_bytes=self._size_of(slices),
         )
 
-    def _plan_of_replaced(
-        self, position: SourcePosition, max_records: int | None, parallelism: int
+    def plan_again(
+        self, position: SourcePosition, words: Sequence[str], *, parallelism: int
     ) -> Barrier:
-        """``plan``, where files may be replaced.
+        """See ``KeepingSource``."""
+        names = [entry.partition for entry in position]
+        folders = self.with_folders(
+            (*names, *(file.key for file in self._files.listed()))
+        ).folder_columns
+        chosen = folders.choosing(words, self.location)
+        return self._plan_of_replaced(position, None, parallelism, chosen)
+
+    def _plan_of_replaced(
+        self,
+        position: SourcePosition,
+        max_records: int | None,
+        parallelism: int,
+        again: Callable[[str], bool] | None = None,
+    ) -> Barrier:
+        """``plan``, where files may be replaced; or of files alone that are to be read *again*.
 
         What is taken back, and the files beside it, are one epoch's, whatever its limit: at no
         barrier a partition is half of one version and half of another.
         """
-        before = offsets_by_partition(position)
+        before: Mapping[str, PartitionOffset] = offsets_by_partition(position)
         files = {file.key: file for file in self._files.listed()}
         self._check_folders(before, files)
+        others: dict[str, PartitionOffset] = {}
+        if again is not None:
+            others = {name: entry for name, entry in before.items() if not again(name)}
+            before = {name: entry for name, entry in before.items() if again(name)}
+            files = {name: file for name, file in files.items() if again(name)}
         known = {
             name: same
             for name, entry in before.items()
-            if name in files and (same := self._same(entry, files[name])) is not None
+            if again is None
+            and name in files
+            and (same := self._same(entry, files[name])) is not None
         }
         gone = [entry for name, entry in before.items() if name not in known and entry.offset > 0]
         taken_back = [self._cut_again(entry) for entry in gone]
@@ -334,11 +356,11 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             *(replace(one, is_taken_back=True) for one in self._slices(taken_back, parallelism)),
             *self._slices(cuts, parallelism),
         )
-        after = {**self._remembered(before, now), **now}
+        after = {**others, **self._remembered(before, {**others, **now}), **now}
         return Barrier(
             position=tuple(after[name] for name in sorted(after)),
             slices=slices,
-            exhausted=self.bounded and not waiting,
+            exhausted=self.bounded and not waiting and again is None,
             is_backlog=missing == 0 and bool(waiting),
             waiting=tuple(sorted(waiting)),
             begun=tuple(sorted(begun)),
