@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
+from sluice.sources import Files
 from tests.cli.conftest import Sluice
 from tests.own_page import names_of_the_page
 
@@ -30,3 +35,20 @@ def test_a_place_of_ones_own_where_nothing_is_is_named(
         "there is no table events in /nowhere"
         in sluice("check", "auctions", "--root", "memory://own").error
     )
+
+
+def test_a_stage_whose_sums_depend_on_the_order_of_its_rows_is_named(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("auctions")
+    pq.write_table(pa.table({"id": [1], "paid": [0.5]}), tmp_path / "orders.parquet")
+    orders = pipeline.source("orders", Files(str(tmp_path), format="parquet")).key_by("id")
+    for uid, total in (("counts", agg.count()), ("spent", agg.sum("paid"))):
+        orders.aggregate(uid, total=total).sink(f"{uid}_table", FilesTable(upsert_key=("id",)))
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": pipeline}.__getitem__)
+
+    said = sluice("check", "auctions", "--root", "memory://floats").err
+
+    assert [line.partition(",")[0] for line in said.splitlines()] == [
+        "note: auctions: stage 'spent' computes with floats"
+    ]

@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from sluice.job.analysis import Result
 
 
+IS_ORDER_SENSITIVE = (
+    "computes with floats, whose sums depend on the order of the rows, so Spark sorts them, at "
+    "several times the CPU; integers and decimals need no order"
+)
+
+
 def check(
     context: typer.Context,
     pipeline: PipelineName,
@@ -53,6 +59,7 @@ def check(
     """Analyse types and columns of all stages of PIPELINE; show what each yields, and of what kind.
 
     Parameters of the pipeline are options, too, as the columns of files are read from the files.
+    A note says which stage's rows Spark has to sort.
     A job that is there, and goes on, has to be able to read its state.  Spark is started only for
     what Spark alone knows: functions, and SQL beyond names and comparisons.  Named on stderr are
     modules that cannot be loaded, whatever PIPELINE is, and options of a running job that the
@@ -71,6 +78,8 @@ def check(
             where = f"{declared.uid}: in stage {node.uid!r}"
             typer.secho(f"warning: {where} {found}", err=True, fg="yellow")
     yields = _analysed(job, params)
+    for uid in (uid for uid, result in yields.items() if result.is_order_sensitive):
+        typer.secho(f"note: {declared.uid}: stage {uid!r} {IS_ORDER_SENSITIVE}", err=True)
     state = job.state()
     if not state.status.is_globally_terminal:
         for change in awaited_changes(declared, state):

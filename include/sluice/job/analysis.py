@@ -9,7 +9,7 @@ stages that read it are left to Spark (``sluice.spark.checking``).  No row is re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import polars as pl
@@ -49,7 +49,7 @@ from sluice.operators.arguments import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.common_types import check_looked_up, united_columns
-from sluice.operators.operator import require_column, require_columns
+from sluice.operators.operator import Operator, require_column, require_columns
 from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
@@ -73,11 +73,18 @@ _CONTINUES = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a stage: its columns, its kind of stream, and its tables of state."""
+    """The result of a stage: its columns, its kind of stream, and its tables of state; and whether
+    Spark has to sort its rows, as ``Operator.is_order_sensitive`` says.
+    """
 
     columns: pl.Schema
     kind: Kind
     tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
+    is_order_sensitive: bool = False
+
+    def of(self, operator: Operator) -> Result:
+        """The result of a stage that *operator* computes."""
+        return replace(self, tables=operator.tables, is_order_sensitive=operator.is_order_sensitive)
 
 
 def analyse(
@@ -334,7 +341,7 @@ def _of_operator(pipeline: Pipeline, stage: StageNode, inputs: list[ColumnTypes]
     operator = build_operator(stage, schemas)
     pipeline.check_answers(stage.uid, operator.output_schema.names())
     columns = projected_result(stage, operator.output_schema.to_frame()).schema
-    return Result(columns, stage.kind, operator.tables)
+    return Result(columns, stage.kind).of(operator)
 
 
 def _can_hash_keys(stage: StageNode, schemas: list[pl.Schema]) -> bool:

@@ -26,7 +26,7 @@ from sluice.exchange.reading import SOURCE, measured_column, with_origin
 from sluice.job.analysis import Result, check_readable, check_sink_schema
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
-from sluice.operators.operator import WEIGHT, wrong_type
+from sluice.operators.operator import WEIGHT, Operator, wrong_type
 from sluice.spark.deployment import with_computed_columns
 from sluice.spark.determinism import check_arguments, check_function, check_shared_steps
 from sluice.spark.frames import (
@@ -43,7 +43,7 @@ from sluice.spark.row_wise import check_kept, check_row_wise_plan, marked
 from sluice.spark.session import with_our_settings
 from sluice.spark.spark_code import answered, empty_result
 from sluice.spark.stage import failure_cause
-from sluice.state.segments import StateSchema, to_table
+from sluice.state.segments import to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,14 +71,15 @@ def check_pipeline(
         stage = _reading(declared, yields)
         kind = stage.kind  # A stage over the wrong kind of stream is refused.
         try:
-            frame, tables = _result(pipeline, stage, rows, params)
+            frame, operator = _result(pipeline, stage, rows, params)
         except ConfigurationError:
             raise
         except Exception as error:  # Spark's analyzer and the user's function may raise anything.
             raise ConfigurationError(
                 f"stage {uid!r} cannot be run: {failure_cause(error)}"
             ) from error
-        yields[uid] = Result(frame.schema, analysed(kind, frame.columns), tables)
+        found = Result(frame.schema, analysed(kind, frame.columns))
+        yields[uid] = found if operator is None else found.of(operator)
         _check_sinks(pipeline, uid, yields[uid])
         if kind != Append():
             frame = frame.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
@@ -99,7 +100,7 @@ def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
 
 def _result(
     pipeline: Pipeline, stage: StageNode, rows: Mapping[str, DataFrame], params: Mapping[str, str]
-) -> tuple[pl.DataFrame, Mapping[str, StateSchema]]:
+) -> tuple[pl.DataFrame, Operator | None]:
     inputs = [
         projected(rows[given.producer], given)
         if given.producer in pipeline.sources
@@ -123,7 +124,7 @@ def _result(
         check_arguments(stage, inputs, sides)
         operator = build_operator(stage, [polars_schema(side) for side in sides])
         pipeline.check_answers(stage.uid, operator.output_schema.names())
-        return projected_result(stage, operator.output_schema.to_frame()), operator.tables
+        return projected_result(stage, operator.output_schema.to_frame()), operator
     if isinstance(stage.operation, Transform):
         result = transformed(stage, [marked(given) for given in inputs], table, params)
         check_row_wise_plan(stage.uid, result)
@@ -136,12 +137,12 @@ def _result(
     pipeline.check_answers(stage.uid, frame.columns)
     return projected_result(
         stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
-    ), {}
+    ), None
 
 
 def _of_code(
     pipeline: Pipeline, stage: StageNode, inputs: list[DataFrame], rows: Mapping[str, DataFrame]
-) -> tuple[pl.DataFrame, Mapping[str, StateSchema]]:
+) -> tuple[pl.DataFrame, Operator | None]:
     spark = rows[stage.inputs[0].producer].sparkSession
     assert isinstance(stage.operation, SparkCode)
     given = {
@@ -150,12 +151,11 @@ def _of_code(
     }
     answer = answered(stage, inputs, given, empty_result(spark, stage))
     columns = polars_schema(answer)
-    tables: Mapping[str, StateSchema] = {}
-    if stage.is_stateful:
-        operator = build_operator(stage, [columns])
-        columns, tables = operator.output_schema, operator.tables
+    operator = build_operator(stage, [columns]) if stage.is_stateful else None
+    if operator is not None:
+        columns = operator.output_schema
     pipeline.check_answers(stage.uid, columns.names())
-    return projected_result(stage, columns.to_frame()), tables
+    return projected_result(stage, columns.to_frame()), operator
 
 
 def _check_event_time(pipeline: Pipeline, stage: StageNode, result: DataFrame) -> None:

@@ -355,6 +355,7 @@ def exchange_over(node: StageNode, rows: Sequence[ReadRows | None]) -> Exchange 
         return None
     operator = build_operator(node, [feed.prepared_schema for feed in possible])
     if operator.is_order_sensitive:
+        log.info("Spark sorts the rows, as sums of floats depend on it stage=%s", node.uid)
         return None
     narrowed = (
         feed.narrowed(needed_columns(feed.prepared_schema.names(), feed.given, operator))
