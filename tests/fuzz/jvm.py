@@ -44,6 +44,20 @@ def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.frames._look_up", look_up)
     patch.setattr("sluice.spark.frames._united", united)
     patch.setattr("sluice.spark.frames.net_changes", settled)
+    patch.setattr("pyspark.sql.functions.expr", Expression)
+    patch.setattr("pyspark.sql.functions.col", Expression)
+
+
+class Expression(str):
+    """A Column's place: its SQL."""
+
+    __slots__ = ()
+
+    def __or__(self, other: str) -> Expression:
+        return Expression(f"({self}) OR ({other})")
+
+    def isNotNull(self) -> Expression:  # noqa: N802 - Spark's
+        return Expression(f"{self} IS NOT NULL")
 
 
 _REAL_EXCHANGE_OF = deployment.exchange_of

@@ -828,8 +828,8 @@ TRANSITIONS: dict[str, Mutation] = {
     "lateness_of_changelogs": Mutation(
         "a changelog goes on with rows that are never taken back",
         "core.transitions:_changes_of",
-        "if was != is_now:",
-        "if was != is_now and before.updates_from == now.updates_from:",
+        "if was != is_now and _is_told",
+        "if was != is_now and before.updates_from == now.updates_from and _is_told",
         needs=("changed_how", "changelog", "join"),
     ),
     "longer_ttls_hold_at_once": Mutation(
