@@ -8,10 +8,12 @@ from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.kafka.declared import Avro, Json, Kafka, Protobuf, Raw, SchemaRegistry
 from sluice.connectors.nexmark.declared import Nexmark
 from sluice.connectors.postgres.declared_source import PostgresTable
+from sluice.connectors.spark_read.declared import Column, Snapshot, SparkRead
 from sluice.declaration.places import SourceSpec
 
 __all__ = [
     "Avro",
+    "Column",
     "DeltaTable",
     "Files",
     "IcebergTable",
@@ -22,5 +24,7 @@ __all__ = [
     "Protobuf",
     "Raw",
     "SchemaRegistry",
+    "Snapshot",
     "SourceSpec",
+    "SparkRead",
 ]

@@ -104,7 +104,15 @@ from sluice.declaration.operations import (
     WindowTopN,
 )
 from sluice.declaration.params import Param
-from sluice.declaration.places import SinkSpec, SourceSpec, params_of, takes_rows_back
+from sluice.declaration.places import (
+    DUE,
+    ReadBySparkSpec,
+    SinkSpec,
+    SourceSpec,
+    SparkReading,
+    params_of,
+    takes_rows_back,
+)
 from sluice.declaration.schedules import Orchestration
 from sluice.declaration.spark_columns import SparkColumn, sql_text
 from sluice.declaration.spark_sql import answer_of_text, read_by_text
@@ -177,6 +185,14 @@ class Pipeline:
         checkpoint gives the barriers of an *induced* source, for example an upstream commit.
         """
         self._check_uid(uid)
+        if isinstance(spec, ReadBySparkSpec):
+            if event_time is not None or idle_after is not None or table or induced:
+                raise ConfigurationError(
+                    f"source {uid!r} is read by Spark, and is given more than its spec; event time "
+                    "is named behind it, .event_time('column'), and what else a source may have it "
+                    "has not"
+                )
+            return self._read_by_spark(uid, spec, spec.reading())
         check_columns([] if event_time is None else [event_time], f"the event time of {uid!r}")
         refuse_operator_lists(uid, spec, "what a source has read is its position in the plan")
         if takes_rows_back(spec) and (table or induced):
@@ -280,6 +296,23 @@ class Pipeline:
             version=version,
         )
         return self._add_code(uid, code, given, parallelism)
+
+    def _read_by_spark(self, uid: str, spec: SourceSpec, reading: SparkReading) -> Stream:
+        """The stage *uid*, which reads *spec*, behind a source that says when."""
+        name = f"due_{uid}"
+        self._check_uid(name)
+        self.sources[name] = SourceNode(
+            uid=name, spec=spec, event_time=DUE, out_of_orderness_ms=0, is_table=False
+        )
+        code = SparkCode(
+            function=reading.function,
+            names=(DUE,),
+            schema=reading.schema,
+            result=reading.result,
+            takes_previous=reading.takes_previous,
+            version=reading.version,
+        )
+        return self._add_code(uid, code, {DUE: Stream(self, name, DUE)}, None)
 
     def _add_code(
         self,

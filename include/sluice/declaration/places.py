@@ -23,7 +23,9 @@ from sluice.errors import ConfigurationError, require
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
+    from sluice.declaration.results import Result
     from sluice.store.object_store import ObjectStore
     from sluice.store.open import StoreLocation
 
@@ -35,6 +37,9 @@ RAW = "_raw"  # The text of a malformed row, if its columns do not hold it.
 WEIGHT = "_weight"  # 1 in a row, -1 in one that is taken back.
 # True in a row that deletes the row of its key from a table with an upsert key.
 DELETED = "_deleted"
+
+# The column of a source that says when Spark code reads, and that code's parameter.
+DUE = "due"
 
 # From the number of the first row in the source, and the number of rows, to a column of them.
 Filler: TypeAlias = Callable[[int, int], "pa.Array"]
@@ -387,6 +392,24 @@ class KeepingSource(Protocol):
             StoreUnavailable: it is not what it was when *entry* was planned; plan again.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkReading:
+    """The Spark code that reads a place: see ``SparkCode``.  Its only input is called ``due``."""
+
+    function: Callable[..., DataFrame]
+    schema: str
+    result: Result
+    takes_previous: bool
+    version: str | None = None
+
+
+@runtime_checkable
+class ReadBySparkSpec(Protocol):
+    """A descriptor of a place that Spark code reads; the source's records say when."""
+
+    def reading(self) -> SparkReading: ...
 
 
 class SourceDefaults:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sluice.declaration.determinism import CLOCKS, DRAWS, PLACES
 from sluice.declaration.operations import SparkCode
-from sluice.declaration.spark_sql import tables_of_text
+from sluice.declaration.spark_sql import answer_of_text, tables_of_text
 from sluice.declaration.sql_tree import tokens
 
 
@@ -65,9 +65,10 @@ _TAKES_SQL = ("expr", "filter", "selectExpr", "sql", "where")
 def unpinned(code: SparkCode) -> list[Unpinned]:
     """What the function of *code* reads by itself, or draws, in the order of its source."""
     function = code.function
-    if isinstance(function, partial) and function.args:  # One text of SQL.
+    if isinstance(function, partial) and function.func is answer_of_text:
         names = {*code.names, *code.tables, "previous"}
         return [*_in_query(str(function.args[0]), names, "its text")]
+    function = function.func if isinstance(function, partial) else function
     return [*dict.fromkeys(_of_function(function, set()))]
 
 

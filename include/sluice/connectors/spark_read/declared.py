@@ -1,0 +1,127 @@
+"""``SparkRead``: the declared source of a table that only Spark reads.
+
+Such a place does not give the same rows twice.  So what was read is kept, as the state of the stage
+that reads: a reading is compared with the one before, and what differs is sent, with updates and
+deletes as changes.  A checkpoint, a restore and a rescale move those rows as any state.  What is
+behind reads what the checkpoint has, and never the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.durations import PositiveDuration, milliseconds
+from sluice.declaration.places import SparkReading
+from sluice.declaration.results import Replace, Upsert
+from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sluice.declaration.params import Param
+    from sluice.declaration.places import Source
+
+Key: TypeAlias = str | tuple[str, ...]
+
+
+@checked_initializer
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All rows are read, and compared by their ``key`` with those of the reading before.
+
+    Exact for what was seen: rows that came, changed or went.  It costs the whole table a reading.
+    """
+
+    key: Key
+
+
+@checked_initializer
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Rows are read whose column ``name``, a time or a number, is at least the largest one that was
+    read, less ``lag``: a timedelta, or a number.
+
+    They replace those of their ``key``.  Rows within the lag are read again, and sent if they
+    differ; rows without a value are read each time.  Not seen are rows that are deleted, and rows
+    that become visible more than ``lag`` behind a later one.
+    """
+
+    name: str
+    key: Key
+    lag: timedelta | int = 0
+
+    def __post_init__(self) -> None:
+        if (self.lag.total_seconds() if isinstance(self.lag, timedelta) else self.lag) < 0:
+            raise ConfigurationError(
+                f"Column({self.name!r}) has the lag {self.lag}; make it 0 or more, as what is read "
+                "is what came since the largest value, and what is not older than that by the lag"
+            )
+
+
+@checked_initializer
+@dataclass(frozen=True, slots=True)
+class SparkRead:
+    """The DataFrame of *function(spark)*, read once in each interval ``every``, by an epoch.
+
+    ``schema``, Spark's DDL, has the columns that it has, and ``by`` says what of it is read.
+    """
+
+    function: Callable[[SparkSession], DataFrame]
+    schema: str
+    by: Snapshot | Column
+    every: PositiveDuration
+    version: str | None = None  # Of what the function means; None: its source says.
+
+    @property
+    def params(self) -> tuple[Param, ...]:
+        return ()
+
+    def reading(self) -> SparkReading:
+        """See ``ReadBySparkSpec``."""
+        by = self.by
+        return SparkReading(
+            function=partial(all_rows, self.function)
+            if isinstance(by, Snapshot)
+            else partial(rows_since, self.function, by),
+            schema=self.schema,
+            result=Replace(by.key) if isinstance(by, Snapshot) else Upsert(by.key),
+            takes_previous=isinstance(by, Column),
+            version=self.version,
+        )
+
+    def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - its function reads
+        from sluice.connectors.spark_read.source import Readings
+
+        return Readings(milliseconds(self.every))
+
+
+def all_rows(function: Callable[[SparkSession], DataFrame], /, due: DataFrame) -> DataFrame:
+    """All rows, as they are when a reading is *due*."""
+    return function(due.sparkSession)
+
+
+def rows_since(
+    function: Callable[[SparkSession], DataFrame],
+    by: Column,
+    /,
+    due: DataFrame,
+    previous: DataFrame,
+) -> DataFrame:
+    """The rows that may have come or changed since the *previous* reading."""
+    rows = function(due.sparkSession)
+    ((largest,),) = previous.agg({by.name: "max"}).collect()
+    if largest is None:
+        return rows
+    column = rows[by.name]
+    lag = (
+        by.lag.days
+        if isinstance(by.lag, timedelta) and type(largest).__name__ == "date"
+        else by.lag
+    )
+    bound = largest - lag if lag else largest
+    return rows.where((column >= bound) | column.isNull())

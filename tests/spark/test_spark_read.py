@@ -1,0 +1,151 @@
+"""Places that only Spark reads: what changed since the reading before, over restores and kills."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sluice import Pipeline
+from sluice.declaration import aggregates as agg
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable
+from sluice.sources import Column, Snapshot, SparkRead
+from tests.spark.folder_job import FolderJob
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVERY = timedelta(milliseconds=1)  # Each epoch reads.
+
+
+class Derby:
+    """A database in a folder, which Spark reads by JDBC in two partitions: it has the driver."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.url = f"jdbc:derby:{folder / 'db'};create=true"
+        classes: Any = spark._jvm  # noqa: SLF001
+        classes.java.lang.System.setProperty("derby.stream.error.file", str(folder / "derby.log"))
+        self._connection = classes.java.sql.DriverManager.getConnection(self.url)
+
+    def run(self, *statements: str) -> None:
+        statement = self._connection.createStatement()
+        for sql in statements:
+            statement.execute(sql)
+        statement.close()
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        options = {"partitionColumn": "id", "lowerBound": "0", "upperBound": "9"}
+        read = spark.read.format("jdbc").options(**options, numPartitions="2")
+        names = read.option("url", self.url).option("dbtable", "people").load()
+        return names.toDF(*(name.lower() for name in names.columns))
+
+
+@pytest.fixture(name="job")
+def _job(spark: SparkSession, tmp_path: Path) -> FolderJob:
+    return FolderJob(spark, tmp_path)
+
+
+@pytest.fixture(name="people")
+def _people(spark: SparkSession, tmp_path: Path) -> Derby:
+    people = Derby(spark, tmp_path)
+    people.run(
+        "CREATE TABLE people (id BIGINT, name VARCHAR(9), changed BIGINT)",
+        "INSERT INTO people VALUES (1, 'ann', 10), (2, 'bob', 20), (3, 'cid', NULL)",
+    )
+    return people
+
+
+SCHEMA = "id bigint, name string, changed bigint"
+
+
+def read(job: FolderJob, people: Derby, by: Snapshot | Column) -> None:
+    spec = SparkRead(people.rows, SCHEMA, by=by, every=EVERY, version="1")
+    rows = job.pipeline.source("people", spec)
+    rows.sink("out", FilesTable(upsert_key=("id",)))
+    rows.sink("changes", FilesTable(changelog=True))
+    rows.key_by("name").aggregate("named", n=agg.count()).sink(
+        "counted", FilesTable(upsert_key=("name",))
+    )
+
+
+def test_a_snapshot_is_compared_with_the_one_before(job: FolderJob, people: Derby) -> None:
+    read(job, people, Snapshot("id"))
+    job.epoch()
+    people.run(
+        "DELETE FROM people WHERE id = 1",
+        "UPDATE people SET name = 'bert' WHERE id = 2",
+        "INSERT INTO people VALUES (7, 'dan', 1)",
+    )
+
+    job.epoch()
+
+    rows = [(2, "bert", 20), (3, "cid", None), (7, "dan", 1)]
+    assert sorted(job.table("out").rows()) == rows
+    assert sorted(job.table("changes").rows())[3:] == [
+        ("+I", 7, "dan", 1),
+        ("+U", 2, "bert", 20),
+        ("-D", 1, "ann", 10),
+        ("-U", 2, "bob", 20),
+    ]
+    assert sorted(job.table("counted").rows()) == [("bert", 1), ("cid", 1), ("dan", 1)]
+
+
+def test_a_column_says_what_came_since_and_the_lag_what_may_come_late(
+    job: FolderJob, people: Derby
+) -> None:
+    read(job, people, Column("changed", "id", lag=5))
+    job.epoch()
+    people.run(
+        "DELETE FROM people WHERE id = 1",  # Is not seen.
+        "UPDATE people SET name = 'bert', changed = 21 WHERE id = 2",
+        "UPDATE people SET name = 'carl' WHERE id = 3",  # Without a value it is read each time.
+        "INSERT INTO people VALUES (7, 'dan', 15), (8, 'eve', 14)",  # Eve is beyond the lag.
+    )
+
+    job.epoch()
+
+    rows = [(1, "ann", 10), (2, "bert", 21), (3, "carl", None), (7, "dan", 15)]
+    assert sorted(job.table("out").rows()) == rows
+    assert job.table("changes").height == 3 + 5
+
+
+def test_a_reading_is_due_once_in_its_interval(job: FolderJob, people: Derby) -> None:
+    spec = SparkRead(
+        people.rows, SCHEMA, by=Snapshot("id"), every=timedelta(days=9999), version="1"
+    )
+    job.pipeline.source("people", spec).sink("out", FilesTable(upsert_key=("id",)))
+    job.epoch()
+
+    with pytest.raises(AssertionError, match="there was nothing to read"):
+        job.epoch()
+
+
+def by_time(spark: SparkSession) -> DataFrame:
+    return spark.sql(
+        "SELECT id, at FROM VALUES (1, TIMESTAMP '2026-03-29 02:30:00'), (2, NULL) AS t(id, at)"
+    )
+
+
+def test_a_column_may_be_a_time(job: FolderJob) -> None:
+    by = Column("at", "id", lag=timedelta(hours=1))
+    spec = SparkRead(by_time, "id int, at timestamp", by=by, every=EVERY)
+    job.pipeline.source("times", spec).sink("out", FilesTable(upsert_key=("id",)))
+    for _ in range(2):
+        job.epoch()
+
+    assert sorted(job.table("out")["id"]) == [1, 2]
+
+
+def test_what_else_a_source_may_have_is_refused() -> None:
+    spec = SparkRead(by_time, "id int, at timestamp", by=Snapshot("id"), every=EVERY)
+
+    with pytest.raises(ConfigurationError, match=r"event time is named behind it, .event_time"):
+        Pipeline("p").source("times", spec, event_time="at")
+
+
+def test_a_negative_lag_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"Column\('at'\) has the lag -1; make it 0"):
+        Column("at", "id", lag=-1)
