@@ -91,10 +91,10 @@ class RestoreOperator(CheckpointOperator):
 
     def act(self, job: Job, context: Context) -> TaskSummary:
         from sluice.coordinator.restore import (
-            answered,
             require_generation,
             resolve,
             restore,
+            restored_job,
         )
         from sluice.surface.options import options_after
 
@@ -104,7 +104,7 @@ class RestoreOperator(CheckpointOperator):
         cause = run_cause(context["ti"])
         served = state.served_restore(cause)
         if served is not None:  # By an earlier try, which died: nothing is restored again.
-            return self._ends(job, context, answered(job, state, served), may_switch_on=True)
+            return self._ends(job, context, restored_job(job, state, served), may_switch_on=True)
         require_generation(job, state, request.only_generation)
         resolved = resolve(job, state, request)
         if state.status is JobStatus.RESTARTING and request.only_generation is not None:

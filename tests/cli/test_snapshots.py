@@ -16,7 +16,7 @@ from sluice.core.restoring import RestoreApproval
 from sluice.job.job import Job
 from sluice.protocol.records import FORMAT_VERSION
 from sluice.store.memory import named_store
-from sluice.surface.snapshots import restore_request, snapshots
+from sluice.surface.snapshots import restore_request_of, snapshots
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, take_checkpoint
 
@@ -70,7 +70,7 @@ def test_each_can_be_restored_exactly_if_the_list_says_so(job: Job) -> None:
     found = snapshots(job)
 
     for one in found:
-        request = restore_request(one)
+        request = restore_request_of(one)
         decision = plan(job, job.state(), resolve(job, job.state(), request)).decision
         assert isinstance(decision, RestoreApproval) == one.can_restore
     damaged = next(one for one in found if one.savepoint == "mine")

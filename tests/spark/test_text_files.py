@@ -24,7 +24,7 @@ from sluice.declaration.places import END, MALFORMED_COLUMN, TextDecoding, Undec
 from sluice.exchange.reading import SOURCE
 from sluice.job.places import open_side_table
 from sluice.sources import Files
-from sluice.spark.frames import decoded_text, read_text
+from sluice.spark.frames import decoded_text, text_rows
 from sluice.state.segments import to_frame
 from tests.spark.folder_job import a_submitted_job, completed_epochs
 from tests.spark.test_exchange import checksums
@@ -39,7 +39,7 @@ def rows_of(spark: SparkSession, files: Files) -> list[Row]:
     source = files.open({}, None)
     assert source.decoding is not None
     barrier = source.plan((), max_records=None, parallelism=3)
-    rows = read_text(spark, source, source.decoding, barrier.slices, 3).collect()
+    rows = text_rows(spark, source, source.decoding, barrier.slices, 3).collect()
     return sorted(rows, key=lambda row: (row["_source"].partition, row["_source"].record))
 
 

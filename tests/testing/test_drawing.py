@@ -6,17 +6,17 @@ import pyarrow as pa
 
 from sluice.declaration.pipeline import Pipeline
 from sluice.local.exactly_once import MOST_EPOCHS, MOST_PARALLELISM, drawn
-from sluice.local.given import SourceRows, cut_at
+from sluice.local.given import RowsByEpoch, cut_at
 from sluice.local.run_local import Kill, Restore, check_script
 from tests.testing.shop import named, totals
 
 
-def rows(*chunks: int) -> SourceRows:
+def rows(*chunks: int) -> RowsByEpoch:
     tables = tuple(pa.table({"id": pa.array(range(count), pa.int64())}) for count in chunks)
-    return SourceRows(tables, is_cut=len(chunks) > 1)
+    return RowsByEpoch(tables, is_cut=len(chunks) > 1)
 
 
-def epochs_of(pipeline: Pipeline, given: dict[str, SourceRows], seed: int) -> int:
+def epochs_of(pipeline: Pipeline, given: dict[str, RowsByEpoch], seed: int) -> int:
     play = drawn(pipeline, given, seed)
     cut = [
         len(cut_at(one, play.bounds[uid]).chunks) if uid in play.bounds else len(one.chunks)

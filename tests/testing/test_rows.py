@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.errors import ConfigurationError
-from sluice.local.given import INSTANT, DeclaredRows, SourceRows, check_cut, cut, source_rows
+from sluice.local.given import INSTANT, DeclaredRows, RowsByEpoch, check_cut, cut, source_rows
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ANY = DeclaredRows()
@@ -22,7 +22,7 @@ SHOP = DeclaredRows(
 )
 
 
-def read(given: Any, declared: DeclaredRows = ANY, event_time: str | None = None) -> SourceRows:
+def read(given: Any, declared: DeclaredRows = ANY, event_time: str | None = None) -> RowsByEpoch:
     return source_rows("orders", given, declared, event_time)
 
 
@@ -47,7 +47,7 @@ def test_every_form_is_one_table_of_spark_s_types(given: Any) -> None:
     rows = read(given)
 
     expected = pa.table({"id": pa.array([1, 2], pa.int64()), "name": pa.array(["a", None])})
-    assert rows == SourceRows((expected,), is_cut=False)
+    assert rows == RowsByEpoch((expected,), is_cut=False)
 
 
 def test_a_list_of_frames_or_lists_is_one_for_each_epoch() -> None:

@@ -123,7 +123,7 @@ class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
     files: list[FileRecord] | msgspec.UnsetType = msgspec.UNSET
 
 
-def show(
+def show_versions(
     pipeline: PipelineName,
     sink: SinkName,
     root: Root = None,

@@ -178,7 +178,7 @@ def restore(
     """
     state = job.state()
     if (served := state.served_restore(cause)) is not None:
-        return answered(job, state, served)
+        return restored_job(job, state, served)
     planned = plan(
         job,
         state,
@@ -245,7 +245,7 @@ def _carry_out(
     if (served := transition.state.served_restore(cause)) is not None and (
         transition.verdict is not Verdict.APPLIED
     ):
-        return answered(job, transition.state, served)
+        return restored_job(job, transition.state, served)
     if transition.verdict is Verdict.FENCED:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} first")
     if transition.verdict is not Verdict.APPLIED:
@@ -272,7 +272,7 @@ def _carry_out(
     )
 
 
-def answered(job: Job, state: CoordinatorState, served: ServedRestore) -> RestoredJob:
+def restored_job(job: Job, state: CoordinatorState, served: ServedRestore) -> RestoredJob:
     """What an earlier try of the request got.  If that died before it had done what the job owed,
     and the job is still as it was restored then, that is done now.
     """

@@ -186,7 +186,7 @@ def check_readers(
                 refuse_two_readers(producer, (one, other), shared[:number], found)
 
 
-def named_by(steps: Iterable[Step]) -> set[str]:
+def columns_named_by(steps: Iterable[Step]) -> set[str]:
     """The names that the projections among *steps* give."""
     chosen = (step.columns for step in steps if isinstance(step, Projection))
     named = (result_name(text) for texts in chosen for text in texts)
@@ -230,7 +230,7 @@ def check_lookup(uid: str, lookup: Lookup, columns: Collection[str] | None = Non
 
     The *columns* are those of the table, if they are known.
     """
-    known = None if columns is None else {*columns, *named_by(lookup.steps)}
+    known = None if columns is None else {*columns, *columns_named_by(lookup.steps)}
     for sql in (*lookup.on.values(), *(sql for step in lookup.steps for sql in _texts(step))):
         check_places(f"lookup {uid!r}", sql)
         found = nondeterministic(sql, known)

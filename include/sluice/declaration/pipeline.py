@@ -56,7 +56,7 @@ from sluice.declaration.determinism import (
     check_readers,
     check_stage,
     check_step,
-    named_by,
+    columns_named_by,
 )
 from sluice.declaration.durations import (
     Duration,
@@ -497,7 +497,7 @@ class Pipeline:
         readers = self._readers_of(producer)
         stage = self.stages.get(producer)
         own = () if stage is None else stage.steps
-        known = {*columns, *named_by(step for reader in readers for step in reader.steps)}
+        known = {*columns, *columns_named_by(step for reader in readers for step in reader.steps)}
         check_readers(producer, readers, known)
         if stage is not None and self.kind_of(producer, ()) != Append():
             for step in (*own, *(step for reader in readers for step in reader.steps)):

@@ -82,10 +82,10 @@ def _plain_word(kind: str, text: str) -> str:
 @lru_cache(PARSED_KEPT)
 def parsed(text: str) -> Sql:
     """*text*, an expression or an item of a SELECT, as it is read."""
-    from sluice.declaration.sql_reader import UnreadError, read  # sqlglot: where there is SQL.
+    from sluice.declaration.sql_reader import UnreadError, read_sql  # sqlglot: where there is SQL.
 
     try:
-        tree, name = read(text)
+        tree, name = read_sql(text)
     except UnreadError as error:
         return Sql(text, None, _last_word(text), str(error) or text.strip())
     return Sql(text, tree, tree.parts[-1] if name is None and isinstance(tree, Column) else name)

@@ -76,7 +76,7 @@ class UnreadError(Exception):
     """A piece of SQL that the tree has no node for."""
 
 
-def read(text: str) -> tuple[Expression, str | None]:
+def read_sql(text: str) -> tuple[Expression, str | None]:
     """The tree of *text*, and its name behind AS.
 
     Raises:

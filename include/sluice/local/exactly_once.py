@@ -19,7 +19,7 @@ from sluice.core.key_groups import default_max_parallelism
 from sluice.declaration.arguments import NumberLimits, checked_arguments
 from sluice.declaration.changelog import ROW_KIND, RowKind
 from sluice.declaration.pipeline import Pipeline
-from sluice.local.given import Rows, SourceRows, cut_at, local_params
+from sluice.local.given import Rows, RowsByEpoch, cut_at, local_params
 from sluice.local.run_local import (
     INTERVAL,
     PARALLELISM,
@@ -112,7 +112,7 @@ def assert_exactly_once(
             assert wrong is None, f"{wrong}\n{play}"
 
 
-def drawn(pipeline: Pipeline, rows: Mapping[str, SourceRows], seed: int) -> Play:
+def drawn(pipeline: Pipeline, rows: Mapping[str, RowsByEpoch], seed: int) -> Play:
     random = Random(seed)  # noqa: S311 - nothing secret
     epochs = random.randint(2, MOST_EPOCHS)
     bounds = {

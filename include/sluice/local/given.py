@@ -63,7 +63,7 @@ Rows: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True)
-class SourceRows:
+class RowsByEpoch:
     """The rows of a source by epoch; ``is_cut``: they were given by epoch.
 
     ``decoding`` is the format of rows that were given as texts.  Those of a place that ``decodes``
@@ -116,7 +116,7 @@ class StandIns:
 
 
 def stand_ins(
-    pipeline: Pipeline, rows: Mapping[str, SourceRows], bounded: frozenset[str], folder: Path
+    pipeline: Pipeline, rows: Mapping[str, RowsByEpoch], bounded: frozenset[str], folder: Path
 ) -> StandIns:
     """*pipeline* over *rows*; *bounded* are the sources that end, *folder* is for files.
 
@@ -164,7 +164,7 @@ def _epochs(sources: Mapping[str, Given]) -> int:
     return max((len(given.chunks) for given in streams), default=1)
 
 
-def _given(node: SourceNode, rows: SourceRows, place: Path, *, is_bounded: bool) -> Given:
+def _given(node: SourceNode, rows: RowsByEpoch, place: Path, *, is_bounded: bool) -> Given:
     if node.is_table:
         return GivenTable(node.uid, place, rows.chunks, rows.decoding, rows.decodes)
     return GivenRows(
@@ -342,7 +342,7 @@ def check_params(
 
 def source_rows(
     uid: str, given: Rows, declared: DeclaredRows, event_time: str | None
-) -> SourceRows:
+) -> RowsByEpoch:
     """The rows *given*, with the columns that are declared.
 
     Raises:
@@ -364,8 +364,8 @@ def source_rows(
         first += chunks[-1].num_rows
     decoding = declared.decoding
     if is_text:
-        return SourceRows(tuple(chunks), is_cut, decoding)
-    return SourceRows(tuple(chunks), is_cut, decodes=decoding is not None)
+        return RowsByEpoch(tuple(chunks), is_cut, decoding)
+    return RowsByEpoch(tuple(chunks), is_cut, decodes=decoding is not None)
 
 
 def _parts(uid: str, given: Rows) -> tuple[list[Any], bool]:
@@ -527,7 +527,7 @@ def check_cut(*, epochs: int | None, rows_per_epoch: int | None) -> None:
             raise ConfigurationError(f"{name} is {count}; give 1 or more")
 
 
-def cut(rows: SourceRows, *, epochs: int | None, rows_per_epoch: int | None) -> SourceRows:
+def cut(rows: RowsByEpoch, *, epochs: int | None, rows_per_epoch: int | None) -> RowsByEpoch:
     """*rows*, cut into *epochs* equal parts or by *rows_per_epoch*, unless given by epoch."""
     if rows.is_cut or (epochs is None and rows_per_epoch is None):
         return rows
@@ -541,7 +541,7 @@ def cut(rows: SourceRows, *, epochs: int | None, rows_per_epoch: int | None) -> 
     return cut_at(rows, bounds[1:-1])
 
 
-def cut_at(rows: SourceRows, bounds: Sequence[int]) -> SourceRows:
+def cut_at(rows: RowsByEpoch, bounds: Sequence[int]) -> RowsByEpoch:
     """*rows*, of one chunk, cut before the rows of these ascending numbers."""
     (whole,) = rows.chunks
     ends = [0, *bounds, whole.num_rows]

@@ -44,7 +44,7 @@ from sluice.job.places import open_result_table, open_side_table
 from sluice.local.driver import Epoch, EpochDriver
 from sluice.local.given import (
     Rows,
-    SourceRows,
+    RowsByEpoch,
     StandIns,
     check_cut,
     check_params,
@@ -357,7 +357,7 @@ class Prepared:
     """A pipeline with checked rows and a session, ready to be run any number of times."""
 
     pipeline: Pipeline
-    rows: Mapping[str, SourceRows]
+    rows: Mapping[str, RowsByEpoch]
     params: Mapping[str, str]
     bounded: frozenset[str]
     spark: SparkSession
@@ -365,7 +365,7 @@ class Prepared:
 
     def run(
         self,
-        rows: Mapping[str, SourceRows],
+        rows: Mapping[str, RowsByEpoch],
         script: Sequence[Happening],
         parallelism: int,
         clock: Clock,

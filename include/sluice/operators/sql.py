@@ -342,7 +342,7 @@ class _Compiler:
 
     def _coalesce(self, tree: Call, values: list[Value]) -> Value:
         values = _with_texts_read(tree.arguments, values)
-        dtype = common_type(tree, values)
+        dtype = _common_type(tree, values)
         fails: list[StoppedRows] = []
         are_null = pl.lit(value=True)
         cast = [coerced(one, dtype) for one in values]
@@ -357,7 +357,7 @@ class _Compiler:
         conditions = [self.value(condition) for condition, _ in branches]
         parts = [*(part for _, part in branches), otherwise]
         *values, last = _with_texts_read(parts, [self.value(part) for part in parts])
-        dtype = common_type(tree, [*values, last])
+        dtype = _common_type(tree, [*values, last])
         fails: list[StoppedRows] = []
         is_open = pl.lit(value=True)
         chosen = coerced(last, dtype).expr
@@ -501,7 +501,7 @@ def _too_long(tree: Expression, digits: int) -> NotCompiledError:
     return refused(tree, f"{most}; cast its decimals to fewer, as CAST(total AS decimal(18,2))")
 
 
-def common_type(tree: Expression, values: Sequence[Value]) -> pl.DataType:
+def _common_type(tree: Expression, values: Sequence[Value]) -> pl.DataType:
     """The type to which Spark coerces *values*.
 
     Raises:
@@ -626,7 +626,7 @@ def _known(tree: Call, value: Value) -> Value:
 
 
 def _numbers(tree: Call, values: Sequence[Value], wanted: Sequence[pl.DataType]) -> pl.DataType:
-    dtype = common_type(tree, values)
+    dtype = _common_type(tree, values)
     if dtype not in wanted:
         raise refused(tree, f"of {spark_type(dtype)}")
     return dtype
@@ -972,7 +972,7 @@ def _alike(tree: Call, values: list[Value]) -> list[Value]:
     values = with_floats(_with_texts_read(tree.arguments, values))
     types = [one.dtype for one in values]
     if not any(isinstance(of, pl.Decimal) for of in types) or any(of.is_float() for of in types):
-        dtype = common_type(tree, values)
+        dtype = _common_type(tree, values)
         return [coerced(one, dtype) for one in values]
     decimals = [as_decimal(tree, one) for one in values if one.dtype != pl.Null()]
     scale = max(of.scale for of in decimals)
@@ -1023,7 +1023,7 @@ def _nullif(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _extreme(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     """``greatest`` and ``least``, which leave nulls out."""
     values = [_known(tree, one) for one in given]
-    dtype = common_type(tree, values)
+    dtype = _common_type(tree, values)
     best, *others = [coerced(one, dtype).expr for one in values]
     for other in others:
         is_better = other > best if tree.function == "greatest" else other < best
@@ -1344,7 +1344,7 @@ def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _value_of_key(tree: Call, entries: Value, of: pl.Map, key: Value) -> Value:
     key_type, dtype = map(instance_of, (of.key, of.value))
     is_known = key_type == pl.String() or key_type in INTEGERS
-    if not is_known or common_type(tree, [replace(key, dtype=key_type), key]) != key_type:
+    if not is_known or _common_type(tree, [replace(key, dtype=key_type), key]) != key_type:
         raise refused(tree, f"of {spark_type(of)} and {spark_type(key.dtype)}")
     found = entries.expr.map.get(key.cast(key_type).expr)
     known = pl.when(key.expr.is_not_null()).then(found)
@@ -1371,7 +1371,7 @@ def _array_contains(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
     of = _array(tree, array)
     if (
         of not in (pl.String(), *INTEGERS)
-        or common_type(tree, [replace(value, dtype=of), value]) != of
+        or _common_type(tree, [replace(value, dtype=of), value]) != of
     ):
         raise refused(tree, f"of {spark_type(array.dtype)} and {spark_type(value.dtype)}")
     sought = value.cast(of).expr

@@ -66,7 +66,7 @@ _ANY_INSTANT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class NoValue:
     """The rows in which there is no value, and why; null is no."""
 
     what: str
@@ -78,7 +78,7 @@ class Converted:
     """A value of another type, and where there is none."""
 
     value: pl.Expr
-    stops: tuple[Stop, ...] = ()
+    stops: tuple[NoValue, ...] = ()
 
     def or_null(self) -> Converted:
         """Null where Spark would stop, as TRY_CAST has it."""
@@ -94,10 +94,10 @@ def converted(value: pl.Expr, of: pl.DataType, to: pl.DataType) -> Converted:
     if of == pl.String():
         return _read(value, to)
     if to == pl.String():
-        return written(value, of)
+        return _written(value, of)
     if isinstance(to, pl.Decimal):
         scale = of.scale if isinstance(of, pl.Decimal) else 0
-        return fitted(unscaled(value, of), scale, to)
+        return _fitted(unscaled(value, of), scale, to)
     if isinstance(of, pl.Decimal):
         return _of_decimal(value, of, to)
     return _of_number(value, of, to)
@@ -132,8 +132,8 @@ def outside(integer: pl.Expr, of: pl.DataType) -> pl.Expr:
     return ~integer.is_between(least, -least - 1)
 
 
-def _overflow(rows: pl.Expr) -> tuple[Stop, ...]:
-    return (Stop(OVERFLOW, rows),)
+def _overflow(rows: pl.Expr) -> tuple[NoValue, ...]:
+    return (NoValue(OVERFLOW, rows),)
 
 
 # --- Decimals
@@ -172,7 +172,7 @@ def quotient(digits: pl.Expr, by: pl.Expr, *, is_rounded: bool) -> pl.Expr:
     return pl.when(digits < 0).then(negated(whole)).otherwise(whole)
 
 
-def fitted(digits: pl.Expr, scale: int, to: pl.Decimal) -> Converted:
+def _fitted(digits: pl.Expr, scale: int, to: pl.Decimal) -> Converted:
     """The decimal *to* of *digits*, of which *scale* are behind the point."""
     more = to.scale - scale
     most = to.precision - more  # Digits that have room.
@@ -215,7 +215,7 @@ def _read(text: pl.Expr, to: pl.DataType) -> Converted:
 
 
 def _sure(text: pl.Expr, found: pl.Expr) -> Converted:
-    return Converted(found, (Stop(INVALID, text.is_not_null() & found.is_null()),))
+    return Converted(found, (NoValue(INVALID, text.is_not_null() & found.is_null()),))
 
 
 def _number(text: pl.Expr, to: pl.DataType) -> Converted:
@@ -226,7 +226,7 @@ def _number(text: pl.Expr, to: pl.DataType) -> Converted:
     is_hexadecimal = text.str.contains(_HEXADECIMAL)
     return Converted(
         found,
-        (Stop(FORM, is_hexadecimal), Stop(INVALID, found.is_null() & ~is_hexadecimal)),
+        (NoValue(FORM, is_hexadecimal), NoValue(INVALID, found.is_null() & ~is_hexadecimal)),
     )
 
 
@@ -246,9 +246,9 @@ def _decimal(text: pl.Expr, to: pl.Decimal) -> Converted:
     return Converted(
         decimal_of(pl.when(sign == "-").then(negated(size)).otherwise(size), to),
         (
-            Stop(OVERFLOW, is_plain & is_over),
-            Stop(FORM, is_other),
-            Stop(INVALID, ~is_plain & ~is_other),
+            NoValue(OVERFLOW, is_plain & is_over),
+            NoValue(FORM, is_other),
+            NoValue(INVALID, ~is_plain & ~is_other),
         ),
     )
 
@@ -263,8 +263,8 @@ def _day(text: pl.Expr) -> Converted:
     return Converted(
         found,
         (
-            Stop(RANGE, is_read & ~is_near),
-            Stop(INVALID, text.is_not_null() & found.is_null() & ~(is_read & ~is_near)),
+            NoValue(RANGE, is_read & ~is_near),
+            NoValue(INVALID, text.is_not_null() & found.is_null() & ~(is_read & ~is_near)),
         ),
     )
 
@@ -307,14 +307,14 @@ def _instant(text: pl.Expr) -> Converted:
     return Converted(
         at.cast(TIMESTAMP),
         (
-            Stop(FORM, is_other),
-            Stop(RANGE, ~is_inside),
-            Stop(INVALID, text.is_not_null() & at.is_null() & ~is_other.fill_null(value=False)),
+            NoValue(FORM, is_other),
+            NoValue(RANGE, ~is_inside),
+            NoValue(INVALID, text.is_not_null() & at.is_null() & ~is_other.fill_null(value=False)),
         ),
     )
 
 
-def written(value: pl.Expr, of: pl.DataType) -> Converted:
+def _written(value: pl.Expr, of: pl.DataType) -> Converted:
     """*value* as Spark's text of it."""
     if of.is_float():
         return _written_number(value, of)
@@ -374,11 +374,11 @@ def _written_number(value: pl.Expr, of: pl.DataType) -> Converted:
         long.str.strip_chars_end("0") == digits.str.strip_chars_end("0")
     )
     is_exact = is_exact | is_short.fill_null(value=False)
-    return Converted(text, (Stop(JAVAS, ~(is_special | is_exact | (is_sure & ~has_one_bit))),))
+    return Converted(text, (NoValue(JAVAS, ~(is_special | is_exact | (is_sure & ~has_one_bit))),))
 
 
 def near(value: pl.Expr, of: pl.DataType) -> Converted:
     """The days and instants whose year has four digits; over some others Polars panics."""
     size, number = (1, value.cast(pl.Int32())) if of == pl.Date() else (DAY, value.dt.epoch("us"))
     is_near = (number >= DAYS[0] * size) & (number < (DAYS[1] + 1) * size)
-    return Converted(pl.when(is_near).then(value), (Stop(RANGE, ~is_near),))
+    return Converted(pl.when(is_near).then(value), (NoValue(RANGE, ~is_near),))

@@ -16,7 +16,7 @@ from sluice.operators.sql_casts import (
     INVALID,
     TIMESTAMP,
     Converted,
-    Stop,
+    NoValue,
     calendar_day,
     near,
     time_of_day,
@@ -104,7 +104,7 @@ def instant_in(text: pl.Expr, pattern: str) -> Converted | None:
     is_other = text.str.contains(f"^{other}$")
     return Converted(
         at.cast(TIMESTAMP),
-        (Stop(FORM, is_other), Stop(INVALID, at.is_null() & ~is_other)),
+        (NoValue(FORM, is_other), NoValue(INVALID, at.is_null() & ~is_other)),
     )
 
 

@@ -28,7 +28,7 @@ from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT, Operator, wrong_type
 from sluice.spark.deployment import with_computed_columns
-from sluice.spark.determinism import check_arguments, check_function, check_shared_steps
+from sluice.spark.determinism import check_computed, check_function, check_shared_steps
 from sluice.spark.frames import (
     decoded_text,
     keyed_inputs,
@@ -121,7 +121,7 @@ def _result(
             for side, given in zip(keyed_inputs(stage, inputs, table), stage.inputs, strict=True)
             if not given.is_broadcast
         ]
-        check_arguments(stage, inputs, sides)
+        check_computed(stage, inputs, sides)
         operator = build_operator(stage, [polars_schema(side) for side in sides])
         pipeline.check_answers(stage.uid, operator.output_schema.names())
         return projected_result(stage, operator.output_schema.to_frame()), operator

@@ -397,10 +397,10 @@ def _read_rows(run: StageRun, given: Input) -> ReadRows | None:
         segments = share(stream.segments, senders)
         return StreamRows(run.job.location, segments, stream.schema, given.producer, given.steps)
     source = open_source_at(run.job, run.plan.source(given.producer), run.configuration.params)
-    return source_rows(source, share(pruned_input(run, given).kept, senders))
+    return _source_rows(source, share(pruned_input(run, given).kept, senders))
 
 
-def source_rows(source: Source, shares: tuple[tuple[Slice, ...], ...]) -> SourceRows | None:
+def _source_rows(source: Source, shares: tuple[tuple[Slice, ...], ...]) -> SourceRows | None:
     """The rows of *source*, read without Spark; None if only Spark can decode them."""
     decoded = source.decoded()
     if decoded is None:
@@ -972,7 +972,7 @@ def rows_pass_jvm(pipeline: Pipeline, params: Mapping[str, str], endpoint_url: s
     try:
         for uid, declared in pipeline.sources.items():
             source = declared.spec.open(params, endpoint_url)
-            read = None if declared.is_table else source_rows(source, ())
+            read = None if declared.is_table else _source_rows(source, ())
             if read is None or read.is_doubtful:
                 return True
             rows[uid] = read

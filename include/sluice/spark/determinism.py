@@ -63,7 +63,7 @@ def check_function(stage: StageNode, result: DataFrame) -> None:
         refuse_over_updates(owner, updating.producer, found)
 
 
-def check_arguments(
+def check_computed(
     stage: StageNode, inputs: Sequence[DataFrame], sides: Sequence[DataFrame]
 ) -> None:
     """Check the keys of *stage* over its *inputs*, and what is computed of them in its *sides*.

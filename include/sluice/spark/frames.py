@@ -177,12 +177,12 @@ def read_source(
     """
     source = open_source_at(run.job, cut, run.configuration.params)
     if source.decoding is not None:
-        return read_text(run.spark, source, source.decoding, cut.slices, run.task.parallelism)
+        return text_rows(run.spark, source, source.decoding, cut.slices, run.task.parallelism)
     columns = _needed(source.schema(), steps, wanted)
     return read_slices(run.spark, source, cut.slices, run.task.parallelism, columns)
 
 
-def read_text(
+def text_rows(
     spark: SparkSession,
     source: Source,
     how: TextDecoding,

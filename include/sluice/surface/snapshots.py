@@ -172,7 +172,7 @@ def snapshots(
     ]
 
 
-def restore_request(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -> RestoreRequest:
+def restore_request_of(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -> RestoreRequest:
     """The request to restore *snapshot*."""
     is_checkpoint = snapshot.kind is SnapshotKind.CHECKPOINT and snapshot.id is not None
     return RestoreRequest(
@@ -398,7 +398,7 @@ def _unrestorable(snapshot: Snapshot, problem: str) -> Snapshot:
 
 def _checked(job: Job, state: CoordinatorState, snapshot: Snapshot) -> Snapshot:
     try:
-        resolved = resolve(job, state, restore_request(snapshot))
+        resolved = resolve(job, state, restore_request_of(snapshot))
         decision = plan(job, state, resolved).decision
     except SluiceError as error:
         return _unrestorable(snapshot, str(error))

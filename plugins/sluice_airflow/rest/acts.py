@@ -54,7 +54,7 @@ from sluice.surface.options import CheckpointConfig, checkpoint_config
 from sluice_airflow.acts import request_of
 from sluice_airflow.forms import parameter_field
 from sluice_airflow.rest import answers
-from sluice_airflow.rest.answers import LARGEST, Id, Refused, answer, describe_responses
+from sluice_airflow.rest.answers import LARGEST, Id, RequestRefused, answer, describe_responses
 from sluice_airflow.rest.jobs import JobDep, StartedRun, find_run, start_run
 from sluice_airflow.settings import PREFIX, VERSION
 
@@ -181,7 +181,7 @@ def _given(act: Act, body: Body) -> dict[str, Any]:
     try:
         return act.given(body.model_dump(by_alias=False))
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        raise RequestRefused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
 
 
 _STARTED: dict[str, Any] = {
@@ -265,7 +265,7 @@ def dispose_savepoint(job: JobDep, body: Body) -> Response:
     try:
         return answer(DisposedSavepoint(savepoint=name, disposed=dispose(job, name)))
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.CONFLICT, str(error)) from error
+        raise RequestRefused(HTTPStatus.CONFLICT, str(error)) from error
 
 
 @acts_router.post("/stop", dependencies=[Depends(answers.may_save)], **_STARTED)
@@ -302,7 +302,7 @@ def restore_job(job: JobDep, user: GetUserDep, body: Body) -> Response:
     try:  # What the first task of the run would refuse is refused now.
         request_of(conf, job.pipeline)
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        raise RequestRefused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
     return _started(start_run(f"{job.pipeline.uid}__restore", conf, user))
 
 
@@ -313,7 +313,7 @@ def _filled_in(body: Body, job: Job) -> dict[str, Any]:
     try:
         require_declared((param.name for param in job.pipeline.params), params, uid)
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        raise RequestRefused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
     return conf | {parameter_field(name): value for name, value in params.items()}
 
 
@@ -349,7 +349,7 @@ def backfill(job: JobDep, user: GetUserDep, body: Body) -> Response:
         request = requests.UserRequest(by=_person(user), again=given["input"])
         queued = requests.request_checkpoint(job, request)
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.CONFLICT, str(error)) from error
+        raise RequestRefused(HTTPStatus.CONFLICT, str(error)) from error
     return answer(AcceptedBackfill(plan=plan, request_id=queued.request_id))
 
 
@@ -372,7 +372,7 @@ def resume_checkpointing(job: JobDep, user: GetUserDep, body: Body) -> Response:
 def change_times(job: JobDep, user: GetUserDep, body: Body) -> Response:
     given = _given(RETIME, body)
     if given == RETIME.given({}):
-        raise Refused(
+        raise RequestRefused(
             HTTPStatus.UNPROCESSABLE_ENTITY,
             "nothing is to change; give an interval, min-pause, timeout or "
             "tolerable-failed-checkpoints, or reset",
@@ -380,7 +380,7 @@ def change_times(job: JobDep, user: GetUserDep, body: Body) -> Response:
     try:
         times = new_times(given)
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
+        raise RequestRefused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
     _carry_out(lambda: requests.retime(job, times, by=_person(user)))
     return answer(checkpoint_config(job))
 
@@ -394,4 +394,4 @@ def _carry_out(change: Callable[[], CoordinatorState]) -> None:
     try:
         change()
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.CONFLICT, str(error)) from error
+        raise RequestRefused(HTTPStatus.CONFLICT, str(error)) from error

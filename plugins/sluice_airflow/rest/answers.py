@@ -127,7 +127,7 @@ class VisiblePipelines:
         self.sees_problems = sees_problems
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that is answered with a problem."""
 
     def __init__(self, status: HTTPStatus, detail: str) -> None:
@@ -180,13 +180,13 @@ def require_own_intent(request: Request) -> None:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        raise Refused(
+        raise RequestRefused(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"the body is {kind or 'of no type'}; send JSON, with Content-Type: application/json",
         )
     has_token = request.headers.get("authorization", "").lower().startswith("bearer ")
     if not has_token and request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-        raise Refused(
+        raise RequestRefused(
             HTTPStatus.FORBIDDEN,
             "the request comes from a page of another site, with this browser's cookie; send a "
             "token in the header Authorization",
@@ -212,7 +212,7 @@ may_cancel = _may_run("__cancel")
 def handle_problems(app: FastAPI) -> None:
     """Have every error of *app* answered as a problem."""
     handlers: Mapping[type[Exception], Any] = {
-        Refused: _refused,
+        RequestRefused: _refused,
         SluiceError: _sluice_error_response,
         HTTPException: _http,
         RequestValidationError: _invalid,
@@ -222,7 +222,7 @@ def handle_problems(app: FastAPI) -> None:
         app.add_exception_handler(kind, handler)
 
 
-def _refused(request: Request, error: Refused) -> Response:
+def _refused(request: Request, error: RequestRefused) -> Response:
     return problem_response(request, error.status, str(error))
 
 

@@ -44,7 +44,7 @@ class DagSwitch(msgspec.Struct, frozen=True, kw_only=True):
     is_paused: bool
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class AirflowProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One of Airflow's processes, the one of its kind that was heard of last.
 
     ``is_silent``: two heartbeats of it are missing, or there was never one.
@@ -70,7 +70,7 @@ class Drivers(msgspec.Struct, frozen=True, kw_only=True):
 
     problems: tuple[str, ...]
     dags: tuple[DagSwitch, ...]
-    processes: tuple[Process, ...]
+    processes: tuple[AirflowProcess, ...]
     newest_run: NewestRun | None
 
 
@@ -126,16 +126,16 @@ def _problem_of_dag(switch: DagSwitch) -> str:
     return ""
 
 
-def _process(name: str, session: Session) -> Process:
+def _process(name: str, session: Session) -> AirflowProcess:
     query = select(AirflowJob).where(
         AirflowJob.job_type == _PROCESSES[name][0], AirflowJob.latest_heartbeat.is_not(None)
     )
     found = session.scalars(query.order_by(AirflowJob.latest_heartbeat.desc()).limit(1)).first()
     if found is None:
-        return Process(name=name, latest_heartbeat=None, silent_ms=None, is_silent=True)
+        return AirflowProcess(name=name, latest_heartbeat=None, silent_ms=None, is_silent=True)
     beat_ms = _ms(found.latest_heartbeat)
     silent_ms = max(0, _ms(datetime.now(UTC)) - beat_ms)
-    return Process(
+    return AirflowProcess(
         name=name,
         latest_heartbeat=beat_ms,
         silent_ms=silent_ms,
@@ -143,7 +143,7 @@ def _process(name: str, session: Session) -> Process:
     )
 
 
-def _problem_of_process(process: Process) -> str:
+def _problem_of_process(process: AirflowProcess) -> str:
     if not process.is_silent:
         return ""
     since = (

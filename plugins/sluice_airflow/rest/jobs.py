@@ -40,7 +40,7 @@ from sluice.surface.pipelines import (
 )
 from sluice_airflow.dags import load_scheduled
 from sluice_airflow.rest.answers import (
-    Refused,
+    RequestRefused,
     Uid,
     VisiblePipelines,
     answer,
@@ -131,7 +131,7 @@ def declared() -> Declarations:
     try:
         return DECLARED.load()
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
 
 DeclaredDep = Annotated[Declarations, Depends(declared)]
@@ -141,7 +141,7 @@ def job_of(uid: Uid, declarations: DeclaredDep) -> Job:
     """The job of the pipeline in the path, or 404."""
     pipeline = declarations.pipelines.get(uid)
     if pipeline is None:
-        raise Refused(
+        raise RequestRefused(
             HTTPStatus.NOT_FOUND,
             f"no pipeline {uid!r} is declared here, or its module is broken; GET "
             "/sluice/api/v1/pipelines lists those that are",
@@ -156,7 +156,7 @@ def open_readable(pipeline: Pipeline) -> Job:
     try:
         location = Settings.from_environment().location
     except ConfigurationError as error:
-        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
+        raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
     return _handle(_Declared(pipeline), replace(location, patience_s=0))
 
 
@@ -242,7 +242,7 @@ def read_each(
 
 
 def _error_message(error: BaseException) -> str:
-    is_ours = isinstance(error, SluiceError | Refused)
+    is_ours = isinstance(error, SluiceError | RequestRefused)
     return str(error) if is_ours else f"{type(error).__name__}: {error}"
 
 
@@ -257,11 +257,11 @@ def start_run(dag_id: str, conf: dict[str, Any], user: BaseUser) -> StartedRun:
             conf=conf,
         )
     except DagNotFound as error:
-        raise Refused(HTTPStatus.NOT_FOUND, _unknown(dag_id)) from error
+        raise RequestRefused(HTTPStatus.NOT_FOUND, _unknown(dag_id)) from error
     except ValueError as error:  # Airflow's, of a field that the form would refuse.
-        raise Refused(HTTPStatus.UNPROCESSABLE_ENTITY, f"DAG {dag_id!r}: {error}") from error
+        raise RequestRefused(HTTPStatus.UNPROCESSABLE_ENTITY, f"DAG {dag_id!r}: {error}") from error
     if started is None:
-        raise Refused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
+        raise RequestRefused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
     run = run_path(dag_id, started.run_id)
     return StartedRun(request_id=started.run_id, dag_id=dag_id, run=run)
 
@@ -271,9 +271,9 @@ def _require_ready(dag_id: str) -> None:
     with create_session() as session:
         dag = session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).one_or_none()
         if dag is None or dag.is_stale:
-            raise Refused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
+            raise RequestRefused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
         if dag.is_paused:
-            raise Refused(
+            raise RequestRefused(
                 HTTPStatus.CONFLICT, f"DAG {dag_id!r} is paused, so that no run starts; unpause it"
             )
 
@@ -288,7 +288,7 @@ def find_run(dag_id: str, run_id: str) -> FoundRun:
         query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         found = session.scalars(query).one_or_none()
         if found is None:
-            raise Refused(
+            raise RequestRefused(
                 HTTPStatus.NOT_FOUND,
                 f"DAG {dag_id!r} has no run {run_id!r}; it was never requested, or its run was "
                 "deleted",

@@ -90,7 +90,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     generation: int
 
 
-class MergedFiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MergeRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A record of merged files, which have the rows of the chain up to ``checkpoint_id``."""
 
     version: int
@@ -107,15 +107,15 @@ class _Format(msgspec.Struct, frozen=True):
 _FORMAT = msgspec.json.Decoder(_Format)
 _MANIFEST = msgspec.json.Decoder(Manifest)
 _FENCE = msgspec.json.Decoder(Fence)
-_MERGED_FILES = msgspec.json.Decoder(MergedFiles)
-_Entry = TypeVar("_Entry", Manifest, Fence, MergedFiles)
+_MERGED_FILES = msgspec.json.Decoder(MergeRecord)
+_Entry = TypeVar("_Entry", Manifest, Fence, MergeRecord)
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
     """The table as of its last manifest.  With ``base`` it begins with merged files."""
 
-    base: MergedFiles | None
+    base: MergeRecord | None
     manifests: tuple[Manifest, ...]
 
     @property
@@ -263,10 +263,10 @@ class TableLog:
             raise ProtocolViolation(f"{self.store.root}/{name.key} was listed and is gone")
         return fence
 
-    def compaction(self, version: int) -> MergedFiles | None:
+    def compaction(self, version: int) -> MergeRecord | None:
         return self._read(record_key(version), version, _MERGED_FILES)
 
-    def compactions(self) -> tuple[MergedFiles, ...]:
+    def compactions(self) -> tuple[MergeRecord, ...]:
         found = (self.compaction(version) for version in self.compacted())
         return tuple(record for record in found if record is not None)
 

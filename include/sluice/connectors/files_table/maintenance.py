@@ -44,7 +44,7 @@ from sluice.connectors.files_table.log import (
     MANIFEST_FORMAT_VERSION,
     Chain,
     Manifest,
-    MergedFiles,
+    MergeRecord,
     TableLog,
 )
 from sluice.connectors.row_files import split_by_partition
@@ -92,7 +92,7 @@ class Compactor:
         if self.target_bytes <= 0:
             raise ConfigurationError(f"a target of {self.target_bytes} bytes cannot be; write 1 MB")
 
-    def compact(self, version: int | None = None) -> MergedFiles | None:
+    def compact(self, version: int | None = None) -> MergeRecord | None:
         """Merge the table as of *version*, by default the newest.
 
         None when there is nothing to merge, or another process has merged it.
@@ -104,7 +104,7 @@ class Compactor:
         if chain.version is None or not chain.manifests:
             return None
         merged = self._upserted(chain) if chain.upsert_key else self._appended(chain)
-        record = MergedFiles(
+        record = MergeRecord(
             version=MANIFEST_FORMAT_VERSION,
             checkpoint_id=chain.version,
             files=tuple(merged),
@@ -213,7 +213,7 @@ def vacuum_versions(
     return Vacuumed(versions=tuple(gone), files=len(names), size_bytes=freed)
 
 
-def _usable_records(table: TableLog, grace_ms: int) -> dict[int, MergedFiles]:
+def _usable_records(table: TableLog, grace_ms: int) -> dict[int, MergeRecord]:
     """The records that are old enough, and whose files all exist."""
     listed = [*table.store.list(COMPACTED)]
     present = {file.key: file.size_bytes for file in listed}
@@ -242,7 +242,7 @@ class _Kept:
     files: frozenset[str]
 
 
-def _kept(table: TableLog, versions: set[int], usable: dict[int, MergedFiles]) -> _Kept:
+def _kept(table: TableLog, versions: set[int], usable: dict[int, MergeRecord]) -> _Kept:
     manifests, records, files = set[int](), set[int](), set[str]()
     known = table.manifests(table.versions())
     for version in versions:
@@ -265,10 +265,10 @@ def _kept(table: TableLog, versions: set[int], usable: dict[int, MergedFiles]) -
 
 
 def _doomed_files(
-    table: TableLog, gone: list[int], usable: dict[int, MergedFiles], kept: _Kept
+    table: TableLog, gone: list[int], usable: dict[int, MergeRecord], kept: _Kept
 ) -> tuple[set[str], int]:
     """Published files to delete, and their size; unpublished ones are the garbage collector's."""
-    sources: list[Manifest | MergedFiles] = [
+    sources: list[Manifest | MergeRecord] = [
         *(manifest for manifest in table.manifests(gone).values() if manifest is not None),
         *(manifest for manifest in table.manifests(kept.records).values() if manifest is not None),
         *(record for version, record in usable.items() if version not in kept.manifests),

@@ -31,7 +31,7 @@ from sluice.connectors.files_table.log import (
     MANIFEST_FORMAT_VERSION,
     READ_THREADS,
     Manifest,
-    MergedFiles,
+    MergeRecord,
     TableLog,
     timeline_of,
 )
@@ -322,7 +322,7 @@ class ManifestTable(SinkDefaults):
 
     def compact(
         self, version: int | None = None, *, target_bytes: int = TARGET_BYTES
-    ) -> MergedFiles | None:
+    ) -> MergeRecord | None:
         """Merge the files of *version*, by default the newest; see ``Compactor``."""
         record = Compactor(self._staged, target_bytes).compact(version)
         self._show()

@@ -417,7 +417,7 @@ class Publication:
         if self.upsert_key and committables:
             keys = self._keys(ordered)
             matching = key_filter(keys)
-            for replacement in replaced(table, self.lineage.head, keys, matching):
+            for replacement in _replaced(table, self.lineage.head, keys, matching):
                 gone.append(replacement.old)
                 added += self._kept(replacement)
         copied = len(rows) > 0 and not any(self._is_staged(one) for one in added)
@@ -606,7 +606,7 @@ def key_filter(keys: pa.Table) -> BooleanExpression:
     )
 
 
-def replaced(
+def _replaced(
     table: Table, head: Snapshot | None, keys: pa.Table, rows: BooleanExpression
 ) -> Iterator[Replaced]:
     """The data files of *head* with rows of *keys*, without these; *rows* filters the files.

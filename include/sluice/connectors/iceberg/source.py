@@ -72,7 +72,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
             )
 
     def schema(self) -> pa.Schema:
-        schema = arrow_schema(self._projection(self.place.load()))
+        schema = _arrow_schema(self._projection(self.place.load()))
         check_source_columns(schema.names, f"Iceberg table {self.place.name}")
         return schema
 
@@ -377,7 +377,7 @@ def _count(snapshot: Snapshot, name: str) -> int:
     return int(count) if count.isdecimal() else 0
 
 
-def arrow_schema(schema: Schema) -> pa.Schema:
+def _arrow_schema(schema: Schema) -> pa.Schema:
     """*schema* with the types that sources yield; see ``files.parquet.known_schema``."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -388,7 +388,7 @@ def read_row_range(
     table: Table, location: str, start: int, end: int, schema: Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``projected_rows`` with the types that sources yield."""
-    wanted = arrow_schema(schema)
+    wanted = _arrow_schema(schema)
     for batch in projected_rows(table, location, start, end, schema):
         yield cast_to_known_schema(batch, wanted, location)
 

@@ -101,7 +101,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class TableCut:
-    """The readable part of the table, whose version is the ``Lineage``, and the ``ReadFence``.
+    """The readable part of the table, whose version is the ``TableLineage``, and the ``ReadFence``.
 
     A bounded source has not ended before the cut is settled.
     """
@@ -112,7 +112,7 @@ class TableCut:
 
 
 @dataclass(frozen=True, slots=True)
-class Lineage:
+class TableLineage:
     """What was read, beside the numbers: of which table, and before which place in its log."""
 
     table: TableIdentity
@@ -132,7 +132,7 @@ class ReadPosition:
     """The version in a position: the lineage, and the fence up to which the table was read."""
 
     offset: int = 0
-    lineage: Lineage | None = None
+    lineage: TableLineage | None = None
     fence: str = ""
 
     @classmethod
@@ -143,10 +143,10 @@ class ReadPosition:
         return cls(position.offset, lineage, fence)
 
 
-def _parsed(version: str) -> tuple[Lineage, str]:
+def _parsed(version: str) -> tuple[TableLineage, str]:
     table, _, rest = version.partition(" ")
     wal, _, fence = rest.partition(" ")
-    return Lineage(parsed_identity(table), parsed_wal(wal)), fence
+    return TableLineage(parsed_identity(table), parsed_wal(wal)), fence
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +228,12 @@ class PostgresTableSource(OffsetSource):
             for csv in copy_out(connection, query, self.batch_bytes):
                 yield parsed_csv(csv, selection, schema)
 
-    def _lineage(self, connection: Connection) -> Lineage:
+    def _lineage(self, connection: Connection) -> TableLineage:
         # In this order: the place lies behind all that this session has seen.
         table = identity_of(connection, self.table, self.offset_column)
-        return Lineage(table, wal_position_of(connection))
+        return TableLineage(table, wal_position_of(connection))
 
-    def _lineage_at(self, now: PartitionOffset, read: ReadPosition, cut: TableCut) -> Lineage:
+    def _lineage_at(self, now: PartitionOffset, read: ReadPosition, cut: TableCut) -> TableLineage:
         """The lineage for a position: the place moves only if more is read.
 
         So a server may be lost with all that it did since without one row that was read.
@@ -245,7 +245,7 @@ class PostgresTableSource(OffsetSource):
         return replace(lineage, wal=read.lineage.wal) if is_same else lineage
 
     def _check_continued(
-        self, connection: Connection, before: Lineage, now: Lineage, when: str
+        self, connection: Connection, before: TableLineage, now: TableLineage, when: str
     ) -> None:
         """Check that the server has all that was read or planned at *before*.
 

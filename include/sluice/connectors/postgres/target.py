@@ -227,7 +227,7 @@ class PostgresTarget:
                 "it back, or restore and accept tables as they are to go on without them"
             )
 
-    def _columns(self, connection: Connection) -> dict[str, Column]:
+    def _columns(self, connection: Connection) -> dict[str, TableColumn]:
         """The table's columns; empty if it is still to be created.
 
         Raises:
@@ -252,7 +252,7 @@ class PostgresTarget:
             )
         return columns
 
-    def _check_key(self, connection: Connection, columns: Mapping[str, Column]) -> None:
+    def _check_key(self, connection: Connection, columns: Mapping[str, TableColumn]) -> None:
         key = ", ".join(self.upsert_key)
         if missing := [name for name in self.upsert_key if name not in columns]:
             raise ConfigurationError(
@@ -370,7 +370,7 @@ class PostgresTarget:
         self, connection: Connection, tables: Iterable[pa.Table], *, only_keys: bool = False
     ) -> Iterator[pa.Table]:
         """*tables*, each compared with the target's columns before it is yielded."""
-        columns: dict[str, Column] = {}
+        columns: dict[str, TableColumn] = {}
         compared: list[pa.Schema] = []
         for table in tables:
             columns = columns or self._columns(connection)
@@ -387,7 +387,7 @@ class PostgresTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     name: str
     type: str  # The type's name in the catalog, such as int4; of a domain, its base type.
     shown: str
@@ -399,7 +399,7 @@ class Column:
     collation: str = ""  # Of those to which different texts may be equal.
 
 
-def columns_of_table(connection: Connection, table: TableName) -> dict[str, Column]:
+def columns_of_table(connection: Connection, table: TableName) -> dict[str, TableColumn]:
     """The columns of a table; empty if there is no such table, or it is a view or the like."""
     found = connection.execute(
         """
@@ -419,10 +419,10 @@ def columns_of_table(connection: Connection, table: TableName) -> dict[str, Colu
         """,
         [table.schema, table.name],
     )
-    return {row[0]: Column(*row) for row in found}
+    return {row[0]: TableColumn(*row) for row in found}
 
 
-def columns_to_be(rows: pa.Schema) -> dict[str, Column]:
+def columns_to_be(rows: pa.Schema) -> dict[str, TableColumn]:
     """The columns of a table that is made for *rows*."""
     columns = {}
     for field in rows:
@@ -433,7 +433,7 @@ def columns_to_be(rows: pa.Schema) -> dict[str, Column]:
             precision, scale = map(int, modifier.rstrip(")").split(","))
             typmod = numeric_typmod(precision, scale)
         name = _CATALOG_NAMES.get(type_, type_)
-        columns[field.name] = Column(field.name, name, shown, "b", typmod)
+        columns[field.name] = TableColumn(field.name, name, shown, "b", typmod)
     return columns
 
 
@@ -480,7 +480,9 @@ def unique_index(
     return None if found is None else UniqueIndex(*found)
 
 
-def check_column_types(table: TableName, columns: Mapping[str, Column], rows: pa.Schema) -> None:
+def check_column_types(
+    table: TableName, columns: Mapping[str, TableColumn], rows: pa.Schema
+) -> None:
     """Raises ConfigurationError, which names column and types, unless all rows can be stored."""
     check_nested_types(rows, f"table {table}")
     for field in rows:
@@ -540,7 +542,7 @@ def postgres_type(type_: pa.DataType) -> str:
     return "text"
 
 
-def _fits(type_: pa.DataType, column: Column) -> bool:
+def _fits(type_: pa.DataType, column: TableColumn) -> bool:
     import pyarrow as pa
 
     if pa.types.is_dictionary(type_):
@@ -571,7 +573,7 @@ def _fits(type_: pa.DataType, column: Column) -> bool:
     return column.type in wide_enough.get(postgres_type(type_), ())
 
 
-def _digits_fit(before: int, after: int, column: Column) -> bool:
+def _digits_fit(before: int, after: int, column: TableColumn) -> bool:
     """Whether a column of numeric holds so many digits before and after the point."""
     if column.type != "numeric":
         return False
@@ -582,7 +584,7 @@ def _digits_fit(before: int, after: int, column: Column) -> bool:
 
 
 def check_keys_are_told_apart(
-    table: TableName, columns: Mapping[str, Column], key: Sequence[pa.Field]
+    table: TableName, columns: Mapping[str, TableColumn], key: Sequence[pa.Field]
 ) -> None:
     """Check that the table distinguishes keys that are distinct in the rows.
 
@@ -620,7 +622,7 @@ def _is_one_json(type_: pa.DataType) -> bool:
 
 
 def kept_of(
-    table: TableName, columns: Mapping[str, Column], rows: pa.Schema, key: Sequence[str]
+    table: TableName, columns: Mapping[str, TableColumn], rows: pa.Schema, key: Sequence[str]
 ) -> Iterator[Kept]:
     """What *table* makes of values of *rows* that its columns may round or cut, and of keys."""
     import pyarrow as pa
