@@ -290,6 +290,38 @@ def test_changes_say_what_is_left_of_an_epoch(job: FolderJob) -> None:
     assert sorted(job.table("out").rows()) == [(0, 2), (1, 8)]
 
 
+def test_of_a_partition_that_is_replaced_the_changes_are_what_differs(job: FolderJob) -> None:
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def kept(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        seen.append(sorted(map(tuple, rows.select("_change", "k", "v").collect())))
+        gone = rows.where("_change = 'delete'").select("k", "v")
+        there = previous.select("k", "v").exceptAll(gone)
+        return there.unionAll(rows.where("_change = 'insert'").select("k", "v"))
+
+    spec = Files(str(job.files), format="parquet", bounded=False, replaced="by partition")
+    code = job.pipeline.spark(
+        "code",
+        kept,
+        changes={"rows": job.pipeline.source("rows", spec)},
+        schema="k bigint, v bigint",
+        result=Replace(),
+        version="1",
+    )
+    code.sink("changes", FilesTable(changelog=True))
+    for number, rows in enumerate((rows_of((1, 1), (1, 1), (2, 2)), rows_of((1, 1), (3, 3)))):
+        (job.files / "day=1").mkdir(exist_ok=True)
+        for file in (job.files / "day=1").iterdir():
+            file.unlink()
+        job.write(f"day=1/{number}.parquet", rows)
+        job.epoch()
+
+    assert seen[0] == [("insert", 1, 1), ("insert", 1, 1), ("insert", 2, 2)]
+    assert seen[-1] == [("delete", 1, 1), ("delete", 2, 2), ("insert", 3, 3)]
+    changes = sorted(job.table("changes").rows()[3:])
+    assert changes == [("+I", 3, 3), ("-D", 1, 1), ("-D", 2, 2)]
+
+
 QUERIES = {
     "names": """
         SELECT coalesce(rows.k, previous.k) AS k, coalesce(rows.v, 0) + coalesce(previous.v, 0) AS v

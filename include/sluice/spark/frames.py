@@ -86,8 +86,9 @@ def _read_input(run: StageRun, side: int) -> DataFrame:
     shares = share(stream.segments, parallelism)
     read = StreamRows(run.job.location, shares, stream.schema, given.producer, given.steps)
     rows = read_segments(run.spark, read, parallelism)
-    is_own_code = isinstance(run.node.operation, KeyedLookup | SparkCode)
-    is_added_up = run.node.is_stateful and not is_own_code
+    is_added_up = isinstance(run.node.operation, SparkCode) or (
+        run.node.is_stateful and lookup_of(run.node) is None
+    )
     # Of different rows a projection may make equal ones, some of which are taken back.
     may_cancel_out = stream.has_waited or given.is_projected
     if may_cancel_out and given.kind != Append() and not is_added_up:
@@ -138,15 +139,20 @@ def renamed(rows: DataFrame, given: Input) -> DataFrame:
 
 def net_changes(rows: DataFrame, parallelism: int) -> DataFrame:
     """Changes of several epochs, merged to those of one; rows that came and went cancel out."""
+    kept = columns_named(name for name in rows.columns if name != WEIGHT)
+    # A repeated attempt must write the same files.
+    return sorted_in_partitions(added_up(rows).repartition(parallelism, *kept))
+
+
+def added_up(rows: DataFrame) -> DataFrame:
+    """What is left of changes, if those of equal rows are added up."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     kept = columns_named(name for name in rows.columns if name != WEIGHT)
     total = F.col("_total")
     net = rows.groupBy(*kept).agg(F.sum(WEIGHT).alias("_total")).where("_total <> 0")
     copies = F.array_repeat(F.signum(total).cast("tinyint"), F.abs(total).cast("int"))
-    changes = net.select(*kept, F.explode(copies).alias(WEIGHT))
-    # A repeated attempt must write the same files.
-    return sorted_in_partitions(changes.repartition(parallelism, *kept))
+    return net.select(*kept, F.explode(copies).alias(WEIGHT))
 
 
 def sorted_in_partitions(rows: DataFrame) -> DataFrame:

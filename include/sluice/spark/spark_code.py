@@ -28,6 +28,7 @@ from sluice.operators.operator import WEIGHT
 from sluice.operators.ranking import ROWS
 from sluice.spark.frames import (
     RESERVED,
+    added_up,
     for_spark,
     partition_numbers,
     pinned_table,
@@ -145,8 +146,13 @@ def _given(node: StageNode, name: str, rows: DataFrame) -> DataFrame:
         )
     from pyspark.sql.functions import expr
 
-    what = f"IF({WEIGHT} < 0, 'delete', 'insert')" if WEIGHT in rows.columns else "'insert'"
-    return rows.withColumn(CHANGE, expr(what)).drop(*RESERVED)
+    if WEIGHT not in rows.columns:
+        return rows.drop(*RESERVED).withColumn(CHANGE, expr("'insert'"))
+    # A row that is read anew has another origin than the one that is taken back.
+    changes = added_up(rows.drop(*(name for name in RESERVED if name != WEIGHT)))
+    return changes.select("*", expr(f"IF({WEIGHT} < 0, 'delete', 'insert') AS {CHANGE}")).drop(
+        WEIGHT
+    )
 
 
 def _checked(node: StageNode, answer: object, declared: DataFrame) -> DataFrame:
