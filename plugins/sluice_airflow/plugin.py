@@ -20,6 +20,7 @@ from airflow.plugins_manager import AirflowPlugin
 from airflow import __version__
 from sluice.extras import AIRFLOW
 from sluice_airflow import run_notes
+from sluice_airflow.guard import Guard
 from sluice_airflow.run_notes import LiveNotes
 from sluice_airflow.settings import PREFIX
 from sluice_airflow.timetable import CheckpointTimetable, FirstTickTimetable
@@ -118,8 +119,8 @@ class SluicePlugin(AirflowPlugin):  # type: ignore[misc]  # Airflow's annotation
     timetables: ClassVar = [CheckpointTimetable, FirstTickTimetable]
     listeners: ClassVar = [run_notes]
     fastapi_apps: ClassVar = [  # The first whose prefix fits gets the request.
-        {"app": PagesApp(), "url_prefix": PAGES_PREFIX, "name": "sluice pages"},
-        {"app": DeferredApp(), "url_prefix": PREFIX, "name": "sluice"},
+        {"app": Guard(PagesApp()), "url_prefix": PAGES_PREFIX, "name": "sluice pages"},
+        {"app": Guard(DeferredApp()), "url_prefix": PREFIX, "name": "sluice"},
     ]
     fastapi_root_middlewares: ClassVar = [{"middleware": LiveNotes, "name": "sluice live notes"}]
     react_apps: ClassVar = [dict(view) for view in VIEWS]

@@ -205,12 +205,50 @@ def test_what_a_form_of_another_site_can_send_does_nothing(editor: Api, kind: st
     try:
         sent = editor.client.post(url, content="{}", headers={"content-type": kind})
         neighbour = editor.client.post(url, json={}, headers={"sec-fetch-site": "same-site"})
+        without_tls = editor.client.post(url, json={}, headers={"origin": "http://evil.example"})
         own = editor.client.post(url, json={}, headers={"sec-fetch-site": "same-origin"})
     finally:
         editor.client.cookies.clear()
 
-    assert [sent.status_code, neighbour.status_code, own.status_code] == [415, 403, 202]
+    assert [sent.status_code, neighbour.status_code, without_tls.status_code] == [415, 403, 403]
+    assert own.status_code == 202
     assert len(runs("auctions__cancel")) == 1
+
+
+def test_a_page_of_this_airflow_may_act_without_tls(editor: Api) -> None:
+    editor.client.cookies.set("_token", editor.tokens["uwe"])
+    own = str(editor.client.base_url)
+
+    try:
+        answer = editor.client.post(
+            f"{BASE}/pipelines/auctions/cancel", json={}, headers={"origin": own}
+        )
+    finally:
+        editor.client.cookies.clear()
+
+    assert answer.status_code == 202
+
+
+def test_a_body_beyond_the_limit_is_refused_unread(editor: Api) -> None:
+    headers = {**editor.headers, "content-type": "application/json"}
+    url = f"{BASE}/pipelines/auctions/cancel"
+    piece = b" " * 65_536
+
+    announced = editor.client.post(url, content=b" " * 50_000_000, headers=headers)
+    streamed = editor.client.post(url, content=(piece for _ in range(800)), headers=headers)
+
+    for answer in (announced, streamed):
+        assert "the body has more than 1,048,576 bytes" in refused(answer, 413)
+    assert runs("auctions__cancel") == []
+
+
+def test_every_answer_says_what_a_browser_may_do_with_it(viewer: Api) -> None:
+    for path in (f"{BASE}/pipelines", f"{BASE}/nothing", "/sluice/pages/"):
+        headers = viewer.client.get(path, headers=viewer.headers).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "script-src" not in headers["content-security-policy"]
+        assert headers["content-security-policy"].startswith("default-src 'self'; ")
+        assert "frame-ancestors 'self'" in headers["content-security-policy"]
 
 
 def end(run_id: str, state: DagRunState, *, note: str | None = None) -> None:
