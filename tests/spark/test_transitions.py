@@ -977,9 +977,12 @@ def declared_around(key: str, least: int, n: int, *, has_more: bool = True) -> D
 def held_by(holder: str, key: str) -> Declaration:
     def declare(rows: Rows) -> None:
         spec = Files(str(rows.folder), format="parquet", bounded=False)
-        keyed = rows.pipeline.source("rows", spec, event_time="at").key_by("u")
+        stream = rows.pipeline.source("rows", spec, event_time="at")
+        keyed = stream.key_by("u")
         if holder == "aggregate":
             held = keyed.aggregate("held", x=agg.count_distinct("x"), k=agg.max("k"))
+        elif holder in ("inner", "left", "full", "semi"):
+            held = joined(stream, holder)
         elif holder == "aggregate of updates":
             held = keyed.latest("newest", by="n").key_by("x").aggregate("held", k=agg.max("k"))
         else:
@@ -988,6 +991,14 @@ def held_by(holder: str, key: str) -> Declaration:
         counted.sink("out", BY_K)
 
     return declare
+
+
+def joined(stream: Stream, how: Any) -> Stream:
+    """A join of updates, or of added rows, of which some come twice and some have no key."""
+    newest = stream.key_by("u").latest("newest", by="n") if how in ("inner", "semi") else stream
+    left = newest.select("IF(x % 7 = 3, NULL, k) AS k", "x % 4 AS x")
+    right = stream.where("k <> 1").select("IF(n % 5 = 2, NULL, k) AS k", "n % 3 AS m")
+    return left.key_by("k").join("held", right.key_by("k"), how=how)
 
 
 HOLDERS = {"newest", "held"}
@@ -1002,6 +1013,10 @@ SHAPES: dict[str, tuple[Declaration, Declaration]] = {
         held_by("aggregate of updates", "k"), held_by("aggregate of updates", "x % 4")
     ),
     "of a top n": (held_by("top_n", "k"), held_by("top_n", "x % 4")),
+    "of an inner join": (held_by("inner", "k"), held_by("inner", "x % 3")),
+    "of a left join": (held_by("left", "k"), held_by("left", "x % 3")),
+    "of a full join": (held_by("full", "k"), held_by("full", "x % 3")),
+    "of a semi join": (held_by("semi", "k"), held_by("semi", "x % 3")),
 }  # fmt: skip
 
 

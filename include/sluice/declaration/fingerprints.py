@@ -327,7 +327,7 @@ class _Maker:
         them by what it holds of each.
         """
         sender = self.pipeline.stages.get(stage.inputs[0].producer)
-        is_alone = len(stage.inputs) == 1 and sender is not None and bool(_held_by(sender))
+        is_alone = len(stage.inputs) == 1 and sender is not None and _is_sent_again(sender)
         held = _held_by(stage)
         return (
             is_alone
@@ -425,6 +425,17 @@ def _tables(code: SparkCode) -> dict[str, str]:
         name: f"{table.uid}{_described_steps(table.steps, None)}"
         for name, table in sorted(code.tables.items())
     }
+
+
+def _is_sent_again(stage: StageNode) -> bool:
+    """Whether a stage has all rows of its result in its state: by columns of these, or as the two
+    sides of a join, of which an anti join lacks rows without a key.
+    """
+    match stage.operation:
+        case RegularJoin(how=how):
+            return stage.ttl_ms is None and how != "anti" and stage.kind_behind(()) != Append()
+        case _:
+            return bool(_held_by(stage))
 
 
 def _is_by_key(sink: SinkNode, stage: StageNode, key: Iterable[str]) -> bool:

@@ -226,6 +226,26 @@ class ChangelogJoin(RawRows):
             parts.append(self._alone(alone.with_columns(copies), side))
         return self._outcome(groups, state, parts)
 
+    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
+        """Of all kinds but anti, whose rows without a key are not kept."""
+        stored = [state[name].scan() for name in SIDES]
+        keys = [self._columns.distinct_keys(rows) for rows in stored]
+        parts = [self._no_result()]
+        if self._has_pairs:
+            parts.append(self._joined(*stored))
+        if self._yields_matched:
+            parts.append(self._alone(self._with(stored[0], keys[1]), 0))
+        parts += [
+            self._alone(self._without(stored[side], keys[1 - side]), side)
+            for side, does in enumerate(self._yields_alone)
+            if does
+        ]
+        return self._split(pl.concat([part.select(parts[0].columns) for part in parts]))[0]
+
+    def _no_result(self) -> pl.DataFrame:
+        schema = {HASH: pl.Int64(), **self.output_schema, COPIES: pl.Int64()}
+        return pl.Schema(schema).to_frame()
+
     def _outcome(
         self, groups: Frames, state: Mapping[str, KeyedState], more: list[pl.DataFrame]
     ) -> Outcome:
@@ -237,9 +257,7 @@ class ChangelogJoin(RawRows):
             keyless.append(rows.filter(is_unkept))
             changes.append(bag.changed(rows.filter(~is_unkept), state[name]))
         stored = self._stored(changes, state)
-        names = [HASH, *self.output_schema, COPIES]
-        parts = [pl.Schema({**self.output_schema, HASH: pl.Int64(), COPIES: pl.Int64()}).to_frame()]
-        parts += more
+        parts = [self._no_result(), *more]
         if self._has_pairs:
             parts += self._pairs(changes, stored)
         if self._yields_matched or self._yields_alone[0]:
@@ -248,7 +266,9 @@ class ChangelogJoin(RawRows):
         if self._yields_alone[1]:
             right = self._yielded(changes, stored, 1, matched=False)
             parts += [self._alone(rows, 1) for rows in (*right, keyless[1])]
-        output, retracted = self._split(pl.concat([part.select(names) for part in parts]))
+        output, retracted = self._split(
+            pl.concat([part.select(parts[0].columns) for part in parts])
+        )
         return Outcome(
             output=output,
             retracted=retracted,

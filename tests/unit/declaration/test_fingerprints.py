@@ -748,8 +748,10 @@ CANNOT: dict[str, Declare] = {
     "rows that only come": counted,
     "a sender that forgets": lambda s: counted(newest(s, ttl=HOUR)),
     "one that forgets": lambda s: counted(newest(s), ttl=HOUR),
-    "a sender that holds other rows": lambda s: counted(
-        newest(s).key_by("k").join("both", newest_of(s, "y").key_by("k")).select("k", "x")
+    "an anti join, which lacks rows without a key": lambda s: counted(joined(s, "anti")),
+    "a join that forgets": lambda s: counted(joined(s, "left", ttl=HOUR)),
+    "a join whose rows only come": lambda s: counted(
+        s.key_by("k").join("both", s.select("k", "u AS w").key_by("k"))
     ),
     "two senders": lambda s: newest(s).key_by("k").join("stage", newest_of(s, "y").key_by("k")),
     "by way of another stage": lambda s: counted(newest(s).union("all", newest_of(s, "x"))),
@@ -769,6 +771,11 @@ CANNOT: dict[str, Declare] = {
 }  # fmt: skip
 
 
+def joined(stream: Stream, how: Any, ttl: timedelta | None = None) -> Stream:
+    left, right = newest(stream).key_by("k"), newest_of(stream, "y").select("k", "u AS w")
+    return left.join("both", right.key_by("k"), how=how, ttl=ttl)
+
+
 def newest_of(stream: Stream, key: str) -> Stream:
     return stream.key_by(key).latest(f"newest_{key}", by="at")
 
@@ -779,6 +786,14 @@ def test_a_stage_follows_rows_that_are_held_and_sent_again(name: str) -> None:
 
     assert found.recomputed_from == "newest"
     assert found.holds == (("k", "rank") if name == "best rows" else ("k",))
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi"])
+def test_a_stage_follows_a_join_that_has_both_sides(how: str) -> None:
+    found = all_of(lambda s: counted(joined(s, how)))
+
+    assert found["stage"].recomputed_from == "both"
+    assert found["both"].holds == ()
 
 
 @pytest.mark.parametrize("name", CANNOT)
