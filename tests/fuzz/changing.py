@@ -24,7 +24,9 @@ from tests.fuzz.plans import (
 )
 
 STATELESS = ("transform", "union")
-ALWAYS = ("input", "out of orderness", "rows", "spelling", "parallelism")
+ALWAYS = ("input", "out of orderness", "rows", "spelling", "parallelism", "place")
+FOREVER = 10**9  # A TTL, in milliseconds, that no play reaches.
+ORDERED = ("int", "long", "huge", "text", "bool", "date", "decimal", "time")
 CHANGED_PLANS = 0.3  # A share of those whose checkpoints are aligned: in flight is another subject.
 KINDS = {
     "min": "max", "max": "min", "first": "last", "last": "first", "stddev": "variance",
@@ -41,17 +43,19 @@ def changing(random: Random, plan: Plan) -> Plan:
     after = plan
     for _ in range(random.choice((1, 1, 1, 2))):
         change = _drawn(random, after)
-        if change is None:
+        if change is None or (change.part == "columns" and after is not plan):
             return plan
         after = changed(after, change.edits)
         acts += [change, *_later(random, plan, acts)]
+        if change.part == "columns":
+            break
     drained = [Checkpoint(drains=True)] if drains or random.random() < 0.4 else []
     return replace(plan, acts=(*acts, *drained))
 
 
 def _forgets_in_a_changelog(plan: Plan) -> bool:
     """What TTLs forget stays in a changelog, as if it had been another row."""
-    forgetful = {stage.uid for stage in plan.stages if stage.args.get("ttl") is not None}
+    forgetful = {stage.uid for stage in plan.stages if 0 < (stage.args.get("ttl") or 0) < FOREVER}
     return any(sink.changelog and sink.producer in forgetful for sink in plan.sinks)
 
 
@@ -78,15 +82,18 @@ def _later(random: Random, plan: Plan, acts: list[Act]) -> Iterator[Act]:
 def _drawn(random: Random, plan: Plan) -> Change | None:
     stages = [stage for stage in plan.stages if stage.op not in STATELESS] or [*plan.stages]
     names = random.sample([*PARTS], len(PARTS))
-    if random.random() < 0.7:  # These can always be drawn.
+    if random.random() < 0.7:  # These can nearly always be drawn.
         names.sort(key=lambda name: name in ALWAYS)
     for name in names:
         for stage in random.sample(stages, len(stages)):
             change = PARTS[name](random, plan, stage)
             if change is not None:
                 consents = random.choice(("keep", "keep", "begin", "begin", ""))
-                is_refused = change.part == "event time"
-                return replace(change, consents="" if is_refused else consents)
+                if change.part == "event time":
+                    consents = ""
+                if change.part == "place" and consents == "begin":
+                    consents = "keep"
+                return replace(change, consents=consents)
     return None
 
 
@@ -158,7 +165,7 @@ def _bounds(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 
 
 def _ttl(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
-    if stage.args.get("ttl") is None or stage.op == "deduplicate":
+    if not 0 < (stage.args.get("ttl") or 0) < FOREVER or stage.op == "deduplicate":
         return None
     value = random.choice((None, 4_000, 12_000, 40_000))
     if value == stage.args["ttl"]:
@@ -304,6 +311,103 @@ def _read_of(plan: Plan, stage: StagePlan) -> set[str]:
     return found.union(*((*sink.upsert_key, *sink.partition_by) for sink in sinks))
 
 
+def _renamed(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """A column of an aggregate that nobody else names."""
+    columns = stage.args.get("aggregates", {})
+    read = _read_of(plan, stage) if columns else set()
+    names = [name for name in columns if name not in read]
+    names = [name for name in names if [*columns.values()].count(columns[name]) == 1]
+    if not names or stage.args.get("lateness") or stage.args.get("ttl") is not None:
+        return None
+    name = random.choice(names)
+    path = "args/aggregates"
+    edits = ((f"{path}/{name}_new", columns[name]), (f"{path}/{name}", None))
+    return _of(stage, "column", *edits, difference="renamed")
+
+
+def _mean(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """The mean of what a sum and a count beside it are of."""
+    columns = stage.args.get("aggregates", {})
+    if stage.op != "aggregate" or stage.select or stage.args.get("ttl") is not None:
+        return None
+    for kind, column, where, by in columns.values():
+        mean = ["avg", column, where, by]
+        if kind == "sum" and ["count", column, where, by] in columns.values():
+            if mean not in columns.values():
+                edit = ("args/aggregates/fsum_mean_added", mean)
+                return _of(stage, "column", edit, difference="mean")
+    return None
+
+
+def _by(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    given = stage.args.get("by")
+    if not given or stage.args.get("ttl") is not None:
+        return None
+    names = [given] if isinstance(given, str) else [*given]
+    others = _others(plan, stage, [*names, *stage.args.get("ties_by", ())])
+    if not others:
+        return None
+    other = random.choice(others)
+    return _of(stage, "by", ("args/by", other if isinstance(given, str) else [other]))
+
+
+def _ties(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    if stage.op == "window_top_n" and "ties" in stage.args:
+        was = stage.args["ties"]
+        difference = "removed" if was else "added"
+        return _of(stage, "ties", ("args/ties", not was), difference=difference)
+    given = stage.args.get("ties_by")
+    others = _others(plan, stage, [stage.args["by"], *given]) if given else []
+    if not others or stage.args.get("ttl") is not None:
+        return None
+    return _of(stage, "ties", ("args/ties_by", [random.choice(others)]))
+
+
+def _others(plan: Plan, stage: StagePlan, names: list[str]) -> list[str]:
+    """Columns that the stage could order by, beside *names* and its keys."""
+    (given, *_) = stage.inputs
+    known = {} if given.select else _columns_of(plan, given.producer)
+    others = [name for name, kind in known.items() if kind in ORDERED]
+    return [name for name in others if name not in (*names, *given.keys)]
+
+
+def _columns_of(plan: Plan, uid: str) -> dict[str, str]:
+    """Those of a stream that are a source's."""
+    source = plan.source(uid)
+    if source is not None:
+        return dict(source.columns)
+    stage = plan.stage(uid)
+    passes_on = stage.op in ("latest", "deduplicate") and not stage.select
+    (given, *_) = stage.inputs
+    return _columns_of(plan, given.producer) if passes_on and not given.select else {}
+
+
+def _place(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """The folder of a source has another name; it never begins anew."""
+    sources = [plan.source(given.producer) for given in stage.inputs]
+    found = [one for one in sources if one is not None and not (one.grows or one.is_table)]
+    if not found:
+        return None
+    source = random.choice(found)
+    return Change(uid=source.uid, part="place", edits=((source.uid, "moved", not source.moved),))
+
+
+def _shown(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """What a table shows of an aggregate that has all its rows."""
+    columns = stage.args.get("aggregates", {})
+    sinks = [s for s in plan.sinks if s.producer == stage.uid and s.upsert_key]
+    if stage.op != "aggregate" or stage.args.get("ttl") is not None or stage.select or not sinks:
+        return None
+    sink, key = random.choice(sinks), stage.inputs[0].keys
+    kept = [name for name in columns if name not in (*sink.upsert_key, *sink.partition_by)]
+    if not {*sink.upsert_key, *sink.partition_by} <= {*key} or not kept:
+        return None
+    name = random.choice(kept)
+    others = [other for other in columns if other != name and random.random() < 0.7]
+    select = (*key, *others, f"{name} AS {name}_shown")
+    return Change(uid=sink.uid, part="columns", edits=((sink.uid, "select", select),))
+
+
 def _sink(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
     """Of a sink of updates the mode."""
     updating = {one.uid for one in plan.stages if one.op in ("aggregate", "latest", "top_n")}
@@ -363,6 +467,12 @@ def _parallelism(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 PARTS: dict[str, Draw] = {
     "column": _column,
     "another column": _column,
+    "renamed": _renamed,
+    "mean": _mean,
+    "by": _by,
+    "ties": _ties,
+    "place": _place,
+    "columns": _shown,
     "keys": _keys,
     "input": _rows,
     "behind": _behind,

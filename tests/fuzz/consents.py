@@ -73,7 +73,8 @@ def _expected(job: Job, act: Change) -> Becomes | None:
     row = row_of(part, PartDifference(act.difference))
     assert row is not None, f"the table has no {act.part}"
     stage = job.pipeline.stages.get(act.uid)
-    is_updated = stage is None or any(one.kind != Append() for one in stage.inputs)
+    inputs = stage.inputs if stage is not None else ()
+    is_updated = act.uid in job.pipeline.sinks or any(one.kind != Append() for one in inputs)
     becomes = (row.updates if is_updated else row.append) or Becomes.REFUSED
     has_forgotten = stage is not None and stage.ttl_ms is not None
     if becomes is Becomes.TAKEN_OVER and row.needs_all_rows and has_forgotten:

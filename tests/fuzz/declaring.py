@@ -66,6 +66,8 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
         stream = streams[sink.producer]
         for condition in sink.where:
             stream = stream.where(condition)
+        if sink.select:
+            stream = stream.select(*sink.select)
         stream.sink(sink.uid, spec_of(sink))
     return pipeline
 
@@ -196,6 +198,8 @@ def _join(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
             args[name] = timedelta(milliseconds=args[name])
     if "window" in args:
         args["window"] = window_of(args["window"])
+    if "ttl" in args:
+        args["ttl"] = _ttl_of(stage)
     return getattr(left, stage.op)(stage.uid, right, parallelism=stage.parallelism, **args)
 
 
@@ -207,6 +211,7 @@ def _process(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
         state={"total": int},
         result={key: kind, "rows": int, "total": int},
         version=stage.args.get("version"),
+        ttl=_ttl_of(stage),
         parallelism=stage.parallelism,
     )
 

@@ -51,7 +51,9 @@ class Oracle:
     def sinks(self) -> dict[str, pa.Table]:
         """The rows of every sink at the last barrier."""
         self._compute()
-        return {sink.uid: self._sink(sink) for sink in self.past.plan.sinks}
+        return {
+            sink.uid: self._selected(sink, self._sink(sink)) for sink in self.past.plan.sinks
+        }
 
     def _compute(self) -> None:
         self._columns.clear()
@@ -298,6 +300,14 @@ class Oracle:
         if sink.producer in self._anew and sink.upsert_key and self._shown:
             return self._over_what_was_shown(sink, rows)
         return rows.drop_columns([EPOCH])
+
+    def _selected(self, sink: SinkPlan, rows: pa.Table) -> pa.Table:
+        if not sink.select:
+            return rows
+        self.sql.register("_shown", rows)
+        selected = self.sql.sql(f"SELECT {', '.join(sink.select)} FROM _shown").to_arrow_table()
+        self.sql.unregister("_shown")
+        return selected
 
     def _over_what_was_shown(self, sink: SinkPlan, rows: pa.Table) -> pa.Table:
         """What was published stays until its key comes again; *rows* are those of the stream."""

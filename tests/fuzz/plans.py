@@ -17,7 +17,9 @@ Columns = tuple[tuple[str, str], ...]  # Name and the name of a type, see ``data
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
-    """Files in a folder, of a ``format``; where it ``grows``, partitions in memory that grow."""
+    """Files in a folder, of a ``format``, by another path where it is ``moved``; where it
+    ``grows``, partitions in memory that grow.
+    """
 
     uid: str
     columns: Columns
@@ -27,6 +29,7 @@ class SourcePlan:
     grows: bool = False
     format: Literal["parquet", "avro"] = "parquet"
     idle_after_ms: int | None = None
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,7 @@ class SinkPlan:
     where: tuple[str, ...] = ()
     partition_by: tuple[str, ...] = ()
     compact_when_files: int = 0
+    select: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +102,7 @@ class Restore:
 class Change:
     """The declaration becomes another: ``edits`` are each a uid, a path in its part and a value.
 
-    ``part`` is what differs of the stage or sink ``uid``, as ``sluice.core.transitions`` calls it;
+    ``part`` is what differs of the stage, source or sink ``uid``, as ``sluice.core.transitions`` calls it;
     "column" is one of an aggregate; empty if all means what it did.  ``difference`` is how.
     ``consents``: what is chosen where a restore asks, to "keep" or to "begin"; empty to go back.
     """

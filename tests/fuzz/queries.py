@@ -177,7 +177,7 @@ def join(oracle: Oracle, stage: StagePlan) -> str:
     columns = join_columns(oracle, stage, left, right)
     match how:
         case "inner":
-            epoch = f"greatest(l.{EPOCH}, r.{EPOCH})"
+            epoch = _later(f"l.{EPOCH}", f"r.{EPOCH}")
             return (
                 f"SELECT {columns}, {epoch} AS {EPOCH} FROM {q(left)} l JOIN {q(right)} r ON {on}"
             )
@@ -185,7 +185,7 @@ def join(oracle: Oracle, stage: StagePlan) -> str:
             lefts = listed([*oracle.columns(left)], "l.")
             negated = "NOT " if how == "anti" else ""
             first = f"(SELECT min(r.{EPOCH}) FROM {q(right)} r WHERE {on})"
-            epoch = f"greatest(l.{EPOCH}, {first})" if how == "semi" else "0"
+            epoch = _later(f"l.{EPOCH}", first) if how == "semi" else "0"
             exists = f"{negated}EXISTS (FROM {q(right)} r WHERE {on})"
             return f"SELECT {lefts}, {epoch} AS {EPOCH} FROM {q(left)} l WHERE {exists}"
         case _:
@@ -193,6 +193,11 @@ def join(oracle: Oracle, stage: StagePlan) -> str:
                 f"SELECT {columns}, 0 AS {EPOCH} FROM {q(left)} l "
                 f"{how.upper()} JOIN {q(right)} r ON {on}"
             )
+
+
+def _later(one: str, other: str) -> str:
+    """The epoch of a row that two make; none, if either may be taken back."""
+    return f"CASE WHEN {one} = 0 OR {other} = 0 THEN 0 ELSE greatest({one}, {other}) END"
 
 
 def interval_join(oracle: Oracle, stage: StagePlan) -> str:
