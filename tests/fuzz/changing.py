@@ -332,10 +332,10 @@ def _mean(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
         return None
     for kind, column, where, by in columns.values():
         mean = ["avg", column, where, by]
-        if kind == "sum" and ["count", column, where, by] in columns.values():
-            if mean not in columns.values():
-                edit = ("args/aggregates/fsum_mean_added", mean)
-                return _of(stage, "column", edit, difference="mean")
+        has_both = kind == "sum" and ["count", column, where, by] in columns.values()
+        if has_both and mean not in columns.values():
+            edit = ("args/aggregates/fsum_mean_added", mean)
+            return _of(stage, "column", edit, difference="mean")
     return None
 
 

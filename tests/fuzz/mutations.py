@@ -45,7 +45,8 @@ def features(plan: Plan) -> set[str]:
         found |= {stage.args["window"][0]} if "window" in stage.args else set()
         found |= {name for name in ("ties", "lateness") if stage.args.get(name)}
         found |= {"filtered"} if stage.where else set()
-        found |= {"behind"} if any(plan.source(i.producer) is None for i in stage.inputs) else set()
+        found |= {"projected"} if any(i.select for s in plan.stages for i in s.inputs) else set()
+    found |= {"behind"} if any(plan.source(i.producer) is None for i in stage.inputs) else set()
     floats = [
         one
         for stage in plan.stages
@@ -75,6 +76,7 @@ def features(plan: Plan) -> set[str]:
 def _changed(plan: Plan) -> set[str]:
     changes = [act for act in plan.acts if isinstance(act, Change)]
     found = {f"changed_{act.part or 'nothing'}".replace(" ", "_") for act in changes}
+    found |= {f"changed_{act.part}_{act.difference}".replace(" ", "_") for act in changes}
     found |= {"began"} if any(act.consents == "begin" for act in changes) else set()
     return found | ({"changed"} if changes else set())
 
@@ -306,6 +308,20 @@ PATHS: dict[str, Mutation] = {
         "if True:",
         needs=("epochs",),
     ),
+    "partial_merges_drop_tombstones": Mutation(
+        "a compaction of some runs drops deletes that hide rows of older ones",
+        "state.merging:_merge",
+        "drop_tombstones=due.is_oldest",
+        "drop_tombstones=True",
+        needs=("compacts", "epochs"),
+    ),
+    "expires_behind_the_edge": Mutation(
+        "a key is forgotten a second after its time",
+        "state.segments:StateSchema.has_expired",
+        "written_ms <= now_ms",
+        "written_ms <= now_ms - 1_000",
+        needs=("forgets", "epochs"),
+    ),
     "due_is_all": Mutation(
         "what waits for an event time is asked for once, and not in every run",
         "state.keyed:KeyedState.due",
@@ -426,6 +442,14 @@ OPERATORS: dict[str, Mutation] = {
         ("aggregate",),
         needs=("behind", "epochs"),
     ),
+    "null_keys_do_not_recover": Mutation(
+        "the least or first value of a null key stays when its row is taken back",
+        "operators.aggregate:_Extreme.applied",
+        'on=identity, how="semi", nulls_equal=True',
+        'on=identity, how="semi", nulls_equal=False',
+        ("min", "max", "first", "last"),
+        needs=("aggregate", "behind", "epochs"),
+    ),
     "least_is_latest": Mutation(
         "min() keeps the newer value",
         "operators.kernels:extreme",
@@ -533,6 +557,21 @@ OPERATORS: dict[str, Mutation] = {
         "pl.col(WINDOW_START) > reached",
         "pl.col(WINDOW_START) >= reached",
         ("session",),
+    ),
+    "sessions_reach_no_further": Mutation(
+        "a session of before reaches no farther than the new rows that are earlier",
+        "operators.sessions:SessionWindow._numbered",
+        "pl.max_horizontal(reach(pl.col(_IS_STORED)), reach(~pl.col(_IS_STORED)))",
+        "reach(~pl.col(_IS_STORED))",
+        needs=("session", "epochs"),
+    ),
+    "first_lookup_stays": Mutation(
+        "of rows that are looked up again the first answer is remembered",
+        "operators.joins:KeyedLookupOperator.process",
+        "on=after.columns,",
+        "on=identity,",
+        ("lookup",),
+        needs=("behind", "epochs"),
     ),
     "session_stays": Mutation(
         "a session that is merged into another is not taken back",
@@ -845,6 +884,135 @@ TRANSITIONS: dict[str, Mutation] = {
         "or work.spec.drops_expired",
         "",
         needs=("changed_ttl",),
+    ),
+    "removed_columns_ask": Mutation(
+        "a column of an aggregate that is removed begins anew",
+        "core.transitions:difference_of",
+        "return PartDifference.REMOVED",
+        "return PartDifference.CHANGED",
+        needs=("changed_column_removed",),
+    ),
+    "all_that_was_read_counts": Mutation(
+        "what only a column read that is gone is of the input",
+        "core.transitions:_is_told_by_itself",
+        "return part != INPUT or _reads_otherwise(before, now)",
+        "return True",
+        needs=("changed_column_removed", "projected"),
+    ),
+    "names_mean_nothing": Mutation(
+        "a column that is called otherwise goes on without a word",
+        "core.transitions:_changes_of",
+        "column not in names.values()",
+        "column not in {*names, *names.values()}",
+        needs=("changed_column_renamed",),
+    ),
+    "means_are_not_shown": Mutation(
+        "rows that do not change lack the mean that is added",
+        "operators.aggregate:KeyedAggregateOperator.adopted",
+        "output=pl.concat([outcome.output, others]),",
+        "output=outcome.output,",
+        needs=("changed_column_mean",),
+    ),
+    "smaller_n_is_not_taken_back": Mutation(
+        "ranks beyond a smaller n stay",
+        "operators.ranking:TopNOperator.adopted",
+        "before, {}, loses_ranks=True)",
+        "before, {}, loses_ranks=False)",
+        needs=("changed_n_smaller", "epochs"),
+    ),
+    "of_updates_ranks_stay": Mutation(
+        "over updates ranks stay as they were by another n, order or ties",
+        "operators.ranking:TopNOperator.adopted",
+        "self._retractable.best_of_all(change, state[BAG])",
+        "self._retractable.best(change, state[BAG], before)",
+        ("changed_n", "changed_by", "changed_ties"),
+        needs=("top_n", "behind"),
+    ),
+    "orders_mean_nothing": Mutation(
+        "what latest() goes by is no part of it",
+        "declaration.fingerprints:_operation",
+        'return "latest", {"by": _listed(by)}, {}',
+        'return "latest", {}, {}',
+        needs=("changed_by", "latest"),
+    ),
+    "ties_mean_nothing": Mutation(
+        "what decides between equal rows is no part of a ranking",
+        "declaration.fingerprints:_operation",
+        'parts | {"ties": _listed(ties_by), ',
+        "parts | {",
+        needs=("changed_ties", "top_n"),
+    ),
+    "n_of_windows_means_nothing": Mutation(
+        "how many are ranked is no part of a window",
+        "declaration.fingerprints:_operation",
+        '"n": str(n), "by": meaning(by), "ties": ties}',
+        '"by": meaning(by), "ties": ties}',
+        needs=("changed_n_changed",),
+    ),
+    "join_kinds_send_nothing": Mutation(
+        "rows without a partner stay as another kind of join sent them",
+        "operators.joins:ChangelogJoin.adopted",
+        "(int(does) - int(did[side]))",
+        "0",
+        needs=("changed_how", "join"),
+    ),
+    "kinds_of_windows_mean_nothing": Mutation(
+        "the kind of a window join is no part of it",
+        "declaration.fingerprints:_operation",
+        '{"window": _window(window), "how": how}',
+        '{"window": _window(window)}',
+        needs=("changed_how_changed", "window_join"),
+    ),
+    "lookups_mean_nothing": Mutation(
+        "what is kept of a lookup is no part of it",
+        "declaration.fingerprints:_Maker.lookup",
+        'f"{lookup.keep} of {table} on {on}"',
+        'f"{table} on {on}"',
+        needs=("changed_table",),
+    ),
+    "places_mean_nothing": Mutation(
+        "a source goes on in another place without a word",
+        "core.transitions:_changes_of",
+        "if not {*before.places} <= {*now.places}:",
+        "if False:",
+        needs=("changed_place",),
+    ),
+    "bounds_of_time_ask": Mutation(
+        "another bound of event time is no longer taken over",
+        "declaration.fingerprints:_Maker.of_stage",
+        '"out of orderness": ',
+        '"bounds": ',
+        needs=("changed_out_of_orderness",),
+    ),
+    "old_rows_are_not_shown_anew": Mutation(
+        "a table keeps what it showed of rows that do not change",
+        "exchange.snapshot:KeyedSnapshot._republish",
+        "self._output.republish(rows, spec.republished)",
+        "pass",
+        needs=("changed_columns",),
+    ),
+    "nothing_is_sent_again": Mutation(
+        "a stage that is recomputed reads only what changed",
+        "exchange.snapshot:KeyedSnapshot.finish",
+        "if self._work.spec.resends:",
+        "if False:",
+        ("changed_keys", "changed_column", "changed_input"),
+        needs=("behind",),
+    ),
+    "former_keys_stay": Mutation(
+        "rows with keys of before stay when a stage is recomputed",
+        "exchange.snapshot:KeyedSnapshot.finish",
+        ".scan().drop(HASH)",
+        ".scan().drop(HASH).clear()",
+        needs=("changed_keys", "behind", "upsert"),
+    ),
+    "joins_send_pairs_alone": Mutation(
+        "a join that sends its rows again leaves out those without a partner",
+        "operators.joins:ChangelogJoin.held",
+        "if does",
+        "if False",
+        ("left", "right", "full"),
+        needs=("join", "changed", "behind", "aggregate"),
     ),
     "trigger_says_nothing": Mutation(
         "a trigger goes on with another meaning",

@@ -51,9 +51,7 @@ class Oracle:
     def sinks(self) -> dict[str, pa.Table]:
         """The rows of every sink at the last barrier."""
         self._compute()
-        return {
-            sink.uid: self._selected(sink, self._sink(sink)) for sink in self.past.plan.sinks
-        }
+        return {sink.uid: self._selected(sink, self._sink(sink)) for sink in self.past.plan.sinks}
 
     def _compute(self) -> None:
         self._columns.clear()

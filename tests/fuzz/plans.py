@@ -102,8 +102,9 @@ class Restore:
 class Change:
     """The declaration becomes another: ``edits`` are each a uid, a path in its part and a value.
 
-    ``part`` is what differs of the stage, source or sink ``uid``, as ``sluice.core.transitions`` calls it;
-    "column" is one of an aggregate; empty if all means what it did.  ``difference`` is how.
+    ``part`` is what differs of the stage, source or sink ``uid``, as ``sluice.core.transitions``
+    calls it; "column" is one of an aggregate; empty if all means what it did.  ``difference`` is
+    how.
     ``consents``: what is chosen where a restore asks, to "keep" or to "begin"; empty to go back.
     """
 

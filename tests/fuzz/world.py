@@ -136,7 +136,7 @@ class World:
 
     def _moved(self, uid: str) -> Files:
         """The same folder by another name."""
-        spec = self.specs[uid]
+        spec: Files = self.specs[uid]
         return replace(spec, location=str(self.folder / uid / ".." / uid))
 
     def _write(self, source: SourcePlan, name: str, rows: pa.Table) -> None:

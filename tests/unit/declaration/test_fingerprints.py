@@ -748,8 +748,8 @@ CANNOT: dict[str, Declare] = {
     "rows that only come": counted,
     "a sender that forgets": lambda s: counted(newest(s, ttl=HOUR)),
     "one that forgets": lambda s: counted(newest(s), ttl=HOUR),
-    "an anti join, which lacks rows without a key": lambda s: counted(joined(s, "anti")),
-    "a join that forgets": lambda s: counted(joined(s, "left", ttl=HOUR)),
+    "an anti join, which lacks rows without a key": lambda s: counted(both_sides(s, "anti")),
+    "a join that forgets": lambda s: counted(both_sides(s, "left", ttl=HOUR)),
     "a join whose rows only come": lambda s: counted(
         s.key_by("k").join("both", s.select("k", "u AS w").key_by("k"))
     ),
@@ -771,7 +771,7 @@ CANNOT: dict[str, Declare] = {
 }  # fmt: skip
 
 
-def joined(stream: Stream, how: Any, ttl: timedelta | None = None) -> Stream:
+def both_sides(stream: Stream, how: Any, ttl: timedelta | None = None) -> Stream:
     left, right = newest(stream).key_by("k"), newest_of(stream, "y").select("k", "u AS w")
     return left.join("both", right.key_by("k"), how=how, ttl=ttl)
 
@@ -790,7 +790,7 @@ def test_a_stage_follows_rows_that_are_held_and_sent_again(name: str) -> None:
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi"])
 def test_a_stage_follows_a_join_that_has_both_sides(how: str) -> None:
-    found = all_of(lambda s: counted(joined(s, how)))
+    found = all_of(lambda s: counted(both_sides(s, how)))
 
     assert found["stage"].recomputed_from == "both"
     assert found["both"].holds == ()
