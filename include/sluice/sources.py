@@ -9,11 +9,13 @@ from sluice.connectors.kafka.declared import Avro, Json, Kafka, Protobuf, Raw, S
 from sluice.connectors.nexmark.declared import Nexmark
 from sluice.connectors.postgres.declared_source import PostgresTable
 from sluice.connectors.spark_read.declared import Column, Snapshot, SparkRead
+from sluice.declaration.debezium import Debezium
 from sluice.declaration.places import SourceSpec
 
 __all__ = [
     "Avro",
     "Column",
+    "Debezium",
     "DeltaTable",
     "Files",
     "IcebergTable",

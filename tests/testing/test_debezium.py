@@ -1,0 +1,155 @@
+"""Debezium's envelopes, as its documentation shows them, become the table that they are of."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+
+from sluice import Pipeline
+from sluice import aggregates as agg
+from sluice.declaration.debezium import NOT_LOGGED, TRUNCATED, UNNAMED
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable
+from sluice.sources import Debezium, Files, Json, Kafka
+from sluice.testing import run_local
+
+Row = dict[str, Any]
+CUSTOMERS = {"id": "bigint", "first_name": "string", "email": "string"}
+TOMBSTONE = "{}"  # As the source of Kafka reads a null.
+
+
+def postgres(op: str, before: Row | None, after: Row | None, lsn: int | None) -> Row:
+    """An event of the PostgreSQL connector."""
+    source = {
+        "version": "3.2.0.Final", "connector": "postgresql", "name": "PostgreSQL_server",
+        "ts_ms": 1559033904863, "snapshot": op == "r", "db": "postgres", "schema": "public",
+        "sequence": f'["{lsn}", "{lsn}"]', "table": "customers", "txId": 555, "lsn": lsn,
+        "xmin": None,
+    }  # fmt: skip
+    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1559033904863}
+
+
+def mysql(op: str, before: Row | None, after: Row | None, file: int, pos: int, row: int) -> Row:
+    source = {
+        "version": "3.2.0.Final", "connector": "mysql", "name": "mysql-server-1", "snapshot": False,
+        "db": "inventory", "table": "customers", "server_id": 0, "gtid": None,
+        "file": f"mysql-bin.{file:06d}", "pos": pos, "row": row, "thread": 7, "query": None,
+    }  # fmt: skip
+    return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 1465491411815}
+
+
+def beside_its_schema(event: Row) -> Row:
+    return {"schema": {"type": "struct", "name": "customers.Envelope"}, "payload": event}
+
+
+def customer(number: int, email: str) -> Row:
+    return {"id": number, "first_name": f"Anne {number}", "email": email}
+
+
+def table_of(changes: Debezium, epochs: list[list[str]], *, of_kafka: bool = True) -> list[Row]:
+    pipeline = Pipeline("shop")
+    kafka = Kafka("host:9092", "customers", value=Json(changes.schema))
+    files = Files("in", format="json", schema=changes.schema)
+    events = pipeline.source("events", kafka if of_kafka else files)
+    table = changes.table("customers", events)
+    table.sink("table", FilesTable(upsert_key=changes.key))
+    counts = table.key_by("email").aggregate("per_email", n=agg.count(), ids=agg.sum("id"))
+    counts.sink("counts", FilesTable(upsert_key=("email",)))
+    found = run_local(pipeline, {"events": epochs})
+
+    rows = sorted(found.table("table").to_dicts(), key=lambda row: str(row["id"]))
+    expected = {email: (n, 0) for email, n in Counter(row["email"] for row in rows).items()}
+    for row in rows:
+        n, ids = expected[row["email"]]
+        expected[row["email"]] = (n, ids + row["id"])
+    told = {row["email"]: (row["n"], row["ids"]) for row in found.table("counts").to_dicts()}
+    assert told == expected  # An aggregate takes back what a change or a delete took away.
+    return rows
+
+
+@pytest.mark.parametrize("of_kafka", [True, False], ids=["kafka", "files"])
+def test_changes_in_any_order_and_delivered_again_are_the_table(of_kafka: bool) -> None:
+    random, table = Random(7), dict[int, Row]()
+    events: list[Row] = []
+    for lsn in range(1, 161):
+        number = random.randrange(12)
+        before = table.get(number)
+        after = customer(number, random.choice("xyz"))
+        if before is None:
+            events.append(postgres(random.choice("cr"), None, after, lsn))
+        elif random.random() < 0.4:
+            events.append(postgres("d", before, None, lsn))
+            del table[number]
+            continue
+        else:  # With REPLICA IDENTITY DEFAULT there is no row before.
+            events.append(postgres("u", random.choice([before, None]), after, lsn))
+        table[number] = after
+    sent = events + random.sample(events, 40)
+    random.shuffle(sent)
+    sent = [beside_its_schema(one) if random.random() < 0.5 else one for one in sent]
+    texts = [json.dumps(one) for one in sent]
+    for _ in range(10):
+        texts.insert(random.randrange(len(texts)), TOMBSTONE)
+
+    cuts = [texts[start : start + 70] for start in range(0, len(texts), 70)]
+    rows = table_of(Debezium(CUSTOMERS, key=("id",)), cuts, of_kafka=of_kafka)
+
+    assert rows == sorted(table.values(), key=lambda row: str(row["id"]))
+
+
+def test_mysql_is_ordered_by_file_position_and_row() -> None:
+    order = {"file": "string", "pos": "bigint", "row": "int"}
+    changes = Debezium(CUSTOMERS, key=("id",), order=order)
+    events = [
+        mysql("u", customer(1, "b"), customer(1, "c"), 4, 154, 0),
+        mysql("c", None, customer(1, "a"), 3, 484, 0),
+        mysql("u", customer(1, "a"), customer(1, "b"), 3, 10_484, 0),
+        mysql("u", customer(2, "b"), customer(2, "later row"), 3, 500, 11),
+        mysql("u", customer(2, "a"), customer(2, "b"), 3, 500, 2),
+        mysql("d", customer(3, "a"), None, 3, 600, 0),
+        mysql("c", None, customer(3, "a"), 3, 590, 0),
+    ]
+
+    assert table_of(changes, [[json.dumps(one)] for one in events]) == [
+        customer(1, "c"),
+        customer(2, "later row"),
+    ]
+
+
+REFUSED = {
+    "a truncate": (postgres("t", None, None, 7), TRUNCATED),
+    "a value that was not logged": (
+        postgres("u", None, customer(1, "__debezium_unavailable_value"), 7), NOT_LOGGED
+    ),
+    "no position": (postgres("c", None, customer(1, "a"), None), UNNAMED),
+    "no key": (postgres("d", {"id": None}, None, 7), UNNAMED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_applied_fails_with_the_fix(what: str) -> None:
+    event, why = REFUSED[what]
+
+    with pytest.raises(Exception, match=re.escape(why)):
+        table_of(Debezium(CUSTOMERS, key=("id",)), [[json.dumps(event)]])
+
+
+def test_a_message_or_a_heartbeat_is_no_change() -> None:
+    message = {"op": "m", "ts_ms": 1, "source": {"lsn": 9}, "message": {"prefix": "p"}}
+    created = postgres("c", None, customer(1, "a"), 7)
+
+    rows = table_of(Debezium(CUSTOMERS, key=("id",)), [[json.dumps(message), json.dumps(created)]])
+
+    assert rows == [customer(1, "a")]
+
+
+def test_a_declaration_without_its_key_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="has the key 'uid', which is none of its columns"):
+        Debezium(CUSTOMERS, key=("uid",))
+    with pytest.raises(ConfigurationError, match="needs a key and an order"):
+        Debezium(CUSTOMERS, key=())
