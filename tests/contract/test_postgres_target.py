@@ -176,6 +176,54 @@ def test_a_roll_back_leaves_rows_of_nobody(
     assert [row["id"] for row in seen(case)] == [0, 1]
 
 
+@pytest.mark.parametrize("has_landed", [True, False], ids=["answer lost", "request lost"])
+@pytest.mark.parametrize("restores", [False, True], ids=["commit", "restore"])
+def test_a_transaction_is_there_once_whatever_became_of_its_answer(
+    database: Database,
+    table: str,
+    root: StoreLocation,
+    monkeypatch: pytest.MonkeyPatch,
+    restores: bool,
+    has_landed: bool,
+) -> None:
+    database.run(f"CREATE TABLE {table} ({COLUMNS}, epoch bigint)")
+    case = case_of(database, table, root, checkpoint_column="epoch")
+    publish_in_turn(case, 1, 2)
+    staged = staged_rows(case.open(), 3, 3)
+    commit = psycopg.Connection.commit
+
+    def lost(connection: psycopg.Connection[Any]) -> None:
+        """The line goes dead at the COMMIT of the transaction that writes."""
+        if connection.info.transaction_status.name != "INTRANS" or not is_writing(connection):
+            commit(connection)
+            return
+        monkeypatch.setattr(psycopg.Connection, "commit", commit)
+        if has_landed:
+            commit(connection)
+        connection.close()
+        raise psycopg.OperationalError("the line went dead")
+
+    def act() -> None:
+        if restores:
+            case.open().recover(RESTORED, Recovery(version=1, through=3, roll_back=True))
+        else:
+            case.open().commit(JOB, 3, 2, [staged])
+
+    monkeypatch.setattr(psycopg.Connection, "commit", lost)
+    with pytest.raises(StoreUnavailable, match="the line went dead"):
+        act()
+    assert ([row["id"] for row in seen(case)] != [1, 2]) == has_landed
+    act()
+
+    assert [row["id"] for row in seen(case)] == ([1] if restores else [1, 2, 3])
+
+
+def is_writing(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the transaction has changed something."""
+    (id_,) = connection.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() or (None,)
+    return id_ is not None
+
+
 def test_a_damaged_staged_file_publishes_nothing_of_its_checkpoint(case: SinkCase) -> None:
     sink = case.open()
     whole = staged_rows(sink, 1, 1)
