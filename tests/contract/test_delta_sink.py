@@ -11,7 +11,6 @@ import json
 import struct
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,10 @@ from sluice.connectors.staged_sink import StagedSink
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
-from sluice.store.object_store import AlreadyExists, CreateResult, ObjectStore
 from sluice.store.open import StoreLocation
 from tests.builders import PLANNED
 from tests.contract.conftest import BUCKET
+from tests.contract.faults import Faults
 from tests.contract.restore_rules import (
     a_table_has_one_writer_whichever_root_its_job_is_in,
     publish_in_turn,
@@ -432,46 +431,8 @@ def test_a_note_that_is_gone_is_named_with_the_fix(tmp_path: Path) -> None:
     assert case.open().compare(JOB.life, 1) == TimelineComparison(lacks=True)
 
 
-@dataclass
-class Faults:
-    """A layer over the stores of one test: what the next creations of log entries answer."""
-
-    fates: list[str]
-    another: Callable[[], object] = lambda: None
-
-    def store_of(
-        self, root: str, opened: Callable[[], ObjectStore], patience_s: float
-    ) -> ObjectStore:
-        store, faults = opened(), self
-
-        class Faulty:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(store, name)
-
-            def create(self, key: str, body: bytes) -> CreateResult:
-                fate = faults.fates.pop(0) if "_delta_log/" in key and faults.fates else "works"
-                match fate:
-                    case "overtaken":
-                        faults.another()
-                    case "request lost":
-                        raise StoreUnavailable("request lost")
-                    case "answer lost":
-                        store.create(key, body)
-                        raise StoreUnavailable("answer lost")
-                    case "sent twice":  # By a gateway: the second is answered, 412.
-                        store.create(key, body)
-                        again = store.create(key, body)
-                        assert isinstance(again, AlreadyExists)
-                        return again
-                    case _:
-                        pass
-                return store.create(key, body)
-
-        return Faulty()
-
-
 def faulty_case(folder: Path, key: tuple[str, ...], fates: Iterable[str]) -> SinkCase:
-    layer = Faults([*fates])
+    layer = Faults("_delta_log/", [*fates])
     case = case_in(folder, *key)
     spec = DeltaTable(place_in(folder), upsert_key=key, create=True)
     root = f"file://{folder}/root/tables/sales"
@@ -530,6 +491,7 @@ def test_a_restore_in_the_middle_of_a_commit_fences_it(tmp_path: Path) -> None:
     publish(case_in(tmp_path).open(), 1, None, rows(1))
     late = staged_rows(case_in(tmp_path).open(), 2, 2)
     layer = Faults(
+        "_delta_log/",
         ["overtaken"],
         lambda: a_sink(tmp_path).recover(RESTORED, Recovery(version=1, through=2)),
     )

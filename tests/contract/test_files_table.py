@@ -13,8 +13,10 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,12 +27,13 @@ from sluice.connectors.files_table.declared import FilesTable
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.answers import Committable
 from sluice.core.timeline import Recovery, Writer
-from sluice.errors import ConfigurationError, ProtocolViolation, TableMismatch
+from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
 from sluice.protocol.records import checksum
 from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import Listed, ObjectStore
 from sluice.store.open import StoreLocation, open_store
 from tests.builders import PLANNED
+from tests.contract.faults import Faults
 from tests.contract.restore_rules import a_table_has_one_writer_whichever_root_its_job_is_in
 from tests.contract.sink_case import JOB, RESTORED, Row, SinkCase
 from tests.contract.sink_rules import APPEND_RULES, UPSERT_RULES
@@ -524,3 +527,28 @@ def test_a_manifest_that_vanishes_or_cannot_be_read_is_a_violation(store: Object
 
     with pytest.raises(ProtocolViolation, match=manifest):
         table.unpublished()
+
+
+@pytest.mark.parametrize("fate", ["request lost", "answer lost", "sent twice"])
+@pytest.mark.parametrize("restores", [False, True], ids=["commit", "restore"])
+def test_a_manifest_is_there_once_whatever_was_answered(
+    tmp_path: Path, restores: bool, fate: str
+) -> None:
+    place = StoreLocation(root=f"file://{tmp_path}")
+    plain = FilesTable().open("t", {}, place)
+    for checkpoint_id in (1, 2):
+        publish(plain, checkpoint_id, checkpoint_id - 1 or None, ("a", checkpoint_id))
+    staged = stage(plain, 3, rows(("a", 3)))
+    faults = Faults("_manifests/", [fate])
+    table = FilesTable().open("t", {}, replace(place, layer=faults))
+
+    for _ in range(2):
+        with suppress(StoreUnavailable):
+            if restores:
+                table.recover(RESTORED, Recovery(version=1, through=3, roll_back=True))
+            else:
+                table.commit(JOB, 3, 2, [staged])
+
+    assert faults.fates == []
+    expected = [("a", 1)] if restores else [("a", 1), ("a", 2), ("a", 3)]
+    assert values_of(FilesTable().open("t", {}, place)) == expected
