@@ -64,7 +64,7 @@ clicks.transform("shouted", shouted).key_by("city").process_keyed(
     "visits", Visits(), result={"city": str, "visit": int}
 ).sink("out", FilesTable())
 """
-SPARK_CODE = """
+SPARK_CODE = '''
 from sluice import Pipeline, Replace
 from sluice.sinks import FilesTable
 from sluice.sources import Files
@@ -89,14 +89,29 @@ pipeline = Pipeline("orders")
 orders = pipeline.source(
     "orders", Files("orders.csv", format="csv", schema="customer string, amount bigint")
 )
-pipeline.spark(
+ranked = pipeline.spark(
     "totals",
     totals,
     reads={"orders": orders},
     schema="customer string, spent bigint, rank int",
     result=Replace("customer"),
+)
+places = Files("places.csv", format="csv", schema="place int")
+pipeline.spark_sql(
+    "placed",
+    """
+    WITH now AS (
+        SELECT customer, spent, rank FROM ranked WHERE _change = 'insert'
+        UNION ALL SELECT customer, spent, rank FROM previous ANTI JOIN ranked USING (customer)
+    )
+    SELECT now.* FROM now JOIN places ON rank = place
+    """,
+    changes={"ranked": ranked},
+    tables={"places": pipeline.source("places", places, table=True)},
+    schema="customer string, spent bigint, rank int",
+    result=Replace("customer"),
 ).sink("out", FilesTable(upsert_key=("customer",)))
-"""
+'''
 INCLUDE = str(Path(__file__).parents[2] / "include")
 
 
@@ -163,6 +178,7 @@ def test_spark_code_goes_on_from_its_previous_result(
     (tmp_path / "pipelines" / "__init__.py").touch()
     (tmp_path / "pipelines" / "orders.py").write_text(SPARK_CODE)
     (tmp_path / "orders.csv").write_text("a,1\nb,5\na,2\nc,x\na,3\n")
+    (tmp_path / "places.csv").write_text("1\n2\n")
     command = [sys.executable, "-c", "from sluice.cli.main import main; main()", "run", "orders"]
     env = {name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"}
     env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{INCLUDE}"
