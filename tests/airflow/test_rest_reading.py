@@ -122,6 +122,16 @@ def test_a_checkpoint_has_its_tasks_and_a_task_its_subtasks(viewer: Api, job: Jo
     assert task["summary"].keys() >= {"checkpoint_duration", "start_delay", "state_size"}
 
 
+def test_a_checkpoint_names_the_run_that_took_it(viewer: Api, job: Job) -> None:
+    plan = trigger_one(job, cause="airflow:auctions/manual__2026-11-27T00:00:00+00:00")
+
+    by_hand = found(viewer.get("/pipelines/auctions/checkpoints/2"))
+    of_run = found(viewer.get(f"/pipelines/auctions/checkpoints/{plan.checkpoint_id}"))
+
+    assert by_hand["run"] is None
+    assert of_run["run"] == "/dags/auctions/runs/manual__2026-11-27T00%3A00%3A00%2B00%3A00"
+
+
 def test_the_configuration_has_flinks_fields_and_three_columns(viewer: Api, job: Job) -> None:
     shown = found(viewer.get("/pipelines/auctions/checkpoints/config"))
 

@@ -36,7 +36,7 @@ def test_every_page_shows_the_job_wide_and_narrow(tab: Tab, served: Served) -> N
         show(tab, served, page, heading)
         says(tab, words)
         tab.look(width=400)
-        assert tab.evaluate("document.getElementById('pages').scrollWidth") <= 400, page
+        tab.until("document.getElementById('pages').scrollWidth <= 400")  # Charts follow it.
         tab.look()
 
     assert (tab.errors, tab.failed) == ([], [])

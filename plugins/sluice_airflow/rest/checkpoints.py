@@ -58,8 +58,9 @@ from sluice_airflow.rest.answers import (
     may_read_data,
     visible_pipelines,
 )
-from sluice_airflow.rest.jobs import DeclaredDep, JobDep, read_each, run_path
+from sluice_airflow.rest.jobs import DeclaredDep, JobDep, fields_of, read_each, run_path
 from sluice_airflow.run_notes import why_run_is_blocked
+from sluice_airflow.runs import run_of
 
 checkpoints_router = APIRouter(
     prefix="/pipelines/{uid}/checkpoints",
@@ -109,6 +110,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     run: str | None
 
 
+class ShownCheckpoint(CheckpointWithTasks, frozen=True, kw_only=True, omit_defaults=True):
+    """A checkpoint, and the path of the run that took it in Airflow; None where none did.
+
+    The log of a stage is that of the run's task ``{stage}.snapshot``: below it, ``/tasks/…``.
+    """
+
+    run: str | None
+
+
 @checkpoints_router.get("", responses=describe_responses(CheckpointPage))
 def list_checkpoints(
     job: JobDep,
@@ -134,10 +144,12 @@ def show_config(job: JobDep) -> Response:
     return answer(checkpoint_config(job))
 
 
-@checkpoints_router.get("/{checkpoint_id}", responses=describe_responses(CheckpointWithTasks))
+@checkpoints_router.get("/{checkpoint_id}", responses=describe_responses(ShownCheckpoint))
 def show_checkpoint(job: JobDep, checkpoint_id: Id) -> Response:
     """One checkpoint, pending, completed or failed, with the figures of each stage."""
-    return answer(checkpoint_with_tasks(job, CheckpointId(checkpoint_id)))
+    found = checkpoint_with_tasks(job, CheckpointId(checkpoint_id))
+    run = run_of(found.cause)
+    return answer(ShownCheckpoint(**fields_of(found), run=None if run is None else run_path(*run)))
 
 
 @checkpoints_router.get(

@@ -195,7 +195,7 @@ def list_pipelines(
     return answer(
         Pipelines(
             pipelines=tuple(
-                ListedPipeline(**_fields(line), dag=dag_path(line.uid)) for line in lines
+                ListedPipeline(**fields_of(line), dag=dag_path(line.uid)) for line in lines
             ),
             broken=tuple(
                 BrokenModule(module=name, error=error) for name, error in problems.items()
@@ -214,10 +214,10 @@ def show_pipeline(job: JobDep) -> Response:
     known of each of them.
     """
     found = pipeline_details(job)
-    return answer(ShownPipeline(**_fields(found), dag=dag_path(found.uid)))
+    return answer(ShownPipeline(**fields_of(found), dag=dag_path(found.uid)))
 
 
-def _fields(record: msgspec.Struct) -> dict[str, Any]:
+def fields_of(record: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__struct_fields__}
 
 

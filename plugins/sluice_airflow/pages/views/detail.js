@@ -21,12 +21,13 @@ function Shown({ uid, path, one, stage, now }) {
   const opened = stages.find(({ id }) => id === stage) ?? stages[latestOf(one, stages)];
   return html`
     <p><${Badge} status=${one.status} /> ${one.discarded ? html`<span class="badge calm">discarded</span>` : null}
-      ${" "}${words(one.checkpoint_type)}${one.unaligned_checkpoint ? ", unaligned" : ""}${asked(one.cause)}</p>
+      ${" "}${words(one.checkpoint_type)}${one.unaligned_checkpoint ? ", unaligned" : ""}${asked(one.cause)}
+      ${one.run ? html` <a href=${one.run}>Its run in Airflow</a>` : null}</p>
     ${one.status === "IN_PROGRESS" ? html`<div class="actions"><${Abort} path=${path} checkpoint=${one} /></div>` : null}
     <${Failure} reason=${one.failure_reason} message=${one.failure_message} />
     <${Late} one=${one} stages=${stages} now=${now} uid=${uid} />
     <${Totals} one=${one} now=${now} />
-    <${Exceptions} of=${one.exceptions ?? []} />
+    <${Exceptions} of=${one.exceptions ?? []} run=${one.run} />
     <${Sources} one=${one} />
     ${stages.length ? html`<h3>Stages</h3>
       <${Table} caption="Stages of checkpoint ${one.id}" columns=${columns(uid, one)} rows=${stages} keyOf=${({ id }) => id}
@@ -81,10 +82,13 @@ const Totals = ({ one, now }) => html`<${Figures} of=${[
 
 const known = (value, show) => (value == null ? null : show(value));
 
-function Exceptions({ of }) {
+/** The log of a stage: that of its task in the run. */
+const logOf = (run, stage) => `${run}/tasks/${encodeURIComponent(`${stage}.snapshot`)}`;
+
+function Exceptions({ of, run }) {
   if (!of.length) return null;
   return html`<section><h3>What subtasks said</h3><ul class="plain">${of.map((one) => html`<li>
-    <strong>${one.stage}/${one.index}</strong>, attempt ${one.attempt}: ${one.message}</li>`)}</ul></section>`;
+    <strong>${one.stage}/${one.index}</strong>, attempt ${one.attempt}: ${one.message}${run ? html` <a href=${logOf(run, one.stage)}>Log</a>` : null}</li>`)}</ul></section>`;
 }
 
 function Sources({ one }) {
@@ -105,11 +109,12 @@ const ofSources = [
   numeric("watermark", "Watermark", (one) => one.watermark, watermark),
 ];
 
-const columns = (uid, { id: checkpoint }) => [
+const columns = (uid, { id: checkpoint, run }) => [
   {
     name: "id", title: "Stage", value: ({ id }) => id,
     cell: ({ id, unaligned_checkpoint: isUnaligned }) => html`<${Link} to=${["p", uid, "checkpoints", checkpoint, id]}>${id}<//>${
-      isUnaligned ? html` <span class="badge calm">unaligned</span>` : null}`,
+      isUnaligned ? html` <span class="badge calm">unaligned</span>` : null}${
+      run ? html` <a href=${logOf(run, id)} aria-label="Log of ${id}">log</a>` : null}`,
   },
   { name: "status", title: "Status", value: ({ status }) => status, cell: ({ status }) => html`<${Badge} status=${status} />` },
   {
