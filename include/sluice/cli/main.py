@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli import acts, check, doctor, maintenance, run, show, state
-from sluice.cli.options import with_flags
+from sluice.cli.options import AsJson, EndpointUrl, with_flags
 from sluice.errors import SluiceError
 from sluice.extras import DISTRIBUTION
 from sluice.store.redaction import redact_logs, redacted
@@ -58,6 +58,21 @@ def _options(
     """The options of every command."""
 
 
+def _compare(
+    table_a: Annotated[str, typer.Argument(help="A folder of Parquet files, or a FilesTable's.")],
+    table_b: Annotated[str, typer.Argument(help="The other one.")],
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="A column that identifies a row; repeat it.")
+    ] = None,
+    as_json: AsJson = False,
+    endpoint_url: EndpointUrl = None,
+) -> None:
+    """Compare two tables: rows that TABLE_B lacks, has besides, or has otherwise."""
+    from sluice.cli.compare import compare
+
+    compare(table_a, table_b, tuple(key or ()), as_json=as_json, endpoint_url=endpoint_url)
+
+
 # The parameters of a pipeline are options, too.
 TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -77,6 +92,7 @@ app.command("stop")(acts.COMMANDS["stop"])
 app.command("pause")(acts.COMMANDS["pause"])
 app.command("resume")(acts.COMMANDS["resume"])
 app.command("cancel")(acts.COMMANDS["cancel"])
+app.command("compare")(_compare)
 app.command("adopt")(acts.adopt_command)
 app.command("lag")(show.lag)
 app.command("metrics")(show.metrics_command)

@@ -1,0 +1,74 @@
+"""``sluice compare``: what one table has, and another has not, or otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.cli.conftest import Sluice
+
+ROWS: list[dict[str, Any]] = [
+    {"id": 1, "dt": "2026-03-01", "price": 5.0},
+    {"id": 2, "dt": "2026-03-01", "price": None},
+    {"id": 3, "dt": "2026-03-02", "price": 7.5},
+]
+
+
+def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """*rows* as Spark writes them, a folder for each day."""
+    schema = {"id": pl.Int64(), "dt": pl.String(), "price": pl.Float64()}
+    for (day,), of_day in pl.DataFrame(rows, schema).group_by("dt"):
+        (folder / f"dt={day}").mkdir(parents=True)
+        of_day.drop("dt").write_parquet(folder / f"dt={day}" / "part-0.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("keys", [(), ("--key", "id")])
+def test_equal_tables_are_equal_however_they_are_cut_into_files(
+    sluice: Sluice, tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    a = written(tmp_path / "a", ROWS)
+    pl.DataFrame(ROWS[::-1]).with_columns(pl.col("dt").str.to_date()).write_parquet(
+        tmp_path / "b.parquet"
+    )
+
+    answer = sluice("compare", a, tmp_path / "b.parquet", *keys)
+
+    assert (answer.code, answer.out) == (0, "the tables are equal: 3 rows\n")
+
+
+def test_missing_extra_and_different_rows_are_counted_and_shown(
+    sluice: Sluice, tmp_path: Path
+) -> None:
+    a = written(tmp_path / "a", ROWS)
+    b = written(tmp_path / "b", [ROWS[0] | {"price": 6.0}, ROWS[2], ROWS[2] | {"id": 4}])
+
+    answer = sluice("compare", a, b, "--key", "id")
+
+    assert answer.code == 2
+    assert answer.out.splitlines() == [
+        "the first table has 3 rows, the second 3",
+        "rows missing in the second: 1; extra: 1; different: 1",
+        "they differ in price",
+        "  missing: id = 2",
+        "  extra: id = 4",
+        "  different: id = 1",
+    ]
+    told = sluice("compare", a, b, "--json")
+    assert (told.code, told.json["missing"], told.json["extra"]) == (2, 2, 2)
+
+
+def test_a_key_that_is_none_is_named(sluice: Sluice, tmp_path: Path) -> None:
+    a = written(tmp_path / "a", ROWS)
+
+    assert (
+        "the first table has no column 'x' for --key; it has id, price, dt"
+        in sluice("compare", a, a, "--key", "x").error
+    )
+    assert (
+        "has several rows of dt = 2026-03-01, so --key does not"
+        in sluice("compare", a, a, "--key", "dt").error
+    )
