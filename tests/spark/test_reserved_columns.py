@@ -30,6 +30,19 @@ def relocated(rows: DataFrame) -> DataFrame:
     return rows.selectExpr("k", "at", "struct('x' AS partition, 1L AS record) AS _source")
 
 
+def relocated_beside_many(rows: DataFrame) -> DataFrame:
+    """Of more than 25 columns Spark prints some."""
+    many = [f"v AS v{number}" for number in range(60)]
+    return rows.selectExpr(
+        "k", "at", *many, "struct('x' AS partition, 1L AS record) AS _source", "v"
+    )
+
+
+def placed_beside_many(rows: DataFrame) -> DataFrame:
+    many = [f"v AS v{number}" for number in range(60)]
+    return rows.selectExpr("*", *many, "spark_partition_id() AS place", "s AS s2")
+
+
 def renamed(rows: DataFrame) -> DataFrame:
     origin = rows.selectExpr("k", "at", "struct(s AS partition, v AS record) AS origin")
     return origin.withColumnRenamed("origin", "_source")
@@ -68,6 +81,14 @@ REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
     "an origin of one's own": (
         lambda rows: rows.transform("t", relocated),
         "the function of stage 't' computes the column '_source', which is sluice's own",
+    ),
+    "an origin of one's own beside many columns": (
+        lambda rows: rows.transform("t", relocated_beside_many),
+        "the function of stage 't' computes the column '_source'",
+    ),
+    "a place in Spark beside many columns": (
+        lambda rows: rows.transform("t", placed_beside_many),
+        "the function of stage 't' has spark_partition_id()",
     ),
     "another column as the origin": (
         lambda rows: rows.transform("t", renamed),

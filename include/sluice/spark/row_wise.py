@@ -54,6 +54,7 @@ _YIELDS_RIGHT = frozenset({"Inner", "Cross", "RightOuter"})
 # characters behind its parent, a subquery of one of its expressions six.
 _NODE = re.compile(r"^(?P<lines>[ :|+-]*)'?(?P<name>[A-Z]\w+)\b ?(?P<text>[^\n]*)$", re.MULTILINE)
 _SUBQUERY = 6
+_COLUMNS_SHOWN = "spark.sql.debug.maxToStringFields"  # A plan leaves out what there is more of.
 
 
 @dataclass(slots=True)
@@ -191,9 +192,14 @@ def _tree(plan: str) -> _Node | None:
 
 def analysed_plan(rows: DataFrame) -> str:
     """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):  # Spark Connect has no other way.
-        rows.explain(extended=True)
+    printed, conf = io.StringIO(), rows.sparkSession.conf
+    shown = conf.get(_COLUMNS_SHOWN)
+    conf.set(_COLUMNS_SHOWN, str(2**31 - 1))
+    try:
+        with contextlib.redirect_stdout(printed):  # Spark Connect has no other way.
+            rows.explain(extended=True)
+    finally:
+        conf.set(_COLUMNS_SHOWN, str(shown))
     analysed = printed.getvalue().partition("== Analyzed Logical Plan ==\n")[2]
     _, _, tree = analysed.partition("\n")  # The first line has the columns.
     return tree.partition("== Optimized")[0]
