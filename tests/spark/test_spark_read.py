@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluice import Pipeline
+from sluice.connectors.spark_read.declared import rows_since
 from sluice.declaration import aggregates as agg
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
@@ -149,3 +152,55 @@ def test_what_else_a_source_may_have_is_refused() -> None:
 def test_a_negative_lag_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"Column\('at'\) has the lag -1; make it 0"):
         Column("at", "id", lag=-1)
+
+
+def test_a_column_and_a_lag_of_its_type_are_asked_for() -> None:
+    def declare(by: Column) -> None:
+        SparkRead(by_time, "id int, at date", by=by, every=EVERY)
+
+    with pytest.raises(ConfigurationError, match=r"by the column 'on', .* it has id, at"):
+        declare(Column("on", "id"))
+    with pytest.raises(ConfigurationError, match=r"\('at'\) is date and has the lag 3; write"):
+        declare(Column("at", "id", lag=3))
+    with pytest.raises(ConfigurationError, match=r"\('id'\) is int and has the lag .*; write"):
+        declare(Column("id", "id", lag=timedelta(days=1)))
+
+
+@pytest.fixture(name="in_new_york")
+def _in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("in_new_york")
+@pytest.mark.parametrize(
+    ("largest", "lag"),
+    [
+        ("TIMESTAMP '2026-11-01 05:30:00'", timedelta()),  # 01:30 there, an hour before 01:30.
+        ("TIMESTAMP_NTZ '2026-11-01 05:30:00'", timedelta(0, 0, 1)),
+        ("DATE '2026-11-01'", timedelta(hours=36)),
+        ("CAST(7 AS DOUBLE)", 2),
+        ("CAST(7 AS DECIMAL(20, 5))", 0),
+        ("'7\\\\\\''", 0),
+    ],
+)
+def test_rows_of_the_largest_value_and_later_are_read_whatever_the_driver_has_as_its_time_zone(
+    spark: SparkSession, largest: str, lag: timedelta | int
+) -> None:
+    previous = spark.sql(f"SELECT {largest} AS at UNION ALL SELECT NULL")
+    if "DOUBLE" in largest:
+        previous = previous.union(spark.sql("SELECT DOUBLE('NaN')"))
+    sooner = f"INTERVAL {-(-lag // timedelta(days=1))} DAY" if isinstance(lag, timedelta) else lag
+    if "TIMESTAMP" in largest:
+        sooner = f"INTERVAL '{lag.microseconds / 1e6:f}' SECOND"  # type: ignore[union-attr]
+    least = f"{largest} - {sooner}" if sooner else largest
+
+    def place(spark: SparkSession) -> DataFrame:
+        return spark.sql(f"SELECT 1 AS id, {least} AS at UNION ALL SELECT 2, {largest}")
+
+    found = rows_since(place, Column("at", "id", lag), previous, previous)
+
+    assert sorted(row.id for row in found.collect()) == [1, 2]

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.durations import PositiveDuration, milliseconds
 from sluice.declaration.places import SparkReading
 from sluice.declaration.results import Replace, Upsert
@@ -77,6 +78,10 @@ class SparkRead:
     every: PositiveDuration
     version: str | None = None  # Of what the function means; None: its source says.
 
+    def __post_init__(self) -> None:
+        if isinstance(self.by, Column):
+            _check_lag(self.by, row_schema("SparkRead", self.schema))
+
     @property
     def params(self) -> tuple[Param, ...]:
         return ()
@@ -112,16 +117,41 @@ def rows_since(
     due: DataFrame,
     previous: DataFrame,
 ) -> DataFrame:
-    """The rows that may have come or changed since the *previous* reading."""
-    rows = function(due.sparkSession)
-    ((largest,),) = previous.agg({by.name: "max"}).collect()
+    """The rows that may have come or changed since the *previous* reading.
+
+    The largest value passes Python as text: as a time it would be one of the driver's time zone.
+    """
+    rows, name = function(due.sparkSession), f"`{by.name}`"
+    kind = previous.schema[by.name].dataType.simpleString()
+    # For Spark NaN is larger than all numbers.
+    read = f"nanvl({name}, NULL)" if kind in ("double", "float") else name
+    ((largest,),) = previous.selectExpr(f"CAST(max({read}) AS STRING)").collect()
     if largest is None:
         return rows
-    column = rows[by.name]
-    lag = (
-        by.lag.days
-        if isinstance(by.lag, timedelta) and type(largest).__name__ == "date"
-        else by.lag
-    )
-    bound = largest - lag if lag else largest
-    return rows.where((column >= bound) | column.isNull())
+    text = largest.replace("\\", "\\\\").replace("'", "\\'")
+    bound = f"CAST('{text}' AS {kind})"
+    if not isinstance(by.lag, timedelta):
+        bound = f"{bound} - {by.lag}" if by.lag else bound
+    elif kind == "date":
+        bound = f"date_sub({bound}, {-(-by.lag // timedelta(days=1))})"
+    else:
+        bound = f"{bound} - INTERVAL {by.lag // timedelta(microseconds=1)} MICROSECONDS"
+    return rows.where(f"{name} >= {bound} OR {name} IS NULL")
+
+
+def _check_lag(by: Column, columns: Mapping[str, ColumnType]) -> None:
+    """Raises ConfigurationError: there is no such column, or the lag is none of its type."""
+    if by.name not in columns:
+        raise ConfigurationError(
+            f"SparkRead reads by the column {by.name!r}, which its schema does not have; it has "
+            f"{', '.join(columns)}"
+        )
+    kind = columns[by.name]
+    if by.lag and (kind.name in _TIMES) != isinstance(by.lag, timedelta):
+        raise ConfigurationError(
+            f"Column({by.name!r}) is {kind} and has the lag {by.lag!r}; write a timedelta for a "
+            "date or a time, and a number for a number"
+        )
+
+
+_TIMES = ("date", "timestamp", "timestamp_ntz")

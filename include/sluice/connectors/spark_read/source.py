@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.connectors.offsets import OffsetSource, Readable
-from sluice.core.plan import Slice
+from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.places import DUE
 
 if TYPE_CHECKING:
@@ -41,6 +41,13 @@ class Readings(OffsetSource):
 
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:  # noqa: ARG002 - there is one
         return now.end - 1
+
+    def _check_end(self, read: PartitionOffset, there: Readable) -> None:
+        """Nothing is lost where a clock goes back, or ``every_ms`` is another one than before."""
+
+    def _begun(self, read: PartitionOffset, there: Readable) -> PartitionOffset:
+        """One reading sees what all that were missed would have seen."""
+        return replace(read, offset=min(max(read.offset, there.end - 1), there.end))
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - there is one
         import pyarrow as pa
