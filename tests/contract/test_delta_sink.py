@@ -149,6 +149,44 @@ def test_partitions_of_special_values_are_found_again(tmp_path: Path) -> None:
     assert loaded(tmp_path).metadata().partition_columns == ["part", "day"]
 
 
+def test_the_empty_text_is_null_in_a_partition_and_so_in_its_key(tmp_path: Path) -> None:
+    sink = a_sink(tmp_path, "part", "id", partition_by=("part",))
+    for number in (1, 2):
+        publish_table(sink, number, pa.table({"part": ["", "x"], "id": [1, 1], "v": [number] * 2}))
+
+    found = pl.read_delta(str(tmp_path / "sales")).sort("part").rows()
+
+    assert found == [(None, 1, 2), ("x", 1, 2)]
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_partitions_that_have_no_folder_are_refused_before_they_are_published(
+    tmp_path: Path, create: bool
+) -> None:
+    table = pa.table({"id": ["x" * 999], "at": pa.array([0], pa.timestamp("us", "UTC"))})
+    for number, column in enumerate(table.column_names):
+        folder = tmp_path / column
+        if not create:
+            Table.create(str(folder / "sales"), table.schema, partition_by=[column])
+        declared: dict[str, Any] = {"partition_by": (column,)} if create else {}
+        sink = a_sink(folder, create=create, **declared)
+        staged = stage_table(sink, 1, table)
+
+        with pytest.raises(ConfigurationError, match=("too long", "of type timestamp")[number]):
+            sink.check(None, table.schema, [staged])
+
+
+def test_an_upsert_is_no_blind_append_whose_keys_a_concurrent_merge_would_pass_over(
+    tmp_path: Path,
+) -> None:
+    for key in ((), ("id",)):
+        publish(a_sink(tmp_path / "".join(key), *key), 1, None, rows(1))
+
+    found = [loaded(tmp_path / name).history(1)[0]["isBlindAppend"] for name in ("", "id")]
+
+    assert found == [True, False]
+
+
 def test_null_is_a_key_like_any_other_and_files_without_a_key_stay(tmp_path: Path) -> None:
     schema = pa.schema([("k", pa.string()), ("v", pa.int64())])
     sink = a_sink(tmp_path, "k")
@@ -359,6 +397,22 @@ def test_a_log_is_summed_up_and_goes_on(tmp_path: Path) -> None:
     assert {row["id"] for row in seen(case)} == {*range(1, 14)}
     with pytest.raises(ConfigurationError, match=r"checkpoints 2, .* are not in its log any more"):
         case.open().recover(RESTORED, Recovery(version=1, through=13, roll_back=True))
+
+
+@pytest.mark.parametrize("cleans", ["true", "false"])
+def test_a_log_is_cleaned_up_unless_it_is_to_be_kept(tmp_path: Path, cleans: str) -> None:
+    kept = {
+        "delta.enableExpiredLogCleanup": cleans,
+        "delta.logRetentionDuration": "interval 0 days",
+        "delta.checkpointInterval": "2",
+    }
+    Table.create(str(tmp_path / "sales"), SCHEMA, configuration=kept)
+
+    for number in range(1, 9):
+        publish(a_sink(tmp_path, create=False), number, number - 1 or None, rows(number))
+
+    log = tmp_path / "sales" / "_delta_log"
+    assert (log / f"{0:020}.json").exists() == (cleans == "false")
 
 
 def test_other_writers_are_kept_and_refuse_to_be_rolled_back(tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_compactions_are_passed_over_and_changes_are_refused(tmp_path: Path) -> 
 
     with pytest.raises(ConfigurationError, match=r"version 4 of .* changes or deletes rows \(DEL"):
         plan(source, first.position)
+    assert plan(source, first.position, 1).records == 1  # Rows before it are read.
     append(tmp_path, 5, 6)
     assert read_after(a_source(tmp_path, skip_overwrites=True), first.position) == [4, 5]
 

@@ -106,20 +106,19 @@ class DeltaTarget(TargetDefaults):
 
     def check(self, schema: pa.Schema, rows: EpochRows) -> None:
         head = self._head()
-        if not head.has_columns:
-            self._columns_of(schema)
-            return
-        assert head.snapshot is not None
-        head.snapshot.check_writable(changes=bool(self.upsert_key))
-        wanted = head.snapshot.schema
-        self._check_key(wanted)
-        fitted(schema.empty_table(), wanted, self.place.name, are_all=True)
+        if head.has_columns and head.snapshot is not None:
+            head.snapshot.check_writable(changes=bool(self.upsert_key))
+            wanted, columns = head.snapshot.schema, head.snapshot.partition_columns
+            self._check_key(wanted)
+        else:
+            wanted, columns = self._columns_of(schema), self.partition_by
+        self._check_values(schema.empty_table(), wanted, columns)
         required = [one.name for one in wanted if not one.nullable and one.name in schema.names]
         there = plain(wanted)
         is_cast = any(there[name] != kind for name, kind in plain(schema).items())
-        if is_cast or rows.has_nulls(required):
+        if is_cast or columns or rows.has_nulls(required):
             for table in rows.upserts():  # A value that does not fit could never be committed.
-                fitted(table, wanted, self.place.name, are_all=True)
+                self._check_values(table, wanted, columns)
 
     def publish(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: EpochRows
@@ -144,7 +143,7 @@ class DeltaTarget(TargetDefaults):
                 added[kind] = [*files.copied(rows)]
             change = _Change(metadata, [one.action for one in added[kind]])
             if self.upsert_key and rows.row_count and head.has_columns and snapshot is not None:
-                files.replace(change, snapshot, self._keys(rows, wanted), rows)
+                files.replace(change, snapshot, self._keys(rows, wanted, columns), rows)
             return change
 
         self._commit(
@@ -217,7 +216,7 @@ class DeltaTarget(TargetDefaults):
                 "operation": "WRITE",
                 "operationParameters": {"mode": "Append"},
                 "engineInfo": "sluice",
-                "isBlindAppend": not change.removed,
+                "isBlindAppend": not (self.upsert_key or change.removed),
                 "sluice.attempt": secrets.token_hex(8),  # No two writers write equal bytes.
                 **marks,
             }
@@ -367,6 +366,11 @@ class DeltaTarget(TargetDefaults):
         found = info_of(entry or []).get(CHECKPOINT)
         return None if found is None else int(found)
 
+    def _check_values(self, rows: pa.Table, schema: pa.Schema, partitions: Sequence[str]) -> None:
+        rows = fitted(rows, schema, self.place.name, are_all=True)
+        if partitions:
+            next(split_by_partition(rows, partitions, self.place.name), None)
+
     def _check_key(self, schema: pa.Schema) -> None:
         if missing := [name for name in self.upsert_key if name not in schema.names]:
             raise ConfigurationError(
@@ -407,14 +411,20 @@ class DeltaTarget(TargetDefaults):
             protocol |= {"readerFeatures": features, "writerFeatures": features}
         return [{"protocol": protocol}, {"metaData": metadata}]
 
-    def _keys(self, rows: EpochRows, schema: pa.Schema) -> pa.Table:
-        """The keys of all rows to write or delete, in the table's types."""
+    def _keys(self, rows: EpochRows, schema: pa.Schema, partitions: Sequence[str]) -> pa.Table:
+        """The keys of all rows to write or delete, as the table has them once they are written."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         wanted = pa.schema([(name, schema.field(name).type) for name in self.upsert_key])
         tables = (table for part in (rows.deletes(), rows.upserts()) for table in part)
-        keys = (table.select([*self.upsert_key]) for table in tables)
-        return pa.concat_tables([fitted(one, wanted, self.place.name) for one in keys])
+        found = (table.select([*self.upsert_key]) for table in tables)
+        keys = pa.concat_tables([fitted(one, wanted, self.place.name) for one in found])
+        for place, (name, values) in enumerate(zip(keys.column_names, keys.columns, strict=True)):
+            if name in partitions and pa.types.is_string(values.type):
+                values = pc.if_else(pc.equal(values, ""), None, values)  # noqa: PLW2901
+                keys = keys.set_column(place, name, values)  # See ``partition_text``.
+        return keys
 
 
 @dataclass(slots=True)

@@ -236,7 +236,10 @@ class Versions:
     def rows(self, step: Version, /) -> int | None:
         if not step.is_base and step.number not in self._entries:
             return None
-        return sum(file.rows for file in self.files(step))
+        try:
+            return sum(file.rows for file in self.files(step))
+        except ConfigurationError:  # It is refused when it is read, and rows before it are not.
+            return None
 
     def adds_rows(self, step: Version, /) -> bool:
         return self.rows(step) != 0

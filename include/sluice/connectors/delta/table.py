@@ -135,7 +135,8 @@ class DeltaPlace:
             snapshot = self.load()
             if snapshot is not None:
                 snapshot.table.create_checkpoint()
-                snapshot.table.cleanup_metadata()
+                if configuration.get("delta.enableExpiredLogCleanup", "").lower() != "false":
+                    snapshot.table.cleanup_metadata()
         except Exception as error:  # noqa: BLE001 - the commit is there; the next one tries again
             log.warning("the log of %s was not summed up: %s", self.name, error)
 
