@@ -12,6 +12,7 @@ from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
+from sluice.errors import SourceUnreadable
 from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
 from sluice.sources import Files
@@ -113,3 +114,23 @@ def test_input_that_may_not_be_replaced_is_not_read_again(
     assert (
         "'days' does not declare input that is replaced, so day=60 cannot be read" in answer.error
     )
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sentence"),
+    [
+        ("fail", "by partition", "'days' takes rows back now, and of what it has read the root"),
+        ("by partition", "fail", "'days' does not take rows back any more"),
+    ],
+)
+def test_a_source_takes_rows_back_from_its_first_record_on_or_never(
+    lake: StoreLocation, before: Replaced, now: Replaced, sentence: str
+) -> None:
+    root = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
+    job = open_job(a_pipeline(lake, before), root)
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    open_store(lake).put("day=60/rows.json", b'{"n": 2}\n')
+
+    with pytest.raises(SourceUnreadable, match=sentence):
+        trigger(open_job(a_pipeline(lake, now), root))

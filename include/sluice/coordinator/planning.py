@@ -209,6 +209,7 @@ def cut_again(
         previous = lineage.source(uid)
         source = with_copies(job, previous, open_source(job, uid, state.configuration.params))
         before = load_position(job, previous)
+        _require_kept(uid, previous, before, source)
         if keeps_copies(source):
             barrier = source.plan_again(before.whole, words, parallelism=_readers(job, state, uid))
             is_chosen = is_chosen or bool(barrier.slices)
@@ -258,6 +259,7 @@ def _cut(
     if node.is_table:
         return SourceCut(uid=uid, position=(), table=previous.table if previous else None)
     before = load_position(job, previous)
+    _require_kept(uid, previous, before, source)
     try:
         barrier = source.plan(
             before.whole,
@@ -270,6 +272,25 @@ def _cut(
             raise  # The caller's barrier may be wrong, and not the source.
         raise SourceUnreadable(str(error)) from error
     return _as_cut(job, uid, previous, before, source, barrier, shares_files=shares_files)
+
+
+def _require_kept(uid: str, previous: SourceCut | None, before: Position, source: Source) -> None:
+    """Check that the root has copies of what was read, if and only if rows may be taken back.
+
+    Raises:
+        SourceUnreadable: it has not, as the source was declared otherwise then.
+    """
+    was_kept = previous is not None and bool(previous.copies)
+    if was_kept == keeps_copies(source) or not any(entry.offset for entry in before.whole):
+        return
+    what = (
+        "does not take rows back any more, and the stages behind it keep state of rows that it may"
+        if was_kept
+        else "takes rows back now, and of what it has read the root keeps no copies"
+    )
+    raise SourceUnreadable(
+        f"source {uid!r} {what}; declare it as it was (replaced=), or begin anew without this state"
+    )
 
 
 def _readers(job: Job, state: CoordinatorState, uid: str) -> int:
