@@ -44,8 +44,8 @@ class NextStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """``since``: when the job took its status, or was restored; ms since 1970.  ``age_ms`` is since
-    the newest completed checkpoint completed, and ``target_age_ms`` how old that may become: it
-    ``is_late`` above that, which is no fault where there is nothing to read.
+    the newest completed checkpoint completed, retained or not, and ``target_age_ms`` how old that
+    may become: it ``is_late`` above that, which is no fault where there is nothing to read.
     """
 
     tone: Tone
@@ -67,7 +67,8 @@ class NextTrigger(msgspec.Struct, frozen=True, kw_only=True):
 def health(job: Job, state: CoordinatorState, done: CompletedCheckpoint | None) -> Health:
     """*done* is the newest completed checkpoint.  No request is made."""
     now_ms, checkpointing = job.now_ms(), job.pipeline.checkpointing
-    age_ms = None if done is None else max(0, now_ms - done.completed_at_ms)
+    completed_ms = state.last_completed_at_ms if done is None else done.completed_at_ms
+    age_ms = None if completed_ms is None else max(0, now_ms - completed_ms)
     target_ms = _target_age_ms(checkpointing, state)
     is_running = state.status is JobStatus.RUNNING
     begun_ms = max(state.status_since_ms or 0, 0 if done is None else done.completed_at_ms)

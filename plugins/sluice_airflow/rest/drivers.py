@@ -25,6 +25,7 @@ drivers_router = APIRouter(tags=["pipelines"])
 # Heartbeats between which a process is silent: Airflow's own multiple.  Its thresholds of health,
 # 30 s by default, say when another process is to take over.
 _GRACE = 2.1
+_LEAST_SILENCE_MS = 10_000  # Of a process that says so every second, a busy machine loses some.
 
 # Airflow's long-running processes: the type of their jobs, and what their silence costs.
 _PROCESSES = {
@@ -47,7 +48,7 @@ class DagSwitch(msgspec.Struct, frozen=True, kw_only=True):
 class AirflowProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One of Airflow's processes, the one of its kind that was heard of last.
 
-    ``is_silent``: two heartbeats of it are missing, or there was never one.
+    ``is_silent``: two heartbeats of it are missing, for 10 s at least, or there was never one.
     """
 
     name: str
@@ -139,7 +140,7 @@ def _process(name: str, session: Session) -> AirflowProcess:
         name=name,
         latest_heartbeat=beat_ms,
         silent_ms=silent_ms,
-        is_silent=silent_ms > _GRACE * found.heartrate * 1_000,
+        is_silent=silent_ms > max(_LEAST_SILENCE_MS, _GRACE * found.heartrate * 1_000),
     )
 
 

@@ -10,7 +10,7 @@ from harness.jobs import ManualClock, a_job, a_pipeline, a_running_job, trigger_
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.requests import pause
 from sluice.coordinator.restore import restore, stop
-from sluice.core.configuration import JobStatus
+from sluice.core.configuration import JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.restoring import Latest
 from sluice.job.job import Job
@@ -150,3 +150,19 @@ def test_what_a_person_stopped_goes_on_by_a_restore(
         ("snapshots",),
     )
     assert "checkpoint 1" in found.next_step.says
+
+
+def test_a_cancelled_job_that_retained_nothing_says_how_old_its_last_checkpoint_is() -> None:
+    clock = ManualClock()
+    never = Retention.NEVER_RETAIN_AFTER_TERMINATION
+    job = a_running_job(a_pipeline(events=45, externalized_checkpoint_retention=never), clock=clock)
+    take_checkpoint(job)
+    clock.advance(9_000)
+    stop(job, JobStatus.CANCELED)
+
+    found = health_of(job)
+
+    assert pipeline_line(job).last_completed is None
+    assert found.age_ms == 9_000
+    assert found.next_step is not None
+    assert found.next_step.command == "sluice run auctions"

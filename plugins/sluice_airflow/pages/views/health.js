@@ -5,12 +5,16 @@ import { duration, isAbsent, pending, words } from "../format.js";
 import { html } from "../html.js";
 import { Link, Moment } from "../parts.js";
 
+/** Of a job that has ended, or was stopped, nobody is to drive it. */
+const GOING = ["CREATED", "RUNNING", "RESTARTING", "FAILING"];
+
 export function Health({ uid, path, pipeline, now }) {
   const { health, status, last_completed: done, lag = [] } = pipeline;
   const drivers = useResource(path("drivers"), { everyMs: 5_000 });
   const next = useResource(health?.is_late ? path("next") : null, { everyMs: 10_000 });
   if (!health) return null;
   const { tone, says, since, age_ms: age, target_age_ms: target, is_late: isLate, next_step: step } = health;
+  const isGoing = GOING.includes(status);
   const behind = lag.filter((one) => one.is_behind);
   return html`<section class="first" aria-label="What matters first">
     <dl class="counts">
@@ -18,18 +22,18 @@ export function Health({ uid, path, pipeline, now }) {
         <p class=${tone === "bad" ? "reason" : ""}>${says}</p>
         ${isAbsent(since) ? null : html`<p class="muted">since <${Moment} at=${since} now=${now} /></p>`}</div>
       <div class=${isLate ? "warn" : ""}><dt>Newest completed checkpoint</dt>
-        <dd>${done ? html`${duration(age)} old` : "none"}</dd>
-        <p class="muted">${done ? html`<${Link} to=${["p", uid, "checkpoints", done.id]}>checkpoint ${done.id}<//>, ` : null}${
-          isAbsent(target) ? "no target is declared" : `at most ${duration(target)} is its target`}</p>
+        <dd>${isAbsent(age) ? "none yet" : `${duration(age)} old`}</dd>
+        <p class="muted">${done ? html`<${Link} to=${["p", uid, "checkpoints", done.id]}>checkpoint ${done.id}<//>` : isAbsent(age) ? null : "not retained"}${
+          isGoing && !isAbsent(target) ? ` · target: ${duration(target)} at most` : ""}</p>
         ${next.data ? html`<p>${next.data.is_due ? "The next one is due" : "The next one waits"}: ${next.data.says}</p>` : null}</div>
       <div class=${behind.length ? "warn" : ""}><dt>Lag</dt>
-        <dd>${!lag.length ? "unknown" : behind.length ? `${behind.length} of ${lag.length} sources behind` : "none"}</dd>
+        <dd>${!lag.length ? (isGoing ? "unknown" : "–") : behind.length ? `${behind.length} of ${lag.length} sources behind` : "none"}</dd>
         ${lag.map((one) => html`<p key=${one.id} class=${one.is_behind ? "" : "muted"}>${one.id}: ${pending(one)}</p>`)}</div>
       <div class=${step ? tone : ""}><dt>Next step</dt><dd>${step ? "" : "none"}</dd>
         ${step ? html`<p>${step.page.length ? html`<${Link} to=${placeOf(uid, step.page)}>${step.says}<//>` : step.says}</p>
           ${step.command ? html`<p><code>${step.command}</code></p>` : null}` : null}</div>
     </dl>
-    <${Drivers} drivers=${drivers.data} now=${now} />
+    ${isGoing ? html`<${Drivers} drivers=${drivers.data} now=${now} />` : null}
   </section>`;
 }
 
