@@ -250,6 +250,19 @@ def test_a_mapping_of_columns_and_vectors_are_refused(tmp_path: Path) -> None:
         plan(a_source(tmp_path))
 
 
+def test_nothing_is_read_where_a_barrier_stays_amid_a_version(tmp_path: Path) -> None:
+    append(tmp_path, 0, 5)
+    append(tmp_path, 5, 9)
+    source = a_source(tmp_path)
+    position = plan(source, (), 2).position
+
+    barrier = source.plan(position, max_records=None, parallelism=1, until={})
+
+    assert (barrier.position, barrier.slices) == (position, ())
+    assert barrier.unread is not None
+    assert (barrier.unread.records, barrier.waiting) == (7, (VERSIONS,))
+
+
 def test_an_induced_barrier_lies_after_a_version(tmp_path: Path) -> None:
     append(tmp_path, 0, 2)
     append(tmp_path, 2, 4)

@@ -155,11 +155,12 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
         with self._appends() as appends:
             cursor = parsed(position, self.mark) if position else self._first(appends)
             steps = self._steps(appends, cursor)
+            last = None
             if until is not None:
-                last = steps[-1].sequence if steps else cursor.sequence
-                check_induced(appends.name, until, {self.mark: (cursor.sequence, last)})
-                steps = [step for step in steps if step.sequence <= until.get(self.mark, 0)]
-            return self._cut(appends, cursor, steps, max_records, parallelism, until is not None)
+                end = steps[-1].sequence if steps else cursor.sequence
+                check_induced(appends.name, until, {self.mark: (cursor.sequence, end)})
+                last = until.get(self.mark, cursor.sequence)
+            return self._cut(appends, cursor, steps, max_records, parallelism, last)
 
     def _cut(
         self,
@@ -168,12 +169,15 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
         steps: Sequence[StepT],
         max_records: int | None,
         parallelism: int,
-        is_induced: bool,  # noqa: FBT001 - of one caller
+        last: int | None,
     ) -> Barrier:
+        """The barrier in *steps*, at the latest behind the one of the number *last*."""
         parts: list[tuple[str, int, int]] = []
         missing = max_records
         rest = False
         for step in steps:
+            if last is not None and step.sequence > last:
+                break
             if missing == 0:
                 rest = any(map(appends.adds_rows, steps[steps.index(step) :]))
                 break
@@ -199,11 +203,11 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
                 for name, start, end in parts
                 for a, b in ranges_of(start, end, longest)
             ),
-            exhausted=self.bounded and not rest and not is_induced,
+            exhausted=self.bounded and not rest and last is None,
             is_backlog=rest,
             # Files of one commit may hold the same times, so the snapshot counts as a whole.
             waiting=(self.mark,) if cursor.file else (),
-            unread=replace(self._left(appends, cursor, left), is_least=is_induced),
+            unread=self._left(appends, cursor, left),
         )
 
     def _left(self, appends: AppendsT, cursor: Cursor, steps: Sequence[StepT]) -> Unread:
