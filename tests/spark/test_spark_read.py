@@ -15,7 +15,7 @@ from sluice.connectors.spark_read.declared import rows_since
 from sluice.declaration import aggregates as agg
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
-from sluice.sources import Column, Snapshot, SparkRead
+from sluice.sources import Column, Files, Snapshot, SparkRead
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -124,6 +124,30 @@ def test_a_reading_is_due_once_in_its_interval(job: FolderJob, people: Derby) ->
 
     with pytest.raises(AssertionError, match="there was nothing to read"):
         job.epoch()
+
+
+@pytest.mark.parametrize("by", [Snapshot("id"), Column("id", "id")])
+def test_what_is_not_due_is_not_read_for_other_sources_and_stays(
+    job: FolderJob, tmp_path: Path, by: Snapshot | Column
+) -> None:
+    readings: list[int] = []
+
+    def place(spark: SparkSession) -> DataFrame:
+        readings.append(1)
+        return spark.range(2).selectExpr("id", "id AS v")
+
+    spec = SparkRead(place, "id bigint, v bigint", by=by, every=timedelta(days=9999), version="1")
+    job.pipeline.source("place", spec).sink("out", FilesTable(upsert_key=("id",)))
+    lines = job.pipeline.source("lines", Files(f"{tmp_path}/lines", "text", bounded=False))
+    lines.transform("copied", lambda lines: lines).sink("copies", FilesTable())
+    (tmp_path / "lines").mkdir()
+    for name in "ab":
+        (tmp_path / "lines" / name).write_text("1\n")
+        job.epoch()
+
+    assert len(readings) == 1
+    assert job.table("copies").height == 2
+    assert sorted(job.table("out").rows()) == [(0, 0), (1, 1)]
 
 
 def by_time(spark: SparkSession) -> DataFrame:

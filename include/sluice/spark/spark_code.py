@@ -10,6 +10,7 @@ Malformed rows of the inputs pass the function by, to the side output.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -127,6 +128,17 @@ def answered(
                 malformed.select(SOURCE, MALFORMED_COLUMN, RAW), allowMissingColumns=True
             )
     return answer
+
+
+def without_reading(node: StageNode) -> StageNode:
+    """The stage of Spark code that reads a place, whose answer is that nothing differs."""
+    code = _code_of(node)
+
+    def nothing(due: DataFrame) -> DataFrame:
+        return due.sparkSession.createDataFrame([], code.schema)
+
+    unread = replace(code, function=nothing, result=Upsert(code.identity), takes_previous=False)
+    return replace(node, operation=unread)
 
 
 def _readable(rows: DataFrame) -> DataFrame:

@@ -45,6 +45,7 @@ from sluice.core.transitions import Adoption, adoption
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Transform
+from sluice.declaration.places import ReadBySparkSpec
 from sluice.errors import (
     ConfigurationError,
     FencedError,
@@ -62,6 +63,7 @@ from sluice.job.stage_input import StageInput, StreamInput, chained_behind, stag
 from sluice.protocol.keys import snapshot_task
 from sluice.spark.deployment import Deployment, compact_state, deploy, deploy_behind, subtask_of
 from sluice.spark.session import with_our_settings
+from sluice.spark.spark_code import without_reading
 from sluice.spark.tasks import StageRun
 from sluice.state.segments import StateSchema
 
@@ -176,7 +178,9 @@ def _run_stage(
         job=job,
         spark=with_our_settings(spark),
         plan=plan,
-        node=_forgetting_as_before(job.pipeline.stages[stage], plan, lineage),
+        node=_read_if_due(
+            _forgetting_as_before(job.pipeline.stages[stage], plan, lineage), job, plan, lineage
+        ),
         configuration=state.configuration,
         given=given,
         before=lineage.stage(stage),
@@ -200,6 +204,20 @@ def _forgetting_as_before(node: StageNode, plan: CheckpointPlan, lineage: Lineag
     before = lineage.fingerprint(node.uid)
     shorter_ms = shorter_ttl_ms(before, plan.fingerprints.get(node.uid))
     return node if shorter_ms is None else replace(node, ttl_ms=shorter_ms)
+
+
+def _read_if_due(node: StageNode, job: Job, plan: CheckpointPlan, lineage: Lineage) -> StageNode:
+    """The stage as it runs in this epoch: a place that Spark reads stays as it was read before,
+    while no reading is due, and the stage means the same.
+    """
+    due = node.inputs[0].producer
+    is_reading = due in job.pipeline.sources and isinstance(
+        job.pipeline.sources[due].spec, ReadBySparkSpec
+    )
+    is_same = lineage.fingerprint(node.uid) == plan.fingerprints.get(node.uid)
+    if not is_reading or plan.source(due).slices or lineage.stage(node.uid) is None or not is_same:
+        return node
+    return without_reading(node)
 
 
 def _adopted(uid: str, plan: CheckpointPlan, lineage: Lineage) -> Adoption | None:
