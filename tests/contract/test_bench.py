@@ -79,8 +79,8 @@ def test_the_benchmark_says_what_a_finalize_costs() -> None:
 
     table = [line.split("|")[1:3] for line in printed.splitlines() if "subtasks, " in line]
     assert [(name.strip(), int(requests)) for name, requests in table] == [
-        ("4 subtasks, memory", 9),
-        ("4 subtasks, S3 server", 9),
+        ("4 subtasks, memory", 8),
+        ("4 subtasks, S3 server", 8),
     ]
 
 

@@ -174,7 +174,7 @@ def test_what_else_a_source_may_have_is_refused() -> None:
 
 
 def test_a_negative_lag_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"Column\('at'\) has the lag -1; make it 0"):
+    with pytest.raises(ConfigurationError, match=r"Column\('at'\): lag is -1; use 0 or more"):
         Column("at", "id", lag=-1)
 
 

@@ -37,6 +37,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
 from sluice.core.timeline import Timeline
+from sluice.core.transitions import Consent
 from sluice.declaration.nodes import SinkNode
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import RollBack, SinkSpec
@@ -628,7 +629,7 @@ def test_a_savepoint_of_an_earlier_life_is_known_to_the_tables_of_the_journal() 
     assert table.place.records == list(range(20))
 
 
-def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was() -> None:
+def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was_with_consent() -> None:
     job = a_job(with_a_copy())
     begin(job)
     take_checkpoints(job, 2)
@@ -636,7 +637,9 @@ def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was() -> None:
     restore(without, FromCheckpoint(CheckpointId(1)), RestoreOptions(allow_non_restored_state=True))
     take_checkpoint(without)
 
-    restore(job, Latest())
+    with pytest.raises(RestoreError, match="sink 'copy' was not declared for a while"):
+        restore(job, Latest())
+    restore(job, Latest(), RestoreOptions(consent=Consent(kept=("copy",))))
     take_checkpoint(job)
 
     copy = open_sinks(job, job.state().configuration.params)["copy"]

@@ -12,11 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import ColumnType, row_schema
-from sluice.declaration.durations import PositiveDuration, milliseconds
+from sluice.declaration.durations import (
+    US,
+    DurationLimits,
+    PositiveDuration,
+    milliseconds,
+)
 from sluice.declaration.places import SparkReading
 from sluice.declaration.results import Replace, Upsert
 from sluice.errors import ConfigurationError
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from sluice.declaration.places import Source
 
 Key: TypeAlias = str | tuple[str, ...]
+_TimeLag: TypeAlias = Annotated[timedelta, DurationLimits(timedelta(0), unit=US)]
 
 
 @checked_initializer
@@ -54,14 +60,7 @@ class Column:
 
     name: str
     key: Key
-    lag: timedelta | int = 0
-
-    def __post_init__(self) -> None:
-        if (self.lag.total_seconds() if isinstance(self.lag, timedelta) else self.lag) < 0:
-            raise ConfigurationError(
-                f"Column({self.name!r}) has the lag {self.lag}; make it 0 or more, as what is read "
-                "is what came since the largest value, and what is not older than that by the lag"
-            )
+    lag: _TimeLag | Annotated[int, NumberLimits(0)] = 0
 
 
 @checked_initializer
