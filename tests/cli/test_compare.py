@@ -72,3 +72,37 @@ def test_a_key_that_is_none_is_named(sluice: Sluice, tmp_path: Path) -> None:
         "has several rows of dt = 2026-03-01, so --key does not"
         in sluice("compare", a, a, "--key", "dt").error
     )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "sentence"),
+    [
+        (pl.Int32(), pl.Int64(), ""),
+        (pl.Datetime("ns"), pl.Datetime("us"), ""),
+        (pl.Decimal(10, 1), pl.Decimal(12, 2), ""),
+        (pl.String(), pl.Int64(), "column 'v' is String in the first table and Int64 in the sec"),
+        (pl.Boolean(), pl.Int64(), "column 'v' is Boolean in the first table and Int64 in the sec"),
+    ],
+)
+def test_types_that_hold_the_same_values_are_compared_and_others_are_named(
+    sluice: Sluice, tmp_path: Path, a: pl.DataType, b: pl.DataType, sentence: str
+) -> None:
+    for name, kind in (("a", a), ("b", b)):
+        values = pl.Series("v", [0]).cast(kind)
+        pl.DataFrame({"id": [1], "v": values}).write_parquet(tmp_path / f"{name}.parquet")
+
+    for keys in ((), ("--key", "id")):
+        answer = sluice("compare", tmp_path / "a.parquet", tmp_path / "b.parquet", *keys)
+        if sentence:
+            assert sentence in answer.error
+        else:
+            assert answer.out == "the tables are equal: 1 rows\n"
+
+
+def test_tables_without_a_column_in_common_are_refused(sluice: Sluice, tmp_path: Path) -> None:
+    for name in "ab":
+        pl.DataFrame({name: [1]}).write_parquet(tmp_path / f"{name}.parquet")
+
+    answer = sluice("compare", tmp_path / "a.parquet", tmp_path / "b.parquet")
+
+    assert "the tables have no column in common: a and b" in answer.error

@@ -44,7 +44,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compared(a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str]) -> Comparison:
-    """Raises ConfigurationError if a table lacks a key, or has two rows of one."""
+    """Raises ConfigurationError if a table lacks a key, or has two rows of one; or if they have no
+    column in common, or one of types that cannot be compared.
+    """
     import polars as pl
 
     for frame, name in ((a, "the first table"), (b, "the second table")):
@@ -60,8 +62,14 @@ def compared(a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str]) -> Compariso
                 "or leave --key out"
             )
     shared = [name for name in a.columns if name in b.columns]
+    if not shared:
+        raise ConfigurationError(
+            f"the tables have no column in common: {', '.join(a.columns)} and "
+            f"{', '.join(b.columns)}; name two that have"
+        )
+    kinds = {name: _common_type(name, a.schema[name], b.schema[name]) for name in shared}
     by = list(keys) or shared
-    left, right = (_counted(frame.select(shared), by) for frame in (a, b))
+    left, right = (_counted(frame.select(shared).cast(kinds), by) for frame in (a, b))  # type: ignore[arg-type]
     joined = left.join(
         right, on=by, how="full", nulls_equal=True, coalesce=True, suffix=_RIGHT
     ).with_columns(pl.col(_COPIES, f"{_COPIES}{_RIGHT}").fill_null(0))
@@ -104,6 +112,26 @@ def lines_of(found: Comparison) -> list[str]:
     if found.different_columns:
         lines.append(f"they differ in {', '.join(found.different_columns)}")
     return lines + [f"  {example}" for example in found.examples]
+
+
+def _common_type(name: str, a: pl.DataType, b: pl.DataType) -> pl.DataType:
+    """The type that has the values of both; units of time and digits are no difference."""
+    import polars as pl
+
+    if a == b:
+        return a
+    match a, b:
+        case pl.Datetime(), pl.Datetime() if a.time_zone == b.time_zone:
+            return min(a, b, key=lambda kind: ("ns", "us", "ms").index(kind.time_unit))
+        case pl.Decimal(), pl.Decimal():
+            return pl.Decimal(38, max(a.scale, b.scale))
+        case _ if (a.is_integer() and b.is_integer()) or (a.is_float() and b.is_float()):
+            return pl.Int128() if a.is_integer() else pl.Float64()
+        case _:
+            raise ConfigurationError(
+                f"column {name!r} is {a} in the first table and {b} in the second, which cannot be "
+                "compared; write one as the other"
+            )
 
 
 def _counted(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
