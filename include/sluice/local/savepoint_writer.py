@@ -37,7 +37,7 @@ from sluice.declaration.project import load_pipeline
 from sluice.errors import ConfigurationError
 from sluice.job import job as jobs
 from sluice.job.job import Job, new_life, new_token
-from sluice.job.places import open_source
+from sluice.job.places import keeps_copies, open_source
 from sluice.job.snapshots import LATEST
 from sluice.local.savepoint_tables import (
     Function,
@@ -372,6 +372,11 @@ def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, st
             f"those are {', '.join(streams)}"
         )
     source = open_source(job, uid, params)
+    if keeps_copies(source):
+        raise ConfigurationError(
+            f"a start is given for {uid!r}, which takes rows back, so the root needs copies of "
+            "what lies before it; leave the start out"
+        )
     barrier = source.plan((), max_records=None, parallelism=1, until=offsets)
     return SourceCut(
         uid=uid,

@@ -18,12 +18,13 @@ from sluice.coordinator.submission import configure
 from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.key_groups import hash_range, key_group_range
 from sluice.core.restoring import RestoreApproval, Stop
+from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.local.savepoint_tables import RewrittenTable, StateRows, bootstrap_table
 from sluice.sinks import FilesTable
-from sluice.sources import Nexmark
+from sluice.sources import Files, Nexmark
 from sluice.state.cache import SegmentCache
 from sluice.state.key_hash import key_hash
 from sluice.state.segments import HASH, StateSchema, to_frame
@@ -181,6 +182,15 @@ def test_what_the_pipeline_has_not_is_named(new: Job) -> None:
     for words, act in refusals:
         with pytest.raises(ConfigurationError, match=words):
             act()
+
+
+def test_no_start_is_given_for_a_source_that_takes_rows_back(tmp_path: Path) -> None:
+    pipeline = Pipeline("lines")
+    lines = pipeline.source("files", Files(str(tmp_path), "text", replaced="by partition"))
+    lines.key_by("line").aggregate("counted", n=agg.count()).sink("out", FilesTable(changelog=True))
+
+    with pytest.raises(ConfigurationError, match="given for 'files', which takes rows back"):
+        SavepointWriter.new_savepoint(a_job(pipeline), starts={"files": {"a.txt": 0}})
 
 
 def test_max_parallelism_is_that_of_the_snapshot_for_life(new: Job) -> None:
