@@ -8,11 +8,12 @@ from typing import Literal
 
 import pytest
 
+from sluice.coordinator.backfill import plan_backfill
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
 from sluice.declaration import aggregates as agg
 from sluice.declaration.pipeline import Pipeline
-from sluice.errors import SourceUnreadable
+from sluice.errors import ConfigurationError, SourceUnreadable
 from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
 from sluice.sources import Files
@@ -134,3 +135,24 @@ def test_a_source_takes_rows_back_from_its_first_record_on_or_never(
 
     with pytest.raises(SourceUnreadable, match=sentence):
         trigger(open_job(a_pipeline(lake, now), root))
+
+
+def test_each_source_takes_the_words_that_name_its_columns(lake: StoreLocation) -> None:
+    pipeline = a_pipeline(lake)
+    other = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
+    open_store(other).put("dt=1/rows.json", b'{"n": 1}\n')
+    spec = Files(f"{other.root}/", "json", "n bigint", bounded=False, replaced="by partition")
+    totals = pipeline.source("others", spec).key_by("dt").aggregate("sums", n=agg.sum("n"))
+    totals.sink("sums_out", FilesTable(changelog=True))
+    job = open_job(pipeline, StoreLocation(root=f"memory://{secrets.token_hex(6)}"))
+    submit(job, configure(pipeline, {}))
+    take_checkpoint(job)
+
+    def read(*words: str) -> list[tuple[str, int]]:
+        return [(one.source, one.files) for one in plan_backfill(job, words).sources]
+
+    assert read("day=60") == [("days", 1)]
+    assert read("dt=1") == [("others", 1)]
+    assert read("dt=1", "day=1..3") == [("days", 3), ("others", 1)]
+    with pytest.raises(ConfigurationError, match="'month=1' names no column of the folders"):
+        read("dt=1", "month=1")

@@ -200,8 +200,9 @@ def cut_again(
         ConfigurationError: they choose nothing, or input that may not be replaced.
     """
     cuts: list[SourceCut] = []
-    is_chosen = False
+    is_chosen, unknown = False, {*words}
     refused = ""
+    keepers = [uid for uid, node in job.pipeline.sources.items() if takes_rows_back(node.spec)]
     for uid, node in job.pipeline.sources.items():
         if node.is_table:
             cuts.append(_cut(job, state, uid, lineage, {}, None, shares_files=shares_files))
@@ -211,7 +212,11 @@ def cut_again(
         before = load_position(job, previous)
         _require_kept(uid, previous, before, source)
         if keeps_copies(source):
-            barrier = source.plan_again(before.whole, words, parallelism=_readers(job, state, uid))
+            named = source.named_by(before.whole, words)
+            if uid == keepers[-1]:  # It refuses words that no source knows.
+                named = (*named, *(word for word in unknown if word not in named))
+            unknown -= {*named}
+            barrier = source.plan_again(before.whole, named, parallelism=_readers(job, state, uid))
             is_chosen = is_chosen or bool(barrier.slices)
         else:
             if getattr(source, "folder_columns", None):
@@ -220,7 +225,7 @@ def cut_again(
         cuts.append(_as_cut(job, uid, previous, before, source, barrier, shares_files=shares_files))
     if not is_chosen:
         asked = ", ".join(words)
-        if not any(takes_rows_back(node.spec) for node in job.pipeline.sources.values()):
+        if not keepers:
             what = f"source {refused!r}" if refused else f"no source of {job.pipeline.uid!r}"
             declares = "does not declare" if refused else "declares"
             raise ConfigurationError(

@@ -373,6 +373,10 @@ class KeepingSource(Protocol):
         """The source that reads slices from these, by partition: *taken_back* of those that are."""
         ...
 
+    def named_by(self, position: SourcePosition, words: Sequence[str]) -> tuple[str, ...]:
+        """Those of *words* that may name partitions of this source; others are of another one."""
+        ...
+
     def plan_again(
         self, position: SourcePosition, words: Sequence[str], *, parallelism: int
     ) -> Barrier:

@@ -140,6 +140,11 @@ class FolderColumns:
         ]
         return pa.table(columns, schema=pa.schema(self.fields()))
 
+    def are_named_by(self, word: str) -> bool:
+        """Whether *word*, as ``choosing`` takes it, names columns of these folders."""
+        names = {name.lower() for name in self.names}
+        return all(part.partition("=")[0].lower() in names for part in word.strip("/").split("/"))
+
     def choosing(self, words: Iterable[str], location: str) -> Callable[[str], bool]:
         """Whether a file is in the folders that one of *words* names.
 

@@ -289,16 +289,23 @@ class FileSource(SourceDefaults, ABC, Generic[CutT]):
             size_bytes=self._size_of(slices),
         )
 
+    def named_by(self, position: SourcePosition, words: Sequence[str]) -> tuple[str, ...]:
+        """See ``KeepingSource``."""
+        return tuple(filter(self._all_folders(position).are_named_by, words))
+
     def plan_again(
         self, position: SourcePosition, words: Sequence[str], *, parallelism: int
     ) -> Barrier:
         """See ``KeepingSource``."""
-        names = [entry.partition for entry in position]
-        folders = self.with_folders(
-            (*names, *(file.key for file in self._files.listed()))
-        ).folder_columns
-        chosen = folders.choosing(words, self.location)
+        chosen = self._all_folders(position).choosing(words, self.location)
         return self._plan_of_replaced(position, None, parallelism, chosen)
+
+    def _all_folders(self, position: SourcePosition) -> FolderColumns:
+        """The columns of the folders that were read, and are there."""
+        read = (entry.partition for entry in position)
+        return self.with_folders(
+            (*read, *(file.key for file in self._files.listed()))
+        ).folder_columns
 
     def _plan_of_replaced(
         self,
