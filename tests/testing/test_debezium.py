@@ -148,6 +148,15 @@ def test_a_message_or_a_heartbeat_is_no_change() -> None:
     assert rows == [customer(1, "a")]
 
 
+def test_a_column_may_be_called_as_a_field_of_the_position() -> None:
+    changes = Debezium(CUSTOMERS | {"source_lsn": "bigint"}, key=("id",))
+    row = customer(1, "a") | {"source_lsn": 77}
+
+    assert table_of(changes, [[json.dumps(postgres("c", None, row, 7))]]) == [row]
+    with pytest.raises(ConfigurationError, match="names that begin with 'debezium__'; leave it"):
+        Debezium({"id": "bigint", "debezium__x": "int"}, key=("id",))
+
+
 def test_a_declaration_without_its_key_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="has the key 'uid', which is none of its columns"):
         Debezium(CUSTOMERS, key=("uid",))

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 # What Debezium writes in the place of a large value (TOAST) that PostgreSQL did not log.
 UNAVAILABLE = "__debezium_unavailable_value"
-ORDER = "source_"  # The prefix of the position's columns, within the stage.
-DELETED = "is_deleted_in_source"
+OWN = "debezium__"  # The prefix of the stage's own columns, which no column of the table has.
+ORDER = f"{OWN}source_"  # That of the position's.
+DELETED = f"{OWN}is_deleted"
 TRUNCATED = (
     "a TRUNCATE cannot be applied to rows by their keys; delete the rows, or have Debezium leave "
     "it out (skipped.operations=t) and begin anew"
@@ -49,7 +50,8 @@ class Debezium:
     ``{"file": "string", "pos": "bigint", "row": "int"}`` of MySQL.
 
     Raises:
-        ConfigurationError: a key column is not among *columns*, or there is no key or order.
+        ConfigurationError: a key column is not among *columns*, there is no key or order, or a
+            column has the prefix OWN.
     """
 
     columns: Mapping[str, str]
@@ -64,6 +66,12 @@ class Debezium:
             raise ConfigurationError(
                 f"Debezium has the key {missing[0]!r}, which is none of its columns: "
                 f"{', '.join(self.columns)}; add it with its type"
+            )
+
+        if own := [name for name in self.columns if name.lower().startswith(OWN)]:
+            raise ConfigurationError(
+                f"Debezium has the column {own[0]!r}, and the stage keeps its own under names that "
+                f"begin with {OWN!r}; leave it out, or have Debezium rename it"
             )
 
     @property
