@@ -34,6 +34,7 @@ class Cell:
     point: str
     healed_s: float | None
     restarts: int
+    restores: int
     failed: tuple[str, ...]
 
 
@@ -187,6 +188,7 @@ def _judge(one: _Watched, struck_at: float, expected: Sequence[dict[str, object]
         point=one.point,
         healed_s=None if one.healed_at is None else round(one.healed_at - struck_at, 1),
         restarts=state.num_restarts,
+        restores=state.num_restored,
         failed=tuple(record.reason or "" for record in records if record.status == "FAILED"),
     )
 
