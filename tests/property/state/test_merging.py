@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -17,8 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.protocol.records import checksum
+from sluice.core.compaction import SortedRun
+from sluice.protocol.keys import PipelinePaths
+from sluice.protocol.records import checksum, decode_merged_runs
 from sluice.state import merging
+from sluice.state.cache import SegmentCache
 from sluice.state.keyed import KeyedState
 from sluice.state.merging import FAN_IN, GROWTH, MAX_RUNS, last_write, merge_pieces, runs_to_merge
 from sluice.state.runs import Run
@@ -30,6 +34,7 @@ from sluice.state.segments import (
     decode_segment,
     encode_segment,
 )
+from sluice.store.open import StoreLocation, open_store
 from tests.examples import examples
 from tests.merged_runs import merge_runs
 from tests.property.state.keyed_world import (
@@ -159,6 +164,41 @@ def test_a_hash_full_of_tombstones_is_merged_away_only_with_the_oldest_run() -> 
     assert kept.column(HASH).to_pylist() == [7]
     assert gone.num_rows == 0
     assert runs[1].min_time_ms is None
+
+
+@pytest.mark.parametrize(("is_oldest", "rows"), [(False, [(*ROW, None, None, True)]), (True, [])])
+def test_a_compaction_keeps_the_tombstones_that_hide_rows_of_older_runs(
+    is_oldest: bool, rows: list[Any], tmp_path: Path
+) -> None:
+    """What a Spark task writes, of two runs of which the newer deletes a row of a third, or not."""
+    tables = [a_delta(Epoch({ROW: (2, 2)})), a_delta(Epoch({}, {ROW}))]
+    handles = [merging.describe_segment(SCHEMA, table)[0] for table in tables]
+    due = merging.DueMerge(
+        subtask=0,
+        table="rows",
+        schema=SCHEMA,
+        runs=tuple(SortedRun(run=n + 1, handles=(handle,)) for n, handle in enumerate(handles)),
+        is_oldest=is_oldest,
+    )
+    spec = merging.CompactionSpec(
+        location=StoreLocation(root=f"file://{tmp_path}"),
+        paths=PipelinePaths("p").of_journal("j-1"),
+        stage="stage",
+        checkpoint_id=7,
+        now_ms=0,
+        merges=(due,),
+    )
+    numbers = pa.RecordBatch.from_pydict({"number": pa.array([0], pa.int64())})
+
+    (answer,) = merging.run_merges(spec, [numbers])
+
+    merged = decode_merged_runs(answer.column(0)[0].as_py(), "the answer")
+    cache = SegmentCache(spec.location, open_store(spec.location), folder=tmp_path / "cache")
+    shown = [
+        row for handle in merged.merged for row in pl.DataFrame(cache.open(handle.segment)).rows()
+    ]
+    assert shown == rows
+    assert len(merged.replaced) == 2
 
 
 def test_an_expired_row_becomes_a_tombstone_until_it_is_merged_with_the_oldest_run() -> None:
