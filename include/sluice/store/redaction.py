@@ -27,16 +27,19 @@ SHORTEST_UNDECLARED = 8  # Of variables that merely have the name of a secret; "
 # The variables that hold secrets, as far as this process has declared or used them.
 SECRET_VARIABLES: set[str] = set()
 
-_NAME_OF_ONE = r"[\w.-]*(?:passw(?:or)?d|secret|token|api_?key|access_?key|credential)[\w.-]*"
-_SECRET_VARIABLE = re.compile(_NAME_OF_ONE, re.IGNORECASE)
+# Every repetition has a limit, and no pattern begins with one: a text is searched in time that is
+# linear in its length, whatever somebody made it of.
+_WORD = r"(?:passw(?:or)?d|secret|token|api_?key|access_?key|credential)"
+_SECRET_VARIABLE = re.compile(_WORD, re.IGNORECASE)
+_NAME = rf"{_WORD}[\w.-]{{0,64}}"
 _VALUE = r"""(?:'[^']*'|"[^"]*"|[^\s'",;&)}\]]+)"""
 _PATTERNS = (
     # scheme://user:password@host, where the password may hold anything but a space.
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)\S+@", re.IGNORECASE), rf"\1{MASK}@"),
+    (re.compile(r"(://[^\s:/@]{0,256}:)\S{1,512}@"), rf"\1{MASK}@"),
     # password=..., token = '...'
-    (re.compile(rf"\b({_NAME_OF_ONE}\s*=\s*){_VALUE}", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(rf"({_NAME}\s{{0,8}}=\s{{0,8}}){_VALUE}", re.IGNORECASE), rf"\1{MASK}"),
     # {"sasl.password": "..."}, as Python or JSON print it.
-    (re.compile(rf"""(["']{_NAME_OF_ONE}["']\s*:\s*){_VALUE}""", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(rf"""({_NAME}["']\s{{0,8}}:\s{{0,8}}){_VALUE}""", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1 {MASK}"),
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), MASK),
     # The 40 characters of an AWS secret key: of both cases and digits, unlike a path or a digest.
@@ -107,6 +110,6 @@ def _known_secrets() -> set[str]:
     named_so = {
         value
         for name, value in os.environ.items()
-        if _SECRET_VARIABLE.fullmatch(name) and len(value) >= SHORTEST_UNDECLARED
+        if _SECRET_VARIABLE.search(name) and len(value) >= SHORTEST_UNDECLARED
     }
     return declared | named_so

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import fields
@@ -225,3 +226,38 @@ def test_masked_reaches_every_text_of_a_value() -> None:
         "a": ["password=***", {"b": ("password=***", 7, None)}],
         SPELLED[2]: True,
     }
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a.b-",
+        "http://",
+        "password",
+        "password='",
+        "a://b:c",
+        "secret = ",
+        "Basic ",
+        "Aa1/",
+        "x" * 64,
+    ],
+)
+def test_a_text_is_searched_in_time_that_is_linear_in_its_length(piece: str) -> None:
+    """Twenty times the text takes at most sixty times as long: four hundred would be a square."""
+
+    def seconds(length: int) -> float:
+        text = (piece * (length // len(piece) + 1))[:length]
+        times = []
+        for _ in range(3):
+            begun = time.process_time()
+            redacted(text)
+            times.append(time.process_time() - begun)
+        return min(times)
+
+    assert seconds(200_000) < 60 * max(seconds(10_000), 0.001)
+
+
+def test_a_long_name_before_the_word_hides_no_secret() -> None:
+    name = "x" * 500 + "_password"
+
+    assert redacted(f"{name}=s3cr3t") == f"{name}=***"
