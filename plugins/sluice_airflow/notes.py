@@ -231,9 +231,16 @@ def apply_switch(dag_run: DagRun, session: Session) -> None:
     )
 
 
+# The events of Airflow's audit log: on the page or over REST, and on the command line.
+_TURNED_BY_HAND = ("patch_dag", "cli_dag_unpause")
+
+
 def _is_outdated(dag_run: DagRun, stored_at: Any, session: Session) -> bool:  # noqa: ANN401
-    """Whether the job was restored later, or another run of the DAG still needs its tasks."""
+    """Whether the job was restored later, a person has turned the switch since, as Airflow's audit
+    log says, or another run of the DAG still needs its tasks.
+    """
     from airflow.models.dagrun import DagRun as Runs
+    from airflow.models.log import Log
     from airflow.utils.state import DagRunState
     from sqlalchemy import or_, select
 
@@ -244,7 +251,10 @@ def _is_outdated(dag_run: DagRun, stored_at: Any, session: Session) -> bool:  # 
         & (Runs.state == DagRunState.RUNNING)
     )
     newer = session.scalars(select(Runs.id).where(or_(restored, running)).limit(1)).first()
-    return newer is not None
+    turned = select(Log.id).where(
+        Log.dag_id == dag_run.dag_id, Log.event.in_(_TURNED_BY_HAND), Log.dttm > stored_at
+    )
+    return newer is not None or session.scalars(turned.limit(1)).first() is not None
 
 
 def query_stored(dag_run: DagRun, key: str) -> Any:  # noqa: ANN401 - SQLAlchemy's select

@@ -158,6 +158,27 @@ def test_the_run_that_finishes_a_job_is_the_last_one(
     assert is_paused("demo")
 
 
+def test_a_dag_that_a_person_switched_on_since_stays_on(
+    dags: dict[str, DAG], root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the task that found the job FINISHED and the end of its run a second passes, in which
+    the job was submitted anew: its first run waited for ever, queued.
+    """
+    from airflow.models.log import Log
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("SLUICE_PARAM_EVENTS", "1000")
+    run(dags["demo"])
+    set_paused("demo", paused=False)
+    with create_session() as session:
+        said = '{"is_paused": false, "method": "PATCH"}'
+        session.add(Log(event="patch_dag", dag_id="demo", owner="ada", extra=said))
+    note_of("demo")
+
+    assert a_job(root).state().status is JobStatus.FINISHED
+    assert is_paused("demo") is False
+
+
 def test_a_restore_of_a_running_job_leaves_a_dag_that_a_person_paused(
     dags: dict[str, DAG], root: str, spark: StandInSpark
 ) -> None:
