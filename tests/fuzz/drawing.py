@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.fuzz.changing import FOREVER, changing
 from tests.fuzz.data import column_sql
+from tests.fuzz.dwindling import dwindling
 from tests.fuzz.plans import (
     Act,
     Checkpoint,
@@ -105,7 +106,8 @@ def draw(seed: int) -> Plan:
     plan = _apart(drawing, plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     plan = unaligned(Random(f"{seed} unaligned"), plan)
-    return changing(Random(f"{seed} change"), plan)
+    plan = changing(Random(f"{seed} change"), plan)
+    return dwindling(Random(f"{seed} dwindling"), plan)
 
 
 def _apart(drawing: Drawing, plan: Plan) -> Plan:

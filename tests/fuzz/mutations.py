@@ -15,6 +15,7 @@ from typing import Any
 
 from sluice.exchange.reading import interned_input
 from sluice.operators import sql
+from tests.fuzz.dwindling import DWINDLES
 from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan
 from tests.planted import Fault
 
@@ -63,6 +64,7 @@ def features(plan: Plan) -> set[str]:
     found |= {"forgets"} if any("ttl" in stage.args for stage in plan.stages) else set()
     found |= {"capped"} if plan.max_records else set()
     found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
+    found |= {"dwindling"} if plan.stages[-1].uid == DWINDLES else set()
     found |= _unaligned(plan) if plan.unaligned else set()
     found |= {"restore" for act in plan.acts if isinstance(act, Restore)}
     rescaled = [act for act in plan.acts if isinstance(act, Restore) and act.parallelism]
@@ -306,14 +308,14 @@ PATHS: dict[str, Mutation] = {
         "state.merging:_swept",
         "if drop_tombstones:",
         "if True:",
-        needs=("epochs",),
+        needs=("dwindling",),
     ),
     "partial_merges_drop_tombstones": Mutation(
         "a compaction of some runs drops deletes that hide rows of older ones",
         "state.merging:_merge",
         "drop_tombstones=due.is_oldest",
         "drop_tombstones=True",
-        needs=("compacts", "epochs"),
+        needs=("dwindling",),
     ),
     "expires_behind_the_edge": Mutation(
         "a key is forgotten a second after its time",
@@ -447,8 +449,7 @@ OPERATORS: dict[str, Mutation] = {
         "operators.aggregate:_Extreme.applied",
         'on=identity, how="semi", nulls_equal=True',
         'on=identity, how="semi", nulls_equal=False',
-        ("min", "max", "first", "last"),
-        needs=("aggregate", "behind", "epochs"),
+        needs=("dwindling",),
     ),
     "least_is_latest": Mutation(
         "min() keeps the newer value",
