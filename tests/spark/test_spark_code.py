@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -320,6 +320,89 @@ def test_of_a_partition_that_is_replaced_the_changes_are_what_differs(job: Folde
     assert seen[-1] == [("delete", 1, 1), ("delete", 2, 2), ("insert", 3, 3)]
     changes = sorted(job.table("changes").rows()[3:])
     assert changes == [("+I", 3, 3), ("-D", 1, 1), ("-D", 2, 2)]
+
+
+def split(rows: DataFrame, previous: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    newer = newest(rows.where("v > 0").unionByName(previous["good"]))
+    return {
+        "good": newer.selectExpr("*", "v = 9 AS _deleted"),
+        "bad": rows.where("v <= 0").selectExpr("k", "array(v) AS why"),
+        "size": previous["good"].groupBy().count().selectExpr("1 AS one", "count AS n"),
+    }
+
+
+SPLIT: dict[str, tuple[str, Result]] = {
+    "good": ("k bigint, v bigint", Upsert("k")),
+    "bad": ("k bigint, why array<bigint>", Append()),
+    "size": ("one int, n bigint", Replace("one")),
+}
+
+
+def test_several_results_are_streams_by_name_of_one_call(job: FolderJob) -> None:
+    streams = job.pipeline.spark_results("code", split, reads={"rows": job.rows()}, results=SPLIT)
+    streams["good"].sink("good", FilesTable(upsert_key=("k",)))
+    streams["bad"].sink("bad", FilesTable())
+    streams["size"].sink("size", FilesTable(upsert_key=("one",)))
+    streams["good"].key_by(one="1").aggregate("sum", v=agg.sum("v")).sink(
+        "sums", FilesTable(upsert_key=("one",))
+    )
+    job.write("1.parquet", rows_of((1, 1), (2, 2), (3, 0)))
+    job.epoch()
+    assert job.table("size").rows() == [(1, 0)]
+    job.write("2.parquet", rows_of((2, 9), (4, 4), (5, -1)))
+
+    job.epoch()
+
+    assert sorted(job.table("good").rows()) == [(1, 1), (4, 4)]
+    assert sorted(job.table("bad").rows()) == [(3, [0]), (5, [-1])]
+    assert job.table("size").rows() == [(1, 2)]
+    assert job.table("sums").rows() == [(1, 5)]
+    job.write("3.parquet", pl.DataFrame({"k": [None], "v": [7]}, {"k": pl.Int64, "v": pl.Int64}))
+    assert "stage 'code_good' has 'k' null in a row with k = None, v = 7" in job.failure()
+
+
+WRONG_RESULTS: dict[str, tuple[Callable[[DataFrame], object], str]] = {
+    "one frame": (
+        lambda rows: rows,
+        (
+            "the function of stage 'code' returns DataFrame, and not a dict of its results by "
+            "name; return one of bad, good, size"
+        ),
+    ),
+    "a result less": (
+        lambda rows: {"good": rows, "bad": rows},
+        (
+            "the function of stage 'code' answers without the result 'size', and its results are "
+            "bad, good, size: return a DataFrame of each, one without rows where there are none"
+        ),
+    ),
+    "a result more": (
+        lambda rows: {"good": rows, "bad": rows, "size": rows, "ugly": rows},
+        "the function of stage 'code' answers with 'ugly', and its results are bad, good, size",
+    ),
+    "a column less": (
+        lambda rows: {"good": rows.select("k"), "bad": rows, "size": rows},
+        (
+            "the function of stage 'code', in its result 'bad', answers without 'why', which its "
+            "schema has"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_RESULTS)
+def test_several_results_are_checked_each_before_a_row_is_read(
+    job: FolderJob, spark: SparkSession, name: str
+) -> None:
+    function, sentence = WRONG_RESULTS[name]
+    rows = {"rows": job.rows()}
+    job.pipeline.spark_results("code", cast("Any", function), reads=rows, results=SPLIT)
+    job.write("1.parquet", rows_of((1, 1)))
+
+    with pytest.raises(ConfigurationError) as refused:
+        check_pipeline(job.pipeline, spark, {}, None)
+
+    assert sentence in str(refused.value)
 
 
 QUERIES = {
@@ -734,6 +817,27 @@ REFUSED: dict[str, tuple[Callable[[FolderJob, Stream], object], str]] = {
             "the schema of stage 'code' has a column '_hash', a name that sluice gives to a "
             "column of its own; rename it, to 'hash' or the like"
         ),
+    ),
+    "no results": (
+        lambda job, rows: job.pipeline.spark_results(
+            "code", cast("Any", newest), reads={"rows": rows}, results={}
+        ),
+        (
+            "stage 'code' has no result; name those of its function: "
+            "results={'good': ('id bigint', Upsert('id'))}"
+        ),
+    ),
+    "previous results that are kept nowhere": (
+        lambda job, rows: job.pipeline.spark_results(
+            "code", split, reads={"rows": rows}, results={"bad": SPLIT["bad"]}
+        ),
+        "the function of stage 'code' takes 'previous', and a result of Append() is kept nowhere",
+    ),
+    "a schema of one of several results": (
+        lambda job, rows: job.pipeline.spark_results(
+            "code", split, reads={"rows": rows}, results={"bad": ("k bigant", Upsert("k"))}
+        ),
+        "result 'bad' of stage 'code' has the schema 'k bigant', which gives 'k' the type 'bigant'",
     ),
     "a result that is no result": (
         lambda job, rows: job.pipeline.spark(

@@ -313,3 +313,72 @@ def added_up_changes(rows: Rows, before: Version) -> Version:
         else:
             there.remove(pair)
     return sorted(there)
+
+
+ANSWERS = ("totals", "best", "seen")
+RESULTS: Mapping[str, tuple[str, Result]] = {
+    "totals": (TOTALS, Upsert("customer")),
+    "best": (TOTALS, Replace("customer")),
+    "seen": (TOTALS, Append()),
+}
+
+
+def several(
+    increment: Increment, *, deletes: bool
+) -> Callable[[DataFrame, Mapping[str, DataFrame]], dict[str, DataFrame]]:
+    """A function of three results, of which one is made of another one's previous rows."""
+
+    def answers(orders: DataFrame, previous: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        rows = increment(orders)
+        mark = "spent % 3 = 0 AS _deleted" if deletes else "CAST(NULL AS boolean) AS _deleted"
+        return {
+            "totals": joined(rows, previous["totals"]).selectExpr("*", mark),
+            "best": best_three(rows, previous["best"].unionByName(previous["totals"])),
+            "seen": rows,
+        }
+
+    return answers
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(2))
+def test_several_results_are_those_of_a_plain_loop_over_kills_restores_and_rescales(
+    spark: SparkSession, seed: int
+) -> None:
+    case = drawn(seed)
+    random = Random(seed)
+    function = several(random.choice(INCREMENTS), deletes=seed % 2 == 1)
+    expected: list[dict[str, Version]] = []
+    rows: dict[str, Rows] = {name: [] for name in RESULTS}
+    for chunk in case.chunks:
+        orders = spark.createDataFrame([tuple(row.values()) for row in chunk], ORDERS)
+        before = {
+            name: spark.createDataFrame([tuple(row.values()) for row in of], TOTALS)
+            for name, of in rows.items()
+        }
+        for name, frame in function(orders, before).items():
+            answer = [row.asDict() for row in frame.collect()]
+            there = [*kept_beside(answer, rows[name], RESULTS[name][1]), *answer]
+            rows[name] = [row for row in there if not row.pop("_deleted", False)]
+        expected.append({name: version_of(of) for name, of in rows.items()})
+    pipeline = Pipeline("chain")
+    source = pipeline.source("orders", Files("x", format="json", schema=ORDERS))
+    streams = pipeline.spark_results("code", function, reads={"orders": source}, results=RESULTS)
+    for name, (_, result) in RESULTS.items():
+        key = () if isinstance(result, Append) else ("customer",)
+        streams[name].sink(f"{name}_out", FilesTable(upsert_key=key))
+    streams["best"].key_by("spent").aggregate("behind", n=agg.count()).sink(
+        "by_spent", FilesTable(upsert_key=("spent",))
+    )
+    kills = [Kill(stage=f"code_{random.choice(ANSWERS)}", epoch=random.randrange(1, EPOCHS + 1))]
+
+    run = run_local(pipeline, {"orders": case.chunks}, script=(*kills, *case.script), spark=spark)
+
+    for name, (_, result) in RESULTS.items():
+        found = published(run, f"{name}_out", result)
+        assert found == [(number, expected[number - 1][name]) for number, _ in found], case
+        assert len(found) > EPOCHS  # Some were repeated.
+    behind = {row["spent"]: row["n"] for row in run.table("by_spent").to_dicts()}
+    spent = [spent for _, spent in expected[-1]["best"]]
+    assert behind == {value: spent.count(value) for value in {*spent}}
+    assert version_of(run.state("code_totals").to_dicts()) == expected[-1]["totals"]

@@ -297,15 +297,19 @@ class SparkCode:
     get rows that are taken back, too; ``tables`` get tables as the barrier pinned them.
     ``schema``, Spark's DDL, has the columns of the result.  With ``takes_previous`` the parameter
     of that name gets the result as of the parent checkpoint.
+
+    A function of several results returns a dict of them.  ``results`` are then the stages that keep
+    them, by their names; ``schema`` is that of ``packed_schema``, and ``previous`` a dict, too.
     """
 
-    function: Callable[..., DataFrame]
+    function: Callable[..., object]  # What it returns is checked where it is called.
     names: tuple[str, ...]
     schema: str
     result: results.Result
     takes_previous: bool
     tables: Mapping[str, TableRead] = field(default_factory=dict[str, TableRead])
     changes: frozenset[str] = frozenset()
+    results: Mapping[str, str] = field(default_factory=dict[str, str])
     version: str | None = None  # Of what the function means; None: its source says.
 
     @property

@@ -115,6 +115,7 @@ from sluice.declaration.places import (
 )
 from sluice.declaration.schedules import Orchestration
 from sluice.declaration.spark_columns import SparkColumn, sql_text
+from sluice.declaration.spark_results import keeps_any, packed_schema, result_named
 from sluice.declaration.spark_sql import answer_of_text, read_by_text
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_functions import not_compiled
@@ -138,12 +139,13 @@ LATE_RIGHT = "late_right"  # The same of a join's second input.
 
 PREVIOUS = "previous"  # The parameter of Spark code that gets the previous result.
 _NO_STREAMS: Mapping[str, Stream] = MappingProxyType({})
+_ADDED = results.Append()
 
 Parallelism: TypeAlias = Annotated[int, NumberLimits(1, UPPER_BOUND_MAX_PARALLELISM)]
 Number: TypeAlias = Annotated[int, NumberLimits(1)]  # Of rows that a stage keeps.
 
 
-@checked_methods("source", "spark", "spark_sql", "hook")
+@checked_methods("source", "spark", "spark_results", "spark_sql", "hook")
 @dataclass(slots=True)
 class Pipeline:
     """A job: sources, stages and sinks by uid, in the order of their declaration."""
@@ -259,6 +261,58 @@ class Pipeline:
         )
         return self._add_code(uid, code, given, parallelism)
 
+    def spark_results(
+        self,
+        uid: str,
+        function: Callable[..., Mapping[str, DataFrame]],
+        *,
+        reads: Mapping[str, Stream] = _NO_STREAMS,
+        results: Mapping[str, tuple[str, results.Result]],
+        changes: Mapping[str, Stream] = _NO_STREAMS,
+        tables: Mapping[str, Stream] = _NO_STREAMS,
+        parallelism: Parallelism | None = None,
+        version: str | None = None,
+    ) -> dict[str, Stream]:
+        """``spark`` whose function returns several DataFrames, a dict of them by name.
+
+        *results* are the schema and the result of each, ``{"good": ("id bigint", Upsert("id"))}``,
+        and each becomes a stream by that name.  A parameter ``previous`` gets a dict of the results
+        that are kept.  The rows of the stage *uid* are all answers; a stage ``{uid}_{name}`` keeps
+        each result.
+        """
+        given = _given_by_name(uid, reads, changes, tables)
+        takes_previous = _takes_previous(uid, function, given)
+        code = SparkCode(
+            function=function,
+            names=tuple(sorted((*reads, *changes))),
+            schema=packed_schema(uid, results),
+            result=_ADDED,
+            takes_previous=takes_previous,
+            tables=_table_reads(tables),
+            changes=frozenset(changes),
+            results={name: f"{uid}_{name}" for name in sorted(results)},
+            version=version,
+        )
+        if takes_previous and not keeps_any(results):
+            raise _keeps_nothing(uid)
+        answers = self._add_code(uid, code, given, parallelism)
+        return {
+            name: self._add_code(
+                f"{uid}_{name}",
+                SparkCode(
+                    function=partial(result_named, name),
+                    names=("answers",),
+                    schema=schema,
+                    result=result,
+                    takes_previous=False,
+                    version="1",
+                ),
+                {"answers": answers},
+                parallelism,
+            )
+            for name, (schema, result) in results.items()
+        }
+
     def spark_sql(
         self,
         uid: str,
@@ -322,11 +376,9 @@ class Pipeline:
         parallelism: int | None,
     ) -> Stream:
         schema, result = operation.schema, operation.result
-        if operation.takes_previous and isinstance(result, results.Append):
-            raise ConfigurationError(
-                f"the function of stage {uid!r} takes {PREVIOUS!r}, and a result of Append() is "
-                "kept nowhere; give the result a key, Upsert('id') or Replace('id')"
-            )
+        is_kept = operation.results or not isinstance(result, results.Append)
+        if operation.takes_previous and not is_kept:
+            raise _keeps_nothing(uid)
         columns = row_schema(f"stage {uid!r}", schema)
         check_columns(columns, f"the schema of stage {uid!r}")
         for name, of in columns.items():
@@ -1174,11 +1226,18 @@ def _given_by_name(uid: str, *groups: Mapping[str, Stream]) -> dict[str, Stream]
     return given
 
 
+def _keeps_nothing(uid: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the function of stage {uid!r} takes {PREVIOUS!r}, and a result of Append() is kept "
+        "nowhere; give the result a key, Upsert('id') or Replace('id')"
+    )
+
+
 def _table_reads(tables: Mapping[str, Stream]) -> dict[str, TableRead]:
     return {name: TableRead(uid=of.producer, steps=of.steps) for name, of in tables.items()}
 
 
-def _takes_previous(uid: str, function: Callable[..., DataFrame], reads: Iterable[str]) -> bool:
+def _takes_previous(uid: str, function: Callable[..., object], reads: Iterable[str]) -> bool:
     """Whether *function* takes the previous result beside what it *reads*.
 
     Raises:

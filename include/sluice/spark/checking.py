@@ -41,7 +41,7 @@ from sluice.spark.frames import (
 )
 from sluice.spark.row_wise import check_kept, check_row_wise_plan, marked
 from sluice.spark.session import with_our_settings
-from sluice.spark.spark_code import answered, empty_result
+from sluice.spark.spark_code import answered, empty_results
 from sluice.spark.stage import failure_cause
 from sluice.state.segments import to_table
 
@@ -149,7 +149,7 @@ def _of_code(
         name: table_behind(rows[table.uid], table.uid, table.steps)
         for name, table in stage.operation.tables.items()
     }
-    answer = answered(stage, inputs, given, empty_result(spark, stage))
+    answer = answered(stage, inputs, given, empty_results(spark, pipeline, stage))
     columns = polars_schema(answer)
     operator = build_operator(stage, [columns]) if stage.is_stateful else None
     if operator is not None:

@@ -10,16 +10,18 @@ Malformed rows of the inputs pass the function by, to the side output.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from sluice.core.completed import StageState
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import SparkCode
-from sluice.declaration.pipeline import PREVIOUS
+from sluice.declaration.pipeline import PREVIOUS, Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.declaration.results import Upsert
+from sluice.declaration.spark_results import RESULT, column_of
 from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, bounded
 from sluice.job.lineage import assigned_state
@@ -48,12 +50,49 @@ if TYPE_CHECKING:
 CHANGE = "_change"  # What a row of changes does: 'insert' or 'delete'.
 
 
-def empty_result(spark: SparkSession, node: StageNode) -> DataFrame:
-    """No rows of the declared schema.
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """A result of a function: the stage that keeps it, no rows of its schema, and the rows that
+    the function gets as the previous ones.
+    """
+
+    node: StageNode
+    empty: DataFrame
+    rows: DataFrame
+
+
+def empty_results(spark: SparkSession, pipeline: Pipeline, node: StageNode) -> dict[str, KeptRows]:
+    """The results of the function of *node* by their names, without rows; of a function that has
+    one, it has no name.
 
     Raises:
-        ConfigurationError: it has a type that no state keeps as it is.
+        ConfigurationError: one has a type that no state keeps as it is.
     """
+    several = {name: pipeline.stages[uid] for name, uid in _code_of(node).results.items()}
+    found: dict[str, KeptRows] = {}
+    for name, of in (several or {_ONE: node}).items():
+        empty = _empty_result(spark, of)
+        found[name] = KeptRows(of, empty, empty)
+    return found
+
+
+def previous_results(run: StageRun) -> dict[str, KeptRows]:
+    """``empty_results`` with the rows as of the parent checkpoint, if the function takes them."""
+    results = empty_results(run.spark, run.job.pipeline, run.node)
+    if not _code_of(run.node).takes_previous:
+        return results
+    return {
+        name: replace(
+            one, rows=_rows_kept(run, one, run.kept[one.node.uid] if name else run.before)
+        )
+        for name, one in results.items()
+    }
+
+
+_ONE = ""
+
+
+def _empty_result(spark: SparkSession, node: StageNode) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     rows = spark.createDataFrame([], _code_of(node).schema)
@@ -68,17 +107,17 @@ def empty_result(spark: SparkSession, node: StageNode) -> DataFrame:
     return rows
 
 
-def previous_result(run: StageRun) -> DataFrame:
-    """The stage's result as the parent checkpoint has it; empty in the first epoch.
+def _rows_kept(run: StageRun, result: KeptRows, state: StageState | None) -> DataFrame:
+    """The rows of a *result* in the *state* of the stage that keeps it; none without one.
 
     A segment of which several subtasks have a part, as behind a rescale, is cut to each one's.
     """
-    empty = empty_result(run.spark, run.node)
-    shares = assigned_state(run.before, run.task)
+    node, empty = result.node, result.empty
+    shares = assigned_state(state, run.task)
     if not any(shares):
         return empty
-    schema = build_operator(run.node, [polars_schema(empty)]).tables[ROWS]
-    owner, location = f"stage {run.node.uid!r}", run.job.location
+    schema = build_operator(node, [polars_schema(empty)]).tables[ROWS]
+    owner, location = f"stage {node.uid!r}", run.job.location
     columns = for_spark(to_table(polars_schema(empty).to_frame())).schema
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,24 +142,30 @@ def answered(
     node: StageNode,
     inputs: Sequence[DataFrame],
     tables: Mapping[str, DataFrame],
-    previous: DataFrame,
+    results: Mapping[str, KeptRows],
 ) -> DataFrame:
     """The answer of the function of *node*, in the columns of its schema; malformed rows of the
     *inputs* are added, with nulls in these.
 
     Raises:
-        ConfigurationError: the answer does not have the declared columns.
+        ConfigurationError: the answer is not what the stage declares, ``empty_results``.
         Exception: whatever the function raises.
     """
     code = _code_of(node)
-    given = {
+    given: dict[str, object] = {
         name: _given(node, name, _readable(rows))
         for name, rows in zip(code.names, inputs, strict=True)
     }
     given |= {name: rows.drop(*RESERVED) for name, rows in tables.items()}
+    is_one = _ONE in results
     if code.takes_previous:
-        given[PREVIOUS] = previous
-    answer = _checked(node, code.function(**given), previous)
+        kept = {name: one.rows for name, one in results.items() if one.node.is_stateful}
+        given[PREVIOUS] = kept[_ONE] if is_one else kept
+    found: object = code.function(**given)
+    owner = f"the function of stage {node.uid!r}"
+    answer = (
+        _checked(owner, found, results[_ONE]) if is_one else _packed(owner, node, found, results)
+    )
     for rows in inputs:
         if MALFORMED_COLUMN in rows.columns:
             malformed = rows.where(f"{MALFORMED_COLUMN} IS NOT NULL")
@@ -167,18 +212,47 @@ def _given(node: StageNode, name: str, rows: DataFrame) -> DataFrame:
     )
 
 
-def _checked(node: StageNode, answer: object, declared: DataFrame) -> DataFrame:
-    """*answer* in the order of the columns that are *declared*."""
+def _packed(
+    owner: str, node: StageNode, answers: object, results: Mapping[str, KeptRows]
+) -> DataFrame:
+    """The *answers* of a function of several *results*, as one: see ``packed_schema``."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    names = ", ".join(results)
+    if not isinstance(answers, Mapping):
+        raise ConfigurationError(
+            f"{owner} returns {type(answers).__name__}, and not a dict of its results by name; "
+            f"return one of {names}"
+        )
+    named = {str(name): of for name, of in answers.items()}
+    for name in sorted(named.keys() ^ results.keys()):
+        what = "without the result" if name in results else "with"
+        raise ConfigurationError(
+            f"{owner} answers {what} {name!r}, and its results are {names}: return a DataFrame of "
+            "each, one without rows where there are none"
+        )
+    packed = _empty_result(next(iter(results.values())).empty.sparkSession, node)
+    for name, result in results.items():
+        rows = _checked(f"{owner}, in its result {name!r},", named[name], result)
+        columns = F.struct(*columns_named(rows.columns)).alias(column_of(name))
+        packed = packed.unionByName(
+            rows.select(F.lit(name).alias(RESULT), columns), allowMissingColumns=True
+        )
+    return packed
+
+
+def _checked(owner: str, answer: object, result: KeptRows) -> DataFrame:
+    """*answer* in the order of the declared columns."""
     from pyspark.sql import DataFrame as SparkDataFrame  # Of a remote session, too.
 
-    owner = f"the function of stage {node.uid!r}"
+    declared = result.empty
     if not isinstance(answer, SparkDataFrame):
         raise ConfigurationError(
             f"{owner} returns {type(answer).__name__}, and not a DataFrame of Spark's; return one"
         )
     rows: DataFrame = answer
     of_schema = polars_schema(declared)
-    marks = [DELETED] if isinstance(_code_of(node).result, Upsert) else []
+    marks = [DELETED] if isinstance(_code_of(result.node).result, Upsert) else []
     found = [name for name in rows.columns if name not in marks]
     if len({*found}) < len(found):
         twice = next(name for name in found if found.count(name) > 1)

@@ -33,6 +33,7 @@ from sluice.core.answers import (
     TaskFailure,
     mixture_in,
 )
+from sluice.core.completed import StageState
 from sluice.core.configuration import CheckpointingMode
 from sluice.core.event_time import MIN_WATERMARK
 from sluice.core.failures import Cause, code_place, root_cause, stage_in
@@ -44,7 +45,7 @@ from sluice.core.state import CoordinatorState
 from sluice.core.transitions import Adoption, adoption
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.nodes import StageNode
-from sluice.declaration.operations import Transform
+from sluice.declaration.operations import SparkCode, Transform
 from sluice.declaration.places import ReadBySparkSpec
 from sluice.errors import (
     ConfigurationError,
@@ -188,6 +189,7 @@ def _run_stage(
         driver=new_token(),
         adopts=_adopted(stage, plan, lineage),
         republished=_republished(job, stage, plan, lineage),
+        kept=_kept(job.pipeline.stages[stage], lineage),
         fault=fault,
     )
     if given.is_known:
@@ -218,6 +220,14 @@ def _read_if_due(node: StageNode, job: Job, plan: CheckpointPlan, lineage: Linea
     if not is_reading or plan.source(due).slices or lineage.stage(node.uid) is None or not is_same:
         return node
     return without_reading(node)
+
+
+def _kept(node: StageNode, lineage: Lineage) -> dict[str, StageState | None]:
+    """The previous results of a function that has several, by the stages that keep them."""
+    code = node.operation
+    if not isinstance(code, SparkCode) or not code.takes_previous:
+        return {}
+    return {uid: lineage.stage(uid) for uid in code.results.values()}
 
 
 def _adopted(uid: str, plan: CheckpointPlan, lineage: Lineage) -> Adoption | None:

@@ -15,7 +15,7 @@ import logging
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -70,8 +70,8 @@ class StageRun:
     ``given`` are the streams it reads, ``before`` is the stage's state in the parent checkpoint,
     ``adopts`` is what it takes over of a state of another meaning, and ``fault`` a fault to inject
     into this attempt alone.  ``republished`` sinks, which show its result otherwise by now, are
-    sent all of it.  ``driver`` is a token of the driver, of which a cluster may start several for
-    one attempt.
+    sent all of it.  ``kept`` are states of other stages, of which its function is given the rows.
+    ``driver`` is a token of the driver, of which a cluster may start several for one attempt.
     """
 
     job: Job
@@ -85,6 +85,7 @@ class StageRun:
     driver: str
     adopts: Adoption | None = None
     republished: tuple[str, ...] = ()
+    kept: Mapping[str, StageState | None] = field(default_factory=dict[str, StageState | None])
     fault: Fault | None = None
 
     @property
