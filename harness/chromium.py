@@ -128,7 +128,7 @@ def chromium(program: str, profile: Path) -> Iterator[Tab]:
             yield Tab(connection)
     finally:
         started.terminate()
-        started.wait(timeout=10)
+        started.wait(timeout=60)
 
 
 def _tab_address(announced: Path) -> str:
@@ -137,6 +137,6 @@ def _tab_address(announced: Path) -> str:
         assert time.monotonic() < end, "the browser does not start"
         time.sleep(0.05)
     port = announced.read_text().splitlines()[0]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=60) as answer:
         tabs = json.load(answer)
     return str(next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page"))

@@ -59,7 +59,7 @@ def a_trigger() -> AwaitAcksTrigger:
 
 
 async def first_event(waiting: AwaitAcksTrigger) -> TaskSuccessEvent | TaskFailedEvent:
-    return await asyncio.wait_for(anext(waiting.run()), timeout=20)
+    return await asyncio.wait_for(anext(waiting.run()), timeout=60)
 
 
 async def event_after(act: Callable[[], object]) -> TaskSuccessEvent | TaskFailedEvent:

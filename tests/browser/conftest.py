@@ -46,7 +46,7 @@ def _app() -> Iterator[tuple[str, str]]:
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens["uwe"]
         server.should_exit = True
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 @pytest.fixture(scope="module", name="served")

@@ -8,7 +8,7 @@ from pathlib import Path
 from sluice.job.job import open_job
 from sluice.job.places import open_result_table
 from tests.chaos.kinds import Field
-from tests.chaos.play import until
+from tests.chaos.play import ENDS_WITHIN_S, until
 from tests.chaos.under_fire import FOLDER_VARIABLE, on_files, uid_of
 
 
@@ -40,9 +40,9 @@ def assert_arrivals_are_checkpoints(on: Field) -> None:
         return bool(done) and sum(open_result_table(job, {}).read()["n"].to_pylist()) == lines
 
     (folder / "one.txt").write_text("a\nb\na\n")
-    until(lambda: counted(3), 120, "to the first file's checkpoint")
+    until(lambda: counted(3), ENDS_WITHIN_S, "to the first file's checkpoint")
     (folder / "two.txt").write_text("a\n")
-    until(lambda: counted(4), 120, "to the second file's checkpoint")
+    until(lambda: counted(4), ENDS_WITHIN_S, "to the second file's checkpoint")
     on.airflow.pause("on_files")
 
     kinds = {run.run_type for run in on.airflow.runs("on_files")}

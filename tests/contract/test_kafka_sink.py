@@ -103,7 +103,7 @@ def records(servers: str, topic: str, isolation: str = "read_committed") -> list
             "fetch.wait.max.ms": 20,
         }
     )
-    numbers = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    numbers = sorted(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
     consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
     found: list[Message] = []
     ended: set[int | None] = set()
@@ -200,12 +200,12 @@ def test_a_zombie_inside_its_transaction_is_fenced_by_a_restore(
         def upserts(self) -> Iterator[Any]:
             yield from EpochRows.upserts(self)
             has_sent.set()
-            assert may_go_on.wait(20)
+            assert may_go_on.wait(60)
 
     slow = SlowRows(zombie.files, (staged_rows(zombie, 2, 2),))
     with ThreadPoolExecutor() as threads:
         sleeping = threads.submit(zombie.target.publish, as_it(zombie), 2, 1, slow)
-        assert has_sent.wait(20)
+        assert has_sent.wait(60)
         case.open().recover(RESTORED, Recovery(version=1, through=3))
         publish(case.open(), 4, 1, rows(4), RESTORED)
         may_go_on.set()
@@ -227,15 +227,15 @@ def test_who_takes_over_looks_for_the_note_after_it_has_fenced(tmp_path: Path) -
 
         def wait_at_the_end() -> None:
             is_about_to.set()
-            assert may_commit.wait(20)
+            assert may_commit.wait(60)
 
         def let_it_commit() -> None:
             may_commit.set()
-            first.join(20)
+            first.join(60)
 
         broker.before["EndTxn"] = wait_at_the_end
         first.start()
-        assert is_about_to.wait(20)
+        assert is_about_to.wait(60)
         broker.before["InitProducerId"] = let_it_commit
         case.open().commit(JOB, 1, None, [staged])
 
@@ -368,7 +368,7 @@ if moment == "inside":
     from confluent_kafka import Consumer, Producer
     def dies_before_the_end(cls, name):
         def flushed(self, *given):
-            self.flush(10)
+            self.flush(60)
             wait_for_death()
         return type(cls.__name__, (cls,), {name: flushed})
     import confluent_kafka
@@ -431,7 +431,7 @@ def test_what_was_sent_and_aborted_is_there_for_those_who_read_uncommitted(
     producer.init_transactions(10)
     producer.begin_transaction()
     producer.produce(topic, b"begun", partition=0)
-    producer.flush(10)
+    producer.flush(60)
     case.open().recover(RESTORED, Recovery(version=None, through=1))
 
     assert [one.value() for one in records(kafka.servers, topic, "read_uncommitted")] == [b"begun"]

@@ -60,7 +60,7 @@ def started(folder: Path, code: str, stack_id: str) -> ProcessRecord:
     return record
 
 
-def wait_until(is_true: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_until(is_true: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not is_true():
         assert time.monotonic() < deadline, "it never happened"
@@ -165,7 +165,7 @@ def test_waiting_for_a_child_that_exits_names_its_log(tmp_path: Path, stack_id: 
     record = processes.start(a_launch(tmp_path, "raise SystemExit(3)", stack_id))
 
     with pytest.raises(ConfigurationError, match=r"child exited while starting.*child\.log"):
-        processes.wait_until_ready(record, lambda: False, timeout_s=20, cancelled=Event())
+        processes.wait_until_ready(record, lambda: False, timeout_s=60, cancelled=Event())
 
 
 def test_waiting_ends_when_time_is_up_or_when_cancelled(tmp_path: Path, stack_id: str) -> None:
@@ -176,4 +176,4 @@ def test_waiting_ends_when_time_is_up_or_when_cancelled(tmp_path: Path, stack_id
     with pytest.raises(ConfigurationError, match="did not answer"):
         processes.wait_until_ready(record, lambda: False, timeout_s=0.1, cancelled=Event())
     with pytest.raises(ConfigurationError, match="cancelled"):
-        processes.wait_until_ready(record, lambda: False, timeout_s=20, cancelled=cancelled)
+        processes.wait_until_ready(record, lambda: False, timeout_s=60, cancelled=cancelled)

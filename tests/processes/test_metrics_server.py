@@ -32,11 +32,11 @@ def server(root: str) -> Iterator[str]:
         yield re.findall(r"http://127\.0\.0\.1:\d+/metrics", line)[0]
     finally:
         started.terminate()
-        started.communicate(timeout=10)
+        started.communicate(timeout=60)
 
 
 def scraped(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310 - what was printed
+    with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - what was printed
         return str(answer.read().decode())
 
 

@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ def test_a_coordinator_killed_while_it_commits_leaves_every_row_exactly_once(
     staged = staged_rows(case.open(), 2, 2, 3)
 
     with committing(where, database, table, root, staged, key) as killed:
-        assert killed.wait(30) == -signal.SIGKILL
+        assert killed.wait(60) == -signal.SIGKILL
     assert seen(case) == (rows(1, 2, 3) if where == "after_commit" else rows(1))
     for _ in range(2):
         case.open().commit(JOB, 2, 1, [staged])
@@ -198,7 +198,7 @@ def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
 
     def hang() -> None:
         hangs.set()
-        goes_on.wait(30)
+        goes_on.wait(60)
 
     class Hanging(Ledger):
         """Hangs between its note and COMMIT."""
@@ -218,7 +218,7 @@ def test_a_zombie_that_a_restore_passed_while_it_hung_shows_nothing(
         monkeypatch.setattr(copy, "as_csv", hang_first)
     with ThreadPoolExecutor() as threads:
         hung = threads.submit(zombie.commit, JOB, 2, 1, [staged])
-        assert hangs.wait(20)
+        assert hangs.wait(60)
         impatient(open_staged(case)).recover(RESTORED, Recovery(version=1, through=3))
         goes_on.set()
 
@@ -233,25 +233,31 @@ def test_a_coordinator_that_works_is_waited_for_and_not_disconnected(
     database: Database, table: str, root: StoreLocation
 ) -> None:
     database.run(f"CREATE TABLE {table} ({COLUMNS})")
-    slow = f"{table.partition('.')[0]}.slow()"
+    gate = f"{table.partition('.')[0]}.gate()"
     database.run(
-        f"CREATE FUNCTION {slow} RETURNS trigger LANGUAGE plpgsql AS"
-        " $$BEGIN PERFORM pg_sleep(0.02); RETURN NEW; END$$"
+        f"CREATE FUNCTION {gate} RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_advisory_xact_lock_shared(78); RETURN NEW; END$$"
     )
     database.run(
-        f"CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {slow}"
+        f"CREATE TRIGGER gate BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {gate}"
     )
     case = case_of(database, table, root)
-    staged = staged_rows(case.open(), 1, *range(1, 61))
+    staged = staged_rows(case.open(), 1, 1, 2)
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with ThreadPoolExecutor() as threads:
-        working = threads.submit(case.open().commit, JOB, 1, None, [staged])
-        time.sleep(0.4)
-        with pytest.raises(StoreUnavailable, match="another coordinator"):
-            impatient(open_staged(case), wait_s=0.2).commit(JOB, 1, None, [staged])
-        impatient(open_staged(case)).commit(JOB, 1, None, [staged])
+        with closing(database.connect()) as closed:
+            closed.cursor().execute("SELECT pg_advisory_lock(78)")
+            working = threads.submit(case.open().commit, JOB, 1, None, [staged])
+            while database.run(waiting) != [(1,)]:
+                assert not working.done(), working.exception()
+            with pytest.raises(StoreUnavailable, match="another coordinator"):
+                impatient(open_staged(case), hung_after_s=0, wait_s=0.5).commit(
+                    JOB, 1, None, [staged]
+                )
+        case.open().commit(JOB, 1, None, [staged])
 
     assert working.exception() is None
-    assert seen(case) == rows(*range(1, 61))
+    assert seen(case) == rows(1, 2)
 
 
 def test_when_the_answer_to_commit_is_lost_somebody_tries_again_and_finds_the_note(

@@ -155,7 +155,7 @@ def test_who_waits_goes_on_when_all_have_sent_and_not_before(tmp_path: Path) -> 
         time.sleep(0.1)
         assert not waiting.done()
         handover.send(0, [], SCHEMA)
-        waiting.result(timeout=10)
+        waiting.result(timeout=60)
 
     assert [handover.has_sent(sender) for sender in range(2)] == [True, True]
     (received,) = handover.received([0], "to").values()
@@ -197,7 +197,7 @@ def test_who_waits_ends_at_once_when_another_fails(
         assert not waiting.done()
         with pytest.raises(ZeroDivisionError), task(1):
             raise ZeroDivisionError
-        assert waiting.result(timeout=10) == "ended"
+        assert waiting.result(timeout=60) == "ended"
     with task(0, attempt=1) as again, task(1, attempt=1) as other:
         again.next(senders=2).send(0, [], SCHEMA)
         other.next(senders=2).send(1, [], SCHEMA)
@@ -213,4 +213,4 @@ def test_who_waits_is_told_that_the_job_has_ended(tmp_path: Path) -> None:
         time.sleep(0.05)
         exchange.rmdir()
         with pytest.raises(StoreUnavailable, match="ended"):
-            waiting.result(timeout=10)
+            waiting.result(timeout=60)

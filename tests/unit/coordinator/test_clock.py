@@ -279,7 +279,7 @@ def test_a_commit_that_lasts_is_kept_alive_and_left_alone(monkeypatch: pytest.Mo
 
 
 def await_sign_of_life(job: Job) -> None:
-    given_up = time.monotonic() + 3.0
+    given_up = time.monotonic() + 60
     while not is_kept_alive(job, ONE):
         assert time.monotonic() < given_up, "nothing shows that somebody is committing"
 

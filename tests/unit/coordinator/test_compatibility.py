@@ -412,12 +412,12 @@ def test_changes_are_found_in_the_bucket_until_a_restore_consents() -> None:
     other = changed(job, **RENAMED)
 
     def found() -> dict[str, str]:
-        return find_changes([other.pipeline], job.location, timeout_s=10)
+        return find_changes([other.pipeline], job.location, timeout_s=60)
 
     assert found() == {}
     take_checkpoint(job)
     assert "Was 'rank_bids' renamed to 'rank'?" in found()["auctions"]
-    assert find_changes([job.pipeline], job.location, timeout_s=10) == {}
+    assert find_changes([job.pipeline], job.location, timeout_s=60) == {}
     restore(other, Latest(), CONSENT)
     assert found() == {}
     take_checkpoint(other)
@@ -430,10 +430,10 @@ def test_a_stopped_job_is_told_of_what_a_restore_would_refuse_and_of_nothing_els
     a_savepoint(job, "before", type=CheckpointType.SAVEPOINT_SUSPEND)
     more, renamed = a_chain(stages=("count_bids", "rank_bids", "more")), a_chain(**RENAMED)
 
-    assert find_changes([more], job.location, timeout_s=10) == {}
+    assert find_changes([more], job.location, timeout_s=60) == {}
     assert (
         "stage 'rank_bids' has state"
-        in (find_changes([renamed], job.location, timeout_s=10)["auctions"])
+        in (find_changes([renamed], job.location, timeout_s=60)["auctions"])
     )
 
 
@@ -444,7 +444,7 @@ def test_a_job_that_cannot_be_read_says_nothing_of_its_declaration() -> None:
     damaged = job.paths.journal_entry(1).replace("auctions/", "broken/")
     job.store.put(damaged, b"not an entry")
 
-    found = find_changes([broken, a_chain(**RENAMED)], job.location, timeout_s=10)
+    found = find_changes([broken, a_chain(**RENAMED)], job.location, timeout_s=60)
 
     assert list(found) == ["auctions"]
 

@@ -125,7 +125,7 @@ def test_a_restore_that_slept_in_its_roll_back_changes_nothing_when_it_wakes(
     def sleepy(*given: Any) -> None:
         if threading.current_thread().name == "sleeper":
             asleep.set()
-            assert awake.wait(10)
+            assert awake.wait(60)
         recover(*given)
 
     def sleeps() -> None:
@@ -137,11 +137,11 @@ def test_a_restore_that_slept_in_its_roll_back_changes_nothing_when_it_wakes(
     monkeypatch.setattr(sink, "recover", sleepy)
     sleeper = threading.Thread(target=sleeps, name="sleeper")
     sleeper.start()
-    assert asleep.wait(10)
+    assert asleep.wait(60)
     restore(case.job, to(3))
     take_checkpoint(case.job)
     awake.set()
-    sleeper.join(10)
+    sleeper.join(60)
 
     assert told == ["FencedError"]
     assert case.seen() == list(range(40))

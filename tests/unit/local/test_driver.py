@@ -91,7 +91,7 @@ class Stages:
     ) -> AcknowledgedStage:
         if checkpoint_id == ONE:
             abort_checkpoint(job, ONE, by="ada")
-            assert self.interrupted.wait(20)
+            assert self.interrupted.wait(60)
             raise FencedError("interrupted")
         return answered(job, spark, checkpoint_id, stage, attempt=attempt)
 
@@ -126,7 +126,7 @@ def test_ctrl_c_interrupts_the_epoch_that_is_waited_for() -> None:
             time.sleep(0.01)
         time.sleep(0.1)  # The main thread waits.
         _thread.interrupt_main()
-        heard.append(stages.interrupted.wait(20))
+        heard.append(stages.interrupted.wait(60))
         raise FencedError("interrupted")
 
     with pytest.raises(KeyboardInterrupt), EpochDriver(job, stages.session, hangs) as driver:

@@ -237,7 +237,7 @@ def test_a_mapped_table_outlives_its_file(
 def test_many_are_downloaded_side_by_side_and_each_once(
     store: CountingStore, tmp_path: Path
 ) -> None:
-    all_at_once = Barrier(DOWNLOADS, timeout=10)
+    all_at_once = Barrier(DOWNLOADS, timeout=60)
 
     class Meeting(CountingStore):
         def get(self, key: str) -> bytes | None:

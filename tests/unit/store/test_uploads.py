@@ -13,7 +13,7 @@ from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import AlreadyExists, ObjectStore
 from sluice.store.uploads import THREADS, BackgroundStore, Uploads
 
-PROMPT_S = 10.0  # What is to happen, happens long before.
+PROMPT_S = 60.0  # What is to happen, happens long before.
 
 
 class GatedStore(InMemoryStore):
