@@ -9,7 +9,7 @@ from typing import Any
 from harness.jobs import a_pipeline, a_running_job, published_records
 from harness.noted_target import NotedTable
 from sluice.core.ids import CheckpointId
-from sluice.core.restoring import FromCheckpoint, RestoreOptions
+from sluice.core.restoring import Choice, RestoreOptions
 from sluice.job.job import Job
 from tests.subtasks import complete_one, state_records
 
@@ -36,8 +36,8 @@ def a_case(kind: str, **given: Any) -> Case:
     return Case(job, lambda: published_records(job), None)
 
 
-def to(checkpoint_id: int) -> FromCheckpoint:
-    return FromCheckpoint(CheckpointId(checkpoint_id))
+def to(checkpoint_id: int) -> Choice:
+    return Choice(CheckpointId(checkpoint_id))
 
 
 def complete(job: Job) -> CheckpointId:

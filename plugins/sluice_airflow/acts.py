@@ -25,7 +25,6 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import FencedError, RestoreError
 from sluice.store.redaction import redacted
 from sluice.surface.acts import RESTORE, STAY_SUSPENDED, require_named, restore_request
-from sluice.surface.units import size
 from sluice_airflow.declared import check_declaration
 from sluice_airflow.forms import given_params
 from sluice_airflow.notes import note, switch_off_if_ended, switch_on
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sluice.coordinator.restore import RestoredJob, RestoreRequest
-    from sluice.core.restoring import RestoreApproval
     from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
@@ -51,32 +49,24 @@ class VerifyOperator(CheckpointOperator):
     """Names the checkpoint to restore, or everything that is missing for it; changes nothing."""
 
     def act(self, job: Job, context: Context) -> TaskSummary:
-        from sluice.coordinator.restore import plan, require_generation, resolve
+        from sluice.coordinator.restore import plan, resolve
         from sluice.surface.options import options_after
+        from sluice.surface.snapshots import plan_lines
 
         request = request_of(context["params"], self.pipeline)
         state = job.state()
-        require_generation(job, state, request.only_generation)
         resolved = resolve(job, state, request)
         if request.only_generation is None:  # A person's run, perhaps with other code.
             continued = resolved.configuration or state.configuration
             check_declaration(self.pipeline, continued.params)
-        planned = plan(job, state, resolved)
-        decision = planned.decision
+        decision = plan(job, state, resolved)
         if isinstance(decision, Stop):
-            if not planned.message:
+            if not decision.message:
                 raise RestoreError("; ".join(decision.problems))
-            note(context, f"stops the job: {planned.message}")
+            note(context, f"stops the job: {decision.message}")
             return {"checkpoint_id": None, "bytes": 0}
-        rolls_back = request.options.roll_back_tables
-        tables = [table.sentence(rolls_back=rolls_back) for table in decision.tables_ahead]
-        options = [change.made for change in options_after(state, resolved.configuration)]
-        note(
-            context,
-            "; ".join(
-                [f"would restore {_described(decision)}", *options, *tables, *decision.warnings]
-            ),
-        )
+        changed = options_after(state, resolved.configuration)
+        note(context, "; ".join(plan_lines(decision, changed)))
         return {
             "checkpoint_id": decision.choice.checkpoint_id,
             "bytes": sum(handle.size_bytes for handle in decision.files),
@@ -90,12 +80,7 @@ class RestoreOperator(CheckpointOperator):
     """Waits for the restart strategy's pause, then restores the job under the next generation."""
 
     def act(self, job: Job, context: Context) -> TaskSummary:
-        from sluice.coordinator.restore import (
-            require_generation,
-            resolve,
-            restore,
-            restored_job,
-        )
+        from sluice.coordinator.restore import resolve, restore, restored_job
         from sluice.surface.options import options_after
 
         if context["params"].get("dry_run"):
@@ -105,7 +90,6 @@ class RestoreOperator(CheckpointOperator):
         served = state.served_restore(cause)
         if served is not None:  # By an earlier try, which died: nothing is restored again.
             return self._ends(job, context, restored_job(job, state, served), may_switch_on=True)
-        require_generation(job, state, request.only_generation)
         resolved = resolve(job, state, request)
         if state.status is JobStatus.RESTARTING and request.only_generation is not None:
             pause_s = max(0.0, ((state.restart_at_ms or 0) - job.now_ms()) / 1_000)
@@ -163,27 +147,6 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
     given = RESTORE.given({**params, "params": given_params(pipeline, params)})
     require_named(given)
     return restore_request(given, may_submit=True)
-
-
-def _described(decision: RestoreApproval) -> str:
-    choice = decision.choice
-    if choice.checkpoint_id is None:
-        return "the empty state: no checkpoint was completed yet"
-    parts = [
-        str(choice.origin or f"checkpoint {choice.checkpoint_id}"),
-        f"{len(decision.files)} files",
-        size(sum(handle.size_bytes for handle in decision.files)),
-    ]
-    if decision.replays_commit:
-        parts.append("its sinks publish first")
-    if not decision.is_compared:
-        parts.append("their bytes not compared with checksums")
-    if decision.ignores_in_flight:
-        parts.append("its data in flight is lost")
-    if decision.dropped_stages:
-        parts.append(f"the state of {', '.join(decision.dropped_stages)} is dropped")
-    parts += decision.changes
-    return ", ".join(parts)
 
 
 class CancelOperator(CheckpointOperator):

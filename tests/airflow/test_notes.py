@@ -234,5 +234,5 @@ def test_a_restore_form_may_leave_checksums_out_and_its_note_says_so(
         form = RESTORE | {"compare_checksums": compares}
         notes.append(executed(VerifyOperator, params=form)[1])
 
-    left_out = ", their bytes not compared with checksums"
+    left_out = ", not compared with their checksums"
     assert [left_out in said for said in notes] == [False, True]

@@ -71,7 +71,7 @@ def test_each_can_be_restored_exactly_if_the_list_says_so(job: Job) -> None:
 
     for one in found:
         request = restore_request_of(one)
-        decision = plan(job, job.state(), resolve(job, job.state(), request)).decision
+        decision = plan(job, job.state(), resolve(job, job.state(), request))
         assert isinstance(decision, RestoreApproval) == one.can_restore
     damaged = next(one for one in found if one.savepoint == "mine")
     assert not damaged.can_restore

@@ -12,7 +12,7 @@ from sluice.coordinator.restore import savepoint_target
 from sluice.coordinator.restore_plan import plan_restore
 from sluice.coordinator.submission import configure, submit
 from sluice.core.ids import CheckpointId
-from sluice.core.restoring import FromCheckpoint, RestoreApproval, RestoreTarget
+from sluice.core.restoring import Choice, RestoreApproval, RestoreTarget
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
 from tests.subtasks import a_savepoint, acknowledge, take_checkpoint
@@ -51,7 +51,7 @@ def test_more_orphans_than_a_batch_go_and_everything_else_stays(job: Job) -> Non
     assert collected.total_bytes == 8 * MORE_THAN_A_BATCH
     assert keys_of(job) == before
     assert find_orphans(job, grace_ms=0) == Orphans()
-    targets: list[RestoreTarget] = [FromCheckpoint(c.checkpoint_id) for c in job.state().completed]
+    targets: list[RestoreTarget] = [Choice(c.checkpoint_id) for c in job.state().completed]
     for target in (*targets, savepoint_target(job, "mine")):
         assert isinstance(plan_restore(job, target), RestoreApproval)
 

@@ -30,7 +30,7 @@ from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
-from sluice.core.restoring import FromCheckpoint, Latest
+from sluice.core.restoring import Choice, Latest
 from sluice.core.transitions import Consent
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import StageFailed
@@ -262,7 +262,7 @@ class World:
         changed = reconfigure(
             self.job.pipeline, state.configuration, {}, parallelism=act.parallelism
         )
-        restore(self.job, FromCheckpoint(CheckpointId(chosen)), configuration=changed)
+        restore(self.job, Choice(CheckpointId(chosen)), configuration=changed)
         while self.past.epochs[-1].checkpoint_id != chosen:
             self.past.epochs.pop()
             self.is_behind = True  # The tables show more, until the next commit.

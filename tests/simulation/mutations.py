@@ -80,7 +80,7 @@ from sluice.core.lifecycle import end
 from sluice.core.pending import AckResult, PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, SnapshotOrigin, TaskPlan
 from sluice.core.requests import Admission, Examination, examine
-from sluice.core.restoring import Choice, FromOrigin, Observed, Stop, choose
+from sluice.core.restoring import Choice, Observed, Stop, choose
 from sluice.core.state import CoordinatorState, ServedRestore
 from sluice.core.tables import TableComparison
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
@@ -517,12 +517,12 @@ def forget_the_digest(patch: pytest.MonkeyPatch) -> None:
 def begin_elsewhere_from_what_is_not_completed(patch: pytest.MonkeyPatch) -> None:
     """Of another root only the objects are looked at, and not its journal."""
 
-    def unread(job: Job, root: str, **given: Any) -> FromOrigin:
+    def unread(job: Job, root: str, **given: Any) -> Choice:
         if given.get("checkpoint_id") is None:
             return foreign_target(job, root, **given)
         uid = given.get("pipeline") or job.pipeline.uid
         there = Journal(job.store_at(root), PipelinePaths(uid)).paths
-        return FromOrigin(job.checkpoint_origin(given["checkpoint_id"], root, there))
+        return Choice.of(job.checkpoint_origin(given["checkpoint_id"], root, there))
 
     replace_everywhere(patch, foreign_target, unread)
 

@@ -14,7 +14,7 @@ from sluice.coordinator.submission import TableConsent, configure, submit
 from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.ids import NO_GENERATION, CheckpointId, SavepointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, RestoreTarget
+from sluice.core.restoring import Choice, Latest, RestoreOptions, RestoreTarget
 from sluice.core.timeline import Recovery, Writer
 from sluice.errors import FencedError, TableMismatch
 from sluice.protocol.records import checksum
@@ -120,7 +120,7 @@ def _some_target(world: World) -> RestoreTarget:
     return world.random.choice(
         [
             *[Latest()] * 2,
-            FromCheckpoint(world.pick(retained, retained.index) if retained else CheckpointId(1)),
+            Choice(world.pick(retained, retained.index) if retained else CheckpointId(1)),
             savepoint_target(world.job, world.pick(world.savepoints))
             if world.savepoints
             else Latest(),
@@ -306,6 +306,7 @@ def begins_elsewhere(world: World) -> str:
     number = None if name is not None else numbers[-1]
     with world.in_peace(world.actor):
         target = foreign_target(world.job, ROOT, checkpoint_id=number, savepoint=name)
+        assert target.origin is not None
         found = world.job.origin_metadata(target.origin)
     world.witness.was_found_elsewhere(target.origin)
     world.visitors.append((target.origin, found))

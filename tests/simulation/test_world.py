@@ -116,7 +116,7 @@ def test_the_simulation_gets_everywhere(seams: None) -> None:
     for outcome in (
         *("dies", "StoreUnavailable", "FencedError", "NotYetAcknowledged", "RestoreError"),
         *("SAVEPOINT_SUSPEND", "SAVEPOINT_TERMINATE", "CHECKPOINT_DECLINED", "CHECKPOINT_EXPIRED"),
-        *("restored the job", "committed checkpoint", "FromOrigin -> s", ": attempt 2"),
+        *("restored the job", "committed checkpoint", "Choice -> s", ": attempt 2"),
         *("the bucket restarts", "arrives: create auctions/j-", "parallelism 3"),
         *("and 1 behind it up to step", "and 2 behind it up to step"),
     ):

@@ -25,7 +25,7 @@ from sluice.coordinator.submission import configure, reconfigure, submit
 from sluice.core import restoring
 from sluice.core.ids import CheckpointId
 from sluice.core.restoring import (
-    FromCheckpoint,
+    Choice,
     Latest,
     RestoreOptions,
     changes_since,
@@ -1068,7 +1068,7 @@ def test_a_stage_is_recomputed_whatever_fails_and_from_any_checkpoint(
     take(job, spark, ALL.clear())
     assert tables_of(job) == tables_of(fresh)
 
-    restore(job, FromCheckpoint(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
+    restore(job, Choice(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
     take(job, spark, ALL.clear())
     assert tables_of(job) == tables_of(fresh)
 

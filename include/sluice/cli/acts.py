@@ -35,7 +35,6 @@ from sluice.coordinator.failure import abort_checkpoint, pending_checkpoint
 from sluice.coordinator.repair import plan_repair, repair
 from sluice.coordinator.requests import NewTimes, UserRequest, request_checkpoint
 from sluice.coordinator.restore import (
-    ResolvedRestore,
     RestoreRequest,
     plan,
     resolve,
@@ -47,8 +46,7 @@ from sluice.coordinator.submission import adopt
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import NO_GENERATION
-from sluice.core.restoring import RestoreOptions, Stop
-from sluice.core.state import CoordinatorState
+from sluice.core.restoring import RestoreApproval, RestoreOptions, Stop
 from sluice.core.tables import TableAhead
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
@@ -85,12 +83,11 @@ from sluice.surface.options import (
     options_after,
     value_with_unit,
 )
-from sluice.surface.snapshots import FileDetails, file_details
-from sluice.surface.units import moment, size
+from sluice.surface.snapshots import NOT_COMPARED, FileDetails, file_details, plan_lines
+from sluice.surface.units import moment
 
 POLL_S = 0.5
 HINT_AFTER_S = 15.0  # Longer than most checkpoints, for which the request may have to wait.
-NOT_COMPARED = "not compared with their checksums"
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -392,110 +389,83 @@ def _dispose(job: Job, given: Given, as_json: bool) -> None:
 
 
 def _restore(job: Job, given: Given, as_json: bool) -> None:
-    request = restore_request(given)
     state = job.state()
-    resolved = resolve(job, state, request)
+    resolved = resolve(job, state, restore_request(given))
+    changed = options_after(state, resolved.configuration)
     if given["dry_run"]:
-        planned = _plan(job, state, resolved)
-        _print_plan(planned, as_json=as_json, rolls_back=given["roll_back_tables"])
+        _print_plan(job, plan(job, state, resolved), changed, as_json=as_json)
         return
     restored = restore(job, resolved.target, resolved.options, configuration=resolved.configuration)
     after = restored.state
     if given["then"] == STAY_SUSPENDED:
         after = stop(job, JobStatus.SUSPENDED)
-    result = RestoreResult(
-        pipeline=job.pipeline.uid,
-        checkpoint=restored.checkpoint_id,
-        origin=None if restored.origin is None else str(restored.origin),
-        generation=after.generation,
-        status=after.status.value,
-        tables_ahead=restored.tables_ahead,
-        warnings=restored.warnings,
-        changed_options=options_after(state, resolved.configuration),
-    )
-    _print_result(result, as_json=as_json, is_compared=given["compare_checksums"])
-
-
-def _plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> RestorePlan:
-    uid, decision = job.pipeline.uid, plan(job, state, resolved).decision
-    if isinstance(decision, Stop):
-        return RestorePlan(pipeline=uid, can_restore=False, problems=decision.problems)
-    origin = decision.choice.origin
-    files = tuple(file_details(job, decision.files))
-    return RestorePlan(
-        pipeline=uid,
-        can_restore=True,
-        problems=(),
-        checkpoint=decision.choice.checkpoint_id,
-        origin=None if origin is None else str(origin),
-        replays_commit=decision.replays_commit,
-        checksums_compared=decision.is_compared,
-        ignores_in_flight=decision.ignores_in_flight,
-        dropped_stages=decision.dropped_stages,
-        changes=decision.changes,
-        total_bytes=sum(file.size_bytes for file in files),
-        files=files,
-        tables_ahead=decision.tables_ahead,
-        warnings=decision.warnings,
-        changed_options=options_after(state, resolved.configuration),
-    )
-
-
-def _print_plan(plan: RestorePlan, *, as_json: bool, rolls_back: bool) -> None:
-    """Raises RestoreError, or with *as_json* ends with exit code 1, when it cannot be restored."""
     if as_json:
-        print_json(plan)
-        if plan.problems:
-            raise typer.Exit(1)
-        return
-    for problem in plan.problems:
-        print_line(problem)
-    if plan.problems:
-        count = len(plan.problems)
-        problems = "one problem" if count == 1 else f"{count} problems"
-        raise RestoreError(f"the job cannot be restored for the {problems} above")
-    print_files(plan.files)
-    compared = "as they were written" if plan.checksums_compared else NOT_COMPARED
-    print_line(
-        f"would restore {_named(plan.checkpoint, plan.origin)}: {len(plan.files):,} files, "
-        f"{size(plan.total_bytes)}, all of them there, {compared}"
-    )
-    if plan.replays_commit:
-        print_line("its sinks publish what they staged first")
-    if plan.ignores_in_flight:
-        print_line("its data in flight is dropped, and those rows are lost")
-    if plan.dropped_stages:
-        print_line(f"the state of {', '.join(plan.dropped_stages)} is dropped")
-    for line in plan.changes:
-        print_line(line)
-    for change in plan.changed_options:
-        print_line(change.made)
-    for ahead in plan.tables_ahead:
-        print_line(ahead.sentence(rolls_back=rolls_back))
-    for warning in plan.warnings:
-        print_line(f"warning: {warning}")
-
-
-def _print_result(result: RestoreResult, *, as_json: bool, is_compared: bool) -> None:
-    if as_json:
+        result = RestoreResult(
+            pipeline=job.pipeline.uid,
+            checkpoint=restored.checkpoint_id,
+            origin=None if restored.origin is None else str(restored.origin),
+            generation=after.generation,
+            status=after.status.value,
+            tables_ahead=restored.tables_ahead,
+            warnings=restored.warnings,
+            changed_options=changed,
+        )
         print_json(result)
         return
-    if not is_compared:
+    if not given["compare_checksums"]:
         print_line(f"its files are {NOT_COMPARED}")
-    what = _named(result.checkpoint, result.origin)
-    print_line(f"{result.pipeline} is {result.status} from {what}, generation {result.generation}")
-    for change in result.changed_options:
+    uid, status = job.pipeline.uid, after.status.value
+    print_line(f"{uid} is {status} from {restored.named}, generation {after.generation}")
+    for change in changed:
         print_line(change.made)
-    for ahead in result.tables_ahead:
+    for ahead in restored.tables_ahead:
         print_line(ahead.sentence(rolls_back=False))
-    for warning in result.warnings:
+    for warning in restored.warnings:
         print_line(f"warning: {warning}")
 
 
-def _named(checkpoint_id: int | None, origin: str | None) -> str:
-    if origin is not None:
-        return origin
-    return "the empty state" if checkpoint_id is None else f"checkpoint {checkpoint_id}"
+def _print_plan(
+    job: Job,
+    decision: RestoreApproval | Stop,
+    changed: tuple[OptionChange, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """Raises RestoreError, or with *as_json* ends with exit code 1, when it cannot be restored."""
+    if isinstance(decision, Stop):
+        problems = decision.problems
+        if as_json:
+            print_json(RestorePlan(pipeline=job.pipeline.uid, can_restore=False, problems=problems))
+            raise typer.Exit(1)
+        for problem in problems:
+            print_line(problem)
+        count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise RestoreError(f"the job cannot be restored for the {count} above")
+    files = tuple(file_details(job, decision.files))
+    if as_json:
+        origin = decision.choice.origin
+        planned = RestorePlan(
+            pipeline=job.pipeline.uid,
+            can_restore=True,
+            problems=(),
+            checkpoint=decision.choice.checkpoint_id,
+            origin=None if origin is None else str(origin),
+            replays_commit=decision.replays_commit,
+            checksums_compared=decision.is_compared,
+            ignores_in_flight=decision.ignores_in_flight,
+            dropped_stages=decision.dropped_stages,
+            changes=decision.changes,
+            total_bytes=sum(file.size_bytes for file in files),
+            files=files,
+            tables_ahead=decision.tables_ahead,
+            warnings=decision.warnings,
+            changed_options=changed,
+        )
+        print_json(planned)
+        return
+    print_files(files)
+    for line in plan_lines(decision, changed):
+        print_line(line)
 
 
 def take_over_command(
@@ -523,7 +493,7 @@ def take_over_command(
         )
     options = RestoreOptions(take_over=(sink,))
     resolved = resolve(job, state, RestoreRequest(options=options))
-    decision = plan(job, state, resolved).decision
+    decision = plan(job, state, resolved)
     if isinstance(decision, Stop):
         raise RestoreError(f"table {sink!r} cannot be taken over: {'; '.join(decision.problems)}")
     if yes:

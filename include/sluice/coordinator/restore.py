@@ -15,11 +15,9 @@ from sluice.coordinator.duties import resume_duties
 from sluice.coordinator.record import record
 from sluice.coordinator.restore_plan import (
     DEFAULT_OPTIONS,
-    Restart,
-    as_chosen,
     give_up,
-    plan_restart,
     plan_restore,
+    require_generation,
 )
 from sluice.coordinator.submission import configure, parse_parallelism, reconfigure
 from sluice.core.configuration import ClaimMode, JobConfiguration, JobStatus
@@ -28,8 +26,7 @@ from sluice.core.ids import NO_GENERATION, CheckpointId, Generation
 from sluice.core.lifecycle import next_generation
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restoring import (
-    FromCheckpoint,
-    FromOrigin,
+    Choice,
     Latest,
     RestoreApproval,
     RestoreOptions,
@@ -43,7 +40,7 @@ from sluice.job.job import Job, never_submitted_message, new_life
 from sluice.job.places import verify_tables
 from sluice.job.snapshots import LATEST, why_not_retained
 from sluice.protocol.keys import PipelinePaths, SnapshotPath, parse_snapshot_path
-from sluice.store.journal import Journal
+from sluice.store.journal import Head, Journal
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +64,10 @@ class RestoredJob:
     @property
     def named(self) -> str:
         """What it was restored from, in words."""
-        if self.origin is not None:
-            base = str(self.origin)
-        elif self.checkpoint_id is not None:
-            base = f"checkpoint {self.checkpoint_id}"
-        else:
-            base = "the empty state"
-        return base + "".join(f", past damaged checkpoint {other}" for other in self.passed_over)
+        base = Choice(self.checkpoint_id, self.origin)
+        return str(base) + "".join(
+            f", past damaged checkpoint {other}" for other in self.passed_over
+        )
 
     @property
     def has_moved_on(self) -> bool:
@@ -176,39 +170,32 @@ def restore(
         FencedError: the job moved on to another generation.
         ConfigurationError: the job, or a table, begins in a store that ignores conditional writes.
     """
-    state = job.state()
-    if (served := state.served_restore(cause)) is not None:
-        return restored_job(job, state, served)
-    planned = plan(
-        job,
-        state,
-        ResolvedRestore(
-            target=target,
-            options=options,
-            configuration=configuration,
-            only_generation=only_generation,
-        ),
-    )
-    if isinstance(planned.decision, Stop):
-        if planned.message:
-            give_up(job, state, planned.message)
-            raise RestoreError(f"the job is FAILED: {planned.message}")
-        raise RestoreError("the job cannot be restored: " + "; ".join(planned.decision.problems))
-    return _carry_out(job, state, planned, planned.decision, configuration, cause)
+    head = job.journal.load()
+    if (served := head.state.served_restore(cause)) is not None:
+        return restored_job(job, head.state, served)
+    decision = plan_restore(
+        job, target, options, configuration=configuration, only_generation=only_generation,
+        state=head.state,
+    )  # fmt: skip
+    if isinstance(decision, Stop):
+        if decision.message:
+            give_up(job, head.state, decision.message)
+            raise RestoreError(f"the job is FAILED: {decision.message}")
+        raise RestoreError("the job cannot be restored: " + "; ".join(decision.problems))
+    return _carry_out(job, head, decision, configuration, cause)
 
 
 def _carry_out(
     job: Job,
-    state: CoordinatorState,
-    planned: Restart,
+    head: Head,
     decision: RestoreApproval,
     configuration: JobConfiguration | None,
     cause: str,
 ) -> RestoredJob:
     """Log what is lost or passed over, journal the fence, and do what the job owes from before."""
-    choice, options = decision.choice, planned.options
-    if planned.passed_over:
-        log.error("damaged checkpoints are passed over: %s", planned.message)
+    state, choice, options = head.state, decision.choice, decision.options
+    if decision.passed_over:
+        log.error("damaged checkpoints are passed over: %s", decision.message)
     if decision.ignores_in_flight:
         log.error(
             "IN-FLIGHT DATA IS DROPPED AS ASKED FOR, AND ITS ROWS ARE LOST checkpoint_id=%s",
@@ -230,18 +217,18 @@ def _carry_out(
         dropped_stages=decision.dropped_stages,
         consent=decision.consent,
         has_hooks=bool(job.pipeline.hooks),
-        is_latest=isinstance(planned.target, Latest),
+        is_latest=decision.is_latest,
         tables=decision.tables,
         life="" if state.life else new_life(),
         place=job.location.name,
         configuration=configuration,
         cause=cause,
         processing_time_ms=decision.processing_time_ms,
-        passed_over=planned.passed_over,
-        message=planned.message,
+        passed_over=decision.passed_over,
+        message=decision.message,
         releases=state.num_releases,
     )
-    transition = record(job, lambda _: event)
+    transition = record(job, lambda _: event, head)
     if (served := transition.state.served_restore(cause)) is not None and (
         transition.verdict is not Verdict.APPLIED
     ):
@@ -253,8 +240,8 @@ def _carry_out(
             "a checkpoint completed or was committed while the one to restore was chosen, or a "
             "snapshot was disposed of or discarded; restore the job again"
         )
-    resume_duties(job, job.journal.load())
-    after = job.state()
+    resume_duties(job, job.journal.load_on())
+    after = job.journal.load_on().state
     if after.generation != event.generation:
         raise FencedError(f"another coordinator restored job {job.pipeline.uid!r} meanwhile")
     log.info(
@@ -266,7 +253,7 @@ def _carry_out(
         origin=choice.origin,
         generation=event.generation,
         state=after,
-        passed_over=planned.passed_over,
+        passed_over=decision.passed_over,
         warnings=decision.warnings,
         tables_ahead=() if options.roll_back_tables else decision.tables_ahead,
     )
@@ -290,13 +277,15 @@ def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resol
     """Find what *request* names.
 
     Raises:
+        FencedError: the job moved on from the generation that failed.
         ConfigurationError: the job was never submitted, the parallelism or the parameters are not
             those of the pipeline, or the pointer is not the path of a snapshot.
         RestoreError: there is no such savepoint, or nothing to restore in the other root.
     """
+    require_generation(job, state, request.only_generation)
     request = _by_names(job, request)
     target = _target(job, request)
-    is_own = isinstance(target, Latest | FromCheckpoint)
+    is_own = isinstance(target, Latest) or target.origin is None
     if is_own and state.status is JobStatus.FINISHED and not state.completed:
         name = LATEST if request.checkpoint is None else str(request.checkpoint)
         raise ConfigurationError(why_not_retained(job, state, name))
@@ -308,29 +297,16 @@ def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resol
     )
 
 
-def plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> Restart:
-    """What a restore would do; a failure's own restart may choose an older checkpoint by itself.
-
-    Raises:
-        FencedError: the job moved on from the generation that failed.
-    """
-    only = resolved.only_generation
-    require_generation(job, state, only)
-    target, configuration = resolved.target, resolved.configuration
-    options = as_chosen(state, target, resolved.options)
-    if only is not None and isinstance(target, Latest):
-        return plan_restart(job, state, options, configuration=configuration)
-    decision = plan_restore(job, target, options, configuration=configuration)
-    return Restart(target=target, options=options, decision=decision)
-
-
-def require_generation(job: Job, state: CoordinatorState, only: int | None) -> None:
-    """Raises FencedError when the job moved on from the generation *only*."""
-    if only is not None and state.generation != only:
-        raise FencedError(
-            f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
-            f"this restore was for generation {only}"
-        )
+def plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> RestoreApproval | Stop:
+    """As ``plan_restore``."""
+    return plan_restore(
+        job,
+        resolved.target,
+        resolved.options,
+        configuration=resolved.configuration,
+        only_generation=resolved.only_generation,
+        state=state,
+    )
 
 
 def _by_names(job: Job, request: RestoreRequest) -> RestoreRequest:
@@ -393,12 +369,12 @@ def _target(job: Job, request: RestoreRequest) -> RestoreTarget:
     if request.savepoint is not None:
         return savepoint_target(job, request.savepoint, token=request.token)
     require_journal(job.journal, request.token, job.store.root)
-    return Latest() if request.checkpoint is None else FromCheckpoint(request.checkpoint)
+    return Latest() if request.checkpoint is None else Choice(request.checkpoint)
 
 
-def savepoint_target(job: Job, name: str, *, token: str | None = None) -> FromOrigin:
+def savepoint_target(job: Job, name: str, *, token: str | None = None) -> Choice:
     """Raises RestoreError when there is no such savepoint, or another *token* is meant."""
-    return FromOrigin(job.savepoint_origin(name, token=token))
+    return Choice.of(job.savepoint_origin(name, token=token))
 
 
 def foreign_target(
@@ -409,7 +385,7 @@ def foreign_target(
     checkpoint_id: CheckpointId | None = None,
     savepoint: str | None = None,
     token: str | None = None,
-) -> FromOrigin:
+) -> Choice:
     """A checkpoint of another *root*, by default its latest completed one, or a savepoint there.
 
     Only that root's journal says which checkpoints are completed: a ``_metadata`` is written
@@ -421,7 +397,7 @@ def foreign_target(
     uid = pipeline or job.pipeline.uid
     if savepoint is not None:
         origin = job.savepoint_origin(savepoint, root=root, pipeline=uid, token=token)
-        return FromOrigin(origin)
+        return Choice.of(origin)
     journal = Journal(job.store_at(root), PipelinePaths(uid))
     there = journal.load().state
     require_journal(journal, token, root)
@@ -436,7 +412,7 @@ def foreign_target(
             f"job {uid!r} in {root} has not completed checkpoint {checkpoint_id}, or does not "
             f"retain it any more; retained there are: {retained}"
         )
-    return FromOrigin(job.checkpoint_origin(checkpoint_id, root, journal.paths))
+    return Choice.of(job.checkpoint_origin(checkpoint_id, root, journal.paths))
 
 
 def require_journal(journal: Journal, token: str | None, root: str) -> None:
@@ -462,7 +438,8 @@ def _configuration(
     of_all, of_stages = parse_parallelism(request.parallelism)
     params = request.params
     if state.generation == NO_GENERATION:
-        if not (request.may_submit or isinstance(target, FromOrigin)):
+        is_elsewhere = isinstance(target, Choice) and target.origin is not None
+        if not (request.may_submit or is_elsewhere):
             raise ConfigurationError(never_submitted_message(job))
         return configure(job.pipeline, params, parallelism=of_all, stage_parallelism=of_stages)
     if request.only_generation is not None and not (params or request.parallelism):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sluice.coordinator.compatibility import undeclared_uids
 from sluice.coordinator.record import record
@@ -29,7 +29,6 @@ from sluice.core.ids import NO_GENERATION, CheckpointId
 from sluice.core.restoring import (
     Choice,
     DeclaredStage,
-    FromCheckpoint,
     Latest,
     Observed,
     RestoreApproval,
@@ -65,16 +64,45 @@ def plan_restore(
     options: RestoreOptions = DEFAULT_OPTIONS,
     *,
     configuration: JobConfiguration | None = None,
+    only_generation: int | None = None,
+    state: CoordinatorState | None = None,
 ) -> RestoreApproval | Stop:
-    """What ``restore`` would do, and every file it would need: the dry run.  Writes nothing."""
-    state = job.state()
+    """What ``restore`` would do to the job in *state*, by default as it is now, and every file it
+    would need: the dry run.  Writes nothing.  See ``restore`` for the arguments.
+
+    Raises:
+        FencedError: the job moved on from the generation that failed.
+    """
+    state = job.state() if state is None else state
+    require_generation(job, state, only_generation)
+    options = as_chosen(state, target, options)
+    if only_generation is not None and isinstance(target, Latest):
+        return _plan_restart(job, state, options, configuration)
+    return _plan(job, state, target, options, configuration)
+
+
+def require_generation(job: Job, state: CoordinatorState, only: int | None) -> None:
+    """Raises FencedError when the job moved on from the generation *only*."""
+    if only is not None and state.generation != only:
+        raise FencedError(
+            f"job {job.pipeline.uid!r} is of generation {state.generation} already; "
+            f"this restore was for generation {only}"
+        )
+
+
+def _plan(
+    job: Job,
+    state: CoordinatorState,
+    target: RestoreTarget,
+    options: RestoreOptions,
+    configuration: JobConfiguration | None,
+) -> RestoreApproval | Stop:
     if state.generation == NO_GENERATION and configuration is None:
         problem = (
             f"job {job.pipeline.uid!r} was never submitted in {job.store.root}, so it has no "
             "parameters; submit it first, or restore it with a configuration"
         )
         return Stop(problems=(problem,))
-    options = as_chosen(state, target, options)
     choice = choose(state, target, options)
     if isinstance(choice, Stop):
         return choice
@@ -93,7 +121,10 @@ def plan_restore(
         )
         for uid, stage in job.pipeline.stages.items()
     ]
-    return decide_restore(state, choice, observed, stages, options)
+    decision = decide_restore(state, choice, observed, stages, options)
+    if isinstance(decision, Stop):
+        return decision
+    return replace(decision, options=options, is_latest=isinstance(target, Latest))
 
 
 def as_chosen(
@@ -193,41 +224,26 @@ def _source_problems(
     return problems
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
-    """What to restore, and how; ``message`` says what is wrong with those ``passed_over``."""
-
-    target: RestoreTarget
-    options: RestoreOptions
-    decision: RestoreApproval | Stop
-    passed_over: tuple[CheckpointId, ...] = ()
-    message: str = ""
-
-
-def plan_restart(
+def _plan_restart(
     job: Job,
     state: CoordinatorState,
     options: RestoreOptions,
-    *,
-    configuration: JobConfiguration | None = None,
-) -> Restart:
-    """What a restart of *state* would do.  Writes nothing.
+    configuration: JobConfiguration | None,
+) -> RestoreApproval | Stop:
+    """A failure's own restart of *state*, which may choose an older checkpoint.
 
-    A ``Stop`` that is damaged is final: no restart will do better, and *message* says what to do.
     Behind a repaired journal tables are rolled back: they may show what its lost entries completed.
     """
     compares = options.compare_checksums and state.restores_of_base > 0
     rolls_back = options.roll_back_tables or state.is_repaired
     options = replace(options, compare_checksums=compares, roll_back_tables=rolls_back)
-    decision = plan_restore(job, Latest(), options, configuration=configuration)
-    latest = Restart(target=Latest(), options=options, decision=decision)
+    decision = _plan(job, state, Latest(), options, configuration)
     if not isinstance(decision, Stop) or not decision.is_damaged:
-        return latest
+        return decision
     goes_back = replace(options, compare_checksums=True, roll_back_tables=True)
     passed, messages = [state.base], [_not_restorable_message(state.base, decision)]
     for checkpoint_id in _ancestors(state):
-        target = FromCheckpoint(checkpoint_id)
-        older = plan_restore(job, target, goes_back, configuration=configuration)
+        older = _plan(job, state, Choice(checkpoint_id), goes_back, configuration)
         if isinstance(older, RestoreApproval):
             if state.configuration.on_damaged_checkpoint is DamagedCheckpoint.STOP:
                 messages.append(
@@ -235,10 +251,8 @@ def plan_restart(
                     f"--checkpoint {checkpoint_id} --roll-back-tables' goes back to it"
                 )
                 break
-            return Restart(
-                target=target,
-                options=goes_back,
-                decision=older,
+            return replace(
+                older,
                 passed_over=tuple(damaged for damaged in passed if damaged is not None),
                 message="; ".join(messages),
             )
@@ -246,7 +260,7 @@ def plan_restart(
         messages.append(_not_restorable_message(checkpoint_id, older))
     else:
         messages.append("no older checkpoint can be restored: restore a savepoint")
-    return replace(latest, message="; ".join(messages))
+    return replace(decision, message="; ".join(messages))
 
 
 def give_up(job: Job, state: CoordinatorState, message: str) -> None:

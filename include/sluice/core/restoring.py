@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import ClaimMode
@@ -43,18 +43,26 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True)
-class FromCheckpoint:
-    checkpoint_id: CheckpointId
+class Choice:
+    """A retained checkpoint of the job; with an *origin* a savepoint, or a checkpoint or savepoint
+    of another root.  ``checkpoint_id`` None: the job starts from empty state.
+    """
+
+    checkpoint_id: CheckpointId | None
+    origin: SnapshotOrigin | None = None
+
+    @classmethod
+    def of(cls, origin: SnapshotOrigin) -> Choice:
+        return cls(origin.checkpoint_id, origin)
+
+    def __str__(self) -> str:
+        if self.origin is not None:
+            return str(self.origin)
+        number = self.checkpoint_id
+        return "the empty state" if number is None else f"checkpoint {number}"
 
 
-@dataclass(frozen=True, slots=True)
-class FromOrigin:
-    """A savepoint, or a checkpoint or savepoint of another root."""
-
-    origin: SnapshotOrigin
-
-
-RestoreTarget: TypeAlias = Latest | FromCheckpoint | FromOrigin
+RestoreTarget: TypeAlias = Latest | Choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +77,6 @@ class DeclaredStage:
     max_parallelism: int | None = None
     reads: tuple[str, ...] = ()
     goes_by_event_time: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """The snapshot that was chosen.  ``checkpoint_id`` None: the job starts from empty state."""
-
-    checkpoint_id: CheckpointId | None
-    origin: SnapshotOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +130,21 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreApproval:
-    """The choice can be restored.
+    """The choice can be restored: what a dry run prints, and what a restore does.
 
-    ``replays_commit``: its sinks have to publish first.  ``dropped_stages`` are the uids whose
-    state goes, sources and sinks among them.  ``tables`` None: nothing changes for them.
-    ``is_compared``: the bytes of all files are those that were written.  ``changes`` say what
-    becomes of state whose meaning has changed.  ``warnings`` are for a person who may want another
-    snapshot.
+    ``is_latest``: the job continues it anyway.  ``message`` says what is wrong with the checkpoints
+    that are ``passed_over`` for it.  ``replays_commit``: its sinks have to publish first.
+    ``dropped_stages`` are the uids whose state goes, sources and sinks among them.  ``tables``
+    None: nothing changes for them.  ``is_compared``: the bytes of all files are those that were
+    written.  ``changes`` say what becomes of state whose meaning has changed.  ``warnings`` are for
+    a person who may want another snapshot.
     """
 
     choice: Choice
+    options: RestoreOptions = RestoreOptions()
+    is_latest: bool = False
+    passed_over: tuple[CheckpointId, ...] = ()
+    message: str = ""
     replays_commit: bool = False
     is_compared: bool = False
     ignores_in_flight: bool = False
@@ -157,49 +162,42 @@ class RestoreApproval:
 class Stop:
     """The choice cannot be restored; every problem is named.
 
-    ``is_damaged``: the snapshot itself is not what was written, so no change elsewhere helps.
+    ``is_damaged``: the snapshot itself is not what was written, so no change elsewhere helps.  With
+    a ``message`` that is final, and it says what to do: no restart will do better.
     """
 
     problems: tuple[str, ...]
     is_damaged: bool = False
+    message: str = ""
 
 
 def choose(
     state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
 ) -> Choice | Stop:
     is_claimed = options.claim_mode is ClaimMode.CLAIM
-    match target:
-        case Latest():
-            if is_claimed and state.origin is None:
-                return _stop("only a savepoint is claimed: the latest checkpoint is the job's")
-            if state.base is None and state.last_completed_at_ms is not None:
-                # Its checkpoints went with its end; it must not silently begin anew.
-                return _stop(
-                    f"the job is {state.status.value}, and its checkpoints were deleted when it "
-                    f"ended ({state.configuration.retention.value}); submit it anew, or restore a "
-                    "savepoint"
-                )
-            return Choice(checkpoint_id=state.base, origin=state.origin)
-        case FromCheckpoint(checkpoint_id):
-            if is_claimed:
-                return _stop(
-                    f"only a savepoint is claimed: checkpoint {checkpoint_id} is the job's"
-                )
-            if state.completed_checkpoint(checkpoint_id) is None:
-                retained = ", ".join(str(c.checkpoint_id) for c in state.completed) or "none"
-                return _stop(
-                    f"checkpoint {checkpoint_id} is not retained; retained are: {retained}"
-                )
-            return Choice(checkpoint_id=checkpoint_id)
-        case FromOrigin(origin):
-            if origin.root and is_claimed:
-                return _stop(
-                    f"{origin} lies in another root and cannot be claimed; restore it with "
-                    "NO_CLAIM, which copies what it needs with the first checkpoint"
-                )
-            return Choice(checkpoint_id=origin.checkpoint_id, origin=origin)
-        case _:
-            assert_never(target)
+    if isinstance(target, Latest):
+        if is_claimed and state.origin is None:
+            return _stop("only a savepoint is claimed: the latest checkpoint is the job's")
+        if state.base is None and state.last_completed_at_ms is not None:
+            # Its checkpoints went with its end; it must not silently begin anew.
+            return _stop(
+                f"the job is {state.status.value}, and its checkpoints were deleted when it "
+                f"ended ({state.configuration.retention.value}); submit it anew, or restore a "
+                "savepoint"
+            )
+        return Choice(state.base, state.origin)
+    number, origin = target.checkpoint_id, target.origin
+    if origin is not None and origin.root and is_claimed:
+        return _stop(
+            f"{origin} lies in another root and cannot be claimed; restore it with NO_CLAIM, which "
+            "copies what it needs with the first checkpoint"
+        )
+    if origin is None and is_claimed:
+        return _stop(f"only a savepoint is claimed: checkpoint {number} is the job's")
+    if origin is None and state.completed_checkpoint(number or 0) is None:
+        retained = ", ".join(str(c.checkpoint_id) for c in state.completed) or "none"
+        return _stop(f"checkpoint {number} is not retained; retained are: {retained}")
+    return target
 
 
 def _stop(problem: str) -> Stop:
@@ -357,10 +355,7 @@ def _in_flight_problems(choice: Choice, options: RestoreOptions) -> list[str]:
     ignored = options.ignore_in_flight_of
     if ignored is None or ignored == choice.checkpoint_id:
         return []
-    restored = choice.origin or (
-        "the empty state" if choice.checkpoint_id is None else f"checkpoint {choice.checkpoint_id}"
-    )
-    return [f"the data in flight of checkpoint {ignored} cannot be ignored: {restored} is restored"]
+    return [f"the data in flight of checkpoint {ignored} cannot be ignored: {choice} is restored"]
 
 
 def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[str]:

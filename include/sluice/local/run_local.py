@@ -29,7 +29,7 @@ from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.ids import CheckpointId
-from sluice.core.restoring import FromCheckpoint, RestoreOptions
+from sluice.core.restoring import Choice, RestoreOptions
 from sluice.declaration.arguments import NumberLimits, checked_arguments, checked_initializer
 from sluice.declaration.changelog import ROW_KIND
 from sluice.declaration.durations import PositiveDuration
@@ -515,7 +515,7 @@ class _Play:
         self.local.arrive(event.to_epoch)
         restore(
             self.job,
-            FromCheckpoint(self.checkpoints[event.to_epoch]),
+            Choice(self.checkpoints[event.to_epoch]),
             RestoreOptions(roll_back_tables=True),
             configuration=changed,
         )

@@ -22,7 +22,7 @@ from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, Stage
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import SourceCut
-from sluice.core.restoring import RestoreOptions, Stop
+from sluice.core.restoring import RestoreApproval, RestoreOptions, Stop
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableAhead
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError, SluiceError
@@ -34,11 +34,14 @@ from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import FORMAT_VERSION, format_version
 from sluice.store.journal import Journal
 from sluice.store.open import ReadMemory, RememberingStore
+from sluice.surface.options import OptionChange
 from sluice.surface.state import table_names
+from sluice.surface.units import size
 
 Facts: TypeAlias = Mapping[str, int | str]
 Entry: TypeAlias = tuple[int, int, bool]  # An offset, the records before it, whether it is sealed.
 
+NOT_COMPARED = "not compared with their checksums"
 _SIZES_ONLY = RestoreOptions(compare_checksums=False)
 
 
@@ -296,6 +299,30 @@ def file_details(job: Job, handles: Iterable[SegmentHandle]) -> list[FileDetails
     ]
 
 
+def plan_lines(decision: RestoreApproval, changed: Sequence[OptionChange]) -> list[str]:
+    """What a restore would do, a line each; *changed* are the options that it changes."""
+    files = [*dict.fromkeys(decision.files)]
+    total = size(sum(handle.size_bytes for handle in files))
+    compared = "as they were written" if decision.is_compared else NOT_COMPARED
+    what = f"{len(files):,} files, {total}, all of them there, {compared}"
+    if decision.choice.checkpoint_id is None:
+        what = "no checkpoint was completed yet"
+    said = {
+        "its sinks publish what they staged first": decision.replays_commit,
+        "its data in flight is dropped, and those rows are lost": decision.ignores_in_flight,
+        f"the state of {', '.join(decision.dropped_stages)} is dropped": decision.dropped_stages,
+    }
+    rolls_back = decision.options.roll_back_tables
+    return [
+        f"would restore {decision.choice}: {what}",
+        *(line for line, is_so in said.items() if is_so),
+        *decision.changes,
+        *(change.made for change in changed),
+        *(ahead.sentence(rolls_back=rolls_back) for ahead in decision.tables_ahead),
+        *(f"warning: {warning}" for warning in decision.warnings),
+    ]
+
+
 def _reading_once(job: Job) -> Job:
     """*job*, which reads each table and record once for the checks of all snapshots."""
     location = replace(job.location, layer=ReadMemory())
@@ -399,7 +426,7 @@ def _unrestorable(snapshot: Snapshot, problem: str) -> Snapshot:
 def _checked(job: Job, state: CoordinatorState, snapshot: Snapshot) -> Snapshot:
     try:
         resolved = resolve(job, state, restore_request_of(snapshot))
-        decision = plan(job, state, resolved).decision
+        decision = plan(job, state, resolved)
     except SluiceError as error:
         return _unrestorable(snapshot, str(error))
     if isinstance(decision, Stop):

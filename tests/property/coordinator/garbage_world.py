@@ -25,8 +25,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import (
-    FromCheckpoint,
-    FromOrigin,
+    Choice,
     Latest,
     RestoreApproval,
     RestoreOptions,
@@ -135,7 +134,7 @@ class World:
     def restore(self, job: Job) -> None:
         mode = self.random.choice(list(ClaimMode))
         target = self.random.choice(self.targets(job))
-        may_claim = isinstance(target, FromOrigin)  # The rest is the job's own anyway.
+        may_claim = isinstance(target, Choice)  # The rest is the job's own anyway.
         restore(job, target, RestoreOptions(claim_mode=mode) if may_claim else RestoreOptions())
 
     def watch(self, job: Job) -> None:
@@ -143,7 +142,7 @@ class World:
         watch(job, commit_grace_ms=0, kept_entries=5, garbage_grace_ms=0)
 
     def targets(self, job: Job) -> list[RestoreTarget]:
-        own = [FromCheckpoint(c.checkpoint_id) for c in job.state().completed]
+        own = [Choice(c.checkpoint_id) for c in job.state().completed]
         claimed = job.state().claimed_savepoints
         free = [one.name for one in complete_savepoints(job) if one not in claimed]
         return [Latest(), *own, *(savepoint_target(job, name) for name in free)]

@@ -35,7 +35,7 @@ from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.completed import CheckpointMetadata
 from sluice.core.configuration import CheckpointType
 from sluice.core.plan import CheckpointPlan, PartitionOffset
-from sluice.core.restoring import FromCheckpoint
+from sluice.core.restoring import Choice
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
@@ -190,7 +190,7 @@ class World:
             name = self.random.choice(sorted(self.named))
             restore(self.job, savepoint_target(self.job, name), configuration=wider)
         elif completed:
-            target = FromCheckpoint(self.random.choice(completed))
+            target = Choice(self.random.choice(completed))
             restore(self.job, target, configuration=wider)
 
     def play(self) -> None:

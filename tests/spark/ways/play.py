@@ -11,7 +11,7 @@ import polars as pl
 
 from sluice.coordinator.restore import restore
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.restoring import FromCheckpoint
+from sluice.core.restoring import Choice
 from sluice.sinks import FilesTable
 from tests.spark.folder_job import FolderJob, completed_epochs
 from tests.spark.ways.kinds import Choices, Kinds, exactly, expected
@@ -64,7 +64,7 @@ def play(place: Place, case: Case, spark: SparkSession, folder: Path) -> FolderJ
     check(job, wanted)
     if len(checkpoints) > 1:
         oldest = checkpoints[-3:][0]  # Three are retained.
-        restore(job.job, FromCheckpoint(oldest.checkpoint_id))
+        restore(job.job, Choice(oldest.checkpoint_id))
         assert completed_epochs(job.job, spark, drain=False)
         check(job, wanted)
     return job

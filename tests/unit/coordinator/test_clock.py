@@ -33,7 +33,7 @@ from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.core.restoring import FromCheckpoint, Latest
+from sluice.core.restoring import Choice, Latest
 from sluice.errors import ConfigurationError
 from sluice.job.clock import TOLERANCE_MS
 from sluice.job.job import Job, open_job, verify_root
@@ -234,7 +234,7 @@ def test_a_restore_puts_processing_time_back_to_the_checkpoints(*, is_savepoint:
     clock.advance(DAY_MS)
     take_checkpoint(job)
     clock.advance(-DAY_MS)
-    target = savepoint_target(job, "s") if is_savepoint else FromCheckpoint(ONE)
+    target = savepoint_target(job, "s") if is_savepoint else Choice(ONE)
     restore(job, target)
 
     behind = trigger_one(job)

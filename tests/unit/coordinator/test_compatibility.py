@@ -38,7 +38,7 @@ from sluice.core.event_time import MAX_WATERMARK
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import CheckpointPlan
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
+from sluice.core.restoring import Choice, Latest, RestoreOptions, Stop
 from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
@@ -254,7 +254,7 @@ def test_whoever_goes_back_to_the_older_checkpoint_consents_anew() -> None:
     take_checkpoint(other)
 
     with pytest.raises(RestoreError, match="stage 'rank_bids' has state"):
-        restore(other, FromCheckpoint(CheckpointId(1)))
+        restore(other, Choice(CheckpointId(1)))
 
 
 def test_what_is_new_starts_empty_at_a_restore() -> None:
@@ -578,7 +578,7 @@ def test_after_a_restore_who_had_finished_stays_so_and_its_table_keeps_its_rows(
 def test_a_restore_to_before_the_end_reads_to_the_end_again() -> None:
     job = a_job_with_an_ending_source()
     take_checkpoints(job, 3)
-    restore(job, FromCheckpoint(CheckpointId(1)))
+    restore(job, Choice(CheckpointId(1)))
 
     assert running(trigger_one(job)) == [COUNT, RANK, CLICKS]
 
@@ -654,12 +654,12 @@ def test_a_new_stage_before_a_finished_one_is_refused_by_every_way_in() -> None:
     before = keys_of(job)
 
     said = "stage 'count_bids' has finished in checkpoint [34], and stage 'clean' before it is new"
-    for target in (Latest(), FromCheckpoint(THREE), savepoint_target(changed, "mine")):
+    for target in (Latest(), Choice(THREE), savepoint_target(changed, "mine")):
         with pytest.raises(RestoreError, match=said):
             restore(changed, target, RestoreOptions(allow_non_restored_state=True))
     with pytest.raises(ConfigurationError, match=f"changed under its job: {said}"):
         trigger(changed)
 
     assert keys_of(job) == before
-    restore(changed, FromCheckpoint(ONE), RestoreOptions(consent=Consent(kept=(COUNT,))))
+    restore(changed, Choice(ONE), RestoreOptions(consent=Consent(kept=(COUNT,))))
     assert running(trigger_one(changed)) == ["clean", COUNT, RANK, CLICKS]

@@ -139,5 +139,6 @@ def test_a_copy_has_the_journal_of_the_original_and_a_restore_from_it_has_its_ow
 
     assert copy.paths == original.paths
     assert mine.paths.token != original.paths.token
+    assert target.origin is not None
     assert target.origin.token == original.paths.token
     assert mine.metadata(take_checkpoint(mine)).parent == 2

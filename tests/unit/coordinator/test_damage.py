@@ -34,7 +34,7 @@ from sluice.core.events import JobFailed, JobRestored
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreApproval, RestoreOptions, Stop
+from sluice.core.restoring import Choice, Latest, RestoreApproval, RestoreOptions, Stop
 from sluice.declaration.checkpointing import no_restart
 from sluice.declaration.places import RollBack
 from sluice.errors import (
@@ -245,7 +245,7 @@ def test_a_job_that_keeps_failing_is_stopped_and_told_where_it_can_go_on() -> No
     outcome = trigger(job)
     assert isinstance(outcome, NotRunning)
     assert outcome.message == f"the job is FAILED: {state.stopped_because}"
-    back = restore(job, FromCheckpoint(CheckpointId(2)), RestoreOptions(roll_back_tables=True))
+    back = restore(job, Choice(CheckpointId(2)), RestoreOptions(roll_back_tables=True))
     assert back.state.stopped_because == ""
     take_checkpoint(job)
     assert published_records(job) == list(range(30))
@@ -277,7 +277,7 @@ def test_configured_so_it_goes_on_from_the_next_older_one_that_is_whole() -> Non
 
 def test_it_goes_back_along_what_the_job_continued_and_not_to_what_it_left_behind() -> None:
     job = a_job_of(DamagedCheckpoint.OLDER, num_retained=9)
-    restore(job, FromCheckpoint(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
+    restore(job, Choice(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
     newest = take_checkpoint(job)
     damage(job, newest)
     fail_over(job)

@@ -53,7 +53,7 @@ from sluice.core.events import CheckpointFailed
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SavepointId
-from sluice.core.restoring import FromCheckpoint
+from sluice.core.restoring import Choice
 from sluice.declaration.places import Unpublished
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation
 from sluice.job.job import Job
@@ -228,7 +228,7 @@ def test_what_is_completed_and_not_yet_committed_stays() -> None:
 def test_what_a_restore_rolled_back_was_published_and_stays() -> None:
     job = a_running_job(a_pipeline(num_retained=1))
     restored_from = take_checkpoint(job)
-    restore(job, FromCheckpoint(restored_from))
+    restore(job, Choice(restored_from))
     take_checkpoints(job, 2)
 
     assert collect_garbage(job, grace_ms=0) == NOTHING

@@ -45,7 +45,7 @@ from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
+from sluice.core.restoring import Choice, Latest, RestoreOptions
 from sluice.declaration.keyed_functions import Context, KeyedProcessFunction, Row
 from sluice.declaration.keyed_states import ValueState
 from sluice.declaration.pipeline import Pipeline, Stream
@@ -716,7 +716,7 @@ def test_hooks_are_restored_in_order_with_what_they_answered() -> None:
     take_checkpoints(job, 2)
     world.taken()
 
-    restore(job, FromCheckpoint(ONE))
+    restore(job, Choice(ONE))
 
     assert world.taken() == [
         ("flags", "restore", 1, "flags as of 1"),

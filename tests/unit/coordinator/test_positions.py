@@ -21,7 +21,7 @@ from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.plan import SourceCut, Unread
-from sluice.core.restoring import FromCheckpoint, RestoreOptions, Stop
+from sluice.core.restoring import Choice, RestoreOptions, Stop
 from sluice.errors import CorruptSegment, RestoreError
 from sluice.job.job import Job
 from sluice.job.lineage import position_of
@@ -138,7 +138,7 @@ def test_an_older_checkpoint_is_restored_with_the_position_it_had() -> None:
     older = CheckpointId(newest - 2)
     known = names_of(job, older)
 
-    restore(job, FromCheckpoint(older))
+    restore(job, Choice(older))
     plan = trigger_one(job)
 
     read = {piece.partition for piece in plan.source("events").slices}
@@ -206,14 +206,14 @@ def test_a_layer_that_is_gone_or_corrupt_is_named_before_a_restore() -> None:
     assert body is not None
 
     job.store.put(layer.key, bytes(len(body)))
-    stopped = plan_restore(job, FromCheckpoint(newest))
+    stopped = plan_restore(job, Choice(newest))
     assert isinstance(stopped, Stop)
     assert any(layer.key in problem for problem in stopped.problems)
     with pytest.raises(CorruptSegment, match=layer.key):
         trigger_one(job)
 
     job.store.delete([layer.key])
-    stopped = plan_restore(job, FromCheckpoint(newest))
+    stopped = plan_restore(job, Choice(newest))
     assert isinstance(stopped, Stop)
     assert any(layer.key in problem for problem in stopped.problems)
     with pytest.raises(RestoreError, match=layer.key):

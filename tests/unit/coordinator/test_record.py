@@ -41,7 +41,7 @@ from sluice.core.failures import CheckpointFailureReason
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.restart import RestartStrategy, RestartType
-from sluice.core.restoring import FromCheckpoint, Latest
+from sluice.core.restoring import Choice, Latest
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ProtocolViolation, RestoreError
 from sluice.job.answers import acks_of
@@ -315,7 +315,7 @@ def test_a_job_that_retains_none_leaves_nothing_and_says_so_when_it_is_restored(
     with pytest.raises(RestoreError, match=r"is CANCELED, and its checkpoints were deleted when"):
         restore(job, Latest())
     with pytest.raises(RestoreError, match="checkpoint 1 is not retained; retained are: none"):
-        restore(job, FromCheckpoint(ONE))
+        restore(job, Choice(ONE))
 
 
 def test_an_end_whose_coordinator_died_is_cleaned_up_by_the_watchdog(
@@ -346,7 +346,7 @@ def test_checkpoints_stay_for_a_time_and_their_files_with_them() -> None:
 
     assert retained == [3, 4]
     assert not keys_of(job, job.paths.checkpoint(2))
-    restore(job, FromCheckpoint(CheckpointId(3)))
+    restore(job, Choice(CheckpointId(3)))
     assert take_checkpoint(job) == 5
     assert published_records(job) == list(range(40))
 
@@ -536,7 +536,7 @@ def test_subsuming_leaves_what_a_retained_checkpoint_can_still_take_over(
         merge_for_real(job, subsumed)
         savepoint(job, "twice", takes_over=True, writes_state=False)
     savepoint(job, "canonical", compacts=True)
-    restore(job, FromCheckpoint(real))
+    restore(job, Choice(real))
 
     collect_garbage(job, grace_ms=0)
     plan = trigger_one(job)

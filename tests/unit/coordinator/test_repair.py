@@ -37,7 +37,7 @@ from sluice.core.events import (
     TablesRecovered,
 )
 from sluice.core.ids import CheckpointId
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
+from sluice.core.restoring import Choice, Latest, RestoreOptions
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, SluiceError
 from sluice.job.job import Job
@@ -213,7 +213,7 @@ def a_life_of_a_job(num_retained: int) -> list[dict[str, bytes]]:
     take_checkpoint(job)
     base = job.state().base
     assert base is not None
-    restore(job, FromCheckpoint(base), RestoreOptions(roll_back_tables=True))
+    restore(job, Choice(base), RestoreOptions(roll_back_tables=True))
     take_checkpoint(job)
     complete_one(job)
     return recording.moments

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,7 @@ from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import SnapshotOrigin
 from sluice.core.restart import RestartStrategy, RestartType
 from sluice.core.restoring import (
-    FromCheckpoint,
-    FromOrigin,
+    Choice,
     Latest,
     RestoreApproval,
     RestoreOptions,
@@ -163,7 +163,7 @@ def test_the_table_rolls_back_with_a_restore_to_an_older_checkpoint() -> None:
     take_checkpoints(job, 3)
     assert published_records(job) == list(range(30))
 
-    restore(job, FromCheckpoint(ONE))
+    restore(job, Choice(ONE))
     fourth = take_checkpoint(job)
 
     assert job.metadata(fourth).parent == 1
@@ -178,9 +178,9 @@ def test_a_checkpoint_that_is_not_retained_is_refused_with_those_that_are() -> N
     take_checkpoints(job, 3)
 
     with pytest.raises(RestoreError, match="checkpoint 1 is not retained; retained are: 2, 3"):
-        restore(job, FromCheckpoint(ONE))
+        restore(job, Choice(ONE))
     with pytest.raises(RestoreError, match="retained are: none"):
-        restore(a_running_job(), FromCheckpoint(ONE))
+        restore(a_running_job(), Choice(ONE))
 
 
 def test_every_missing_or_damaged_file_is_named() -> None:
@@ -413,13 +413,13 @@ def test_a_request_for_a_restore_is_served_once_however_often_it_is_tried(
     """The first try did its work and died; what the job did since is not undone by the second."""
     job = a_running_job(a_pipeline(num_retained=9))
     take_checkpoints(job, 3)
-    first = restore(job, FromCheckpoint(ONE), ROLL_BACK, cause="A")
+    first = restore(job, Choice(ONE), ROLL_BACK, cause="A")
     take_checkpoints(job, 2)
     between(job)
     take_checkpoints(job, then)
     before = job.state()
 
-    again = restore(job, FromCheckpoint(ONE), ROLL_BACK, cause="A")
+    again = restore(job, Choice(ONE), ROLL_BACK, cause="A")
 
     assert (again.checkpoint_id, again.generation) == (ONE, first.generation)
     assert (first.has_moved_on, again.has_moved_on) == (False, True)
@@ -435,9 +435,9 @@ def test_two_tries_of_a_request_at_once_restore_once() -> None:
         nonlocal is_first
         if is_first and verb == "create" and "/journal/" in key:
             is_first = False
-            restore(job, FromCheckpoint(ONE), ROLL_BACK, cause="A")
+            restore(job, Choice(ONE), ROLL_BACK, cause="A")
 
-    again = restore(hooked(job, before), FromCheckpoint(ONE), ROLL_BACK, cause="A")
+    again = restore(hooked(job, before), Choice(ONE), ROLL_BACK, cause="A")
 
     assert (again.checkpoint_id, again.generation, job.state().generation) == (ONE, 2, 2)
 
@@ -494,20 +494,20 @@ def test_a_request_that_contradicts_itself_is_refused_where_it_enters(
     ("fields", "target"),
     [
         ({}, Latest()),
-        ({"checkpoint": ONE}, FromCheckpoint(ONE)),
+        ({"checkpoint": ONE}, Choice(ONE)),
         (
             {"savepoint": "mine"},
-            FromOrigin(SnapshotOrigin(checkpoint_id=ONE, savepoint="mine")),
+            Choice.of(SnapshotOrigin(checkpoint_id=ONE, savepoint="mine")),
         ),
         ({"root": "own"}, Latest()),
         (
             {"root": "own", "pipeline": "auctions", "checkpoint": ONE},
-            FromCheckpoint(ONE),
+            Choice(ONE),
         ),
-        ({"pointer": "auctions/checkpoints/1"}, FromCheckpoint(ONE)),
+        ({"pointer": "auctions/checkpoints/1"}, Choice(ONE)),
         (
             {"pointer": "auctions/savepoints/mine/_metadata"},
-            FromOrigin(SnapshotOrigin(checkpoint_id=ONE, savepoint="mine")),
+            Choice.of(SnapshotOrigin(checkpoint_id=ONE, savepoint="mine")),
         ),
     ],
 )
@@ -546,10 +546,12 @@ def test_a_job_that_was_never_submitted_begins_by_a_form_alone() -> None:
 def test_a_restart_for_a_generation_that_is_over_plans_nothing() -> None:
     job = a_running_job()
     take_checkpoint(job)
-    resolved = resolve(job, job.state(), RestoreRequest(only_generation=7))
+    of_another = RestoreRequest(only_generation=7)
+    resolved = replace(resolve(job, job.state(), RestoreRequest()), only_generation=7)
 
-    with pytest.raises(FencedError, match=r"is of generation 1 already; .* was for generation 7"):
-        plan(job, job.state(), resolved)
+    for planning in (partial(resolve, request=of_another), partial(plan, resolved=resolved)):
+        with pytest.raises(FencedError, match=r"generation 1 already; .* was for generation 7"):
+            planning(job, job.state())
 
 
 EVERY_OPTION: dict[str, Any] = {
@@ -605,15 +607,13 @@ def test_what_a_person_gave_or_changed_is_not_replaced_by_what_is_declared() -> 
 
 def without_identity(target: RestoreTarget) -> RestoreTarget:
     """Where the snapshot is, whichever it is."""
-    if isinstance(target, FromOrigin):
-        return FromOrigin(replace(target.origin, token="", digest=""))
+    if isinstance(target, Choice) and target.origin is not None:
+        return Choice.of(replace(target.origin, token="", digest=""))
     return target
 
 
-CHECKPOINT_BY_PATH = FromOrigin(SnapshotOrigin(checkpoint_id=ONE, pipeline="auctions"))
-SAVEPOINT_BY_PATH = FromOrigin(
-    SnapshotOrigin(checkpoint_id=ONE, savepoint="mine", pipeline="auctions")
-)
+CHECKPOINT_BY_PATH = SnapshotOrigin(checkpoint_id=ONE, pipeline="auctions")
+SAVEPOINT_BY_PATH = replace(CHECKPOINT_BY_PATH, savepoint="mine")
 
 
 @pytest.mark.parametrize("end", ["", "/", "/_metadata"])
@@ -622,22 +622,22 @@ SAVEPOINT_BY_PATH = FromOrigin(
     [("checkpoints/0000000001", CHECKPOINT_BY_PATH), ("savepoints/mine", SAVEPOINT_BY_PATH)],
 )
 def test_a_path_names_a_snapshot_of_any_root_by_its_folder_or_its_metadata(
-    tmp_path: Path, path: str, target: FromOrigin, end: str
+    tmp_path: Path, path: str, target: SnapshotOrigin, end: str
 ) -> None:
     """Flink's resolveCheckpoint: with a scheme, absolute without one, or below the job's root."""
     job = a_job(root=f"file://{tmp_path}/backup")
     submit(job, configure(job.pipeline, {}))
     a_savepoint(job, "mine")
     other = a_job(root=f"file://{tmp_path}")
-    there = replace(target.origin, root=f"file://{tmp_path}/backup")
+    there = replace(target, root=f"file://{tmp_path}/backup")
     submit(other, configure(other.pipeline, {}))
 
     for begin in (f"file://{tmp_path}/backup/", f"{tmp_path}/backup/", "backup/"):
         request = RestoreRequest(pointer=f"{begin}auctions/{path}{end}")
         found = resolve(other, other.state(), request).target
-        assert without_identity(found) == FromOrigin(there)
+        assert without_identity(found) == Choice.of(there)
     restored = restore(other, found, RestoreOptions(accept_tables=True))
-    assert FromOrigin(restored.origin or there) == found
+    assert Choice.of(restored.origin or there) == found
 
 
 def test_the_path_of_an_incarnation_is_of_that_one_alone() -> None:
@@ -665,8 +665,9 @@ def test_the_path_of_a_journals_checkpoint_is_of_that_journal_alone() -> None:
     submit(anew, configure(anew.pipeline, {}))
     take_checkpoint(anew)
 
-    assert here.target == FromCheckpoint(ONE)
-    assert isinstance(there.target, FromOrigin)
+    assert here.target == Choice(ONE)
+    assert isinstance(there.target, Choice)
+    assert there.target.origin is not None
     assert there.target.origin.token == job.paths.token
     for asking, where in ((anew, path), (other, f"{job.store.root}/{path}")):
         with pytest.raises(RestoreError, match=r"journal j-\w+ is not that of job 'auctions' in"):
@@ -737,7 +738,7 @@ def latest(_: Job) -> RestoreTarget:
 
 
 def older(_: Job) -> RestoreTarget:
-    return FromCheckpoint(ONE)
+    return Choice(ONE)
 
 
 def a_savepoint_of_it(job: Job) -> RestoreTarget:
@@ -809,7 +810,7 @@ def test_it_tells_what_is_published_dropped_and_lost() -> None:
     smaller = replace(job, pipeline=a_pipeline(stages=STAGES[:1]))
 
     plain = plan_restore(job, Latest())
-    lossy = plan_restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=TWO))
+    lossy = plan_restore(job, Choice(TWO), RestoreOptions(ignore_in_flight_of=TWO))
     dropping = plan_restore(smaller, Latest(), DROPPED)
 
     assert isinstance(plain, RestoreApproval)
@@ -1020,7 +1021,7 @@ def test_a_failure_before_the_first_checkpoint_does_not_bring_the_dropped_rows_b
     last = take_checkpoint(job)
 
     assert (absorbed(job, last), in_flight(job, last)) == ([*range(10)], [*range(20, 30)])
-    restore(job, FromCheckpoint(TWO))
+    restore(job, Choice(TWO))
     assert absorbed(job, a_savepoint(job)) == list(range(30))  # A person chose anew.
 
 
@@ -1030,9 +1031,9 @@ def test_the_in_flight_data_of_another_checkpoint_cannot_be_ignored() -> None:
     an_overtaken_checkpoint(job)
 
     with pytest.raises(RestoreError, match="of checkpoint 1 cannot be ignored: checkpoint 2 is re"):
-        restore(job, FromCheckpoint(TWO), RestoreOptions(ignore_in_flight_of=ONE))
+        restore(job, Choice(TWO), RestoreOptions(ignore_in_flight_of=ONE))
 
-    restore(job, FromCheckpoint(TWO))
+    restore(job, Choice(TWO))
     assert absorbed(job, a_savepoint(job)) == list(range(30))
 
 

@@ -57,7 +57,7 @@ from sluice.core.configuration import CheckpointType, ClaimMode, JobStatus, Rete
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId, SavepointId
 from sluice.core.plan import SnapshotOrigin
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions
+from sluice.core.restoring import Choice, Latest, RestoreOptions
 from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.params import param
@@ -298,7 +298,7 @@ def test_one_that_was_not_claimed_is_never_deleted() -> None:
 def test_going_back_to_a_checkpoint_of_its_own_frees_the_job_of_it() -> None:
     job = a_claiming_job(num_retained=3)
     first = job.state().completed[0].checkpoint_id
-    restore(job, FromCheckpoint(first))
+    restore(job, Choice(first))
 
     take_checkpoint(job)
 

@@ -35,7 +35,7 @@ from sluice.coordinator.tables import writer_of
 from sluice.coordinator.trigger import trigger
 from sluice.core.configuration import JobStatus
 from sluice.core.ids import CheckpointId
-from sluice.core.restoring import FromCheckpoint, Latest, RestoreOptions, Stop
+from sluice.core.restoring import Choice, Latest, RestoreOptions, Stop
 from sluice.core.timeline import Timeline
 from sluice.core.transitions import Consent
 from sluice.declaration.nodes import SinkNode
@@ -226,7 +226,7 @@ def test_a_table_that_nobody_wrote_to_is_never_asked_for_more_than_it_has() -> N
     assert case.seen() == list(range(10))
 
 
-FIRST = FromCheckpoint(CheckpointId(1))
+FIRST = Choice(CheckpointId(1))
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def test_an_id_that_another_job_used_is_not_taken_for_the_commit_that_is_owed(
     with pytest.raises(RestoreError, match=r"checkpoint 2 was not published .* used its id"):
         restore(first, Latest(), taken_over)
 
-    restore(first, FromCheckpoint(CheckpointId(1)), taken_over)
+    restore(first, Choice(CheckpointId(1)), taken_over)
     take_checkpoint(first)
     assert [*range(10, 20)] == sorted({*seen(first, sink)} - {*range(10)})
 
@@ -479,8 +479,8 @@ def test_the_life_whose_table_was_taken_over_is_fenced(sink: SinkSpec) -> None:
     take_checkpoint(second)
     assert seen(second, sink) == sorted([*range(20), *range(10)])
     with pytest.raises(RestoreError, match=r"'results' shows checkpoint \d, which life"):
-        restore(first, FromCheckpoint(CheckpointId(1)))
-    restore(first, FromCheckpoint(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
+        restore(first, Choice(CheckpointId(1)))
+    restore(first, Choice(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
     take_checkpoint(first)
     assert seen(first, sink) == list(range(20))
     with pytest.raises(TableMismatch, match=f"belongs to life '{first.state().life}' of a job"):
@@ -500,7 +500,7 @@ def test_one_table_is_taken_over_back_and_forth_and_no_other_with_it(sink: SinkS
     assert seen(second, sink) == sorted([*range(20), *range(10)])
     with pytest.raises(TableMismatch, match="have this job take it over: see 'sluice tables take-"):
         take_checkpoint(first)
-    restore(first, FromCheckpoint(CheckpointId(2)), RestoreOptions(take_over=("results",)))
+    restore(first, Choice(CheckpointId(2)), RestoreOptions(take_over=("results",)))
     assert take_checkpoint(first) > 3
 
     assert seen(first, sink) == sorted([*range(30), *range(10)])
@@ -624,7 +624,7 @@ def test_a_savepoint_of_an_earlier_life_is_known_to_the_tables_of_the_journal() 
     begin(job, ACCEPT_ROWS)
     take_checkpoint(job)
 
-    restore(job, FromCheckpoint(CheckpointId(2)), RestoreOptions(roll_back_tables=True))
+    restore(job, Choice(CheckpointId(2)), RestoreOptions(roll_back_tables=True))
 
     assert table.place.records == list(range(20))
 
@@ -634,7 +634,7 @@ def test_a_table_whose_sink_is_declared_again_goes_on_where_it_was_with_consent(
     begin(job)
     take_checkpoints(job, 2)
     without = open_job(a_pipeline(), job.location)
-    restore(without, FromCheckpoint(CheckpointId(1)), RestoreOptions(allow_non_restored_state=True))
+    restore(without, Choice(CheckpointId(1)), RestoreOptions(allow_non_restored_state=True))
     take_checkpoint(without)
 
     with pytest.raises(RestoreError, match="sink 'copy' was not declared for a while"):

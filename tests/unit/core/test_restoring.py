@@ -21,8 +21,6 @@ from sluice.core.plan import SnapshotOrigin, SourceCut
 from sluice.core.restoring import (
     Choice,
     DeclaredStage,
-    FromCheckpoint,
-    FromOrigin,
     Latest,
     Observed,
     RestoreApproval,
@@ -200,13 +198,11 @@ def test_only_a_retained_checkpoint_can_be_named() -> None:
     state = after(a_submitted(num_retained=2), *a_checkpoint(1), *a_checkpoint(2, parent=1))
     state = after(state, *a_checkpoint(3, parent=2))
 
-    assert choose(state, FromCheckpoint(CheckpointId(2)), NO_CLAIM) == Choice(
-        checkpoint_id=CheckpointId(2)
-    )
-    assert problem_of(choose(state, FromCheckpoint(CheckpointId(1)), NO_CLAIM)) == (
+    assert choose(state, Choice(CheckpointId(2)), NO_CLAIM) == Choice(checkpoint_id=CheckpointId(2))
+    assert problem_of(choose(state, Choice(CheckpointId(1)), NO_CLAIM)) == (
         "checkpoint 1 is not retained; retained are: 2, 3"
     )
-    assert problem_of(choose(a_submitted(), FromCheckpoint(CheckpointId(1)), NO_CLAIM)) == (
+    assert problem_of(choose(a_submitted(), Choice(CheckpointId(1)), NO_CLAIM)) == (
         "checkpoint 1 is not retained; retained are: none"
     )
 
@@ -217,7 +213,7 @@ def test_only_a_retained_checkpoint_can_be_named() -> None:
 def test_a_savepoint_is_its_owners_unless_it_is_claimed(
     options: RestoreOptions, claimed: tuple[SavepointId, ...]
 ) -> None:
-    choice = choose(a_submitted(), FromOrigin(X), options)
+    choice = choose(a_submitted(), Choice.of(X), options)
 
     assert choice == Choice(checkpoint_id=CheckpointId(7), origin=X)
     state = after(a_submitted(), restored(7, savepoint="x", claim_mode=options.claim_mode))
@@ -225,10 +221,10 @@ def test_a_savepoint_is_its_owners_unless_it_is_claimed(
 
 
 def test_a_snapshot_of_another_root_can_be_restored_but_not_claimed() -> None:
-    assert choose(a_submitted(), FromOrigin(ELSEWHERE), NO_CLAIM) == Choice(
+    assert choose(a_submitted(), Choice.of(ELSEWHERE), NO_CLAIM) == Choice(
         checkpoint_id=CheckpointId(7), origin=ELSEWHERE
     )
-    assert problem_of(choose(a_submitted(), FromOrigin(ELSEWHERE), CLAIM)) == (
+    assert problem_of(choose(a_submitted(), Choice.of(ELSEWHERE), CLAIM)) == (
         "checkpoint 7 of s3://other/auctions lies in another root and cannot be claimed; restore "
         "it with NO_CLAIM, which copies what it needs with the first checkpoint"
     )
@@ -397,7 +393,7 @@ def test_a_table_that_does_not_agree_stops_a_restore_of_anything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "what"), [(Latest(), "latest checkpoint"), (FromCheckpoint(CheckpointId(1)), "1")]
+    ("target", "what"), [(Latest(), "latest checkpoint"), (Choice(CheckpointId(1)), "1")]
 )
 def test_only_a_savepoint_can_be_claimed(target: RestoreTarget, what: str) -> None:
     state = after(a_submitted(), *a_checkpoint(1))
