@@ -17,7 +17,7 @@ from harness.jobs import trigger_one
 from harness.key_groups import key_group_of, subtask_of
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.publication import commit
-from sluice.core.answers import Ack, Committable, Decline, StageAnswer, SubtaskMetrics
+from sluice.core.answers import Ack, Attempt, Committable, Decline, StageAnswer, SubtaskMetrics
 from sluice.core.compaction import Merges
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import CheckpointType, JobStatus
@@ -351,10 +351,12 @@ def staged_for_sinks(deployed: _Stage, index: int, rows: pa.Table) -> tuple[Comm
     staged = [
         open_sink(node, params, job.location, job.paths).stage(
             rows.drop_columns([HASH]),
-            checkpoint_id=deployed.plan.checkpoint_id,
-            subtask=index,
-            checkpoint_token=job.paths.checkpoint_token(deployed.plan.token),
-            attempt_token=f"{deployed.attempt}-{secrets.token_hex(4)}",
+            Attempt(
+                checkpoint_id=deployed.plan.checkpoint_id,
+                subtask=index,
+                checkpoint_token=job.paths.checkpoint_token(deployed.plan.token),
+                attempt_token=f"{deployed.attempt}-{secrets.token_hex(4)}",
+            ),
         )
         for node in job.pipeline.sinks_of(deployed.task.uid)
     ]

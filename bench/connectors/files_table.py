@@ -21,6 +21,7 @@ import pyarrow as pa  # noqa: TID253
 import pyarrow.parquet as pq  # noqa: TID253
 
 from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.answers import Attempt
 from sluice.core.timeline import Writer
 from sluice.store.folder import FileStore
 
@@ -53,10 +54,12 @@ def write_table(folder: Path, parts: list[pa.Table]) -> None:
     staged = [
         table.stage(
             part,
-            checkpoint_id=1,
-            subtask=number,
-            checkpoint_token=WRITER.life,
-            attempt_token=f"{number}",
+            Attempt(
+                checkpoint_id=1,
+                subtask=number,
+                checkpoint_token=WRITER.life,
+                attempt_token=f"{number}",
+            ),
         )
         for number, part in enumerate(parts)
     ]

@@ -28,6 +28,7 @@ from pyiceberg.table import Table
 from sluice.connectors.iceberg.declared_sink import IcebergTable as Sink
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import IcebergSink
+from sluice.core.answers import Attempt
 from sluice.core.timeline import Writer
 from sluice.store.open import StoreLocation
 
@@ -138,10 +139,12 @@ class Bench:
         staged = [
             sink.stage(
                 file,
-                checkpoint_id=checkpoint_id,
-                subtask=0,
-                checkpoint_token=WRITER.life,
-                attempt_token=f"{number}",
+                Attempt(
+                    checkpoint_id=checkpoint_id,
+                    subtask=0,
+                    checkpoint_token=WRITER.life,
+                    attempt_token=f"{number}",
+                ),
             )
             for number, file in enumerate(files)
         ]

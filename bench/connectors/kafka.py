@@ -21,6 +21,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 from unittest.mock import patch
 
+from sluice.core.answers import Attempt
+
 VALUE_BYTES = 100
 
 
@@ -108,7 +110,8 @@ def our_publish(servers: str, topic: str, parquet: bytes, run: int) -> None:
         sink = spec.open("bench", {}, StoreLocation(root=f"file://{folder}"))
         table = pq.read_table(io.BytesIO(parquet))
         staged = sink.stage(
-            table, checkpoint_id=1, subtask=0, checkpoint_token=f"{run}", attempt_token=f"{run}"
+            table,
+            Attempt(checkpoint_id=1, subtask=0, checkpoint_token=f"{run}", attempt_token=f"{run}"),
         )
         assert staged is not None
         # The mock cluster's controller, which knows the ids of topics, is none of its brokers.

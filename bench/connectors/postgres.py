@@ -32,7 +32,7 @@ from harness.postgres_database import Database, running_postgres
 from sluice.connectors.postgres.declared_sink import PostgresTable as SinkTable
 from sluice.connectors.postgres.declared_source import PostgresTable as SourceTable
 from sluice.connectors.staged_sink import StagedSink
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Writer
 from sluice.declaration.places import RECORD
 from sluice.store.open import StoreLocation
@@ -98,10 +98,12 @@ class Bench:
         staged = [
             self.sinks[kind].stage(
                 self.table.slice(part * each, each),
-                checkpoint_id=self.checkpoint,
-                subtask=part,
-                checkpoint_token=WRITER.life,
-                attempt_token=f"1-{kind}",
+                Attempt(
+                    checkpoint_id=self.checkpoint,
+                    subtask=part,
+                    checkpoint_token=WRITER.life,
+                    attempt_token=f"1-{kind}",
+                ),
             )
             for part in range(FILES)
         ]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from harness.jobs import SINK, STAGES, a_pipeline, keys_of, results
+from sluice.core.answers import Attempt
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from tests.builders import ATTEMPTED, PLANNED
@@ -116,10 +117,7 @@ def test_what_another_job_staged_in_the_same_place_is_told(
     monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": pipeline}.__getitem__)
     theirs = results(replace(job, pipeline=pipeline)).stage(
         pa.table({"record": [1]}),
-        checkpoint_id=1,
-        subtask=0,
-        checkpoint_token=PLANNED,
-        attempt_token=ATTEMPTED,
+        Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED),
     )
     assert theirs is not None
 

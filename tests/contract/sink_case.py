@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.connectors.staged_sink import StagedSink
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Writer
 from sluice.declaration.places import DELETED, Sink
 from tests.builders import ATTEMPTED, PLANNED
@@ -74,10 +74,12 @@ def stage(
 ) -> Committable | None:
     return sink.stage(
         pa.Table.from_pylist([*added], SCHEMA),
-        checkpoint_id=checkpoint_id,
-        subtask=subtask,
-        checkpoint_token=planned,
-        attempt_token=attempt,
+        Attempt(
+            checkpoint_id=checkpoint_id,
+            subtask=subtask,
+            checkpoint_token=planned,
+            attempt_token=attempt,
+        ),
     )
 
 
@@ -94,10 +96,12 @@ def stage_deletes(sink: Sink, checkpoint_id: int, added: Iterable[Row]) -> Commi
     table = table.append_column(DELETED, pa.array([True] * table.num_rows))
     staged = sink.stage(
         table,
-        checkpoint_id=checkpoint_id,
-        subtask=0,
-        checkpoint_token=PLANNED,
-        attempt_token=ATTEMPTED,
+        Attempt(
+            checkpoint_id=checkpoint_id,
+            subtask=0,
+            checkpoint_token=PLANNED,
+            attempt_token=ATTEMPTED,
+        ),
     )
     assert staged is not None
     return staged

@@ -24,7 +24,7 @@ from deltalake import write_deltalake
 from sluice.connectors.delta.declared_sink import DeltaTable
 from sluice.connectors.delta.sink import NO_COLUMNS
 from sluice.connectors.staged_sink import StagedSink
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, StoreUnavailable
 from sluice.store.open import StoreLocation
@@ -77,13 +77,11 @@ def test_one_writer_whichever_root_its_job_is_in(tmp_path: Path) -> None:
 
 
 def stage_table(sink: StagedSink, checkpoint_id: int, table: pa.Table) -> Committable:
-    staged = sink.stage(
-        table,
-        checkpoint_id=checkpoint_id,
-        subtask=0,
-        checkpoint_token=PLANNED,
-        attempt_token="1-a",  # noqa: S106 - no password
+    token = "1-a"
+    by = Attempt(
+        checkpoint_id=checkpoint_id, subtask=0, checkpoint_token=PLANNED, attempt_token=token
     )
+    staged = sink.stage(table, by)
     assert staged is not None
     return staged
 

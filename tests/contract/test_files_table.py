@@ -25,7 +25,7 @@ import pytest
 from harness.counting_store import CountingStore
 from sluice.connectors.files_table.declared import FilesTable
 from sluice.connectors.files_table.table import ManifestTable
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Recovery, Writer
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
 from sluice.protocol.records import checksum
@@ -68,10 +68,12 @@ def stage(
 ) -> Committable:
     staged = table.stage(
         rows,
-        checkpoint_id=checkpoint_id,
-        subtask=subtask,
-        checkpoint_token=PLANNED,
-        attempt_token=attempt,
+        Attempt(
+            checkpoint_id=checkpoint_id,
+            subtask=subtask,
+            checkpoint_token=PLANNED,
+            attempt_token=attempt,
+        ),
     )
     assert staged is not None
     return staged
@@ -125,7 +127,8 @@ def test_without_rows_nothing_is_staged_but_the_chain_goes_on(store: ObjectStore
 
     assert (
         table.stage(
-            rows(), checkpoint_id=2, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN
+            rows(),
+            Attempt(checkpoint_id=2, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN),
         )
         is None
     )
@@ -200,10 +203,7 @@ def test_rows_that_contradict_the_upsert_key_are_refused(
     with pytest.raises(ConfigurationError, match=message):
         table.stage(
             rows(("a", 1), ("a", 2)),
-            checkpoint_id=1,
-            subtask=0,
-            checkpoint_token=PLANNED,
-            attempt_token=TOKEN,
+            Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN),
         )
     assert [*store.list("")] == []
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.answers import Attempt
 from sluice.core.timeline import Recovery
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
@@ -122,10 +123,7 @@ def test_partitions_are_read_right_with_their_folders_and_without(tmp_path: Path
     }
     staged = table.stage(
         pa.table(values),
-        checkpoint_id=1,
-        subtask=0,
-        checkpoint_token=PLANNED,
-        attempt_token=ATTEMPTED,
+        Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED),
     )
     assert staged is not None
     table.commit(JOB, 1, None, [staged])

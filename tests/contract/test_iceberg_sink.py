@@ -32,7 +32,7 @@ from requests import RequestException
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.declared_source import IcebergTable as Source
 from sluice.connectors.iceberg.sink import CHECKPOINT, BranchLineage, IcebergSink, property_of
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Recovery, TimelineComparison
 from sluice.declaration.places import DELETED
 from sluice.errors import (
@@ -95,10 +95,9 @@ def case(tmp_path: Path) -> SinkCase:
 def stage_table(sink: IcebergSink, checkpoint_id: int, table: pa.Table) -> Committable:
     staged = sink.stage(
         table,
-        checkpoint_id=checkpoint_id,
-        subtask=0,
-        checkpoint_token=PLANNED,
-        attempt_token=ATTEMPT,
+        Attempt(
+            checkpoint_id=checkpoint_id, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPT
+        ),
     )
     assert staged is not None
     return staged
@@ -733,10 +732,12 @@ def staged(
             table = table.append_column(DELETED, pa.array([True] * len(some), pa.bool_()))
         one = sink.stage(
             table,
-            checkpoint_id=checkpoint_id,
-            subtask=subtask,
-            checkpoint_token=PLANNED,
-            attempt_token=ATTEMPT,
+            Attempt(
+                checkpoint_id=checkpoint_id,
+                subtask=subtask,
+                checkpoint_token=PLANNED,
+                attempt_token=ATTEMPT,
+            ),
         )
         found += [one] if one is not None else []
     return found

@@ -37,6 +37,7 @@ from sluice.connectors.kafka.messages import (
 )
 from sluice.connectors.kafka.sink import LONGEST_MARK, KafkaTarget
 from sluice.connectors.staged_sink import EpochRows, StagedSink
+from sluice.core.answers import Attempt
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, RollBack
 from sluice.errors import (
@@ -347,7 +348,7 @@ def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None
 
 COMMITS = """
 import sys, time
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Writer
 from sluice.connectors.kafka.declared import KafkaTopic
 from sluice.store.open import StoreLocation
@@ -678,16 +679,11 @@ def test_a_message_that_the_producer_would_refuse_is_refused_before_it_is_staged
 ) -> None:
     sink = sink_at(kafka, tmp_path, config={"message.max.bytes": "2000"})
     long = pa.table({"id": [1, 2], "note": ["short", "x" * 2_000]})
-    attempt: Any = {
-        "checkpoint_id": 1,
-        "subtask": 0,
-        "checkpoint_token": PLANNED,
-        "attempt_token": ATTEMPTED,
-    }
+    attempt = Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED)
 
     with pytest.raises(ConfigurationError, match=r"than message\.max\.bytes, 2,000; its row"):
-        sink.stage(long, **attempt)
-    staged = sink.stage(long.slice(0, 1), **attempt)
+        sink.stage(long, attempt)
+    staged = sink.stage(long.slice(0, 1), attempt)
 
     assert staged is not None
     sink.commit(JOB, 1, None, [staged])
@@ -712,7 +708,8 @@ def compacted(tmp_path: Path) -> Iterator[Callable[..., StagedSink]]:
 
 def staged_table(sink: StagedSink, table: pa.Table) -> Any:
     return sink.stage(
-        table, checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED
+        table,
+        Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED),
     )
 
 

@@ -26,7 +26,7 @@ from harness.postgres_database import Database
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.connectors.postgres.target import PostgresTarget
 from sluice.connectors.staged_sink import StagedSink
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison
 from sluice.declaration.places import RollBack, Sink
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable, TableMismatch
@@ -96,10 +96,12 @@ def stage_table(
     token = "1-a"
     staged = sink.stage(
         given,
-        checkpoint_id=checkpoint_id,
-        subtask=subtask,
-        checkpoint_token=PLANNED,
-        attempt_token=token,
+        Attempt(
+            checkpoint_id=checkpoint_id,
+            subtask=subtask,
+            checkpoint_token=PLANNED,
+            attempt_token=token,
+        ),
     )
     assert staged is not None
     return staged

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.files_table.table import ManifestTable
+from sluice.core.answers import Attempt
 from sluice.store.open import StoreLocation, open_store
 from tests.builders import ATTEMPTED, PLANNED
 from tests.contract.sink_case import JOB
@@ -36,10 +37,9 @@ def test_spark_sees_what_is_committed(
         batch = pa.table({"id": [version, -version], "kind": ["a/b c", None]})
         staged = table.stage(
             batch,
-            checkpoint_id=version,
-            subtask=0,
-            checkpoint_token=PLANNED,
-            attempt_token=ATTEMPTED,
+            Attempt(
+                checkpoint_id=version, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED
+            ),
         )
         if version < 3 and staged is not None:
             table.commit(JOB, version, version - 1 or None, [staged])

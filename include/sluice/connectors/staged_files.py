@@ -38,7 +38,7 @@ from sluice.connectors.row_files import (
     has_nulls,
     split_by_partition,
 )
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.declaration.places import DELETED, Staged, Unpublished
 from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.protocol.records import checksum
@@ -102,26 +102,19 @@ class StagedFiles:
     partition_by: tuple[str, ...] = ()
     is_shared: bool = False
 
-    def stage(
-        self,
-        table: pa.Table,
-        *,
-        checkpoint_id: int,
-        checkpoint_token: str,
-        subtask: int,
-        attempt_token: str,
-    ) -> Committable | None:
+    def stage(self, table: pa.Table, by: Attempt) -> Committable | None:
         """See ``Sink.stage``.
 
         Raises:
             ConfigurationError: the rows have no upsert key, or one of them twice; or they cannot
                 be written in this format, or split into partitions.
         """
-        check_tokens(checkpoint_token, attempt_token)
+        check_tokens(by)
         if table.num_rows == 0:
             return None
         check_keys(self.sink, self.upsert_key, table)
-        stem = f"{data_prefix(checkpoint_id, checkpoint_token)}{subtask:05d}-{attempt_token}"
+        folder = data_prefix(by.checkpoint_id, by.checkpoint_token)
+        stem = f"{folder}{by.subtask:05d}-{by.attempt_token}"
         is_delete = DELETED in table.column_names
         if not self.partition_by:
             file = self._write(stem, table, is_delete=is_delete)
@@ -314,10 +307,10 @@ def staged_in(listed: Iterable[Listed]) -> list[Staged]:
     ]
 
 
-def check_tokens(checkpoint_token: str, attempt_token: str) -> None:
+def check_tokens(by: Attempt) -> None:
     """Both become parts of a file's name, and only the second one may have a hyphen."""
-    assert CHECKPOINT_TOKEN.fullmatch(checkpoint_token), f"no part of a name: {checkpoint_token!r}"
-    assert ATTEMPT_TOKEN.fullmatch(attempt_token), f"no part of a name: {attempt_token!r}"
+    assert CHECKPOINT_TOKEN.fullmatch(by.checkpoint_token), f"no part of a name: {by}"
+    assert ATTEMPT_TOKEN.fullmatch(by.attempt_token), f"no part of a name: {by}"
 
 
 def check_keys(sink: str, upsert_key: Sequence[str], table: pa.Table) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from sluice.connectors.staged_files import StagedFiles, deletes_first, is_deletes, staged_by
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import CheckpointRange, Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, CheckpointListener, RollBack, Unpublished
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
@@ -208,23 +208,9 @@ class StagedSink(CheckpointListener):
     def rolls_back(self) -> RollBack:
         return self.target.rolls_back
 
-    def stage(
-        self,
-        table: pa.Table,
-        *,
-        checkpoint_id: int,
-        checkpoint_token: str,
-        subtask: int,
-        attempt_token: str,
-    ) -> Committable | None:
+    def stage(self, table: pa.Table, by: Attempt) -> Committable | None:
         self.target.check_rows(table)
-        return self.files.stage(
-            table,
-            checkpoint_id=checkpoint_id,
-            checkpoint_token=checkpoint_token,
-            subtask=subtask,
-            attempt_token=attempt_token,
-        )
+        return self.files.stage(table, by)
 
     def check(
         self, parent: int | None, schema: pa.Schema, committables: Sequence[Committable]

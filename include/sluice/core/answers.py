@@ -33,6 +33,21 @@ class Committable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Who stages a file, for its name: an attempt of a subtask of a checkpoint.
+
+    *checkpoint_token* is the checkpoint's alone: another life of the job, over an emptied root, and
+    another job of the same table may have one of the same number.  *attempt_token* is unique to one
+    file of one attempt.  Both are letters, digits, underscores; and hyphens, but not in the first.
+    """
+
+    checkpoint_id: int
+    checkpoint_token: str
+    subtask: int
+    attempt_token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRequests:
     """Requests to stores by kind, as S3 charges them; sizes in bytes."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeAlias, cast, runtime_checkable
 
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.declaration.params import Env, Param, value_of
@@ -573,25 +573,13 @@ class Sink(Protocol):
     ``staged_sink.Target``; ``StagedSink`` does the staging.
     """
 
-    def stage(
-        self,
-        table: pa.Table,
-        *,
-        checkpoint_id: int,
-        checkpoint_token: str,
-        subtask: int,
-        attempt_token: str,
-    ) -> Committable | None:
+    def stage(self, table: pa.Table, by: Attempt) -> Committable | None:
         """Make rows durable, but invisible to readers; None when there are no rows.
 
         In a subtask, objects put into a store that was opened at the place given to ``open`` are
         uploaded in the background, and are durable before the subtask acknowledges.
         Rows with a column ``_deleted``, which is then true in all of them, delete the rows of
         their keys, except for keys that the same checkpoint writes.
-        *checkpoint_token* is the checkpoint's alone: another life of the job, over an emptied root,
-        and another job of the same table may have one of the same number.  *attempt_token* is
-        unique to one attempt of one subtask.  Both become parts of a file's name: letters, digits,
-        underscores; and hyphens, but not in the first.
         """
         ...
 

@@ -8,7 +8,7 @@ from functools import partial
 import polars as pl
 import pyarrow as pa
 
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.handles import SegmentHandle
 from sluice.declaration.changelog import Append, Upsert, after, check_row_kind_column
 from sluice.declaration.columns import check_columns
@@ -158,10 +158,12 @@ class StageOutput:
         spec = self._work.spec
         staged = sink.stage(
             table,
-            checkpoint_id=spec.checkpoint_id,
-            checkpoint_token=self._work.paths.checkpoint_token(spec.plan),
-            subtask=self._work.subtask.index,
-            attempt_token=f"{self._work.token}-{self._files:04d}",
+            Attempt(
+                checkpoint_id=spec.checkpoint_id,
+                checkpoint_token=self._work.paths.checkpoint_token(spec.plan),
+                subtask=self._work.subtask.index,
+                attempt_token=f"{self._work.token}-{self._files:04d}",
+            ),
         )
         if staged is not None:
             self._committables.append(staged)

@@ -28,6 +28,7 @@ from sluice.connectors.json_rows import encode_lines
 from sluice.connectors.kafka.messages import JsonRow, MessageFormat
 from sluice.connectors.postgres.copy import as_csv
 from sluice.connectors.staged_files import StagedFiles, check_format_types
+from sluice.core.answers import Attempt
 from sluice.errors import ConfigurationError
 from sluice.store.memory import InMemoryStore
 from tests.builders import PLANNED
@@ -113,7 +114,8 @@ def tables(draw: st.DrawFn) -> pa.Table:
 def read_back(table: pa.Table, format_: str) -> pa.Table:
     files = StagedFiles(sink="out", store=InMemoryStore(), format=format_)
     file = files.stage(
-        table, checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=uuid4().hex
+        table,
+        Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=uuid4().hex),
     )
     assert file is not None
     return files.read(file.file, rows=file.rows, size_bytes=file.size_bytes)

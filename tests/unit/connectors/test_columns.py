@@ -16,6 +16,7 @@ import pytest
 from sluice.connectors.columns import check_announced, narrowed, narrowed_schema
 from sluice.connectors.kafka.declared import AvroValue
 from sluice.connectors.staged_sink import StagedSink
+from sluice.core.answers import Attempt
 from sluice.errors import ConfigurationError
 from sluice.sinks import KafkaTopic, PostgresTable
 from sluice.store.open import StoreLocation
@@ -64,7 +65,7 @@ def opened(spec: PostgresTable | KafkaTopic, folder: Path) -> StagedSink:
 
 def stage(sink: StagedSink, rows: pa.Table) -> object:
     return sink.stage(
-        rows, checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED
+        rows, Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=ATTEMPTED)
     )
 
 

@@ -27,6 +27,7 @@ from sluice.connectors.staged_files import (
     staged_by,
     unit_of,
 )
+from sluice.core.answers import Attempt
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
 from sluice.sinks import FilesTable
@@ -223,14 +224,16 @@ TOKEN = "1-a"
 def stage(columns: dict[str, Any], **form: Any) -> list[str]:
     store = InMemoryStore()
     ManifestTable("alerts", store, **form).stage(
-        pa.table(columns), checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN
+        pa.table(columns),
+        Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN),
     )
     return [one.key for one in store.list("")]
 
 
 def add(table: ManifestTable, version: int, rows: pa.Table) -> None:
     staged = table.stage(
-        rows, checkpoint_id=version, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN
+        rows,
+        Attempt(checkpoint_id=version, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN),
     )
     assert staged is not None
     table.commit(JOB, version, version - 1 or None, [staged])
@@ -254,10 +257,7 @@ def test_what_cannot_be_partitioned_is_refused_before_anything_is_written(
     with pytest.raises(ConfigurationError, match=message):
         table.stage(
             pa.table(columns),
-            checkpoint_id=1,
-            subtask=0,
-            checkpoint_token=PLANNED,
-            attempt_token=TOKEN,
+            Attempt(checkpoint_id=1, subtask=0, checkpoint_token=PLANNED, attempt_token=TOKEN),
         )
     assert [*store.list("")] == []
 

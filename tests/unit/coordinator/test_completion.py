@@ -39,7 +39,7 @@ from sluice.coordinator.garbage import collect_garbage
 from sluice.coordinator.publication import commit, publish_early
 from sluice.coordinator.restore import restore, savepoint_target, stop
 from sluice.coordinator.submission import configure
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.configuration import CheckpointingMode, CheckpointType, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.ids import CheckpointId
@@ -619,10 +619,12 @@ def with_late(job: Job, patch: pytest.MonkeyPatch, *late: pa.Table) -> Checkpoin
     staged = [
         table.stage(
             rows,
-            checkpoint_id=plan.checkpoint_id,
-            subtask=0,
-            checkpoint_token=job.paths.checkpoint_token(plan.token),
-            attempt_token=f"1-{number}",
+            Attempt(
+                checkpoint_id=plan.checkpoint_id,
+                subtask=0,
+                checkpoint_token=job.paths.checkpoint_token(plan.token),
+                attempt_token=f"1-{number}",
+            ),
         )
         for number, rows in enumerate(late)
     ]

@@ -47,6 +47,7 @@ from sluice.coordinator.garbage import (
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, stop
 from sluice.coordinator.submission import configure, submit
+from sluice.core.answers import Attempt
 from sluice.core.completed import CheckpointMetadata, InFlightData
 from sluice.core.configuration import CheckpointType, JobStatus, Retention
 from sluice.core.events import CheckpointFailed
@@ -243,10 +244,12 @@ def test_staged_side_output_of_a_dead_checkpoint_is_garbage() -> None:
     uid = f"{STAGES[0]}.malformed"
     staged = open_side_table(job, uid).stage(
         pa.table({"n": [1]}),
-        checkpoint_id=ONE,
-        subtask=0,
-        checkpoint_token=job.paths.checkpoint_token(plan.token),
-        attempt_token=FIRST,
+        Attempt(
+            checkpoint_id=ONE,
+            subtask=0,
+            checkpoint_token=job.paths.checkpoint_token(plan.token),
+            attempt_token=FIRST,
+        ),
     )
     assert staged is not None
     assert collect_garbage(job, grace_ms=0) == NOTHING
@@ -634,10 +637,12 @@ def stage_late(old: Job, new: Job, checkpoint_id: CheckpointId) -> str:
     """A driver that outlived its root stages what nobody is going to commit."""
     staged = results(new).stage(
         pa.table({"record": [99]}),
-        checkpoint_id=checkpoint_id,
-        subtask=0,
-        checkpoint_token=old.paths.checkpoint_token("late"),
-        attempt_token=FIRST,
+        Attempt(
+            checkpoint_id=checkpoint_id,
+            subtask=0,
+            checkpoint_token=old.paths.checkpoint_token("late"),
+            attempt_token=FIRST,
+        ),
     )
     assert staged is not None
     return staged.file

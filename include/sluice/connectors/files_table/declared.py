@@ -14,7 +14,6 @@ from sluice.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from sluice.connectors.files_table.checked import CheckedTable
     from sluice.connectors.files_table.table import ManifestTable
     from sluice.declaration.places import RowChecks
     from sluice.store.open import StoreLocation
@@ -98,12 +97,12 @@ class FilesTable:
 
     def open_with_checks(
         self, uid: str, default: StoreLocation, checks: RowChecks | None
-    ) -> CheckedTable:
+    ) -> ManifestTable:
         """This table at *default*, which stands in for a place with these *checks*."""
-        from sluice.connectors.files_table.checked import CheckedTable
+        from sluice.connectors.files_table.table import ManifestTable
         from sluice.store.open import open_store
 
-        return CheckedTable(
+        return ManifestTable(
             uid,
             open_store(default),
             upsert_key=self.upsert_key,

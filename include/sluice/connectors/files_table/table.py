@@ -54,10 +54,11 @@ from sluice.connectors.staged_files import (
     unit_of,
     version_of_compacted,
 )
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Recovery, TimelineComparison, Writer
 from sluice.declaration.places import (
     RollBack,
+    RowChecks,
     SinkDefaults,
     Staged,
     TableSize,
@@ -84,7 +85,7 @@ class ManifestTable(SinkDefaults):
     """The table at *store*'s root, written by the sink *sink*.  See ``Sink`` for the two phases.
 
     *at* is where the sink is in its job's root, see ``Writer.sink``; empty for a table that lies
-    there itself.
+    there itself.  With *checks* it refuses what another place would, in whose place a test has it.
     """
 
     sink: str
@@ -95,27 +96,18 @@ class ManifestTable(SinkDefaults):
     compact_when_files: int = 0
     latest: bool = False
     at: str = ""
+    checks: RowChecks | None = None
 
-    def stage(
-        self,
-        table: pa.Table,
-        *,
-        checkpoint_id: int,
-        checkpoint_token: str,
-        subtask: int,
-        attempt_token: str,
-    ) -> Committable | None:
-        return self._staged.stage(
-            table,
-            checkpoint_id=checkpoint_id,
-            checkpoint_token=checkpoint_token,
-            subtask=subtask,
-            attempt_token=attempt_token,
-        )
+    def stage(self, table: pa.Table, by: Attempt) -> Committable | None:
+        if self.checks is not None:
+            self.checks.check_rows(table)
+        return self._staged.stage(table, by)
 
     def check(
         self, parent: int | None, schema: pa.Schema | None, committables: Sequence[Committable]
     ) -> None:
+        if self.checks is not None and schema is not None:
+            self.checks.check_columns(schema)
         TableSchemas(self._staged, self.at).check(parent, schema, committables)
 
     def commit(

@@ -50,7 +50,7 @@ from sluice.connectors.staged_sink import (
     pauses,
     require_parent,
 )
-from sluice.core.answers import Committable
+from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, RollBack, Unpublished
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
@@ -105,21 +105,13 @@ class IcebergSink:
     branch: str = "main"
     is_shared: bool = False
 
-    def stage(
-        self,
-        table: pa.Table,
-        *,
-        checkpoint_id: int,
-        checkpoint_token: str,
-        subtask: int,
-        attempt_token: str,
-    ) -> Committable | None:
+    def stage(self, table: pa.Table, by: Attempt) -> Committable | None:
         """See ``Sink.stage``.
 
         Raises:
             ConfigurationError: the rows do not fit the table, have no upsert key, or one twice.
         """
-        check_tokens(checkpoint_token, attempt_token)
+        check_tokens(by)
         if table.num_rows == 0:
             return None
         check_keys(self.uid, self.upsert_key, table)
@@ -127,8 +119,8 @@ class IcebergSink:
         rows = table.drop_columns([DELETED]) if is_delete else table
         target = self._prepared(rows.schema)
         kind = DELETES if is_delete else ".parquet"
-        rest = f"{subtask:05d}-{attempt_token}{kind}"
-        file = file_name(checkpoint_id, checkpoint_token, rest)
+        rest = f"{by.subtask:05d}-{by.attempt_token}{kind}"
+        file = file_name(by.checkpoint_id, by.checkpoint_token, rest)
         with self.place.failures():
             check_writable(target)
             schema = target.schema()
