@@ -70,15 +70,128 @@ _WORTH_PRUNING = 32
 _SAMPLED = 16
 
 
-class LatestOperator(RawRows):
+class BestRows(RawRows):
+    """What ``Latest`` and ``TopN`` have in common: the rows that are ranked, as they change.
+
+    Output is an upsert stream on the key, and on the rank, if there is one: the rows that changed,
+    with the rows that they replace as retractions.
+    """
+
+    _input: pl.Schema
+
+    def _rank_by(
+        self,
+        stage: StageNode,
+        schema: pl.Schema,
+        ranking: Ranking,
+        ranks: Mapping[str, pl.DataType],
+    ) -> None:
+        """*schema* is that of the input; *ranks* is the column of ranks, or empty."""
+        keys, rank = stage.keys, next(iter(ranks), _RANK)
+        self._key = (HASH, *keys)
+        self._is_refreshed = stage.ttl_ms is not None
+        self._ranking = ranking
+        columns = {key: self._input[key] for key in keys if ranks}
+        self.output_schema = pl.Schema({**columns, **ranks, **self._input})
+        self._schema = StateSchema(
+            columns=self.output_schema,
+            key_columns=keys,
+            sub_key_columns=tuple(ranks),
+            ttl_ms=stage.ttl_ms,
+        )
+        self.tables = {ROWS: self._schema}
+        self._bag = Bag(self._input, keys, ttl_ms=stage.ttl_ms)
+        self._retractable: RetractableRanking | None = None
+        if WEIGHT in schema:
+            self._retractable = RetractableRanking(self._bag, ranking, self._key, rank=rank)
+            self.tables[BAG] = self._bag.schema
+
+    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
+        late = self._input.to_frame()
+        if self._retractable is not None:
+            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
+        return Partial(groups={ROWS: self._best(rows)}, late=late)
+
+    def combine(self, groups: Frames) -> Frames:
+        if self._retractable is not None:
+            return {BAG: self._bag.folded(groups[BAG])}
+        return {ROWS: self._best(groups[ROWS])}
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
+        if self._retractable is None:
+            return self._of_added(groups[ROWS], state[ROWS])
+        change = self._bag.changed(groups[BAG], state[BAG])
+        before = state[ROWS].lookup(change.rows.select(self._key).unique())
+        ranked = self._retractable.best(change, before, state[BAG])
+        return self._compared(ranked, before, {BAG: self._bag.changes(change)})
+
+    def adopted(
+        self,
+        groups: Frames,
+        state: Mapping[str, KeyedState],
+        time: EpochTime,  # noqa: ARG002 - as above
+        was: Adoption,  # noqa: ARG002 - what was sent says enough
+    ) -> Outcome:
+        """Of updates all rows are there, however they were ranked; else n has become smaller."""
+        if self._retractable is None:
+            return self._of_added(groups[ROWS], state[ROWS], is_adopted=True)
+        change = self._bag.changed(groups[BAG], state[BAG])
+        ranked = self._retractable.best_of_all(change, state[BAG])
+        return self._compared(ranked, state[ROWS].scan(), {BAG: self._bag.changes(change)})
+
+    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
+        return state[ROWS].scan().select(self.output_schema.names())
+
+    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows that may be ranked: no other row can be."""
+        raise NotImplementedError
+
+    def _of_added(
+        self, rows: pl.DataFrame, state: KeyedState, *, is_adopted: bool = False
+    ) -> Outcome:
+        """The outcome of *rows* that are only added, perhaps to those of another n."""
+        raise NotImplementedError
+
+    def _compared(
+        self,
+        ranked: pl.DataFrame,
+        before: pl.DataFrame,
+        changes: Mapping[str, Changes] | None = None,
+    ) -> Outcome:
+        """*before* are the rows that were sent of the keys of *ranked*; some may be gone."""
+        identity = self._schema.identity
+        gone = before.join(ranked, on=identity, how="anti", nulls_equal=True)
+        return self._outcome(ranked, beside(ranked, before, identity), gone, changes)
+
+    def _outcome(
+        self,
+        ranked: pl.DataFrame,
+        former: pl.DataFrame,
+        gone: pl.DataFrame,
+        changes: Mapping[str, Changes] | None = None,
+    ) -> Outcome:
+        """*former* are the rows that were sent in the place of each of *ranked*."""
+        names, result = self._schema.live.names(), self.output_schema.names()
+        ranked = ranked.select(names)
+        is_news = differs(ranked, former, names)
+        replaced = former.filter(is_news & former[HASH].is_not_null())
+        if gone.height:
+            replaced = newest_per_identity(pl.concat([replaced, gone]), self._schema.identity)
+        news = ranked.filter(is_news)
+        rows = Changes(upserts=ranked if self._is_refreshed else news, deletes=gone)
+        return Outcome(
+            output=news.select(result),
+            retracted=replaced.select(result),
+            changes={ROWS: rows, **(changes or {})},
+        )
+
+
+class LatestOperator(BestRows):
     """Per key the row with the largest ``by``, compared column by column; null is the smallest.
 
     Of rows equal in ``by`` the row that is larger in its other columns wins.  Over a changelog,
     when the latest row is taken back, the one before it is the latest again, and a key without rows
-    has none.
-
-    Output is an upsert stream on the key: the rows that changed, in the columns of the input, with
-    the rows that they replace as retractions.
+    has none.  Output is in the columns of the input.
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
@@ -97,96 +210,27 @@ class LatestOperator(RawRows):
                 f"stage {stage.uid!r} needs a column by which one row is later than another: by=..."
             )
         _require_ordered(stage, self._input, operation.by, "to tell which row is the latest")
-        self._key = (HASH, *stage.keys)
-        self._is_refreshed = stage.ttl_ms is not None
         order = dict.fromkeys((*operation.by, *self._input))
         order = {name: None for name in order if name not in stage.keys}
-        self._ranking = Ranking(n=1, order=descending(order or stage.keys))
-        self.output_schema = self._input
-        self._schema = StateSchema(columns=self._input, key_columns=stage.keys, ttl_ms=stage.ttl_ms)
-        self.tables = {ROWS: self._schema}
-        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
-        self._retractable: RetractableRanking | None = None
-        if WEIGHT in schema:
-            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=_RANK)
-            self.tables[BAG] = self._bag.schema
+        self._rank_by(stage, schema, Ranking(n=1, order=descending(order or stage.keys)), {})
 
-    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        late = self._input.to_frame()
-        if self._retractable is not None:
-            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
-        return Partial(groups={ROWS: self._latest(rows)}, late=late)
-
-    def combine(self, groups: Frames) -> Frames:
-        if self._retractable is not None:
-            return {BAG: self._bag.folded(groups[BAG])}
-        return {ROWS: self._latest(groups[ROWS])}
-
-    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
-        if self._retractable is not None:
-            change = self._bag.changed(groups[BAG], state[BAG])
-            before = state[ROWS].lookup(change.rows.select(self._key).unique())
-            ranked = self._retractable.best(change, before, state[BAG])
-            return self._of_changelog(change, before, ranked)
-        rows = newest_per_identity(groups[ROWS], self._key)
-        before = state[ROWS].find(rows)
-        latest = self._latest(pl.concat([rows, before.drop_nulls(HASH)]))  # In the order of *rows*.
-        is_news = differs(latest, before, latest.columns)
-        result = self.output_schema.names()
-        return Outcome(
-            output=latest.filter(is_news).select(result),
-            retracted=before.filter(is_news & before[HASH].is_not_null()).select(result),
-            changes={
-                ROWS: Changes(
-                    upserts=latest if self._is_refreshed else latest.filter(is_news),
-                    deletes=latest.clear(),
-                )
-            },
-        )
-
-    def adopted(
+    def _of_added(
         self,
-        groups: Frames,
-        state: Mapping[str, KeyedState],
-        time: EpochTime,
-        was: Adoption,  # noqa: ARG002 - what was sent says enough
+        rows: pl.DataFrame,
+        state: KeyedState,
+        *,
+        is_adopted: bool = False,  # noqa: ARG002 - it is 1
     ) -> Outcome:
-        """Of updates all rows are there, by whatever column they were ranked."""
-        if self._retractable is None:
-            return self.process(groups, state, time)
-        change = self._bag.changed(groups[BAG], state[BAG])
-        ranked = self._retractable.best_of_all(change, state[BAG])
-        return self._of_changelog(change, state[ROWS].scan(), ranked)
+        rows = newest_per_identity(rows, self._key)
+        before = state.find(rows)
+        latest = self._best(pl.concat([rows, before.drop_nulls(HASH)]))  # In the order of *rows*.
+        return self._outcome(latest, before, before.clear())
 
-    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
-        return state[ROWS].scan().select(self.output_schema.names())
-
-    def _of_changelog(
-        self, change: BagChange, before: pl.DataFrame, ranked: pl.DataFrame
-    ) -> Outcome:
-        """*before* are the rows that were sent of the keys of those *ranked*."""
-        names, result = self._schema.live.names(), self.output_schema.names()
-        latest = ranked.select(names)
-        is_news = differs(latest, beside(latest, before, self._key), names)
-        kept = latest.filter(~is_news)
-        rows = Changes(
-            upserts=latest if self._is_refreshed else latest.filter(is_news),
-            deletes=before.join(latest, on=self._key, how="anti", nulls_equal=True),
-        )
-        replaced = before.join(
-            kept, on=self._key, how="anti", nulls_equal=True, maintain_order="left"
-        )
-        return Outcome(
-            output=latest.filter(is_news).select(result),
-            retracted=replaced.select(result),
-            changes={ROWS: rows, BAG: self._bag.changes(change)},
-        )
-
-    def _latest(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
         return self._ranking.best(rows, self._key).select(self._schema.live.names())
 
 
-class TopNOperator(RawRows):
+class TopNOperator(BestRows):
     """Per key, the n rows with the largest value.
 
     Without ``unique`` columns every row counts, duplicates too (Flink's AppendOnlyTopNFunction).
@@ -199,10 +243,9 @@ class TopNOperator(RawRows):
     other columns; nulls in ``by`` come last.  Of two versions of a row with equal ``by`` in one
     epoch, the one with the larger other columns is kept.
 
-    Output is an upsert stream on key and rank: the ranks that changed, with the rows that had them
-    before as retractions.  State is a row per key and rank; an unchanged rank is not written again.
-    With a TTL, ranks expire when their key was not touched for that long, rows of the bag when they
-    themselves were not.
+    State is a row per key and rank; an unchanged rank is not written again.  With a TTL, ranks
+    expire when their key was not touched for that long, rows of the bag when they themselves were
+    not.
     """
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
@@ -214,117 +257,40 @@ class TopNOperator(RawRows):
         operation = stage.operation
         assert isinstance(operation, ops.TopN)
         self._input = input_schema(schema)
-        key_columns = key_types(stage.uid, self._input, stage.keys)
+        key_types(stage.uid, self._input, stage.keys)
         _require_rows(stage, operation.n)
         _require_ordered(stage, self._input, (operation.by,), "to rank by")
         _require_ordered(stage, self._input, operation.ties_by, "to rank equal ones by")
         for column in operation.unique:
             column_type(stage.uid, self._input, column, "to make its rows unique")
         require_distinct(stage.uid, [RANK, *self._input])
-        self._key = (HASH, *stage.keys)
         self._unique = operation.unique
-        self._is_refreshed = stage.ttl_ms is not None
-        others = {name: dtype for name, dtype in self._input.items() if name not in stage.keys}
-        self._others = tuple(others)
-        newest = dict.fromkeys((operation.by, *others))
+        self._others = tuple(name for name in self._input if name not in stage.keys)
+        newest = dict.fromkeys((operation.by, *self._others))
         self._newest = Ranking(n=1, order=descending(newest))
-        ties = dict.fromkeys((*operation.ties_by, *operation.unique, *others))
+        ties = dict.fromkeys((*operation.ties_by, *operation.unique, *self._others))
         done = (*stage.keys, operation.by)
         ties_by = ascending(name for name in ties if name not in done)
-        self._ranking = Ranking(n=operation.n, order=(*descending([operation.by]), *ties_by))
-        self.output_schema = pl.Schema({**key_columns, RANK: pl.Int32(), **others})
-        self._schema = StateSchema(
-            columns=self.output_schema,
-            key_columns=stage.keys,
-            sub_key_columns=(RANK,),
-            ttl_ms=stage.ttl_ms,
-        )
-        self.tables = {ROWS: self._schema}
-        self._bag = Bag(self._input, stage.keys, ttl_ms=stage.ttl_ms)
-        self._retractable: RetractableRanking | None = None
-        if WEIGHT in schema:
-            self._retractable = RetractableRanking(self._bag, self._ranking, self._key, rank=RANK)
-            self.tables[BAG] = self._bag.schema
+        order = (*descending([operation.by]), *ties_by)
+        self._rank_by(stage, schema, Ranking(n=operation.n, order=order), {RANK: pl.Int32()})
 
-    def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
-        late = self._input.to_frame()
-        if self._retractable is not None:
-            return Partial(groups={BAG: self._bag.weighed(rows)}, late=late)
-        return Partial(groups={ROWS: self._best(rows)}, late=late)
-
-    def combine(self, groups: Frames) -> Frames:
-        if self._retractable is not None:
-            return {BAG: self._bag.folded(groups[BAG])}
-        return {ROWS: self._best(groups[ROWS])}
-
-    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
-        if self._retractable is not None:
-            change = self._bag.changed(groups[BAG], state[BAG])
-            before = state[ROWS].lookup(change.rows.select(self._key).unique())
-            ranked = self._retractable.best(change, before, state[BAG])
-            changes = {BAG: self._bag.changes(change)}
-            return self._outcome(ranked, before, changes, loses_ranks=True)
-        before = state[ROWS].lookup(groups[ROWS].select(self._key).unique())
-        return self._outcome(self._ranked(groups[ROWS], before), before, {}, loses_ranks=False)
-
-    def adopted(
-        self,
-        groups: Frames,
-        state: Mapping[str, KeyedState],
-        time: EpochTime,  # noqa: ARG002 - as above
-        was: Adoption,  # noqa: ARG002 - what was sent says enough
+    def _of_added(
+        self, rows: pl.DataFrame, state: KeyedState, *, is_adopted: bool = False
     ) -> Outcome:
-        """Of updates all rows are there, however they were ranked; else n has become smaller."""
-        before = state[ROWS].scan()
-        if self._retractable is None:
-            return self._outcome(self._ranked(groups[ROWS], before), before, {}, loses_ranks=True)
-        change = self._bag.changed(groups[BAG], state[BAG])
-        ranked = self._retractable.best_of_all(change, state[BAG])
-        return self._outcome(ranked, before, {BAG: self._bag.changes(change)}, loses_ranks=True)
-
-    def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
-        return state[ROWS].scan().select(self.output_schema.names())
-
-    def _ranked(self, rows: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-        """Rows that are only added, and those ranked *before*, with their ranks."""
+        touched = rows.select(self._key).unique()
+        before = state.scan() if is_adopted else state.lookup(touched)
         # *unique* keeps the first of two versions, which is the newer one.
         both = pl.concat([rows, before.select(rows.columns)])
         if self._unique:
             both = newest_per_identity(both, [*self._key, *self._unique])
-        return self._ranking.ranked(both, self._key)
-
-    def _outcome(
-        self,
-        ranked: pl.DataFrame,
-        before: pl.DataFrame,
-        changes: Mapping[str, Changes],
-        *,
-        loses_ranks: bool,
-    ) -> Outcome:
-        """*before* are the ranks that were sent of the keys of *ranked*."""
-        identity, names = self._schema.identity, self._schema.live.names()
-        ranked = ranked.select(names)
-        former = beside(ranked, before, identity)
-        is_news = differs(ranked, former, names)
-        gone = before.clear()
-        if loses_ranks:
-            gone = before.join(ranked, on=identity, how="anti", nulls_equal=True)
-        replaced = former.filter(is_news & former[HASH].is_not_null())
-        if gone.height:
-            replaced = newest_per_identity(pl.concat([replaced, gone]), identity)
-        result = self.output_schema.names()
-        ranks = Changes(
-            upserts=ranked if self._is_refreshed else ranked.filter(is_news),
-            deletes=gone,
-        )
-        return Outcome(
-            output=ranked.filter(is_news).select(result),
-            retracted=replaced.select(result),
-            changes={ROWS: ranks, **changes},
-        )
+        ranked = self._ranking.ranked(both, self._key)
+        if is_adopted:
+            return self._compared(ranked, before)
+        former = beside(ranked, before, self._schema.identity)
+        return self._outcome(ranked, former, before.clear())  # No rank goes.
 
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The n best rows per key, each in its last version: no other row can be ranked."""
+        """The n best rows per key, each in its last version."""
         rows = rows.select(*self._key, *self._others)
         if self._unique:
             rows = self._newest.best(rows, [*self._key, *self._unique])
