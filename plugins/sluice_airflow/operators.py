@@ -249,7 +249,7 @@ class CommitOperator(CheckpointOperator):
         checkpoint_id = checkpoint_of(state, run_cause(context["ti"]))
         completed = state.completed_checkpoint(checkpoint_id) or finalize(job, checkpoint_id)
         metadata = job.metadata(checkpoint_id)
-        after = commit(job, checkpoint_id)
+        after = commit(job, checkpoint_id, known=metadata)
         switch_off_if_ended(context, self.pipeline, after.status)
         for asset, extra in events_of(self.pipeline, completed, metadata).items():
             context["outlet_events"][asset].extra = dict(extra)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -25,6 +26,7 @@ from sluice.declaration.params import param
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ProtocolViolation, StageFailed
 from sluice.sources import Nexmark
+from sluice.store.object_store import ObjectStore
 from sluice_airflow.acts import AbortOperator, RestartOperator, abort_on_failure
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.trigger_task import TriggerOperator
@@ -241,6 +243,27 @@ def test_a_whole_checkpoint_becomes_true_and_an_asset_event(root: str, spark: St
     told = context["ti"].notes[-1]
     assert told.startswith("checkpoint 1 completed, 0 B, ")
     assert told.endswith("s, 1,000 records")
+
+
+def test_a_commit_reads_its_metadata_once(
+    root: str, spark: StandInSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trigger()
+    snapshot("bids")
+    snapshot("by_auction")
+    finalize()
+    job, read = a_job(root), Counter[str]()
+    store = type(job.store)
+    get = store.get
+
+    def counted(self: ObjectStore, key: str) -> bytes | None:
+        read[key] += 1
+        return get(self, key)
+
+    monkeypatch.setattr(store, "get", counted)
+    commit()
+
+    assert read[job.paths.metadata(CheckpointId(1))] == 1
 
 
 def test_finalize_and_commit_may_be_repeated(root: str, spark: StandInSpark) -> None:

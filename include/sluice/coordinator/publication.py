@@ -105,10 +105,15 @@ def _await_owner(job: Job, checkpoint_id: CheckpointId) -> None:
 
 
 def commit(
-    job: Job, checkpoint_id: CheckpointId, *, awaits_owner: bool = False
+    job: Job,
+    checkpoint_id: CheckpointId,
+    *,
+    known: CheckpointMetadata | None = None,
+    awaits_owner: bool = False,
 ) -> CoordinatorState:
     """Have every sink publish the completed checkpoint, delete what it subsumed, then journal
-    *committed*, and delete what sinks have copied.  Idempotent.
+    *committed*, and delete what sinks have copied.  Idempotent.  Its ``_metadata`` is not read
+    again if it is *known*.
 
     Who commits what another was to commit *awaits_owner*: waits for that one while it is alive.
 
@@ -131,7 +136,7 @@ def commit(
         return head.state
     head = recover_tables(job, head)
     state = head.state
-    metadata = _metadata(job, checkpoint_id)
+    metadata = known or _metadata(job, checkpoint_id)
     require_sinks(job.pipeline, metadata, state)
     opened = open_sinks(job, state.configuration.params)
     publishing = [uid for uid, version in metadata.tables.items() if version == checkpoint_id]
