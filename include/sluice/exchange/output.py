@@ -28,6 +28,7 @@ from sluice.operators.changes import (
     changes_of,
     split_by_weight,
     stream_schema,
+    with_weight,
     without_pairs,
 )
 from sluice.operators.operator import COMPUTED, WEIGHT
@@ -56,6 +57,8 @@ class StageOutput:
             )
             for node in spec.sinks
         ]
+        # Neither filters nor projects, for anybody: what was taken back need not be told apart.
+        self._is_plain = not (spec.stage.steps or any(sink.has_steps for sink in self._sinks))
         self._sides: dict[tuple[str, ...], RowFiles] = {}
         self._files = 0
         self.schema_bytes = b""
@@ -126,6 +129,9 @@ class StageOutput:
         if self._kind == Append():
             changes = rows = projected_result(stage, rows)
             taken_back = rows.clear()
+        elif self._is_plain and WEIGHT not in rows.columns:
+            changes = rows  # Nobody asks for the weighed ones.
+            taken_back = rows.clear() if retracted is None else retracted
         else:
             is_weighed = WEIGHT in rows.columns
             changes = rows if is_weighed else changes_of(rows, retracted, stage.keys)
@@ -171,8 +177,8 @@ class StageOutput:
     def _emit(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
         streamed, revoked = rows, taken_back
         if self._kind != Append():
-            streamed = rows.with_columns(pl.lit(1, pl.Int8).alias(WEIGHT))
-            revoked = taken_back.with_columns(pl.lit(-1, pl.Int8).alias(WEIGHT))
+            streamed = with_weight(rows, 1)
+            revoked = with_weight(taken_back, -1)
         if not self.schema_bytes:
             self.schema_bytes = stream_schema(streamed, self._work.spec.stage.steps)
         if self._work.spec.has_consumers:

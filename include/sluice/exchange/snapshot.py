@@ -8,7 +8,8 @@ function has around its keys.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import assert_never
 
 import polars as pl
@@ -28,7 +29,7 @@ from sluice.exchange.group_buffer import GroupBuffer, HashRange
 from sluice.exchange.output import StageOutput
 from sluice.exchange.reading import SOURCE, CarriedClock
 from sluice.exchange.refusals import RefusedError
-from sluice.exchange.workspace import Workspace
+from sluice.exchange.workspace import SubtaskSpec, Workspace
 from sluice.operators.aggregate import GROUPS
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
@@ -50,6 +51,7 @@ from sluice.operators.operator import (
     Outcome,
 )
 from sluice.operators.ranking import RANK, ROWS
+from sluice.state.at_once import without
 from sluice.state.keyed import Changes, KeyedState, delta_table
 from sluice.state.merging import (
     AS_IT_IS,
@@ -76,13 +78,9 @@ class KeyedSnapshot:
         self._work = work
         self._output = output
         self._time = spec.epoch_time
-        inputs = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
-        self._sides = [schema.names for schema in inputs]
-        empty = [
-            empty_frame(schema).drop(SOURCE, MALFORMED_COLUMN, RAW, strict=False)
-            for schema in inputs
-        ]
-        self._operator: Operator = build_operator(spec.stage, [frame.schema for frame in empty])
+        shape = _shape_of(_Same(spec))
+        self._sides = shape.columns
+        self._operator: Operator = build_operator(spec.stage, shape.schemas)
         self._inherited: dict[str, list[StateHandle]] = {name: [] for name in self._operator.tables}
         self._begun = _state_of(self._operator, spec.begun)
         self._adopts = _without_begun(spec.adopts, spec.begun)
@@ -95,9 +93,7 @@ class KeyedSnapshot:
             if handle.table not in self._begun:
                 self._inherited.setdefault(handle.table, []).append(handle)
         self._buffer = GroupBuffer(self._operator, HashRange(*work.hash_range), spec.memory_bytes)
-        self._template: dict[str, pl.DataFrame] = {}
-        for side, frame in enumerate(empty):
-            self._template |= self._operator.partial(frame, self._time, side).groups
+        self._template = shape.groups
         self._buffer.add(self._template)
         self._times: dict[int, list[pl.DataFrame]] = {}
         self._function: FunctionEpoch | None = None
@@ -139,7 +135,7 @@ class KeyedSnapshot:
                 of_side = rows.filter(pl.col(SIDE) == side).select(prefixed)
                 of_side = of_side.rename(dict(zip(prefixed, names, strict=True)))
             good = self._output.without_event_time(self._output.without_malformed(of_side), side)
-            self._add_rows(good.drop(SOURCE, strict=False), side)
+            self._add_rows(without(good, (SOURCE,)), side)
 
     def receive(self, part: Received) -> None:
         """Add one frame of rows that were exchanged as blocks.
@@ -343,6 +339,43 @@ class KeyedSnapshot:
             return handle
         self._work.upload(key, self._work.cache.read(segment))
         return replace(handle, segment=replace(segment, key=key, root=""))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the subtasks of a spec have in common: the ``columns`` of their inputs as they come, the
+    ``schemas`` of what the operator gets of them, and its ``groups`` of no rows.
+    """
+
+    columns: list[list[str]]
+    schemas: list[pl.Schema]
+    groups: dict[str, pl.DataFrame]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """A spec, which is the same as itself alone: it cannot be hashed."""
+
+    spec: SubtaskSpec
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.spec is self.spec
+
+    def __hash__(self) -> int:
+        return id(self.spec)
+
+
+@lru_cache(maxsize=1)  # A task runs its subtasks one behind the other.
+def _shape_of(same: _Same) -> _Shape:
+    spec = same.spec
+    inputs = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
+    empty = [without(empty_frame(of), (SOURCE, MALFORMED_COLUMN, RAW)) for of in inputs]
+    schemas = [frame.schema for frame in empty]
+    operator = build_operator(spec.stage, schemas)
+    groups: dict[str, pl.DataFrame] = {}
+    for side, frame in enumerate(empty):
+        groups |= operator.partial(frame, spec.epoch_time, side).groups
+    return _Shape([schema.names for schema in inputs], schemas, groups)
 
 
 def _without_begun(adopts: Adoption | None, begun: Sequence[str]) -> Adoption | None:

@@ -68,6 +68,7 @@ from sluice.operators.operator import (
     wrong_type,
 )
 from sluice.operators.sql import spark_type
+from sluice.state.at_once import chosen, passing, without
 from sluice.state.key_hash import with_hash
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
@@ -162,9 +163,9 @@ class KeyedAggregateOperator:
         if self._values and HASH not in rows.columns:
             rows = with_hash(rows, self._keys)
         folded = self._folded.partial(rows, self._keys)
-        groups = {GROUPS: folded.drop(ROW_COUNT)}
+        groups = {GROUPS: without(folded, (ROW_COUNT,))}
         groups |= {table.table: table.partial(rows) for table in self._values.values()}
-        counted = folded.select(HASH, ROW_COUNT)
+        counted = chosen(folded, (HASH, ROW_COUNT))
         return Partial(groups=groups, late=self._input.to_frame(), counted=counted)
 
     def combine(self, groups: Frames) -> Frames:
@@ -180,9 +181,7 @@ class KeyedAggregateOperator:
         for values in self._values.values():
             table = values.table
             touched, changes[table] = values.applied(touched, before, groups[table], state[table])
-        after = self._fold.merge(
-            touched.select(self.tables[GROUPS].live.names()), before, as_kept=True
-        )
+        after = self._fold.merge(chosen(touched, self.tables[GROUPS].live), before, as_kept=True)
         return self._outcome(before, after, changes)
 
     def adopted(
@@ -212,17 +211,17 @@ class KeyedAggregateOperator:
         known = before[HASH].is_not_null()
         lives = after[_ROW_COUNT] > 0 if self._is_changelog else after[HASH].is_not_null()
         result = self._results.result(after, self._keys)
-        replaced = after.select(self._keys).hstack(self._results.result(before))
+        replaced = chosen(after, self._keys).hstack(self._results.result(before))
         is_news = differs(result, replaced, result.columns) | ~known
         is_changed = differs(after, before, list(self._fold.states)) | ~known
         written = lives if self._is_refreshed else lives & is_changed
         groups = Changes(
-            upserts=after.filter(written),
-            deletes=after.filter(known & ~lives).select(self.tables[GROUPS].identity),
+            upserts=passing(after, written),
+            deletes=chosen(passing(after, known & ~lives), self.tables[GROUPS].identity),
         )
         return Outcome(
-            output=result.filter(lives & is_news),
-            retracted=replaced.filter(known & (is_news | ~lives)),
+            output=passing(result, lives & is_news),
+            retracted=passing(replaced, known & (is_news | ~lives)),
             changes={GROUPS: groups, **changes},
         )
 
@@ -320,21 +319,22 @@ class Fold:
         Raises:
             ConfigurationError: a sum does not fit the type of its result.
         """
-        known = before.select(
-            pl.col(name).cast(dtype).alias(BEFORE + name) for name, dtype in self.states.items()
+        both = groups.hstack(
+            [before[name].cast(dtype).alias(BEFORE + name) for name, dtype in self.states.items()]
         )
-        both = pl.concat([groups, known], how="horizontal")
 
         def merged_by(kernels: Sequence[Kernel]) -> pl.DataFrame:
             merged = both.with_columns(e for k in kernels for e in k.merge)
             if not as_kept:
                 return merged
-            return merged.with_columns(
-                pl.col(name).cast(dtype) for k in kernels for name, dtype in k.kept.items()
-            )
+            kept_as = {name: dtype for k in kernels for name, dtype in k.kept.items()}
+            casts = [
+                merged[name].cast(of) for name, of in kept_as.items() if merged.schema[name] != of
+            ]
+            return merged.with_columns(casts) if casts else merged
 
         merged = self._computed(merged_by)
-        return merged.select(*groups.columns[: -len(self.states) or None], *self.states)
+        return chosen(merged, (*groups.columns[: -len(self.states) or None], *self.states))
 
     def result(self, groups: pl.DataFrame, columns: Sequence[str | pl.Expr] = ()) -> pl.DataFrame:
         """The columns *columns* of *groups*, and the results of the aggregates.
@@ -380,7 +380,7 @@ class Fold:
                 groups = group(rows, [*keys, *others], expressions)
             if HASH not in rows.columns:
                 groups = with_hash(groups, keys)
-            return groups.select(*names, pl.exclude(names))
+            return chosen(groups, dict.fromkeys((*names, *groups.columns)))
 
         return self._computed(grouped_by)
 

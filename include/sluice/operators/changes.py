@@ -20,6 +20,7 @@ from sluice.operators.kernels import grouped, without_negative_zero
 from sluice.operators.operator import WEIGHT
 from sluice.operators.sql import NotCompiledError
 from sluice.operators.steps import applied
+from sluice.state.at_once import chosen, constant, passing, without
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, newest_per_identity
 from sluice.state.segments import HASH, StateSchema, empty_frame, to_table
@@ -36,9 +37,9 @@ def changes_of(
     rows: pl.DataFrame, retracted: pl.DataFrame | None, keys: Sequence[str]
 ) -> pl.DataFrame:
     """The changes that a stage keyed by *keys* yields: *retracted* rows first, then *rows*."""
-    added = _weighed(rows, 1)
-    changes = added if retracted is None else pl.concat([_weighed(retracted, -1), added])
-    return changes.with_columns(pl.struct(keys).alias(KEY))
+    added = with_weight(rows, 1)
+    changes = added if retracted is None else pl.concat([with_weight(retracted, -1), added])
+    return changes.hstack([chosen(changes, keys).to_struct(KEY)])
 
 
 def behind(steps: Sequence[Step], rows: pl.DataFrame, stage: str) -> pl.DataFrame:
@@ -76,8 +77,8 @@ def without_pairs(changes: pl.DataFrame) -> pl.DataFrame:
 def split_by_weight(changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows that are added, and those that are taken back, without reserved columns."""
     is_taken_back = changes[WEIGHT] < 0
-    plain = changes.drop(*OURS, strict=False)
-    return plain.filter(~is_taken_back), plain.filter(is_taken_back)
+    plain = without(changes, OURS)
+    return passing(plain, ~is_taken_back), passing(plain, is_taken_back)
 
 
 def changelog_of(
@@ -119,8 +120,9 @@ def sink_schema(streamed: bytes, sink: SinkNode) -> pa.Schema:
     return schema.insert(0, kind) if sink.spec.changelog else schema
 
 
-def _weighed(rows: pl.DataFrame, weight: int) -> pl.DataFrame:
-    return rows.with_columns(pl.lit(weight, pl.Int8).alias(WEIGHT))
+def with_weight(rows: pl.DataFrame, weight: int) -> pl.DataFrame:
+    """*rows*, each of which counts *weight*."""
+    return rows.hstack([constant(WEIGHT, weight, pl.Int8(), rows.height)])
 
 
 def _has_pairs(changes: pl.DataFrame, columns: Sequence[str]) -> bool:

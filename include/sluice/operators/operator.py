@@ -29,6 +29,7 @@ from sluice.declaration.expressions import unknown_column
 from sluice.declaration.places import WEIGHT as WEIGHT  # noqa: PLC0414 - as if it were its own
 from sluice.errors import ConfigurationError
 from sluice.operators.sql import spark_type
+from sluice.state.at_once import constant, differ
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, order_of
 from sluice.state.segments import DELETED, HASH, WRITTEN, StateSchema
@@ -322,8 +323,8 @@ def differs_from_previous(columns: Sequence[str]) -> pl.Expr:
 
 def differs(left: pl.DataFrame, right: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
     """Row by row, whether two frames of one height differ in any of *columns*."""
-    same = pl.repeat(False, left.height, dtype=pl.Boolean, eager=True)  # noqa: FBT003 - a value
-    return reduce(or_, (left[name].ne_missing(right[name]) for name in columns), same)
+    same = constant("", value=False, dtype=pl.Boolean(), height=left.height)
+    return reduce(or_, (differ(left[name], right[name]) for name in columns), same)
 
 
 def beside(rows: pl.DataFrame, others: pl.DataFrame, identity: Sequence[str]) -> pl.DataFrame:

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from sluice.state.at_once import chosen, constant, passing
 from sluice.state.evolution import Evolutions
 from sluice.state.merging import merged_rows, merged_windows, pieces, stored_run
 from sluice.state.runs import (
@@ -87,7 +88,7 @@ class KeyedState:
 
         Several times faster than a lookup and a join, and fastest when *identities* are sorted.
         """
-        wanted, hashes, order = _by_hash(identities.select(self.schema.identity))
+        wanted, hashes, order = _by_hash(chosen(identities, self.schema.identity))
         position = np.full(wanted.height, -1)
         found = [self.schema.stored.to_frame()]
         offset = 0
@@ -97,12 +98,13 @@ class KeyedState:
                 offset += rows.height
                 found.append(rows)
         rows = pl.concat(found, rechunk=True)
-        dead = rows.select(self.schema.dead(self._now_ms)).to_series().to_numpy()
+        dead = self.schema.are_dead(rows, self._now_ms).to_numpy()
         position[np.append(dead, True)[position]] = -1  # -1, not found, counts as dead.
         if order is not None:
             position[order] = position.copy()
         index = pl.Series(position)
-        return rows.select(self.schema.live.names())[index.set(index < 0, None).cast(pl.UInt32)]
+        index = index.set(index < 0, None).cast(pl.UInt32)
+        return chosen(rows, self.schema.live)[index]
 
     def due(self, watermark_ms: int, *, after_ms: int | None = None) -> pl.DataFrame:
         """Live rows whose time is not after the watermark, sorted by identity.
@@ -142,7 +144,8 @@ class KeyedState:
         )
 
     def _live(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.filter(~self.schema.dead(self._now_ms)).select(self.schema.live.names())
+        living = passing(rows, ~self.schema.are_dead(rows, self._now_ms))
+        return chosen(living, self.schema.live)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -165,12 +168,10 @@ def delta_table(
     Both may come in any order.  An identity in both is an upsert: its row replaces the old one.
     """
     stored = schema.stored
-    ours = [
-        pl.lit(value, stored[name]).alias(name)
-        for name, value in ((WRITTEN, now_ms), (DELETED, False))
-        if name in stored
-    ]
-    rows = upserts.select(*schema.live, *ours)
+    ours = {name: value for name, value in ((WRITTEN, now_ms), (DELETED, False)) if name in stored}
+    rows = chosen(upserts, schema.live).hstack(
+        [constant(name, value, stored[name], upserts.height) for name, value in ours.items()]
+    )
     assert rows.schema == stored, f"upserts are {rows.schema}, the state keeps {stored}"
     if deletes.height:
         tombstones = deletes.select(
@@ -178,7 +179,7 @@ def delta_table(
                 pl.col(name) if name in schema.identity else pl.lit(None, dtype).alias(name)
                 for name, dtype in schema.live.items()
             ),
-            *ours[:-1],
+            *(pl.lit(now_ms, stored[name]).alias(name) for name in ours if name == WRITTEN),
             pl.lit(True).alias(DELETED),  # noqa: FBT003 - a value
         )
         assert tombstones.schema == stored, f"deletes are {deletes.schema}, not {stored}"

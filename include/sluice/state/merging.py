@@ -24,6 +24,7 @@ from sluice.core.compaction import MergedRuns, SortedRun, replaced_segment
 from sluice.core.handles import MAX_HASH, SegmentHandle, StateHandle
 from sluice.protocol.keys import JournalPaths
 from sluice.protocol.records import checksum, encode_merged_runs
+from sluice.state.at_once import passing
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolutions, identity_metadata
 from sluice.state.runs import Run, RunSlice, newest_per_identity, unexpired
@@ -297,7 +298,7 @@ def _swept(
     schema: StateSchema, rows: pl.DataFrame, *, drop_tombstones: bool, now_ms: int
 ) -> pl.DataFrame:
     if drop_tombstones:
-        return rows.filter(~schema.dead(now_ms))
+        return passing(rows, ~schema.are_dead(rows, now_ms))
     if schema.ttl_ms is None:
         return rows
     is_expired = rows.select(schema.expired(now_ms)).to_series()

@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
+from sluice.state.at_once import agree, chosen, without
 from sluice.state.evolution import Evolution, Evolutions
 from sluice.state.segments import HASH, StateSchema, hash_column, to_frame
 
@@ -127,7 +128,7 @@ class RunSlice:
             return None  # The run stays closed.
         blocks = equal_hashes(self.hashes, hashes[wanted])
         large = np.flatnonzero(blocks.counts > BISECT_FROM)
-        others = rows.drop(HASH)
+        others = without(rows, (HASH,))
         if len(large) and can_compare(others.schema):
             sought = gathered(others, wanted[blocks.which[large]])
             starts = blocks.first[large]
@@ -231,7 +232,7 @@ def matching(
         which = np.concatenate([hit.which for hit in alike])
         stored = evolution.evolved(to_frame(pa.concat_tables([hit.rows for hit in alike])))
         rows = gathered(wanted, which)
-        equal = reduce(and_, (stored[name].eq_missing(rows[name]) for name in rows.columns))
+        equal = reduce(and_, (agree(stored[name], rows[name]) for name in rows.columns))
         if not equal.all():
             which, stored = which[equal.to_numpy()], stored.filter(equal)
         found.append((which, stored))
@@ -342,12 +343,14 @@ def newest_per_identity(rows: pl.DataFrame, identity: Sequence[str]) -> pl.DataF
         return rows
     others = identity[1:]
     left, right = _pairs(rows, twins, others)
-    if not _ascend(left, right):
+    equal = {name: agree(left[name], right[name]) for name in others}
+    differing = [name for name in others if not equal[name].all()]
+    if differing and not _ascend(left, right):
         # Except for collisions they differ in sub-keys only, and sorting by strings is slow.
-        differ = [n for n in others if not left[n].eq_missing(right[n]).all()]
-        rows = gathered(rows, _order_within_hashes(rows.select(HASH, *differ), twins))
+        rows = gathered(rows, _order_within_hashes(chosen(rows, (HASH, *differing)), twins))
         left, right = _pairs(rows, twins, others)
-    repeated = reduce(and_, (left[n].eq_missing(right[n]) for n in others)).to_numpy()
+        equal = {name: agree(left[name], right[name]) for name in others}
+    repeated = reduce(and_, equal.values()).to_numpy()
     if not repeated.any():
         return rows
     return gathered(rows, np.delete(np.arange(rows.height), twins[repeated] + 1))
@@ -402,7 +405,8 @@ def _pairs(
     rows: pl.DataFrame, twins: Indices, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Each of *twins*, and the row after it."""
-    return gathered(rows.select(columns), twins), gathered(rows.select(columns), twins + 1)
+    compared = chosen(rows, columns)
+    return gathered(compared, twins), gathered(compared, twins + 1)
 
 
 def _ascend(left: pl.DataFrame, right: pl.DataFrame) -> bool:

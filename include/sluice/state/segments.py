@@ -146,6 +146,12 @@ class StateSchema:
         """Whether a stored row is deleted or expired: not returned, but hiding older versions."""
         return pl.col(DELETED) if self.ttl_ms is None else pl.col(DELETED) | self.expired(now_ms)
 
+    def are_dead(self, rows: pl.DataFrame, now_ms: int) -> pl.Series:
+        """``dead`` of each of the stored *rows*."""
+        if self.ttl_ms is None:
+            return rows[DELETED]
+        return rows.select(self.dead(now_ms)).to_series()
+
 
 class RowFiles:
     """A buffer that calls *write* with the rows of each full file, and at last with the rest."""
