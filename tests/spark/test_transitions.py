@@ -608,6 +608,35 @@ def test_a_change_does_what_the_table_says(
             assert forced(job, spark) != counter(right)
 
 
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_a_key_in_another_case_is_the_same(
+    is_updated: bool,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    def declared(folder: str, key: str) -> Job:
+        def declare(rows: Rows) -> None:
+            stream = rows.stream()
+            held = stream.key_by(key).aggregate("held", n=agg.count(), s=agg.sum("x"))
+            held.sink("out", BY_K)
+            best = stream.key_by(key).top_n("top", 2, by="n")
+            best.sink("best", FilesTable(upsert_key=(key, "rank")))
+
+        return job_of(tmp_path / folder, declare, is_updated=is_updated)
+
+    old, right = declared("job", "k"), declared("batch", "k")
+    for job in (old, right):
+        submit(job, configure(job.pipeline, {}))
+    take(old, spark, EARLIER)
+
+    job = declared("job", "K")
+    restore(job, Latest())
+    take(job, spark, LATER, drain=True)
+
+    take(right, spark, ALL, drain=True)
+    assert tables_of(job) == tables_of(right)
+
+
 @pytest.mark.parametrize(
     "key",
     [key for key in ANY if is_recomputed(key)],

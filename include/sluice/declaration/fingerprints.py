@@ -119,7 +119,7 @@ class _Maker:
             columns=columns,
             reads=self._reads(stage, columns_read or {}),
             updates_from=self._updates_from(stage.inputs),
-            holds=_held_by(stage),
+            holds=tuple(name.lower() for name in _held_by(stage)),
             recomputed_from=self._recomputed_from(stage),
         )
 
@@ -128,7 +128,7 @@ class _Maker:
         given = Input(producer=sink.input, kind=kind, steps=sink.steps)
         mode = "as changelog" if spec.changelog else "appended"
         if spec.upsert_key:
-            mode = f"as upsert by {', '.join(spec.upsert_key)}"
+            mode = f"as upsert by {', '.join(spec.upsert_key).lower()}"
         # A row of a table is replaced by its key, whatever else is in it.
         key = _lowered(spec.upsert_key) if spec.upsert_key else None
         if kind != Append():
@@ -156,9 +156,11 @@ class _Maker:
 
     def _keys(self, stream: Input) -> str:
         """The keys of an input, each with what it is computed of: state is kept by its value."""
-        texts = [(key, canonical(origin(self.declared, stream, key))) for key in stream.keys]
+        texts = {key: canonical(origin(self.declared, stream, key)) for key in stream.keys}
+        names = {key: canonical(Column((key,))) for key in stream.keys}
         return ", ".join(
-            key if text == canonical(Column((key,))) else f"{key} = {text}" for key, text in texts
+            names[key] if text == names[key] else f"{names[key]} = {text}"
+            for key, text in texts.items()
         )
 
     def _reads(self, stage: StageNode, read: Mapping[str, frozenset[str]]) -> dict[str, str]:

@@ -29,18 +29,23 @@ Columns: TypeAlias = Mapping[str, pl.DataType | None]  # None: only Spark knows 
 def united_columns(
     uid: str, streams: Sequence[tuple[str, Columns]]
 ) -> dict[str, pl.DataType | None]:
-    """The columns of the union *uid* of *streams*, each with its producer, in the first's order.
+    """The columns of the union *uid* of *streams*, each with its producer, in the first's order
+    and spelling.
 
     Raises:
         ConfigurationError: a stream lacks a column of another, or no type holds both of theirs.
     """
     (first, columns), *others = streams
-    for producer, other in others:
+    spelt = {name.lower(): name for name in columns}
+    known = [(first, columns)]
+    for producer, given in others:
+        other = {spelt.get(name.lower(), name): of for name, of in given.items()}
         for name in columns:
             require_column(uid, other, name, f"in what it unites of {producer!r}")
         for name in other:
             require_column(uid, columns, name, f"in what it unites of {first!r}")
-    return {name: _united(uid, name, [(uid, of[name]) for uid, of in streams]) for name in columns}
+        known.append((producer, other))
+    return {name: _united(uid, name, [(uid, of[name]) for uid, of in known]) for name in columns}
 
 
 def check_looked_up(

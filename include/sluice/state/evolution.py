@@ -6,15 +6,15 @@
     lists, structs        by their fields     anything else: refused
     a state's value       by its migration    a state's tuple: only by a migration
 
-Key and sub-key columns stay as they are: rows are sorted by them, and hashed.  A TTL may be added
-(rows written before never expire until they are written again) and removed (the stored times of
-writes are ignored).
+Key and sub-key columns stay as they are, but for their case: rows are sorted by them, and hashed.
+A TTL may be added (rows written before never expire until they are written again) and removed (the
+stored times of writes are ignored).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import polars as pl
@@ -47,6 +47,19 @@ class Evolutions:
         if stored not in self._known:
             self._known[stored] = Evolution(self._schema, table, self._owner)
         return self._known[stored]
+
+    def respelt(self, table: pa.Table) -> pa.Table:
+        """*table* with its key columns in the case in which the stage spells them now."""
+        now = {name.lower(): name for name in self._schema.identity}
+        names = [now.get(name.lower(), name) for name in table.column_names]
+        if names == table.column_names:
+            return table
+        metadata = dict(table.schema.metadata or {})
+        if IDENTITY in metadata:
+            before = json.loads(metadata[IDENTITY])
+            spelt = [[now.get(name.lower(), name) for name in part] for part in before]
+            metadata[IDENTITY] = _encoded(spelt)
+        return table.rename_columns(names).replace_schema_metadata(metadata)
 
 
 class Evolution:
@@ -137,8 +150,11 @@ class Evolution:
 
 def identity_metadata(schema: StateSchema) -> dict[bytes, bytes]:
     """The Arrow metadata of a run: the columns by which its rows are sorted."""
-    identity = [schema.key_columns, schema.sub_key_columns]
-    return {IDENTITY: json.dumps(identity, separators=(",", ":")).encode()}
+    return {IDENTITY: _encoded([schema.key_columns, schema.sub_key_columns])}
+
+
+def _encoded(identity: Sequence[Sequence[str]]) -> bytes:
+    return json.dumps(identity, separators=(",", ":")).encode()
 
 
 def is_widened(before: pl.DataType, now: pl.DataType) -> bool:

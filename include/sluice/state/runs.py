@@ -182,7 +182,7 @@ class _OpenedRun:
     """A run's rows, which all slices of it share."""
 
     def __init__(self, run: Run, evolutions: Evolutions) -> None:
-        table = run.table() if callable(run.table) else run.table
+        table = evolutions.respelt(run.table() if callable(run.table) else run.table)
         self.evolution = evolutions.of(table)
         self.table = table.select(self.evolution.columns)
         self.hashes = hash_column(self.table)

@@ -477,8 +477,11 @@ def test_a_column_that_fits_no_type_is_named_with_both_types_and_what_to_do() ->
 
 
 def test_rows_take_the_types_of_the_table_and_null_where_they_have_no_column() -> None:
-    schema = united([pa.schema([("a", pa.int32())]), pa.schema([("b", pa.string())])], "it")
-    rows = pa.table({"b": ["x"], "_deleted": [True]})
+    later = pa.schema([("b", pa.string()), ("A", pa.int64())])
+    schema = united([pa.schema([("a", pa.int32())]), later], "it")
+    rows = pa.table({"B": ["x"], "_deleted": [True]})
+
+    assert schema.field("a").type == pa.int64()
 
     assert conformed_to_schema(rows, schema).to_pylist() == [
         {"a": None, "b": "x", "_deleted": True}

@@ -62,6 +62,7 @@ SPELLINGS: list[tuple[Declare, Declare]] = [
     (lambda s: total(s.where("x == 1")), lambda s: total(s.where("x = 1"))),
     (lambda s: chosen(s, "k", "x"), lambda s: chosen(s, "x", "K", "y * 2 AS z", "at")),
     (lambda s: chosen(s, "*"), total),
+    (total, lambda s: s.key_by("K").aggregate("stage", s=agg.sum("x"))),
     (lambda s: chosen(s, "*", "y AS x"), lambda s: chosen(s, "k", "y  as  X")),
     (
         lambda s: total(s.transform("one", unchanged).where("x > 1")),

@@ -199,7 +199,7 @@ def test_columns_that_no_type_holds_are_not_united(
 
 
 def test_columns_that_one_type_holds_are_united_as_that(world: World) -> None:
-    small = world.clicks.select("CAST(n AS int) AS n", "date(at) AS at", "NULL AS x", "user AS u")
+    small = world.clicks.select("CAST(n AS int) AS N", "date(at) AS at", "NULL AS x", "user AS U")
     world.clicks.select("n", "at", "user AS x", "user AS u").union("t", small).sink(
         "out", FilesTable()
     )

@@ -1,6 +1,7 @@
 """The columns of a table whose files differ: each has the type that holds all of its values.
 
-A column may be added or left out, and is then null.  Its type may become a wider one, which holds
+A column may be added or left out, and is then null.  In another case it is the same column, which
+has the name of its first file.  Its type may become a wider one, which holds
 every value exactly:
 
     integers          those that hold both         uint8 and int8: int16
@@ -180,7 +181,9 @@ def read_chain(
     table = pa.concat_tables(_with_same_columns(tables, f"the table at {files.store.root}"))
     if not upsert_key:
         return table
-    return _without_deleted(table.take(newest_rows(table, upsert_key)))
+    spelt = {name.lower(): name for name in table.column_names}
+    key = [spelt[name.lower()] for name in upsert_key]
+    return _without_deleted(table.take(newest_rows(table, key)))
 
 
 def _with_same_columns(tables: Sequence[pa.Table], where: str) -> list[pa.Table]:
@@ -220,11 +223,13 @@ def united(schemas: Iterable[pa.Schema], table: str) -> pa.Schema:
     import pyarrow as pa
 
     types: dict[str, pa.DataType] = {}
+    spelt: dict[str, str] = {}
     for schema in schemas:
         for field in schema:
             if field.name == DELETED:
                 continue
-            before = types.get(field.name, field.type)
+            name = spelt.setdefault(field.name.lower(), field.name)
+            before = types.get(name, field.type)
             wide = wider(before, field.type)
             if wide is None:
                 raise ConfigurationError(
@@ -232,7 +237,7 @@ def united(schemas: Iterable[pa.Schema], table: str) -> pa.Schema:
                     f"{field.type}, which no type holds both of; cast it to {before} in the stage, "
                     "give the column another name, or begin a table elsewhere"
                 )
-            types[field.name] = wide
+            types[name] = wide
     return pa.schema([pa.field(name, type_) for name, type_ in types.items()])
 
 
@@ -243,9 +248,10 @@ def conformed_to_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """
     import pyarrow as pa
 
+    spelt = {name.lower(): name for name in table.column_names}
     arrays = [
-        table.column(field.name).cast(field.type)
-        if field.name in table.column_names
+        table.column(spelt[field.name.lower()]).cast(field.type)
+        if field.name.lower() in spelt
         else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
         for field in schema
     ]
