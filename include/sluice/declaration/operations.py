@@ -46,10 +46,11 @@ class Hopping:
     slide: PositiveDuration
 
     def __post_init__(self) -> None:
-        if self.size % self.slide:
+        if self.size < self.slide:
             raise ConfigurationError(
                 f"a hopping window of {in_words(self.size)} cannot slide by "
-                f"{in_words(self.slide)}; make the size a multiple of the slide"
+                f"{in_words(self.slide)}, as rows between two windows would be in none; make the "
+                "slide at most as long as the window"
             )
 
 

@@ -415,7 +415,10 @@ def _windows(
     if panes.event_time is None:
         start, end = panes.of_rows()
         return [(start, end)]
-    (last,) = panes.of_rows()
+    (last,) = replace(panes, size_us=panes.slide_us).of_rows()
     slide, size = panes.slide_us * US, panes.size_us * US
-    starts = [last - earlier * slide for earlier in range(panes.per_window)]
+    starts = [last - earlier * slide for earlier in range(-(-panes.size_us // panes.slide_us))]
+    if not panes.is_even:  # The first one may have ended before a row: then it is null.
+        at = pl.col(panes.event_time)
+        starts[-1] = pl.when(starts[-1] + size > at).then(starts[-1])
     return [(start, start + size) for start in starts]

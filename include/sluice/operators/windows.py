@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from math import gcd
 from typing import assert_never
 
 import polars as pl
@@ -235,15 +236,24 @@ def _missing_in(known: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 class Panes:
     """The intervals of event time by which rows of one input are grouped, and their windows.
 
-    A tumbling window is one pane.  A hopping window consists of several, each as long as the slide,
-    so that a row is kept once and not in every window it belongs to (Flink SQL's slices); a pane is
-    identified by its start, which is also the start of the last window that it is part of.  An
-    attached window is one pane, identified by its start and its end; ``event_time`` is then None.
+    A tumbling window is one pane.  A hopping window consists of several, each as long as the
+    greatest common divisor of size and slide, so that a row is kept once and not in every window it
+    belongs to (Flink SQL's slices); a pane is identified by its start.  An attached window is one
+    pane, identified by its start and its end; ``event_time`` is then None.
     """
 
     event_time: str | None = None
     size_us: int = 0
     slide_us: int = 0
+
+    @property
+    def length_us(self) -> int:
+        return gcd(self.size_us, self.slide_us)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether a window starts with every pane."""
+        return self.slide_us == self.length_us
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -252,12 +262,12 @@ class Panes:
 
     @property
     def per_window(self) -> int:
-        return 1 if self.event_time is None else self.size_us // self.slide_us
+        return 1 if self.event_time is None else self.size_us // self.length_us
 
     @property
     def overhang_ms(self) -> int:
-        """The time between the ends of a pane's first window and its last one."""
-        return (self.size_us - self.slide_us) // US_PER_MS
+        """The most time between the ends of a pane's first window and its last one."""
+        return (self.size_us - self.length_us) // US_PER_MS
 
     def of_rows(self) -> list[pl.Expr]:
         """Expressions for ``columns`` of rows; null in a row that is in no window."""
@@ -266,10 +276,10 @@ class Panes:
             return [pl.when(is_window).then(pl.col(name)).alias(name) for name in self.columns]
         us = pl.col(self.event_time).dt.epoch("us")
         # Polars rounds towards -infinity, so this is right before 1970, too.
-        return [(us // self.slide_us * self.slide_us).cast(INSTANT).alias(WINDOW_START)]
+        return [(us // self.length_us * self.length_us).cast(INSTANT).alias(WINDOW_START)]
 
     def end(self) -> pl.Expr:
-        """The end of the last window that a pane is part of."""
+        """The end of the window that starts with a pane."""
         if self.event_time is None:
             return pl.col(WINDOW_END)
         end_us = pl.col(WINDOW_START).dt.epoch("us") + self.size_us
@@ -277,17 +287,22 @@ class Panes:
 
     def last_fires_ms(self) -> pl.Expr:
         """The last millisecond of a pane's last window, for frames that have ``columns``."""
-        return max_timestamp_ms(self.end())
+        return max_timestamp_ms(self.end()) - self._since_a_start_us() // US_PER_MS
 
     def first_fires_ms(self) -> pl.Expr:
-        return self.last_fires_ms() - self.overhang_ms
+        """The same of its first window, which ends with the pane, or up to a slide later."""
+        fires_ms = max_timestamp_ms(self.end()) - self.overhang_ms
+        if self.is_even:
+            return fires_ms
+        to_an_end_us = self.size_us - self.length_us - pl.col(WINDOW_START).dt.epoch("us")
+        return fires_ms + to_an_end_us % self.slide_us // US_PER_MS
 
     def fires(self, after_ms: int, until_ms: int) -> bool:
         """Whether some window may end after *after_ms* and not after *until_ms*."""
         if self.event_time is None:
             return True
-        slide_ms = self.slide_us // US_PER_MS
-        return (after_ms + 1) // slide_ms < (until_ms + 1) // slide_ms
+        slide_ms, size_ms = self.slide_us // US_PER_MS, self.size_us // US_PER_MS
+        return (after_ms + 1 - size_ms) // slide_ms < (until_ms + 1 - size_ms) // slide_ms
 
     def windows(
         self, panes: pl.DataFrame, after_ms: int, until_ms: int, combine: Combine
@@ -299,13 +314,13 @@ class Panes:
         after_ms, until_ms = max(after_ms, MIN_WATERMARK), min(until_ms, MAX_WATERMARK)
         if self.per_window <= _FEW_PANES:
             parts = [
-                self._useful(self._earlier(panes, index), after_ms, until_ms, 0)
+                self._useful(self._started(self._earlier(panes, index)), after_ms, until_ms, 0)
                 for index in range(self.per_window)
             ]
             windows = parts[0] if len(parts) == 1 else combine(pl.concat(parts))
         else:
             windows = self._doubled(panes, after_ms, until_ms, combine)
-        return windows.with_columns(self.end())
+        return self._started(windows).with_columns(self.end())
 
     def _doubled(
         self, panes: pl.DataFrame, after_ms: int, until_ms: int, combine: Combine
@@ -330,14 +345,24 @@ class Panes:
     def _earlier(self, block: pl.DataFrame, panes: int) -> pl.DataFrame:
         if not panes:
             return block
-        return block.with_columns(pl.col(WINDOW_START) - panes * self.slide_us * US)
+        return block.with_columns(pl.col(WINDOW_START) - panes * self.length_us * US)
+
+    def _started(self, block: pl.DataFrame) -> pl.DataFrame:
+        """The rows of *block* with whose pane a window starts."""
+        return block if self.is_even else block.filter(self._since_a_start_us() == 0)
+
+    def _since_a_start_us(self) -> pl.Expr:
+        """The time from the start of the last window that a pane is part of to its own."""
+        if self.is_even:
+            return pl.lit(0)
+        return pl.col(WINDOW_START).dt.epoch("us") % self.slide_us
 
     def _useful(
         self, block: pl.DataFrame, after_ms: int, until_ms: int, panes_later: int
     ) -> pl.DataFrame:
         """The rows of *block* in a window that ends in time and starts at most so much earlier."""
-        last_ms = min(until_ms + panes_later * self.slide_us // US_PER_MS, MAX_WATERMARK)
-        ends_ms = self.last_fires_ms()
+        last_ms = min(until_ms + panes_later * self.length_us // US_PER_MS, MAX_WATERMARK)
+        ends_ms = max_timestamp_ms(self.end())
         return block.filter((ends_ms > after_ms) & (ends_ms <= last_ms))
 
 

@@ -343,7 +343,7 @@ def ranked(rows: Iterable[Row], n: int, *, ties: bool) -> list[Row]:
     timed_histories(),
     st.integers(1, 3),
     st.booleans(),
-    st.sampled_from([Tumbling(10 * MS), Hopping(12 * MS, 4 * MS)]),
+    st.sampled_from([Tumbling(10 * MS), Hopping(12 * MS, 4 * MS), Hopping(10 * MS, 4 * MS)]),
     seeds,
 )
 def test_a_window_top_n_has_the_best_rows_of_each_window(
@@ -363,11 +363,12 @@ def test_a_window_top_n_has_the_best_rows_of_each_window(
             live = []
             if row[3] is not None:
                 last = EPOCH + (row[3] - EPOCH) // slide * slide
-                starts = [last - index * slide for index in range(window.size // slide)]
+                starts = [last - index * slide for index in range(-(-window.size // slide))]
                 live = [
                     s
                     for s in starts
-                    if max_timestamp_ms(s + window.size) > time.previous_watermark_ms
+                    if s + window.size > row[3]
+                    and max_timestamp_ms(s + window.size) > time.previous_watermark_ms
                 ]
             for start in live:
                 waiting[*row[:2], start, start + window.size].append(row)

@@ -167,7 +167,7 @@ def test_an_interval_join_does_not_depend_on_chunks_order_or_subtasks(
     check_content_alone_decides(an_interval_join(declared), SCHEMAS, *played)
 
 
-WINDOWS = (Tumbling(10 * MS), Hopping(12 * MS, 4 * MS))
+WINDOWS = (Tumbling(10 * MS), Hopping(12 * MS, 4 * MS), Hopping(10 * MS, 4 * MS))
 kinds = st.sampled_from(["inner", "left", "semi", "anti"])
 
 

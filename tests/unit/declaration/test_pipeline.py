@@ -169,8 +169,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         "'both' reads 'names' without event time, and that source never ends, so",
     ),
     "hops that do not fit": (
-        lambda: Hopping(timedelta(seconds=10), timedelta(seconds=3)),
-        "a hopping window of 10 s cannot slide by 3 s; make the size a multiple",
+        lambda: Hopping(timedelta(seconds=3), timedelta(seconds=10)),
+        "a hopping window of 3 s cannot slide by 10 s, as rows between two windows would be in",
     ),
     "half a millisecond": (
         lambda: Session(timedelta(microseconds=1_500)),
