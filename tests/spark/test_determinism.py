@@ -69,6 +69,10 @@ def plain(rows: DataFrame) -> DataFrame:
     return rows.selectExpr("*", "v AS `rand()`", "a_constant() AS a", "'rand()' AS b")
 
 
+def by(rows: Stream, key: str) -> Stream:
+    return rows.key_by(k=key).aggregate("a", n=agg.count())
+
+
 def two_of_a_source(rows: Stream) -> None:
     named = rows.select("*", "a_ticket() AS id")
     named.transform("one", plain)
@@ -104,6 +108,14 @@ REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
     "a time without parentheses over updates": (
         lambda rows: newest(rows).key_by("g").aggregate("a", n=agg.max("string(current_time)")),
         "stage 'a' has current_time(), which answers otherwise when a row is taken back",
+    ),
+    "a text that is the clock beside a day": (
+        lambda rows: by(rows, "date_from_unix_date(u) < 'today'"),
+        "stage 'a' computes the key 'k' with 'today' as a day or an instant in",
+    ),
+    "texts that are the clock around a day": (
+        lambda rows: by(rows, "date_from_unix_date(u) BETWEEN 'Yesterday' AND 'Tomorrow'"),
+        "stage 'a' computes the key 'k' with 'yesterday' as a day or an instant in",
     ),
     "two readers": (two_of_a_source, f"has {DECLARED}, which answers otherwise for each reader"),
     "a number of Spark's": (

@@ -8,7 +8,9 @@ in a stream that two readers compute, each for itself.  What tells how Spark cut
 everywhere.
 
 Read off the tree of an expression, so neither a column called ``rand`` nor the text ``'now()'`` is
-a call.  Spark's names of clocks mean the column, where there is one: with and without backticks
+a call.  The texts ``'now'``, ``'today'`` and their like are the clock where Spark makes a day or an
+instant of them: in a cast they are found here, beside a column once its type is known.  Spark's
+names of clocks mean the column, where there is one: with and without backticks
 they are found once the columns are known.  Of functions in Python, registered or not, Catalyst
 knows whether they were declared with ``asNondeterministic()``: ``spark/determinism.py`` asks it.
 """
@@ -32,7 +34,15 @@ from sluice.declaration.expressions import (
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import KeyedAggregate, KeyedLookup, Lookup, WindowAggregate
 from sluice.declaration.sql import parsed
-from sluice.declaration.sql_tree import Call, Column, Expression, Literal, spelled
+from sluice.declaration.sql_tree import (
+    Call,
+    Cast,
+    Column,
+    Expression,
+    Literal,
+    names_the_clock,
+    spelled,
+)
 from sluice.errors import ConfigurationError
 
 # Spark's functions that draw, or read the clock, with any arguments.
@@ -52,6 +62,8 @@ PLACES = frozenset(
 )
 # The clocks that need no parentheses, unless there is a column of that name.
 _BARE = frozenset({"current_date", "current_time", "current_timestamp", "localtime"})
+
+_INSTANTS = frozenset({"date", "timestamp", "timestamp_ltz", "timestamp_ntz"})
 
 WHY_TAKEN_BACK = "answers otherwise when a row is taken back, and that would not be the row it sent"
 
@@ -269,19 +281,31 @@ def _found(sql: str, names: frozenset[str]) -> str | None:
 def _clock(sql: str, columns: Collection[str] | None) -> str | None:
     found = (part for part in parsed(sql).parts if _reads_the_clock(part, columns))
     first = next(found, None)
-    if first is None:
-        return None
-    return f"{first.function}()" if isinstance(first, Call) else spelled(first)
+    if isinstance(first, Call) and not _reads_a_text(first):
+        return f"{first.function}()"
+    return None if first is None else spelled(first)
 
 
 def _reads_the_clock(part: Expression, columns: Collection[str] | None) -> bool:
     match part:
         case Call(function=function, arguments=arguments):
-            return function in CLOCKS or (function in _CLOCKS_OF_NOTHING and not arguments)
+            of_nothing = function in _CLOCKS_OF_NOTHING and not arguments
+            return function in CLOCKS or of_nothing or _reads_a_text(part)
+        case Cast(value=Literal(value=str() as text), type=of):
+            return of.name in _INSTANTS and names_the_clock(text)
         case Column(parts=(name,)):
             is_bare = columns is not None and name.lower() in _BARE
             return is_bare and name.lower() not in map(str.lower, columns or ())
         case Literal(value=str(), type=of):
             return of.name != "string"
+        case _:
+            return False
+
+
+def _reads_a_text(call: Call) -> bool:
+    """Whether *call* makes a day or an instant of a text that Spark reads off the clock."""
+    match call.arguments:
+        case (Literal(value=str() as text), *_) if call.function.removeprefix("to_") in _INSTANTS:
+            return names_the_clock(text)
         case _:
             return False

@@ -287,9 +287,14 @@ _OF_THE_CLOCK = re.compile(r"\s*(now|today|tomorrow|yesterday)\s*", re.IGNORECAS
 
 def of_the_clock(of: str, text: str) -> Literal | None:
     """``DATE 'today'`` and its like, *text* behind the name of the type; None for other texts."""
-    if _TYPED.fullmatch(of) is None or _OF_THE_CLOCK.fullmatch(text) is None:
+    if _TYPED.fullmatch(of) is None or not names_the_clock(text):
         return None
     return Literal(text.strip().lower(), ColumnType(of.lower()))
+
+
+def names_the_clock(text: str) -> bool:
+    """Whether Spark reads a constant *text* off the clock where it is made a day or an instant."""
+    return _OF_THE_CLOCK.fullmatch(text) is not None
 
 
 def parts_of_words(sql: str) -> Iterator[Expression]:

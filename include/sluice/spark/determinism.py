@@ -40,6 +40,12 @@ _DRAW = re.compile(rf"\b(?:{'|'.join(sorted(DRAWS))})\((?![^()\n]*\)#)", re.IGNO
 _CLOCK = re.compile(
     rf"\b(?:{'|'.join(sorted(CLOCKS))})\((?:\d+, )?(?:Some\([^()]*\)|\d*)\)(?!#)", re.IGNORECASE
 )
+# Texts that are made days or instants; in BETWEEN and NULLIF Spark does not print the cast.
+_TEXT = re.compile(
+    r"\b(?:cast\(|(?:between|nullif)\((?:[^()]*, )?|to_(?:date|timestamp)\w*\()"
+    r"\s*(now|today|tomorrow|yesterday)\s*(?:\)|,| as (?:date|timestamp))",
+    re.IGNORECASE,
+)
 _PLACE = re.compile(rf"\b(?:{'|'.join(sorted(PLACES))})\(\)(?!#)", re.IGNORECASE)
 _DECLARED = "a function that is declared with asNondeterministic()"
 
@@ -130,7 +136,10 @@ def _nondeterministic(rows: DataFrame, plan: str | None = None) -> str | None:
         if execution is not None:
             return _DECLARED
     read = _CLOCK.search(plan)  # To Catalyst a clock is a constant of the query.
-    return None if read is None else _call(read)
+    if read is not None:
+        return _call(read)
+    text = _TEXT.search(plan)
+    return None if text is None else f"{text[1].lower()!r} as a day or an instant"
 
 
 def _call(found: re.Match[str]) -> str:
