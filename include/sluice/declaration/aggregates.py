@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 from sluice.declaration.arguments import NumberLimits, checked_arguments
 from sluice.declaration.spark_columns import SparkColumn, sql_text
@@ -58,6 +58,15 @@ class Aggregate:
             raise ConfigurationError(
                 f"{self} has the fraction {self.fraction}; use one from 0 to 1, such as 0.95"
             )
+
+    def _computed(self, _: object) -> NoReturn:
+        raise ConfigurationError(
+            f"{self} has no value where it is declared; give each aggregate a name, and compute "
+            "behind the stage: .select('*', 'total / n AS mean')"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = _computed
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _computed
 
     def __str__(self) -> str:
         """As it is written in a declaration: ``sum('price')``."""

@@ -42,7 +42,7 @@ _CLOCK = re.compile(
 )
 # Texts that are made days or instants; in BETWEEN and NULLIF Spark does not print the cast.
 _TEXT = re.compile(
-    r"\b(?:cast\(|(?:between|nullif)\((?:[^()]*, )?|to_(?:date|timestamp)\w*\()"
+    r"\b(?:cast\(|(?:between|nullif)\(.*?, |to_(?:date|timestamp)\w*\()"
     r"\s*(now|today|tomorrow|yesterday)\s*(?:\)|,| as (?:date|timestamp))",
     re.IGNORECASE,
 )

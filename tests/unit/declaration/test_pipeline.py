@@ -172,6 +172,14 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Hopping(timedelta(seconds=3), timedelta(seconds=10)),
         "a hopping window of 3 s cannot slide by 10 s, as rows between two windows would be in",
     ),
+    "a key in backticks": (
+        lambda: a_stage().key_by("`unit price`"),
+        "has a column '`unit price`'; a name that stands alone has no backticks",
+    ),
+    "a mean by hand": (
+        lambda: a_stage().key_by("a").aggregate("mean", m=agg.sum("n") / agg.count()),
+        r"sum\('n'\) has no value where it is declared; give each aggregate a name, and compute",
+    ),
     "half a millisecond": (
         lambda: Session(timedelta(microseconds=1_500)),
         "gap is 1.5 ms; use whole milliseconds, such as 1 ms or 2 ms",
