@@ -97,7 +97,29 @@ _ROWS_PER_PART = 10_000
 _TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
 
 
-class KeyedAggregateOperator:
+class Folding:
+    """Base of the operators whose groups are folded, by ``Fold``; windows keep late rows whole."""
+
+    _fold: Fold
+
+    @property
+    def is_order_sensitive(self) -> bool:
+        return self._fold.is_order_sensitive
+
+    def state_of(self, column: str) -> frozenset[str]:
+        return self._fold.state_of(column)
+
+    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> Mapping[str, pl.Expr]:
+        return self._fold.state_of_means(means)
+
+    def needed_columns(self) -> tuple[str, ...] | None:
+        return None
+
+    def spark_partial(self) -> SparkPartial | None:
+        return None  # Spark's groups would not say which rows are late.
+
+
+class KeyedAggregateOperator(Folding):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
@@ -142,18 +164,11 @@ class KeyedAggregateOperator:
             )
         } | {table.table: table.schema for table in self._values.values()}
 
-    @property
-    def is_order_sensitive(self) -> bool:
-        return self._fold.is_order_sensitive
-
     def needed_columns(self) -> tuple[str, ...] | None:
         return tuple(name for name in self._fold.reads if name not in self._keys)
 
     def state_of(self, column: str) -> frozenset[str]:
         return self._fold.state_of(column) | {_distinct_table(column), _values_table(column)}
-
-    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> Mapping[str, pl.Expr]:
-        return self._fold.state_of_means(means)
 
     def spark_partial(self) -> SparkPartial | None:
         columns = self._fold.sql()

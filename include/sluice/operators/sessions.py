@@ -23,7 +23,7 @@ import polars as pl
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Session
-from sluice.operators.aggregate import Fold, kernels
+from sluice.operators.aggregate import Fold, Folding, kernels
 from sluice.operators.kernels import Argument, extreme
 from sluice.operators.operator import (
     ROW_COUNT,
@@ -31,7 +31,6 @@ from sluice.operators.operator import (
     Frames,
     Outcome,
     Partial,
-    SparkPartial,
     differs,
     differs_from_previous,
     input_schema,
@@ -62,7 +61,7 @@ _SESSION = "_session"  # Numbers the sessions of an epoch.
 _IS_STORED = "_is_stored"
 
 
-class SessionWindow:
+class SessionWindow(Folding):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
@@ -96,22 +95,6 @@ class SessionWindow:
         )
         self.tables = {SESSIONS: self._schema}
         self.output_schema = pl.Schema({**key_columns, **self._fold.results})
-
-    @property
-    def is_order_sensitive(self) -> bool:
-        return self._fold.is_order_sensitive
-
-    def state_of(self, column: str) -> frozenset[str]:
-        return self._fold.state_of(column)
-
-    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> Mapping[str, pl.Expr]:
-        return self._fold.state_of_means(means)
-
-    def needed_columns(self) -> tuple[str, ...] | None:
-        return None  # Late rows keep all their columns.
-
-    def spark_partial(self) -> SparkPartial | None:
-        return None  # Spark's groups would not say which rows are late.
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
         has_time = rows[self._time].is_not_null()

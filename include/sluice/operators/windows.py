@@ -29,14 +29,13 @@ from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
-from sluice.operators.aggregate import Fold, kernels
+from sluice.operators.aggregate import Fold, Folding, kernels
 from sluice.operators.operator import (
     ROW_COUNT,
     EpochTime,
     Frames,
     Outcome,
     Partial,
-    SparkPartial,
     column_type,
     differs,
     input_schema,
@@ -65,7 +64,7 @@ _FEW_PANES = 8
 Combine = Callable[[pl.DataFrame], pl.DataFrame]
 
 
-class AlignedWindow:
+class AlignedWindow(Folding):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
@@ -104,22 +103,6 @@ class AlignedWindow:
         self.output_schema = pl.Schema(
             {**key_columns, **dict.fromkeys(bounds, INSTANT), **self._fold.results}
         )
-
-    @property
-    def is_order_sensitive(self) -> bool:
-        return self._fold.is_order_sensitive
-
-    def state_of(self, column: str) -> frozenset[str]:
-        return self._fold.state_of(column)
-
-    def state_of_means(self, means: Mapping[str, tuple[str, ...]]) -> Mapping[str, pl.Expr]:
-        return self._fold.state_of_means(means)
-
-    def needed_columns(self) -> tuple[str, ...] | None:
-        return None  # Late rows keep all their columns.
-
-    def spark_partial(self) -> SparkPartial | None:
-        return None  # Spark's groups would not say which rows are late.
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
         panes = rows.select(self._panes.of_rows())

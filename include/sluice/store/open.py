@@ -291,7 +291,22 @@ def _checked_path(root: str, path: str) -> str:
     return path
 
 
-class PatientStore:
+class _Layer:
+    """Stands before a store, and is of the same root."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    @property
+    def behind(self) -> ObjectStore:
+        return self._store
+
+
+class PatientStore(_Layer):
     """Repeats a call that raised StoreUnavailable, at once and with growing pauses, for a time.
 
     Safe for every verb: objects are immutable, and a repeated ``create`` finds its own bytes.
@@ -305,7 +320,7 @@ class PatientStore:
         patience_s: float = DEFAULT_PATIENCE_S,
         given_up: Event | None = None,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         stop = stop_after_delay(patience_s)
         self._attempts = Retrying(
             retry=retry_if_exception_type(StoreUnavailable),
@@ -315,15 +330,6 @@ class PatientStore:
             before_sleep=before_sleep_log(log, logging.WARNING),
             reraise=True,
         )
-
-    @property
-    def root(self) -> str:
-        return self._store.root
-
-    @property
-    def behind(self) -> ObjectStore:
-        """The store whose calls it repeats."""
-        return self._store
 
     def get(self, key: str) -> bytes | None:
         return self.patiently(lambda: self._store.get(key))
@@ -385,24 +391,15 @@ class RequestCounter:
             return StoreRequests(**self._counts)
 
 
-class MeteredStore:
+class MeteredStore(_Layer):
     """An ``ObjectStore`` whose requests *counter* counts: listings by pages, deletions by batches.
 
     A request that a client repeats by itself counts once: this side does not see it.
     """
 
     def __init__(self, store: ObjectStore, counter: RequestCounter) -> None:
-        self._store = store
+        super().__init__(store)
         self._counter = counter
-
-    @property
-    def root(self) -> str:
-        return self._store.root
-
-    @property
-    def behind(self) -> ObjectStore:
-        """The store whose requests are counted."""
-        return self._store
 
     def get(self, key: str) -> bytes | None:
         return self._read(self._store.get(key))
@@ -459,22 +456,13 @@ class ReadMemory:
         return self._stores[root]
 
 
-class RememberingStore:
+class RememberingStore(_Layer):
     """An ``ObjectStore`` that asks *store* once for each key, and once for each prefix."""
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        super().__init__(store)
         self._bodies: dict[str, bytes | None] = {}
         self._listings: dict[str, list[Listed]] = {}
-
-    @property
-    def root(self) -> str:
-        return self._store.root
-
-    @property
-    def behind(self) -> ObjectStore:
-        """The store that is asked once."""
-        return self._store
 
     def get(self, key: str) -> bytes | None:
         if key not in self._bodies:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.connectors.files.folders import FolderColumns
@@ -127,24 +128,14 @@ class Files:
         from sluice.connectors.files.parquet import ParquetSource
         from sluice.connectors.files.text import FilesSource
 
-        location = value_of(self.location, params)
         format_ = value_of(self.format, params)
         self._check_format(format_)
-        if format_ in {"parquet", "avro"}:
-            source = ParquetSource if format_ == "parquet" else AvroSource
-            return source(
-                location,
-                bounded=self.bounded,
-                endpoint_url=endpoint_url,
-                ordered=self.ordered,
-                give_up_after_s=self.give_up_after_s,
-                skips_lost=self.on_lost == "skip",
-                folders=self._folders(),
-                takes_replaced=self.replaced == "append",
-                keeps_copies=self.takes_rows_back,
-            )
-        return FilesSource(
-            location,
+        source: Callable[..., Source] = ParquetSource if format_ == "parquet" else AvroSource
+        if format_ not in {"parquet", "avro"}:
+            decoding = self._decoding(format_)
+            source = partial(FilesSource, format=format_, text_decoding=decoding)
+        return source(
+            value_of(self.location, params),
             bounded=self.bounded,
             endpoint_url=endpoint_url,
             ordered=self.ordered,
@@ -153,8 +144,6 @@ class Files:
             folders=self._folders(),
             takes_replaced=self.replaced == "append",
             keeps_copies=self.takes_rows_back,
-            format=format_,
-            text_decoding=self._decoding(format_),
         )
 
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
