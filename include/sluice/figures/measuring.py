@@ -14,6 +14,7 @@ from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.state import FailedCheckpoint
 from sluice.figures.rates import lag_behind, least_watermark
 from sluice.figures.record import (
+    COUNTED,
     CheckpointAlignment,
     CheckpointDuration,
     CheckpointStats,
@@ -22,6 +23,7 @@ from sluice.figures.record import (
     SubtaskStats,
     SubtaskStatus,
     sum_of_measured,
+    totals,
 )
 
 
@@ -96,21 +98,16 @@ def _stage(
         attempt=answered.attempt,
         latest_ack_timestamp=latest,
         end_to_end_duration=_since(plan.triggered_at_ms, latest),
-        checkpointed_size=sum_of_measured(subtask.checkpointed_size for subtask in done),
-        state_size=sum_of_measured(subtask.state_size for subtask in done),
         alignment=CheckpointAlignment(
             duration=None if is_unaligned else _alignment(barriers),
             persisted=None if in_flight is None else sum(file.size_bytes for file in in_flight),
         ),
         unaligned_checkpoint=is_unaligned,
         watermark=None if kept is None else kept.watermark_ms,
-        rows_in=sum_of_measured(subtask.rows_in for subtask in done),
-        rows_out=sum_of_measured(subtask.rows_out for subtask in done),
         bytes_out=_bytes_out(answered.acks),
-        late_rows=sum_of_measured(subtask.late_rows for subtask in done),
-        malformed_rows=sum_of_measured(subtask.malformed_rows for subtask in done),
         requests=sum(requests, StoreRequests()) if requests else None,
         subtasks=() if is_overtaken else subtasks,
+        **totals(done, StageStats),
     )
 
 
@@ -139,12 +136,8 @@ def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
         ),
         checkpointed_size=metrics.checkpointed_bytes,
         state_size=metrics.full_bytes,
-        rows_in=metrics.rows_in,
-        rows_out=metrics.rows_out,
-        groups=metrics.groups,
-        late_rows=metrics.late_rows,
-        malformed_rows=metrics.malformed_rows,
         requests=metrics.requests,
+        **{name: getattr(metrics, name) for name in COUNTED},
     )
 
 
@@ -245,15 +238,11 @@ def _with_stages(line: CheckpointStats, stages: Sequence[StageStats]) -> Checkpo
         line,
         latest_ack_timestamp=latest,
         end_to_end_duration=_since(line.trigger_timestamp, latest),
-        checkpointed_size=sum_of_measured(stage.checkpointed_size for stage in stages),
-        state_size=sum_of_measured(stage.state_size for stage in stages),
         persisted_data=sum_of_measured(stage.alignment.persisted for stage in stages),
         num_subtasks=sum(stage.num_subtasks for stage in stages),
         num_acknowledged_subtasks=sum(stage.num_acknowledged_subtasks for stage in stages),
         unaligned_checkpoint=any(stage.unaligned_checkpoint for stage in stages),
         attempts=max(attempts, default=None),
-        rows_out=sum_of_measured(stage.rows_out for stage in stages),
-        late_rows=sum_of_measured(stage.late_rows for stage in stages),
-        malformed_rows=sum_of_measured(stage.malformed_rows for stage in stages),
         watermark_lag=lag_behind(line.trigger_timestamp, least_watermark(stages)),
+        **totals(stages, CheckpointStats),
     )

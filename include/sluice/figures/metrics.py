@@ -7,8 +7,10 @@ and never a zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,7 +19,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.figures.overview import Counts, Latest
 from sluice.figures.rates import EPOCHS, NodeRates, Rates, SourceLag, moment_of
-from sluice.figures.record import CheckpointStats, StageStats
+from sluice.figures.record import CheckpointDuration, CheckpointStats, StageStats
 
 
 class Scope(StrEnum):
@@ -39,15 +41,25 @@ class Unit(StrEnum):
     FLAG = "0 or 1"
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure's name, unit and scope; ``help`` is one clause, for people."""
+T = TypeVar("T")
+Value: TypeAlias = float | None
+Values: TypeAlias = Value | Mapping[str, Value]  # By the value of the metric's own label.
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Generic[T]):
+    """A figure's name, unit and scope, and how it is taken *of* what has it; None: not measured.
+
+    ``help`` is one clause, for people.
+    """
 
     name: str
     unit: Unit
+    of: Callable[[T], Values]
     help: str
-    scope: Scope = Scope.JOB
     label: str | None = None
     is_flinks: bool = True
+    scope: Scope = Scope.JOB
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -65,335 +77,18 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.help} ({self.unit})"
 
 
-NANOS = 1_000_000  # In a millisecond: Flink has two figures of a checkpoint in nanoseconds.
-_LATEST = ", of the newest completed checkpoint"
-_RECENT = f" per second, over the last {EPOCHS} completed checkpoints"
-_NOT_YET = "that were there at the newest trigger, and are in no completed checkpoint"
-
-METRICS = {
-    metric.key: metric
-    for metric in (
-        Metric(
-            name="jobStatus",
-            unit=Unit.FLAG,
-            help="1 for the status that the job has",
-            label="status",
-            is_flinks=False,
-        ),
-        Metric(
-            name="isReadable",
-            unit=Unit.FLAG,
-            help="0 where the job's journal could not be read, and nothing else is known",
-            is_flinks=False,
-        ),
-        Metric(
-            name="numRestarts",
-            unit=Unit.NUMBER,
-            help="restarts after a failure since the job was submitted",
-        ),
-        Metric(
-            name="totalNumberOfCheckpoints",
-            unit=Unit.NUMBER,
-            help="checkpoints since the first",
-        ),
-        Metric(
-            name="numberOfInProgressCheckpoints",
-            unit=Unit.NUMBER,
-            help="checkpoints that are pending",
-        ),
-        Metric(
-            name="numberOfCompletedCheckpoints",
-            unit=Unit.NUMBER,
-            help="checkpoints that completed since the first",
-        ),
-        Metric(
-            name="numberOfFailedCheckpoints",
-            unit=Unit.NUMBER,
-            help="checkpoints that failed since the first",
-        ),
-        Metric(
-            name="numberOfUnsuccessfulTriggers",
-            unit=Unit.NUMBER,
-            help="triggers that were refused in a row, since the last one that succeeded",
-            is_flinks=False,
-        ),
-        Metric(
-            name="lastCompletedCheckpointId",
-            unit=Unit.NUMBER,
-            help="the id of the newest completed checkpoint",
-        ),
-        Metric(
-            name="lastCheckpointCompletedTimestamp",
-            unit=Unit.MOMENT,
-            help="when the newest completed checkpoint was completed",
-        ),
-        Metric(
-            name="lastCheckpointDuration",
-            unit=Unit.MILLISECONDS,
-            help=f"from the trigger to the latest ack{_LATEST}",
-        ),
-        Metric(
-            name="lastCheckpointSize",
-            unit=Unit.BYTES,
-            help=f"what was written for the state{_LATEST}",
-        ),
-        Metric(
-            name="lastCheckpointFullSize",
-            unit=Unit.BYTES,
-            help=f"the whole state{_LATEST}",
-        ),
-        Metric(
-            name="lastCheckpointPersistedData",
-            unit=Unit.BYTES,
-            help=f"what it left in flight{_LATEST}",
-        ),
-        Metric(
-            name="lastCheckpointExternalPath",
-            unit=Unit.FLAG,
-            help="1 for the folder of the newest retained checkpoint",
-            label="path",
-        ),
-        Metric(
-            name="lastCheckpointRestoreTimestamp",
-            unit=Unit.MOMENT,
-            help="when the job was restored the last time",
-        ),
-        Metric(
-            name="isProcessingBacklog",
-            unit=Unit.FLAG,
-            help="1 while more records wait behind the newest barrier than an epoch takes",
-        ),
-        Metric(
-            name="lastCheckpointQueueDuration",
-            unit=Unit.MILLISECONDS,
-            help=f"how long its request had waited in the queue{_LATEST}",
-            is_flinks=False,
-        ),
-        Metric(
-            name="lastCheckpointCoordinatorStateSize",
-            unit=Unit.BYTES,
-            help=f"positions of sources and answers of hooks, the coordinator's own state{_LATEST}",
-            is_flinks=False,
-        ),
-        Metric(
-            name="finalizationDuration",
-            unit=Unit.MILLISECONDS,
-            help=f"from the latest ack to the completion{_LATEST}",
-            is_flinks=False,
-        ),
-        Metric(
-            name="numRecords",
-            unit=Unit.NUMBER,
-            help=f"records read from the sources{_LATEST}",
-            is_flinks=False,
-        ),
-        Metric(
-            name="checkpointInterval",
-            unit=Unit.MILLISECONDS,
-            help="the interval between two checkpoints that is in force, unless it is paused",
-            is_flinks=False,
-        ),
-        Metric(
-            name="numberOfOwedCommits",
-            unit=Unit.NUMBER,
-            help="completed checkpoints that the sinks have not published",
-            is_flinks=False,
-        ),
-        Metric(
-            name="numberOfOrphans",
-            unit=Unit.NUMBER,
-            help="files that nothing names; only where orphans are looked for",
-            is_flinks=False,
-        ),
-        Metric(
-            name="orphansSize",
-            unit=Unit.BYTES,
-            help="the size of the files that nothing names",
-            is_flinks=False,
-        ),
-        Metric(
-            name="pendingRecords",
-            unit=Unit.NUMBER,
-            help=f"records {_NOT_YET}",
-            scope=Scope.SOURCE,
-        ),
-        Metric(
-            name="pendingBytes",
-            unit=Unit.BYTES,
-            help=f"bytes of files {_NOT_YET}",
-            scope=Scope.SOURCE,
-        ),
-        Metric(
-            name="pendingTimestamp",
-            unit=Unit.MOMENT,
-            help="the newest trigger, when it was seen what is pending",
-            scope=Scope.SOURCE,
-            is_flinks=False,
-        ),
-        Metric(
-            name="watermarkLag",
-            unit=Unit.MILLISECONDS,
-            help=f"from the source's watermark to the trigger{_LATEST}",
-            scope=Scope.SOURCE,
-        ),
-        Metric(
-            name="currentEmitEventTimeLag",
-            unit=Unit.MILLISECONDS,
-            help=f"from the latest event time until it had been read{_LATEST}",
-            scope=Scope.SOURCE,
-        ),
-        Metric(
-            name="numRecordsIn",
-            unit=Unit.NUMBER,
-            help=f"records read{_LATEST}",
-            scope=Scope.SOURCE,
-        ),
-        Metric(
-            name="numRecordsInPerSecond",
-            unit=Unit.PER_SECOND,
-            help=f"records read{_RECENT}",
-            scope=Scope.SOURCE,
-        ),
-        Metric(
-            name="numBytesInPerSecond",
-            unit=Unit.BYTES_PER_SECOND,
-            help=f"bytes read{_RECENT}, where offsets are bytes",
-            scope=Scope.SOURCE,
-        ),
-        Metric(
-            name="currentInputWatermark",
-            unit=Unit.MOMENT,
-            help=f"the watermark of the input that was consumed{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="currentOutputWatermark",
-            unit=Unit.MOMENT,
-            help=f"the watermark of the output{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numRecordsIn",
-            unit=Unit.NUMBER,
-            help=f"records read{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numRecordsOut",
-            unit=Unit.NUMBER,
-            help=f"records emitted{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numBytesOut",
-            unit=Unit.BYTES,
-            help=f"bytes of the stream, and of what was staged for sinks{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numRecordsInPerSecond",
-            unit=Unit.PER_SECOND,
-            help=f"records read{_RECENT}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numRecordsOutPerSecond",
-            unit=Unit.PER_SECOND,
-            help=f"records emitted{_RECENT}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numBytesOutPerSecond",
-            unit=Unit.BYTES_PER_SECOND,
-            help=f"bytes emitted{_RECENT}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numLateRecordsDropped",
-            unit=Unit.NUMBER,
-            help=f"records behind the watermark{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numMalformedRecords",
-            unit=Unit.NUMBER,
-            help=f"records that could not be decoded{_LATEST}",
-            scope=Scope.STAGE,
-            is_flinks=False,
-        ),
-        Metric(
-            name="stateSize",
-            unit=Unit.BYTES,
-            help=f"the whole state{_LATEST}",
-            scope=Scope.STAGE,
-            is_flinks=False,
-        ),
-        Metric(
-            name="checkpointedSize",
-            unit=Unit.BYTES,
-            help=f"what was written for the state{_LATEST}",
-            scope=Scope.STAGE,
-            is_flinks=False,
-        ),
-        Metric(
-            name="syncDuration",
-            unit=Unit.MILLISECONDS,
-            help=f"the sync part of its slowest subtask{_LATEST}",
-            scope=Scope.STAGE,
-            is_flinks=False,
-        ),
-        Metric(
-            name="asyncDuration",
-            unit=Unit.MILLISECONDS,
-            help=f"the async part of its slowest subtask{_LATEST}",
-            scope=Scope.STAGE,
-            is_flinks=False,
-        ),
-        Metric(
-            name="asyncStartDelay",
-            unit=Unit.MILLISECONDS,
-            help=f"the longest that an upload waited to begin{_LATEST}",
-            scope=Scope.STAGE,
-            is_flinks=False,
-        ),
-        Metric(
-            name="checkpointAlignmentTime",
-            unit=Unit.NANOSECONDS,
-            help=f"from its first input's barrier to its last input's{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="checkpointStartDelayNanos",
-            unit=Unit.NANOSECONDS,
-            help=f"from the trigger to the start of its latest subtask{_LATEST}",
-            scope=Scope.STAGE,
-        ),
-        Metric(
-            name="numStoreRequests",
-            unit=Unit.NUMBER,
-            help=f"requests of its subtasks to stores, GET, PUT, LIST or DELETE{_LATEST}",
-            scope=Scope.STAGE,
-            label="kind",
-            is_flinks=False,
-        ),
-        Metric(
-            name="numStoreBytes",
-            unit=Unit.BYTES,
-            help=f"bytes that these requests read, GET, or wrote, PUT{_LATEST}",
-            scope=Scope.STAGE,
-            label="kind",
-            is_flinks=False,
-        ),
-    )
-}
-
-
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """A metric's value; ``labels`` are in the order of the metric's."""
 
-    metric: Metric
+    metric: Metric[Any]
     labels: tuple[str, ...]
     value: float
+
+
+def newest_completed(latest: Latest) -> CheckpointStats | None:
+    """The newest that completed, checkpoint or savepoint."""
+    known = [done for done in (latest.completed, latest.savepoint) if done is not None]
+    return max(known, key=lambda done: done.id, default=None)
 
 
 class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,11 +110,386 @@ class JobFigures(msgspec.Struct, frozen=True, kw_only=True):
     orphans: int | None = None
     orphaned_bytes: int | None = None
 
+    def of_newest(self, figure: Callable[[CheckpointStats], Value]) -> Value:
+        """A figure of the newest completed checkpoint."""
+        done = newest_completed(self.latest)
+        return None if done is None else figure(done)
 
-def newest_completed(latest: Latest) -> CheckpointStats | None:
-    """The newest that completed, checkpoint or savepoint."""
-    known = [done for done in (latest.completed, latest.savepoint) if done is not None]
-    return max(known, key=lambda done: done.id, default=None)
+    def rates_of(self, uid: str) -> NodeRates:
+        return NodeRates() if self.rates is None else self.rates.nodes.get(uid, NodeRates())
+
+
+class _Source(NamedTuple):
+    lag: SourceLag
+    rates: NodeRates
+
+
+class _Stage(NamedTuple):
+    stats: StageStats
+    rates: NodeRates
+
+    @property
+    def watermark(self) -> Value:
+        return moment_of(self.stats.watermark)
+
+    def greatest(self, figure: Callable[[CheckpointDuration], Value]) -> Value:
+        """Of its subtasks."""
+        done = (one.checkpoint for one in self.stats.subtasks if one.checkpoint is not None)
+        return _greatest(map(figure, done))
+
+    def requests(self, figures: Callable[[StoreRequests], Mapping[str, Value]]) -> Values:
+        return None if self.stats.requests is None else figures(self.stats.requests)
+
+
+def _greatest(values: Iterable[Value]) -> Value:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _nanos(milliseconds: Value) -> Value:
+    return None if milliseconds is None else milliseconds * NANOS
+
+
+NANOS = 1_000_000  # In a millisecond: Flink has two figures of a checkpoint in nanoseconds.
+_LATEST = ", of the newest completed checkpoint"
+_RECENT = f" per second, over the last {EPOCHS} completed checkpoints"
+_NOT_YET = "that were there at the newest trigger, and are in no completed checkpoint"
+
+_N, _B, _MS, _AT, _FLAG = Unit.NUMBER, Unit.BYTES, Unit.MILLISECONDS, Unit.MOMENT, Unit.FLAG
+
+
+def _newest(figure: Callable[[CheckpointStats], Value]) -> Callable[[JobFigures], Value]:
+    return lambda job: job.of_newest(figure)
+
+
+def _owed(job: JobFigures) -> Value:
+    """At most the newest commit is owed: what a restore left behind is not owed any more."""
+    latest = job.state.latest_completed
+    return latest is not None and not latest.is_committed
+
+
+_OF_JOBS: tuple[Metric[JobFigures], ...] = (
+    Metric(
+        "jobStatus",
+        _FLAG,
+        lambda job: {one.value: one is job.state.status for one in JobStatus},
+        "1 for the status that the job has",
+        label="status",
+        is_flinks=False,
+    ),
+    Metric(
+        "isReadable",
+        _FLAG,
+        lambda _: 1,
+        "0 where the job's journal could not be read, and nothing else is known",
+        is_flinks=False,
+    ),
+    Metric(
+        "numRestarts",
+        _N,
+        lambda job: job.state.num_restarts,
+        "restarts after a failure since the job was submitted",
+    ),
+    Metric(
+        "totalNumberOfCheckpoints", _N, lambda job: job.counts.total, "checkpoints since the first"
+    ),
+    Metric(
+        "numberOfInProgressCheckpoints",
+        _N,
+        lambda job: job.counts.in_progress,
+        "checkpoints that are pending",
+    ),
+    Metric(
+        "numberOfCompletedCheckpoints",
+        _N,
+        lambda job: job.counts.completed,
+        "checkpoints that completed since the first",
+    ),
+    Metric(
+        "numberOfFailedCheckpoints",
+        _N,
+        lambda job: job.counts.failed,
+        "checkpoints that failed since the first",
+    ),
+    Metric(
+        "numberOfUnsuccessfulTriggers",
+        _N,
+        lambda job: job.counts.unsuccessful_triggers,
+        "triggers that were refused in a row, since the last one that succeeded",
+        is_flinks=False,
+    ),
+    Metric(
+        "lastCompletedCheckpointId",
+        _N,
+        _newest(lambda done: done.id),
+        "the id of the newest completed checkpoint",
+    ),
+    Metric(
+        "lastCheckpointCompletedTimestamp",
+        _AT,
+        _newest(lambda done: done.completed_timestamp),
+        "when the newest completed checkpoint was completed",
+    ),
+    Metric(
+        "lastCheckpointDuration",
+        _MS,
+        _newest(lambda done: done.end_to_end_duration),
+        f"from the trigger to the latest ack{_LATEST}",
+    ),
+    Metric(
+        "lastCheckpointSize",
+        _B,
+        _newest(lambda done: done.checkpointed_size),
+        f"what was written for the state{_LATEST}",
+    ),
+    Metric(
+        "lastCheckpointFullSize",
+        _B,
+        _newest(lambda done: done.state_size),
+        f"the whole state{_LATEST}",
+    ),
+    Metric(
+        "lastCheckpointPersistedData",
+        _B,
+        _newest(lambda done: done.persisted_data),
+        f"what it left in flight{_LATEST}",
+    ),
+    Metric(
+        "lastCheckpointExternalPath",
+        _FLAG,
+        lambda job: None if job.external_path is None else {job.external_path: 1},
+        "1 for the folder of the newest retained checkpoint",
+        label="path",
+    ),
+    Metric(
+        "lastCheckpointRestoreTimestamp",
+        _AT,
+        lambda job: None if (done := job.latest.restored) is None else done.restore_timestamp,
+        "when the job was restored the last time",
+    ),
+    Metric(
+        "isProcessingBacklog",
+        _FLAG,
+        lambda job: job.state.is_backlog,
+        "1 while more records wait behind the newest barrier than an epoch takes",
+    ),
+    Metric(
+        "lastCheckpointQueueDuration",
+        _MS,
+        _newest(lambda done: done.queue_duration),
+        f"how long its request had waited in the queue{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "lastCheckpointCoordinatorStateSize",
+        _B,
+        _newest(lambda done: done.coordinator_state_size),
+        f"positions of sources and answers of hooks, the coordinator's own state{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "finalizationDuration",
+        _MS,
+        _newest(lambda done: done.finalization_duration),
+        f"from the latest ack to the completion{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "numRecords",
+        _N,
+        _newest(lambda done: done.records),
+        f"records read from the sources{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "checkpointInterval",
+        _MS,
+        lambda job: job.interval_ms,
+        "the interval between two checkpoints that is in force, unless it is paused",
+        is_flinks=False,
+    ),
+    Metric(
+        "numberOfOwedCommits",
+        _N,
+        _owed,
+        "completed checkpoints that the sinks have not published",
+        is_flinks=False,
+    ),
+    Metric(
+        "numberOfOrphans",
+        _N,
+        lambda job: job.orphans,
+        "files that nothing names; only where orphans are looked for",
+        is_flinks=False,
+    ),
+    Metric(
+        "orphansSize",
+        _B,
+        lambda job: job.orphaned_bytes,
+        "the size of the files that nothing names",
+        is_flinks=False,
+    ),
+)
+_OF_SOURCES: tuple[Metric[_Source], ...] = (
+    Metric("pendingRecords", _N, lambda source: source.lag.pending_records, f"records {_NOT_YET}"),
+    Metric(
+        "pendingBytes", _B, lambda source: source.lag.pending_bytes, f"bytes of files {_NOT_YET}"
+    ),
+    Metric(
+        "pendingTimestamp",
+        _AT,
+        lambda source: source.lag.as_of,
+        "the newest trigger, when it was seen what is pending",
+        is_flinks=False,
+    ),
+    Metric(
+        "watermarkLag",
+        _MS,
+        lambda source: source.lag.watermark_lag,
+        f"from the source's watermark to the trigger{_LATEST}",
+    ),
+    Metric(
+        "currentEmitEventTimeLag",
+        _MS,
+        lambda source: source.lag.emit_event_time_lag,
+        f"from the latest event time until it had been read{_LATEST}",
+    ),
+    Metric("numRecordsIn", _N, lambda source: source.lag.records, f"records read{_LATEST}"),
+    Metric(
+        "numRecordsInPerSecond",
+        Unit.PER_SECOND,
+        lambda source: source.rates.rows_out_per_second,
+        f"records read{_RECENT}",
+    ),
+    Metric(
+        "numBytesInPerSecond",
+        Unit.BYTES_PER_SECOND,
+        lambda source: source.rates.bytes_out_per_second,
+        f"bytes read{_RECENT}, where offsets are bytes",
+    ),
+)
+_OF_STAGES: tuple[Metric[_Stage], ...] = (
+    # An epoch is consumed whole: the watermark of its input is the output's.
+    Metric(
+        "currentInputWatermark",
+        _AT,
+        lambda stage: stage.watermark,
+        f"the watermark of the input that was consumed{_LATEST}",
+    ),
+    Metric(
+        "currentOutputWatermark",
+        _AT,
+        lambda stage: stage.watermark,
+        f"the watermark of the output{_LATEST}",
+    ),
+    Metric("numRecordsIn", _N, lambda stage: stage.stats.rows_in, f"records read{_LATEST}"),
+    Metric("numRecordsOut", _N, lambda stage: stage.stats.rows_out, f"records emitted{_LATEST}"),
+    Metric(
+        "numBytesOut",
+        _B,
+        lambda stage: stage.stats.bytes_out,
+        f"bytes of the stream, and of what was staged for sinks{_LATEST}",
+    ),
+    Metric(
+        "numRecordsInPerSecond",
+        Unit.PER_SECOND,
+        lambda stage: stage.rates.rows_in_per_second,
+        f"records read{_RECENT}",
+    ),
+    Metric(
+        "numRecordsOutPerSecond",
+        Unit.PER_SECOND,
+        lambda stage: stage.rates.rows_out_per_second,
+        f"records emitted{_RECENT}",
+    ),
+    Metric(
+        "numBytesOutPerSecond",
+        Unit.BYTES_PER_SECOND,
+        lambda stage: stage.rates.bytes_out_per_second,
+        f"bytes emitted{_RECENT}",
+    ),
+    Metric(
+        "numLateRecordsDropped",
+        _N,
+        lambda stage: stage.stats.late_rows,
+        f"records behind the watermark{_LATEST}",
+    ),
+    Metric(
+        "numMalformedRecords",
+        _N,
+        lambda stage: stage.stats.malformed_rows,
+        f"records that could not be decoded{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "stateSize",
+        _B,
+        lambda stage: stage.stats.state_size,
+        f"the whole state{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "checkpointedSize",
+        _B,
+        lambda stage: stage.stats.checkpointed_size,
+        f"what was written for the state{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "syncDuration",
+        _MS,
+        lambda stage: stage.greatest(lambda done: done.sync),
+        f"the sync part of its slowest subtask{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "asyncDuration",
+        _MS,
+        lambda stage: stage.greatest(lambda done: done.async_),
+        f"the async part of its slowest subtask{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "asyncStartDelay",
+        _MS,
+        lambda stage: stage.greatest(lambda done: done.async_start_delay),
+        f"the longest that an upload waited to begin{_LATEST}",
+        is_flinks=False,
+    ),
+    Metric(
+        "checkpointAlignmentTime",
+        Unit.NANOSECONDS,
+        lambda stage: _nanos(stage.stats.alignment.duration),
+        f"from its first input's barrier to its last input's{_LATEST}",
+    ),
+    Metric(
+        "checkpointStartDelayNanos",
+        Unit.NANOSECONDS,
+        lambda stage: _nanos(_greatest(one.start_delay for one in stage.stats.subtasks)),
+        f"from the trigger to the start of its latest subtask{_LATEST}",
+    ),
+    Metric(
+        "numStoreRequests",
+        _N,
+        lambda stage: stage.requests(
+            lambda n: {"GET": n.gets, "PUT": n.puts, "LIST": n.lists, "DELETE": n.deletes}
+        ),
+        f"requests of its subtasks to stores, GET, PUT, LIST or DELETE{_LATEST}",
+        label="kind",
+        is_flinks=False,
+    ),
+    Metric(
+        "numStoreBytes",
+        _B,
+        lambda stage: stage.requests(lambda n: {"GET": n.bytes_read, "PUT": n.bytes_written}),
+        f"bytes that these requests read, GET, or wrote, PUT{_LATEST}",
+        label="kind",
+        is_flinks=False,
+    ),
+)
+_SOURCES = tuple(replace(metric, scope=Scope.SOURCE) for metric in _OF_SOURCES)
+_STAGES = tuple(replace(metric, scope=Scope.STAGE) for metric in _OF_STAGES)
+_ALL: tuple[Metric[Any], ...] = (*_OF_JOBS, *_SOURCES, *_STAGES)
+METRICS = {metric.key: metric for metric in _ALL}
 
 
 def unreadable(pipeline: str) -> Sample:
@@ -429,123 +499,20 @@ def unreadable(pipeline: str) -> Sample:
 
 def samples(figures: JobFigures) -> tuple[Sample, ...]:
     """The value of every metric of the job that is known."""
-    return tuple(
-        Sample(metric=METRICS[name], labels=(figures.pipeline, *labels), value=float(value))
-        for name, labels, value in (*_of_job(figures), *_of_sources(figures), *_of_stages(figures))
-        if value is not None
-    )
+    uid = figures.pipeline
+    found = [*_samples(_OF_JOBS, figures, uid)]
+    for lag in figures.lags:
+        found += _samples(_SOURCES, _Source(lag, figures.rates_of(lag.id)), uid, lag.id)
+    for stats in figures.stages:
+        found += _samples(_STAGES, _Stage(stats, figures.rates_of(stats.id)), uid, stats.id)
+    return tuple(found)
 
 
-_Value = tuple[str, tuple[str, ...], float | None]
-
-
-def _of_job(figures: JobFigures) -> Iterator[_Value]:
-    state, counts = figures.state, figures.counts
-    for status in JobStatus:
-        yield "jobStatus", (status.value,), int(status is state.status)
-    restored, latest = figures.latest.restored, state.latest_completed
-    if figures.external_path is not None:
-        yield "lastCheckpointExternalPath", (figures.external_path,), 1
-    done = newest_completed(figures.latest)
-    unlabelled = {
-        "isReadable": 1,
-        "numRestarts": state.num_restarts,
-        "totalNumberOfCheckpoints": counts.total,
-        "numberOfInProgressCheckpoints": counts.in_progress,
-        "numberOfCompletedCheckpoints": counts.completed,
-        "numberOfFailedCheckpoints": counts.failed,
-        "numberOfUnsuccessfulTriggers": counts.unsuccessful_triggers,
-        "lastCheckpointRestoreTimestamp": None if restored is None else restored.restore_timestamp,
-        "isProcessingBacklog": int(state.is_backlog),
-        "checkpointInterval": figures.interval_ms,
-        # At most the newest commit is owed: what a restore left behind is not owed any more.
-        "numberOfOwedCommits": int(latest is not None and not latest.is_committed),
-        "numberOfOrphans": figures.orphans,
-        "orphansSize": figures.orphaned_bytes,
-    }
-    for name, value in (unlabelled | ({} if done is None else _of_newest(done))).items():
-        yield name, (), value
-
-
-def _of_newest(done: CheckpointStats) -> dict[str, int | None]:
-    return {
-        "lastCompletedCheckpointId": done.id,
-        "lastCheckpointCompletedTimestamp": done.completed_timestamp,
-        "lastCheckpointDuration": done.end_to_end_duration,
-        "lastCheckpointSize": done.checkpointed_size,
-        "lastCheckpointFullSize": done.state_size,
-        "lastCheckpointPersistedData": done.persisted_data,
-        "lastCheckpointQueueDuration": done.queue_duration,
-        "lastCheckpointCoordinatorStateSize": done.coordinator_state_size,
-        "finalizationDuration": done.finalization_duration,
-        "numRecords": done.records,
-    }
-
-
-def _of_sources(figures: JobFigures) -> Iterator[_Value]:
-    for source in figures.lags:
-        rates = _rates(figures, source.id)
-        for name, value in {
-            "pendingRecords": source.pending_records,
-            "pendingBytes": source.pending_bytes,
-            "pendingTimestamp": source.as_of,
-            "watermarkLag": source.watermark_lag,
-            "currentEmitEventTimeLag": source.emit_event_time_lag,
-            "numRecordsIn": source.records,
-            "numRecordsInPerSecond": rates.rows_out_per_second,
-            "numBytesInPerSecond": rates.bytes_out_per_second,
-        }.items():
-            yield f"source.{name}", (source.id,), value
-
-
-def _of_stages(figures: JobFigures) -> Iterator[_Value]:
-    for stage in figures.stages:
-        watermark, rates = moment_of(stage.watermark), _rates(figures, stage.id)
-        durations = [one.checkpoint for one in stage.subtasks if one.checkpoint is not None]
-        for name, value in {
-            "currentInputWatermark": watermark,  # An epoch is consumed whole: it is the output's.
-            "currentOutputWatermark": watermark,
-            "numRecordsIn": stage.rows_in,
-            "numRecordsOut": stage.rows_out,
-            "numBytesOut": stage.bytes_out,
-            "numRecordsInPerSecond": rates.rows_in_per_second,
-            "numRecordsOutPerSecond": rates.rows_out_per_second,
-            "numBytesOutPerSecond": rates.bytes_out_per_second,
-            "numLateRecordsDropped": stage.late_rows,
-            "numMalformedRecords": stage.malformed_rows,
-            "stateSize": stage.state_size,
-            "checkpointedSize": stage.checkpointed_size,
-            "syncDuration": max((duration.sync for duration in durations), default=None),
-            "asyncDuration": max((duration.async_ for duration in durations), default=None),
-            "asyncStartDelay": _greatest(one.async_start_delay for one in durations),
-            "checkpointAlignmentTime": _nanos(stage.alignment.duration),
-            "checkpointStartDelayNanos": _nanos(_greatest(s.start_delay for s in stage.subtasks)),
-        }.items():
-            yield name, (stage.id,), value
-        if stage.requests is not None:
-            yield from _of_requests(stage.id, stage.requests)
-
-
-def _greatest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _nanos(milliseconds: int | None) -> int | None:
-    return None if milliseconds is None else milliseconds * NANOS
-
-
-def _of_requests(stage: str, requests: StoreRequests) -> Iterator[_Value]:
-    for kind, number in {
-        "GET": requests.gets,
-        "PUT": requests.puts,
-        "LIST": requests.lists,
-        "DELETE": requests.deletes,
-    }.items():
-        yield "numStoreRequests", (stage, kind), number
-    yield "numStoreBytes", (stage, "GET"), requests.bytes_read
-    yield "numStoreBytes", (stage, "PUT"), requests.bytes_written
-
-
-def _rates(figures: JobFigures, uid: str) -> NodeRates:
-    known = {} if figures.rates is None else figures.rates.nodes
-    return known.get(uid, NodeRates())
+def _samples(metrics: Iterable[Metric[T]], thing: T, *labels: str) -> Iterator[Sample]:
+    for metric in metrics:
+        found = metric.of(thing)
+        by_label = found if isinstance(found, Mapping) else {"": found}
+        for label, value in by_label.items():
+            if value is not None:
+                of_it = (*labels, label) if metric.label is not None else labels
+                yield Sample(metric=metric, labels=of_it, value=float(value))

@@ -13,12 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
 from sluice.core.answers import StoreRequests
 
 TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
+
+
+# Measured by a subtask under these names, and added up where its stage or checkpoint has the name.
+COUNTED = ("rows_in", "rows_out", "groups", "late_rows", "malformed_rows")
+SIZES = ("checkpointed_size", "state_size")
 
 
 class CheckpointStatus(StrEnum):
@@ -324,6 +330,15 @@ def sum_of_measured(values: Iterable[int | None]) -> int | None:
     """The sum of those that were measured; None without any."""
     measured = [value for value in values if value is not None]
     return sum(measured) if measured else None
+
+
+def totals(parts: Sequence[msgspec.Struct], whole: type[msgspec.Struct]) -> dict[str, Any]:
+    """The figures of *whole* that are the sums of those that were measured of its *parts*."""
+    return {
+        name: sum_of_measured(getattr(part, name) for part in parts)
+        for name in (*SIZES, *COUNTED)
+        if name in whole.__struct_fields__
+    }
 
 
 def sum_if_whole(values: Iterable[int | None]) -> int | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sluice.core.events import CheckpointCommitted
 from sluice.core.ids import CheckpointId
@@ -131,7 +131,7 @@ def registry_of(read: Callable[[], Iterable[Sample]]) -> CollectorRegistry:
     return registry
 
 
-def exposed_name(metric: Metric) -> str:
+def exposed_name(metric: Metric[Any]) -> str:
     """Flink's name behind Sluice's prefix, as ``sluice_job_numRestarts``."""
     return f"sluice_{metric.scope}_{metric.name}"
 
