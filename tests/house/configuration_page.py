@@ -68,7 +68,7 @@ def _limits(name: str) -> str:
 def _expression(value: object) -> str:
     """How the default is written in Python."""
     match value:
-        case bool() | None:
+        case bool() | str() | None:
             return repr(value)
         case int():
             return f"{value:_}"
