@@ -23,7 +23,7 @@ _FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
     "--disable-dev-shm-usage", "--remote-debugging-port=0",
 )  # fmt: skip
-_PATIENCE_SECONDS = 60.0  # The other worker may have Spark and Airflow running.
+_PATIENCE_SECONDS = 240.0  # Airflow's own page takes minutes where ten others are at work.
 
 
 def found_browser() -> str | None:

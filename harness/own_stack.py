@@ -17,6 +17,7 @@ from sluice.devstack.stack import Stack, StackOptions
 def own_stack(root: Path, options: StackOptions, extra_env: Mapping[str, str]) -> Iterator[Stack]:
     """Meanwhile this process is a client of it, too."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack, "AIRFLOW_START_TIMEOUT_S", 1_200)  # Beside all other tests.
         # Its own AIRFLOW_HOME must not be that of another test module.
         for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
             patch.delenv(name)

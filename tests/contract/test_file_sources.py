@@ -28,7 +28,7 @@ from sluice.store.memory import InMemoryStore
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, behind_layers, open_store
 from sluice.store.s3 import S3Store
-from tests.contract.source_rules import Row, check_replay, places, plan_all, rows_of
+from tests.contract.source_rules import Cut, Row, check_replay, places, plan_all, rows_of
 
 AVRO_SCHEMA = {
     "type": "record",
@@ -65,6 +65,7 @@ class Format:
 
     def open(self, location: StoreLocation, name: str = "events", **how: Any) -> WholeFileSource:
         root = f"{location.root}/{self.source.__name__}/{name}"
+        how["folders"] = FolderColumns()  # As in a job, which has inferred them once.
         return self.source(root, endpoint_url=location.endpoint_url, **how)
 
 
@@ -80,8 +81,9 @@ def test_every_cut_of_a_folder_gives_the_same_rows(location: StoreLocation) -> N
         kind.put(store, "events/_temporary/d", 100)
         kind.put(store, "events-of-others/e", 100)
 
-        for cuts in ([], [(3, 1)] * 9, [(7, 2)] * 4, [(1, 3), (12, 5)]):
-            check_replay(kind.open(location), cuts, rows(*range(25)), files=3)
+        cuts: list[list[Cut]] = [[(1, 3), (12, 5)], [], [(3, 1)] * 9, [(7, 2)] * 4]
+        for cut in cuts if location.root.startswith("file://") else cuts[:1]:
+            check_replay(kind.open(location), cut, rows(*range(25)), files=3)
 
 
 def test_new_files_appear_in_an_ordered_source(location: StoreLocation) -> None:
@@ -94,7 +96,8 @@ def test_new_files_appear_in_an_ordered_source(location: StoreLocation) -> None:
         for number in range(1, 21):
             kind.put(store, f"events/{number:03d}", 2 * number, 2 * number + 1)
             barrier = plan_all(source, position)
-            read += rows_of(source, barrier)
+            for piece in barrier.slices:
+                read += [row for batch in source.read(piece) for row in batch.to_pylist()]
             position = barrier.position
 
         assert read == rows(*range(2, 42))

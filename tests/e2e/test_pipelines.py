@@ -75,16 +75,18 @@ def alerts(job: Job) -> list[tuple[object, ...]]:
 
 
 def restored_by(airflow: AirflowApi) -> list[str]:
-    """The notes of the runs that restored the job.  The watchdog does when its minute comes before
-    the task that starts the restore DAG; either run may end after the job, which went on meanwhile.
+    """The notes of the runs that restored the job: the watchdog does when its minute comes before
+    the task that starts the restore DAG.  Either run may end after the job: it goes on meanwhile.
     """
-    notes = [
-        airflow.wait_until_finished(dag, run.dag_run_id).note or ""
-        for dag in (f"{PIPELINE}__restore", WATCHDOG)
-        for run in airflow.runs(dag)
-    ]
     by_watchdog = f"{PIPELINE}: restored the job from "
-    return [note for note in notes if note.startswith("restored ") or by_watchdog in note]
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while time.monotonic() < deadline:
+        dags = (f"{PIPELINE}__restore", WATCHDOG)
+        notes = [run.note or "" for dag in dags for run in airflow.runs(dag)]
+        if found := [one for one in notes if one.startswith("restored ") or by_watchdog in one]:
+            return found
+        time.sleep(1)
+    return []
 
 
 def of_this_life(job: Job, first_id: int) -> list[CheckpointRecord]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EVENTS, EPOCH = 4_500, 1_500
-SLOW_S = 3.0
+SLOW_S = 1.0
 
 
 def pass_on(rows: DataFrame) -> DataFrame:
@@ -75,7 +75,7 @@ def _expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     [
         {"max_concurrent_checkpoints": 3},
         {"unaligned": True},
-        {"unaligned": True, "aligned_checkpoint_timeout": timedelta(seconds=1.5), "slow": True},
+        {"unaligned": True, "aligned_checkpoint_timeout": timedelta(seconds=0.3), "slow": True},
         {"mode": CheckpointingMode.AT_LEAST_ONCE},
     ],
     ids=["concurrent", "unaligned", "aligned with timeout", "at least once"],
