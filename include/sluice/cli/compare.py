@@ -33,11 +33,11 @@ def compare(
 ) -> None:
     """The command; it ends with DIFFERENT unless the tables are equal."""
     a, b = (_read(place, keys, endpoint_url) for place in (table_a, table_b))
-    found = compared(a, b, keys)
+    found = _compared(a, b, keys)
     if as_json:
         print_json(found)
     else:
-        for line in lines_of(found):
+        for line in _lines_of(found):
             print_line(line)
     if not found.are_equal:
         raise typer.Exit(DIFFERENT)
@@ -85,7 +85,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def compared(a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str]) -> Comparison:
+def _compared(a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str]) -> Comparison:
     """Raises ConfigurationError if a table lacks a key, or has two rows of one; or if they have no
     column in common, or one of types that cannot be compared.
     """
@@ -141,7 +141,7 @@ def compared(a: pl.DataFrame, b: pl.DataFrame, keys: Sequence[str]) -> Compariso
     )
 
 
-def lines_of(found: Comparison) -> list[str]:
+def _lines_of(found: Comparison) -> list[str]:
     if found.are_equal:
         return [f"the tables are equal: {found.rows_a} rows"]
     lines = [f"the first table has {found.rows_a} rows, the second {found.rows_b}"]

@@ -97,7 +97,7 @@ _ROWS_PER_PART = 10_000
 _TOO_LARGE = ("overflow in decimal", "conversion from `decimal")
 
 
-class Folding:
+class FoldedGroups:
     """Base of the operators whose groups are folded, by ``Fold``; windows keep late rows whole."""
 
     _fold: Fold
@@ -119,7 +119,7 @@ class Folding:
         return None  # Spark's groups would not say which rows are late.
 
 
-class KeyedAggregateOperator(Folding):
+class KeyedAggregateOperator(FoldedGroups):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:

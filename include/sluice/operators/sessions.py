@@ -23,7 +23,7 @@ import polars as pl
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Session
-from sluice.operators.aggregate import Fold, Folding, kernels
+from sluice.operators.aggregate import Fold, FoldedGroups, kernels
 from sluice.operators.kernels import Argument, extreme
 from sluice.operators.operator import (
     ROW_COUNT,
@@ -61,7 +61,7 @@ _SESSION = "_session"  # Numbers the sessions of an epoch.
 _IS_STORED = "_is_stored"
 
 
-class SessionWindow(Folding):
+class SessionWindow(FoldedGroups):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:

@@ -29,7 +29,7 @@ from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
-from sluice.operators.aggregate import Fold, Folding, kernels
+from sluice.operators.aggregate import Fold, FoldedGroups, kernels
 from sluice.operators.operator import (
     ROW_COUNT,
     EpochTime,
@@ -64,7 +64,7 @@ _FEW_PANES = 8
 Combine = Callable[[pl.DataFrame], pl.DataFrame]
 
 
-class AlignedWindow(Folding):
+class AlignedWindow(FoldedGroups):
     """An ``Operator``; see ``sluice.operators.operator``."""
 
     def __init__(self, stage: StageNode, schema: pl.Schema) -> None:
