@@ -13,6 +13,7 @@ from sluice.devstack import airflow
 from sluice.devstack.airflow import DagRun
 
 _PAGE = 100
+_ANSWER_TIMEOUT_S = 240.0  # Beside all other tests, on a machine that is ten times slower.
 _T = TypeVar("_T")
 
 
@@ -54,6 +55,10 @@ class _XCom:
 
 
 class AirflowApi(airflow.AirflowApi):
+    def __init__(self, base_url: str) -> None:
+        super().__init__(base_url)
+        self._http.timeout = _ANSWER_TIMEOUT_S
+
     def delete_run(self, dag_id: str, run_id: str) -> None:
         self._call("DELETE", _run(dag_id, run_id), missing_ok=True)
 
