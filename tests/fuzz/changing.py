@@ -19,6 +19,7 @@ from tests.fuzz.plans import (
     InputPlan,
     Plan,
     Restore,
+    SinkPlan,
     StagePlan,
     changed,
 )
@@ -41,6 +42,14 @@ def changing(random: Random, plan: Plan) -> Plan:
     acts = [act for act in plan.acts if not (isinstance(act, Checkpoint) and act.drains)]
     drains = acts != [*plan.acts]
     after = plan
+    if random.random() < 0.1 and (sinks := _may_be_absent(plan)):
+        sink = random.choice(sinks).uid
+        gone = Change(uid=sink, edits=((sink, "is_absent", True),))
+        back = replace(gone, part="rows", difference="absent", edits=((sink, "is_absent", False),))
+        back = replace(back, consents=random.choice(("keep", "keep", "begin", "")))
+        acts += [gone, *_later(random, plan, acts)]
+        acts += [back, *_later(random, plan, acts)]
+        return replace(plan, acts=tuple(acts))
     for _ in range(random.choice((1, 1, 1, 2))):
         change = _drawn(random, after)
         if change is None or (change.part == "columns" and after is not plan):
@@ -57,6 +66,14 @@ def _forgets_in_a_changelog(plan: Plan) -> bool:
     """What TTLs forget stays in a changelog, as if it had been another row."""
     forgetful = {stage.uid for stage in plan.stages if 0 < (stage.args.get("ttl") or 0) < FOREVER}
     return any(sink.changelog and sink.producer in forgetful for sink in plan.sinks)
+
+
+def _may_be_absent(plan: Plan) -> list[SinkPlan]:
+    """Sinks of rows that are only added, of streams that something else reads, too."""
+    others = [given.producer for stage in plan.stages for given in stage.inputs]
+    others += [sink.producer for sink in plan.sinks]
+    sinks = [sink for sink in plan.sinks if not (sink.upsert_key or sink.changelog)]
+    return [sink for sink in sinks if others.count(sink.producer) > 1]
 
 
 def _later(random: Random, plan: Plan, acts: list[Act]) -> Iterator[Act]:
@@ -363,6 +380,52 @@ def _ties(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
     return _of(stage, "ties", ("args/ties_by", [random.choice(others)]))
 
 
+def _unique(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """Other rows replace one another, or none; over updates another one decides between equals."""
+    given = stage.args.get("unique")
+    if stage.op != "top_n" or not given or stage.args.get("ttl") is not None:
+        return None
+    others = _others(plan, stage, [*given, stage.args["by"]])
+    is_append = plan.source(stage.inputs[0].producer) is not None
+    value = [] if is_append or not others else [random.choice(others)]
+    difference = "changed" if value else "removed"
+    return _of(stage, "unique", ("args/unique", value), difference=difference)
+
+
+def _operator(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """The first row of a key in the place of the last, where a table has a row for each key."""
+    sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
+    if stage.op != "latest" or stage.args.get("ttl"):
+        return None
+    if not _fills_tables_of_its_keys(plan, stage, sinks):
+        return None
+    edits = (("op", "deduplicate"), ("args", {"by": stage.args["by"][0]}))
+    return _of(stage, "operator", *edits)
+
+
+def _sender(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """The stage before a table of its keys is called otherwise."""
+    sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
+    if stage.op not in ("aggregate", "latest") or len(sinks) != 1 or stage.args.get("ttl"):
+        return None
+    if not _fills_tables_of_its_keys(plan, stage, sinks):
+        return None
+    (sink,) = sinks
+    uid = f"{stage.uid}_anew"
+    edits = ((stage.uid, "uid", uid), (sink.uid, "producer", uid))
+    return Change(uid=sink.uid, part="rows", difference="sender", edits=edits)
+
+
+def _fills_tables_of_its_keys(plan: Plan, stage: StagePlan, sinks: list[SinkPlan]) -> bool:
+    """Whether nothing else reads the stage, which reads a source, and all its rows are there."""
+    (given, *_) = stage.inputs
+    is_read = any(one.producer == stage.uid for other in plan.stages for one in other.inputs)
+    is_whole = not any(sink.where or sink.partition_by or sink.select for sink in sinks)
+    has_its_keys = all(sink.upsert_key == given.keys for sink in sinks)
+    is_whole = is_whole and has_its_keys and not (stage.where or stage.select)
+    return is_whole and not is_read and plan.source(given.producer) is not None
+
+
 def _others(plan: Plan, stage: StagePlan, names: list[str]) -> list[str]:
     """Columns that the stage could order by, beside *names* and its keys."""
     (given, *_) = stage.inputs
@@ -471,6 +534,9 @@ PARTS: dict[str, Draw] = {
     "mean": _mean,
     "by": _by,
     "ties": _ties,
+    "unique": _unique,
+    "operator": _operator,
+    "sender": _sender,
     "place": _place,
     "columns": _shown,
     "keys": _keys,

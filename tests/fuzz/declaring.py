@@ -63,6 +63,8 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
         if not plan.is_chained:
             streams[stage.uid].disable_chaining()
     for sink in plan.sinks:
+        if sink.is_absent:
+            continue
         stream = streams[sink.producer]
         for condition in sink.where:
             stream = stream.where(condition)

@@ -86,6 +86,7 @@ def draw(seed: int) -> Plan:
     _sinks(drawing)
     _ttls(drawing, Random(f"{seed} ttl"))
     _operator_lists(drawing, Random(f"{seed} lists"))
+    _uniques(drawing, Random(f"{seed} uniques"))
     plan = Plan(
         seed=seed,
         sources=tuple(drawing.sources),
@@ -283,6 +284,21 @@ def _operator_lists(drawing: Drawing, random: Random) -> None:
         lists = random.choice(("", "union", "split"))
         if stage.op == "process_keyed" and lists:
             drawing.stages[place] = replace(stage, args={**stage.args, "lists": lists})
+
+
+def _uniques(drawing: Drawing, random: Random) -> None:
+    """Of rankings of rows that only come some where a row replaces an earlier one: what they go by
+    never decreases, as files are read in the order in which they came.
+    """
+    files = {one.uid for one in drawing.sources if not (one.is_table or one.grows)}
+    for place, stage in enumerate(drawing.stages):
+        (given, *_) = stage.inputs
+        is_wanted = random.random() < 0.6
+        if stage.op == "top_n" and given.producer in files and not given.select and is_wanted:
+            unique = [name for name in ("k", "g") if name not in given.keys][:1]
+            args = {**stage.args, "by": "id", "unique": unique}
+            if unique and "id" not in stage.args.get("ties_by", ()):
+                drawing.stages[place] = replace(stage, args=args)
 
 
 def _keys(drawing: Drawing, sink: SinkPlan) -> tuple[str, ...]:

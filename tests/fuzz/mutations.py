@@ -41,7 +41,9 @@ def features(plan: Plan) -> set[str]:
     """What a fault may hide in: operations, aggregates, windows, joins, sinks, acts."""
     found = {stage.op for stage in plan.stages}
     for stage in plan.stages:
-        found |= {one[0] for one in stage.args.get("aggregates", {}).values()}
+        aggregates = stage.args.get("aggregates", {}).values()
+        found |= {one[0] for one in aggregates}
+        found |= {f"{one[0]}_of_floats" for one in aggregates if one[1] in ("x", "y")}
         found |= {str(stage.args[name]) for name in ("how", "keep") if name in stage.args}
         found |= {stage.args["window"][0]} if "window" in stage.args else set()
         found |= {name for name in ("ties", "lateness") if stage.args.get(name)}
@@ -465,7 +467,7 @@ OPERATORS: dict[str, Mutation] = {
         "column.nan_max() if dtype.is_float() else column.max()",
         "column.max()",
         ("aggregate", "window"),
-        needs=("max",),
+        needs=("max_of_floats",),
     ),
     "last_ignores_ties": Mutation(
         "of several first or last rows the one that came first wins",
@@ -718,6 +720,34 @@ OPERATORS: dict[str, Mutation] = {
 }
 
 TRANSITIONS: dict[str, Mutation] = {
+    "operators_mean_nothing": Mutation(
+        "another operator goes on with the state of the one before",
+        "core.transitions:_changes_of",
+        "if before.operator != now.operator:",
+        "if False:",
+        needs=("changed_operator",),
+    ),
+    "uniques_mean_nothing": Mutation(
+        "what makes a row the same is no part of a ranking",
+        "declaration.fingerprints:_operation",
+        '"unique": _listed(unique)}, {}',
+        '"unique": ""}, {}',
+        needs=("changed_unique",),
+    ),
+    "absence_means_nothing": Mutation(
+        "a sink that was not declared for a while goes on without a word",
+        "core.transitions:_changes_of",
+        "if now.operator == SINK:",
+        "if False:",
+        needs=("changed_rows_absent",),
+    ),
+    "removed_senders_are_refused": Mutation(
+        "no consent helps a sink whose sender is not declared any more",
+        "core.transitions:_changes_of",
+        "gone = before.sent_by if uids.isdisjoint(before.sent_by) else ()",
+        "gone = ()",
+        needs=("changed_rows_sender",),
+    ),
     "filters_mean_nothing": Mutation(
         "a filter before a stage is no part of what its state is of",
         "declaration.fingerprints:_described_steps",

@@ -8,7 +8,7 @@ key had first.  The query of each operation is in ``queries``.
 # ruff: noqa: S608 - queries are made of what a drawing named
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -47,11 +47,14 @@ class Oracle:
         self._anew: dict[str, int] = {}
         self._columns_anew: dict[tuple[str, str], int] = {}
         self._came: dict[str, set[str]] = {}  # Of sinks of such: the keys that came since.
+        # Behind which epoch, and up to which, sinks were not declared.
+        self._absent: dict[str, list[tuple[int, int]]] = {}
 
     def sinks(self) -> dict[str, pa.Table]:
         """The rows of every sink at the last barrier."""
         self._compute()
-        return {sink.uid: self._selected(sink, self._sink(sink)) for sink in self.past.plan.sinks}
+        sinks = (sink for sink in self.past.plan.sinks if not sink.is_absent)
+        return {sink.uid: self._selected(sink, self._sink(sink)) for sink in sinks}
 
     def _compute(self) -> None:
         self._columns.clear()
@@ -76,18 +79,20 @@ class Oracle:
             if self.past.plan.unaligned:  # Others may read it later than at this barrier.
                 self._remembered[self._barriers(), stage.uid] = self._whole(stage.uid)
 
-    def changes(self, consent: Consent) -> None:
+    def changes(self, consent: Consent, names: Mapping[str, str]) -> None:
         """From the next epoch on the plan is another: what is sent and published stays, and state
-        is of all rows, but for what begins anew, or is kept as it is of the rows so far.
+        is of all rows, but for what begins anew, or is kept as it is of the rows so far.  *names*
+        are the new uids of stages, by what they were.
         """
         self._shown, epoch = self.sinks(), len(self.past.epochs)
         for stage in self.past.plan.stages:
             self._sent[stage.uid] = self._whole(stage.uid)
+            uid = names.get(stage.uid, stage.uid)
             for side in range(len(stage.inputs)):
-                if stage.uid in consent.begun or stage.uid in consent.kept:
+                if uid in consent.begun or uid in consent.kept:
                     rows = self._whole(self.given(stage, side))
-                    rows = rows if stage.uid in consent.kept else rows.slice(0, 0)
-                    self._memory[stage.uid, side] = (epoch, rows)
+                    rows = rows if uid in consent.kept else rows.slice(0, 0)
+                    self._memory[uid, side] = (epoch, rows)
         for target in consent.begun:
             uid, _, column = target.partition(".")
             if column:
@@ -95,8 +100,10 @@ class Oracle:
             else:
                 self._anew[uid] = epoch
         for sink in self.past.plan.sinks:
-            if self._anew.get(sink.producer) == epoch:
+            if self._anew.get(names.get(sink.producer, sink.producer)) == epoch:
                 self._came[sink.uid] = set()
+            if sink.is_absent:
+                self._absent.setdefault(sink.uid, []).append((self._changed_at, epoch))
         self._changed_at = epoch
 
     def since_when(self, stage: StagePlan, column: str) -> int:
@@ -294,6 +301,8 @@ class Oracle:
         text = f"SELECT * FROM {q(sink.producer)}"
         for condition in sink.where:
             text = f"SELECT * FROM ({text}) WHERE {condition}"
+        for behind, up_to in self._absent.get(sink.uid, ()):
+            text = f"SELECT * FROM ({text}) WHERE {EPOCH} NOT BETWEEN {behind + 1} AND {up_to}"
         rows = self.sql.sql(text).to_arrow_table()
         if sink.producer in self._anew and sink.upsert_key and self._shown:
             return self._over_what_was_shown(sink, rows)

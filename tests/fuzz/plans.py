@@ -65,6 +65,7 @@ class SinkPlan:
     partition_by: tuple[str, ...] = ()
     compact_when_files: int = 0
     select: tuple[str, ...] = ()
+    is_absent: bool = False  # It is not declared.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

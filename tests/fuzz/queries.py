@@ -115,9 +115,14 @@ def top_n(oracle: Oracle, stage: StagePlan) -> str:
     rest = sorted_by(types, [c for c in ties if c not in (*keys, args["by"])], "ASC NULLS FIRST")
     order = ", ".join([f"{q(args['by'])} DESC NULLS LAST", *rest])
     rank = f"ROW_NUMBER() OVER (PARTITION BY {listed(keys)} ORDER BY {order})"
+    rows = q(given)
+    if args.get("unique") and not oracle.is_updating(given):
+        one = listed([*keys, *args["unique"]])
+        newest = f"ROW_NUMBER() OVER (PARTITION BY {one} ORDER BY {q(args['by'])} DESC NULLS LAST)"
+        rows = f"(SELECT * FROM {rows} QUALIFY {newest} = 1)"
     return (
         f"SELECT {listed(keys)}, CAST({rank} AS INTEGER) AS rank, {listed(others)}, 0 AS {EPOCH} "
-        f"FROM {q(given)} QUALIFY rank <= {args['n']}"
+        f"FROM {rows} QUALIFY rank <= {args['n']}"
     )
 
 

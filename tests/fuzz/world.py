@@ -287,8 +287,9 @@ class World:
         consent = consented(job, act)
         if consent is None:
             return
-        begun = Consent(begun=tuple(stage.uid for stage in empty))
-        self.oracle.changes(consent.beside(begun))
+        names = {uid: new for uid, path, new in act.edits if path == "uid"}
+        begun = Consent(begun=(*(stage.uid for stage in empty), *names.values()))
+        self.oracle.changes(consent.beside(begun), names)
         self.job, self.plan, self.past.plan = job, after, after
         self.has_changed = self.is_behind = True  # The tables follow with the next commit.
 
