@@ -220,10 +220,12 @@ def _process(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
 
 def _process_keyed(stage: StagePlan, streams: Mapping[str, Any]) -> Any:
     key, kind = stage.args["key"], DECLARED[stage.args["type"]]
+    heard = stage.inputs[1:]
     return _keyed(stage.inputs[0], streams).process_keyed(
         stage.uid,
-        functions.number_rows(key, stage.uid, stage.args.get("lists", "")),
+        functions.number_rows(key, stage.uid, stage.args.get("lists", ""), hears=bool(heard)),
         result={key: kind, "number": int, "fired_at": datetime},
+        broadcast=_read(heard[0], streams) if heard else None,
         version=stage.args.get("version"),
         parallelism=stage.parallelism,
     )

@@ -15,6 +15,7 @@ from typing import Any
 from tests.fuzz.changing import FOREVER, changing
 from tests.fuzz.data import column_sql
 from tests.fuzz.dwindling import dwindling
+from tests.fuzz.lines import PACKED
 from tests.fuzz.plans import (
     Act,
     Checkpoint,
@@ -87,6 +88,7 @@ def draw(seed: int) -> Plan:
     _ttls(drawing, Random(f"{seed} ttl"))
     _operator_lists(drawing, Random(f"{seed} lists"))
     _uniques(drawing, Random(f"{seed} uniques"))
+    _broadcasts(drawing, Random(f"{seed} broadcasts"))
     plan = Plan(
         seed=seed,
         sources=tuple(drawing.sources),
@@ -105,6 +107,7 @@ def draw(seed: int) -> Plan:
     plan = replace(plan, tuning=(*plan.tuning, *apart))  # The rest of a plan stays as it was.
     plan = only_used(plan)
     plan = _apart(drawing, plan)
+    plan = _in_lines(Random(f"{seed} lines of text"), plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     plan = unaligned(Random(f"{seed} unaligned"), plan)
     plan = changing(Random(f"{seed} change"), plan)
@@ -147,6 +150,21 @@ def _apart(drawing: Drawing, plan: Plan) -> Plan:
         tuning=(*plan.tuning, COMPACTS) if is_compacted else plan.tuning,
         max_runs=16 if is_compacted else plan.max_runs,
     )
+
+
+def _in_lines(random: Random, plan: Plan) -> Plan:
+    """Of sources in files some in lines of text; not where rows have to come in their order."""
+    ordered = {one.inputs[0].producer for one in plan.stages if one.args.get("unique")}
+    sources = list(plan.sources)
+    for place, source in enumerate(sources):
+        kinds = {kind for _, kind in source.columns}
+        is_nested = bool(kinds & {"struct", "list"})
+        is_file = source.format == "parquet" and not (source.is_table or source.grows)
+        if is_file and source.uid not in ordered and random.random() < 0.2:
+            packed = random.choice(("", *PACKED))
+            is_csv = not is_nested and random.random() < 0.5
+            sources[place] = replace(source, format="csv" if is_csv else "json", packed=packed)
+    return replace(plan, sources=tuple(sources))
 
 
 def _adding_floats(random: Random, plan: Plan, streams: Mapping[str, Stream]) -> Plan:
@@ -284,6 +302,28 @@ def _operator_lists(drawing: Drawing, random: Random) -> None:
         lists = random.choice(("", "union", "split"))
         if stage.op == "process_keyed" and lists:
             drawing.stages[place] = replace(stage, args={**stage.args, "lists": lists})
+
+
+def _broadcasts(drawing: Drawing, random: Random) -> None:
+    """Of functions of a key's state some hear the rows of a stream as well, all of them."""
+    sources = [source for source in drawing.sources if not source.is_table]
+    for place, stage in enumerate(drawing.stages):
+        if stage.op == "process_keyed" and "lists" not in stage.args and random.random() < 0.6:
+            source = random.choice(sources)
+            names = ["id", "k", *([source.event_time] if source.event_time else [])]
+            told = StagePlan(
+                uid="told",
+                op="transform",
+                inputs=(InputPlan(producer=source.uid),),
+                args={"columns": "\n".join(names)},
+            )
+            columns = {name: dict(source.columns)[name] for name in names}
+            drawing.streams.append(Stream("told", columns, source.event_time))
+            inputs = (*stage.inputs, InputPlan(producer="told"))
+            heard = replace(stage, inputs=inputs, args={**stage.args, "hears": True})
+            drawing.stages[place] = heard
+            drawing.stages.insert(0, told)
+            return
 
 
 def _uniques(drawing: Drawing, random: Random) -> None:

@@ -16,7 +16,10 @@ from typing import Any
 import polars as pl
 
 from sluice.declaration.keyed_functions import (
+    BroadcastContext,
+    BroadcastState,
     Context,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     OnTimerContext,
     OperatorListState,
@@ -198,10 +201,31 @@ class HoldRows(NumberRows):
 LISTS = {"union": NumberByUnion, "split": HoldRows}
 
 
-def number_rows(key: str, uid: str, lists: str = "") -> NumberRows:
+class HearRows(NumberRows, KeyedBroadcastProcessFunction):
+    """Numbers nothing: yields how many rows all have heard of, without each third of a ``k``."""
+
+    heard = BroadcastState(str, int)
+
+    def process_broadcast(self, row: Row, context: BroadcastContext) -> None:
+        of = json.dumps(row["k"])
+        count = self.heard.get(of, 0) + 1
+        if count == 3:
+            self.heard.remove(of)
+        else:
+            self.heard.put(of, count)
+
+    def _count(self) -> None: ...
+
+    def _number(self) -> int:
+        return sum(count for _, count in self.heard.items())
+
+
+def number_rows(key: str, uid: str, lists: str = "", *, hears: bool = False) -> NumberRows:
     """One of the functions that number rows, each with state of another kind: that with operator
-    *lists*, or else by the stage's uid, so that a seed's plan stays what it was.
+    *lists*, that which *hears* others, or else by the uid, so that a seed's plan stays what it was.
     """
+    if hears:
+        return HearRows(key)
     if lists:
         return LISTS[lists](key)
     kinds = (NumberRows, NumberByReducing, NumberByAggregating, NumberByMap, NumberByList)

@@ -18,7 +18,7 @@ from harness.key_groups import key_group_of, subtask_of
 from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Attached, KeyedLookup, Lookup, Tumbling, WindowTopN
-from sluice.declaration.places import MALFORMED_COLUMN
+from sluice.declaration.places import MALFORMED_COLUMN, RAW, TextDecoding
 from sluice.exchange.reading import SOURCE
 from sluice.exchange.snapshot import SIDE, side_column
 from sluice.operators.arguments import aggregate_arguments, to_compute
@@ -30,6 +30,7 @@ from sluice.spark.deployment import KeyedRows, needed_columns
 from sluice.state.key_hash import can_hash, key_hash
 from sluice.state.segments import HASH, to_frame
 from tests.fuzz.functions import OURS
+from tests.fuzz.lines import decoded
 from tests.fuzz.session import Frame, set_column
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.frames._look_up", look_up)
     patch.setattr("sluice.spark.frames._united", united)
     patch.setattr("sluice.spark.frames.net_changes", settled)
+    patch.setattr("sluice.spark.frames.decoded_text", decoded_text)
     patch.setattr("pyspark.sql.functions.expr", Expression)
     patch.setattr("pyspark.sql.functions.col", Expression)
 
@@ -66,6 +68,20 @@ _REAL_EXCHANGE_OF = deployment.exchange_of
 def exchange_of(run: Any) -> Any:
     """Past the JVM, unless the plan says through it."""
     return None if run.spark.way == "jvm" else _REAL_EXCHANGE_OF(run)
+
+
+def decoded_text(rows: Frame, how: TextDecoding, *, is_begun: bool = False) -> Frame:
+    """The rows in lines, of which none is malformed; what Python has decoded is not used."""
+
+    def of_lines(part: pa.Table) -> pa.Table:
+        table = decoded(how.format, how.schema, part.column(how.column).to_pylist())
+        for name in (*how.keeps, SOURCE):
+            table = table.append_column(part.schema.field(name), part.column(name))
+        for name in (MALFORMED_COLUMN, RAW):
+            table = table.append_column(name, pa.nulls(part.num_rows, pa.string()))
+        return table
+
+    return rows.each(of_lines)
 
 
 def settled(rows: Frame, parallelism: int) -> Frame:

@@ -59,7 +59,11 @@ def features(plan: Plan) -> set[str]:
     found |= {"float_updates"} if any(one[:2] in _FLOATS for one in floats) else set()
     found |= {"chained"} if "behind" in found and plan.is_chained and plan.way == "plain" else set()
     found |= {stage.args["lists"] for stage in plan.stages if "lists" in stage.args}
+    found |= {"hears"} if any("hears" in stage.args for stage in plan.stages) else set()
     found |= {*plan.values, *(source.format for source in plan.sources)}
+    found |= {"lines"} if any(source.has_lines for source in plan.sources) else set()
+    found |= {"grown_lines"} if any(s.has_files_that_grow for s in plan.sources) else set()
+    found |= {"packed"} if any(source.packed for source in plan.sources) else set()
     found |= {name for sink in plan.sinks for name in _options(sink)}
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
     found |= {"idle"} if any(one.idle_after_ms is not None for one in plan.sources) else set()
@@ -268,6 +272,20 @@ PATHS: dict[str, Mutation] = {
         "if at <= start or",
         "if begin < start or",
         needs=("avro", "capped", "epochs"),
+    ),
+    "a_file_of_lines_begins_anew": Mutation(
+        "of a file of lines that has grown the record numbers begin anew",
+        "connectors.files.text:FilesSource._part",
+        "records=before.records + cut.records,",
+        "records=cut.records,",
+        needs=("grown_lines", "epochs"),
+    ),
+    "packed_text_is_cut_late": Mutation(
+        "packed text is read from a line behind the one that comes",
+        "connectors.files.text:FilesSource._compressed_cut",
+        "offset=cut.end,",
+        "offset=cut.end + (cut.end != size),",
+        needs=("packed", "capped", "epochs"),
     ),
     "a_folder_begins_early": Mutation(
         "a folder begins with the last row of the one before",
@@ -708,6 +726,13 @@ OPERATORS: dict[str, Mutation] = {
         "return True or kept.issuperset(",
         ("union", "split"),
         needs=("rescale", "epochs"),
+    ),
+    "what_is_unsaid_stays": Mutation(
+        "what is removed of broadcast state comes back in the next epoch",
+        "operators.keyed_function:BroadcastSide._changes",
+        "deletes=pl.DataFrame(deletes, identity",
+        "deletes=pl.DataFrame([], identity",
+        needs=("hears", "epochs"),
     ),
     "union_of_ones_own": Mutation(
         "of a union list a subtask reads its own elements alone",

@@ -249,7 +249,7 @@ class Oracle:
 
     def _renames(self, stage: StagePlan, side: int) -> dict[str, str]:
         """Two sides of a join call their event time alike: the right one's gets another name."""
-        if side == 0 or stage.op == "union":
+        if side == 0 or stage.op in ("union", "process_keyed"):
             return {}
         left, right = (self._event_time_of(given.producer) for given in stage.inputs)
         if right is None or right != left or right in stage.inputs[1].keys:

@@ -17,8 +17,8 @@ Columns = tuple[tuple[str, str], ...]  # Name and the name of a type, see ``data
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
-    """Files in a folder, of a ``format``, by another path where it is ``moved``; where it
-    ``grows``, partitions in memory that grow.
+    """Files in a folder, of a ``format``, ``packed`` as the end of their names says, by another
+    path where it is ``moved``; where it ``grows``, partitions in memory that grow.
     """
 
     uid: str
@@ -27,9 +27,18 @@ class SourcePlan:
     out_of_orderness_ms: int = 0
     is_table: bool = False
     grows: bool = False
-    format: Literal["parquet", "avro"] = "parquet"
+    format: Literal["parquet", "avro", "json", "csv"] = "parquet"
+    packed: str = ""
     idle_after_ms: int | None = None
     moved: bool = False
+
+    @property
+    def has_lines(self) -> bool:
+        return self.format in ("json", "csv")
+
+    @property
+    def has_files_that_grow(self) -> bool:
+        return self.has_lines and not self.packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

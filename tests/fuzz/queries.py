@@ -263,9 +263,10 @@ def process_keyed(oracle: Oracle, stage: StagePlan) -> str:
     """A number for each row; and one for each timer, when the watermark has come to it."""
     given, key = oracle.given(stage), q(stage.args["key"])
     number = f"ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {EPOCH})"
-    rows = (
-        f"SELECT {key}, {number} AS number, NULL::TIMESTAMPTZ AS fired_at, {EPOCH} FROM {q(given)}"
-    )
+    if stage.args.get("hears"):
+        number = _heard(oracle, stage, f"g.{EPOCH}")
+    never = "NULL::TIMESTAMPTZ AS fired_at"
+    rows = f"SELECT {key}, {number} AS number, {never}, {EPOCH} FROM {q(given)} g"
     if stage.args.get("lists") == "split":
         rows = _one_epoch_later(oracle, stage, rows)
     at = oracle.event_time(stage)
@@ -279,10 +280,20 @@ def process_keyed(oracle: Oracle, stage: StagePlan) -> str:
     )
     same = f"g.{key} IS NOT DISTINCT FROM t.{key}"
     count = f"(SELECT count(*) FROM {q(given)} g WHERE {same} AND g.{EPOCH} <= t._fired)"
+    count = _heard(oracle, stage, "t._fired") if stage.args.get("hears") else count
     return (
         f"{rows} UNION ALL SELECT t.{key}, {count}, make_timestamptz(t._at * 1000), t._fired "
         f"FROM ({timers}) t"
     )
+
+
+def _heard(oracle: Oracle, stage: StagePlan, epoch: str) -> str:
+    """How many rows all have heard of by then, without each third of a ``k``."""
+    counts = (
+        f"SELECT count(*) % 3 AS n FROM {q(oracle.given(stage, 1))} h WHERE h.{EPOCH} <= {epoch} "
+        "GROUP BY h.k"
+    )
+    return f"CAST((SELECT coalesce(sum(n), 0) FROM ({counts})) AS BIGINT)"
 
 
 def _one_epoch_later(oracle: Oracle, stage: StagePlan, rows: str) -> str:

@@ -45,6 +45,7 @@ from tests.fuzz.consents import DifferenceError, consented
 from tests.fuzz.data import batch_of, schema_of, write_avro
 from tests.fuzz.declaring import declare
 from tests.fuzz.growing import Growing
+from tests.fuzz.lines import PACKED, as_read, ddl_of, encoded
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.past import Epoch, Past, Position
 from tests.fuzz.plans import Change, Checkpoint, Feed, Plan, Restore, SourcePlan, changed
@@ -130,6 +131,9 @@ class World:
         if source.is_table:
             (self.folder / source.uid / "empty.txt").touch()
             return Files(str(self.folder / source.uid), format="text")
+        if source.has_lines:
+            place = str(self.folder / source.uid)
+            return Files(place, format=source.format, schema=ddl_of(source), bounded=False)
         empty = batch_of(self.plan, source, 0, ())  # It says what the columns are.
         self._write(source, "empty", empty)
         return Files(str(self.folder / source.uid), format=source.format, bounded=False)
@@ -140,12 +144,17 @@ class World:
         return replace(spec, location=str(self.folder / uid / ".." / uid))
 
     def _write(self, source: SourcePlan, name: str, rows: pa.Table) -> None:
-        path = self.folder / source.uid / f"{name}.{source.format}"
+        path = self.folder / source.uid / f"{name}.{source.format}{source.packed}"
+        known = self.past.rows[source.uid]
         if source.format == "avro":
             write_avro(rows, path)
+        elif source.has_lines:
+            with path.open("ab") as file:
+                file.write(PACKED[source.packed](encoded(source, rows)))
+            rows = as_read(source, rows)
         else:
             pq.write_table(rows, path, row_group_size=16)
-        self.past.rows[source.uid][path.name] = rows
+        known[path.name] = pa.concat_tables([known.get(path.name, rows.slice(0, 0)), rows])
 
     def _feed(self, act: Feed) -> None:
         source = self.plan.source(act.source)
@@ -165,7 +174,8 @@ class World:
                 file.with_suffix(".txt.gz").write_bytes(gzip.compress(lines.encode()))
             self.tables[source.uid].append(rows)
             return
-        self._write(source, f"{act.batch:05d}", rows)
+        number = act.batch // 3 if source.has_files_that_grow else act.batch
+        self._write(source, f"{number:05d}", rows)
 
     def _checkpoint(self, act: Checkpoint) -> None:
         kind = CheckpointType.SAVEPOINT_TERMINATE if act.drains else CheckpointType.CHECKPOINT
@@ -306,7 +316,7 @@ class World:
                     records=one.records,
                     available=self.past.rows[source.uid][name].num_rows,
                     is_sealed=one.sealed,
-                    is_file=not source.grows,
+                    is_file=not (source.grows or source.has_files_that_grow),
                 )
                 for one in plan.source(source.uid).position
             }

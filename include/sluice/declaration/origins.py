@@ -140,7 +140,7 @@ def _of_stage(given: Declared, stage: StageNode, column: str) -> Expression | No
         place = [key.lower() for key in stage.keys].index(name)
         # A row without a partner has its own side's, and all others one that is equal in both.
         is_of_the_left = getattr(operation, "how", "") in _OF_THE_LEFT
-        sides = stage.inputs[:1] if is_of_the_left else stage.inputs
+        sides = stage.shuffled[:1] if is_of_the_left else stage.shuffled
         return _any_of(_of_input(given, side, side.keys[place]) for side in sides)
     found_of = [_of_input(given, stream, column) for stream in stage.shuffled]
     computed = [

@@ -16,6 +16,7 @@ from sluice.core.restoring import Latest, RestoreOptions
 from sluice.core.transitions import Consent
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.keyed_functions import (
     BroadcastContext,
     BroadcastState,
@@ -74,6 +75,21 @@ def a_pipeline(function: Any, parallelism: int = 2) -> Pipeline:
     )
     flagged.sink("out", FilesTable())
     return pipeline
+
+
+def test_the_key_of_a_stage_behind_is_traced_to_the_input_that_has_keys() -> None:
+    pipeline = Pipeline("bids")
+    bids = pipeline.source("bids", Nexmark(600, columns=("bid_auction", "price")))
+    flagged = bids.key_by(auction="bid_auction").process_keyed(
+        STAGE,
+        Flagged(),
+        result={"auction": int, "seen": int, "prices": str},
+        broadcast=bids.transform("rules", lambda rows: rows),
+    )
+    newest = flagged.key_by("auction").latest("newest", by="seen")
+    newest.sink("out", FilesTable(upsert_key=("auction",)))
+
+    assert fingerprints(pipeline, {})["newest"].parts["keys"] == "auction = bid_auction"
 
 
 def changed(job: Job, function: KeyedProcessFunction) -> Job:
