@@ -604,7 +604,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "latest_is_least": Mutation(
         "latest() forgets the row that it had",
-        "operators.ranking:LatestOperator.process",
+        "operators.ranking:LatestOperator._of_added",
         "pl.concat([rows, before.drop_nulls(HASH)])",
         "rows",
         ("latest",),
@@ -628,7 +628,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "rank_forgets": Mutation(
         "top_n() ranks the epoch's rows alone",
-        "operators.ranking:TopNOperator._ranked",
+        "operators.ranking:TopNOperator._of_added",
         "both = pl.concat([rows, before.select(rows.columns)])",
         "both = rows",
         ("top_n",),
@@ -636,7 +636,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "rank_stays": Mutation(
         "a rank that nobody has any more is not taken back",
-        "operators.ranking:TopNOperator._outcome",
+        "operators.ranking:BestRows._outcome",
         "if gone.height:",
         "if False:",
         ("top_n",),
@@ -804,8 +804,8 @@ TRANSITIONS: dict[str, Mutation] = {
     "keys_are_names": Mutation(
         "the expression of a key is no part of it",
         "declaration.fingerprints:_Maker._keys",
-        'key if text == canonical(Column((key,))) else f"{key} = {text}"',
-        "key",
+        'names[key] if text == names[key] else f"{names[key]} = {text}"',
+        "names[key]",
         needs=("changed_keys",),
     ),
     "versions_mean_nothing": Mutation(
@@ -971,16 +971,16 @@ TRANSITIONS: dict[str, Mutation] = {
     ),
     "smaller_n_is_not_taken_back": Mutation(
         "ranks beyond a smaller n stay",
-        "operators.ranking:TopNOperator.adopted",
-        "before, {}, loses_ranks=True)",
-        "before, {}, loses_ranks=False)",
+        "operators.ranking:TopNOperator._of_added",
+        "if is_adopted:",
+        "if False:",
         needs=("changed_n_smaller", "epochs"),
     ),
     "of_updates_ranks_stay": Mutation(
         "over updates ranks stay as they were by another n, order or ties",
-        "operators.ranking:TopNOperator.adopted",
+        "operators.ranking:BestRows.adopted",
         "self._retractable.best_of_all(change, state[BAG])",
-        "self._retractable.best(change, state[BAG], before)",
+        "self._retractable.best(change, state[ROWS].scan(), state[BAG])",
         ("changed_n", "changed_by", "changed_ties"),
         needs=("top_n", "behind"),
     ),
