@@ -9,7 +9,7 @@ import http.client
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ from sluice.store.object_store import (
 )
 from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET
+from tests.contract.s3_stub import served
 
 CHECKS = [
     "root",
@@ -211,13 +212,5 @@ def proxy(upstream_url: str, *, drops_header: str = "", refuses: str = "") -> It
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True  # A client's idle connection must not hold the test up.
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(Handler) as url:
+        yield url

@@ -37,6 +37,7 @@ from sluice.core.events import (
     TablesRecovered,
 )
 from sluice.core.ids import CheckpointId
+from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import Choice, Latest, RestoreOptions
 from sluice.core.state import CoordinatorState
 from sluice.errors import ProtocolViolation, SluiceError
@@ -138,6 +139,18 @@ def test_every_reader_names_the_command_however_the_entry_is_damaged(how: str) -
     repaired(job)
     restarts(job)
     assert is_exact(job)
+
+
+def completed(plan: CheckpointPlan) -> CheckpointCompleted:
+    """As whoever planned it reports it."""
+    return CheckpointCompleted(
+        generation=plan.generation,
+        at_ms=0,
+        checkpoint_id=plan.checkpoint_id,
+        attempts=dict.fromkeys((task.uid for task in plan.tasks), 1),
+        checkpointed_bytes=0,
+        full_bytes=0,
+    )
 
 
 def test_an_entry_of_another_version_is_not_damaged() -> None:
@@ -381,17 +394,7 @@ def test_who_knew_the_damaged_entry_is_fenced_by_the_repair() -> None:
     repaired(job)
     restarts(job)
 
-    acknowledged = job.journal.append(
-        lambda state: CheckpointCompleted(
-            generation=plan.generation,
-            at_ms=0,
-            checkpoint_id=plan.checkpoint_id,
-            attempts=dict.fromkeys((task.uid for task in plan.tasks), 1),
-            checkpointed_bytes=0,
-            full_bytes=0,
-        ),
-        head=head,
-    )
+    acknowledged = job.journal.append(lambda _: completed(plan), head=head)
 
     assert acknowledged.verdict.name == "FENCED"
     assert job.state().generation > zombie + 1
@@ -407,17 +410,7 @@ def test_who_appends_behind_the_damaged_entry_first_needs_no_repair() -> None:
     damage_newest(job)
     found = planned(job)
 
-    job.journal.append(
-        lambda state: CheckpointCompleted(
-            generation=state.generation,
-            at_ms=0,
-            checkpoint_id=plan.checkpoint_id,
-            attempts=dict.fromkeys((task.uid for task in plan.tasks), 1),
-            checkpointed_bytes=0,
-            full_bytes=0,
-        ),
-        head=head,
-    )
+    job.journal.append(lambda _: completed(plan), head=head)
 
     assert repair(job, found, by=BY) is None
     assert plan_repair(job) is None

@@ -316,34 +316,27 @@ def is_rejected(state: CoordinatorState, request: CheckpointRequest, now_ms: int
     return examine(state, request, now_ms).admission is Admission.REJECTED
 
 
-def test_the_pause_drops_a_periodic_request_and_says_when_to_repeat_it() -> None:
-    state = a_completed(at_ms=3_000, min_pause_ms=100)
-
-    assert examine(state, a_periodic(), 3_060) == Examination(
+@pytest.mark.parametrize(
+    ("state", "now_ms", "rest_ms", "message"),
+    [
+        (a_completed(at_ms=3_000, min_pause_ms=100), 3_060, 40, "min_pause lasts 40 ms more"),
+        (a_backlog(), 1_200, 300, "a source processes its backlog; its interval lasts 300 ms more"),
+    ],
+    ids=["min_pause", "backlog"],
+)
+def test_a_pause_drops_a_periodic_request_and_says_when_to_repeat_it(
+    state: CoordinatorState, now_ms: int, rest_ms: int, message: str
+) -> None:
+    assert examine(state, a_periodic(), now_ms) == Examination(
         admission=Admission.REJECTED,
         after=state,
         reason=PAUSE,
-        message="min_pause lasts 40 ms more",
-        retry_in_ms=40,
+        message=message,
+        retry_in_ms=rest_ms,
     )
-    assert not is_rejected(state, a_periodic(), 3_100)
-    assert not is_rejected(state, a_request(), 3_060)
-    assert not is_rejected(state, a_periodic(is_forced=True), 3_060)
-
-
-def test_the_backlog_interval_drops_a_periodic_request_and_says_when_to_repeat_it() -> None:
-    state = a_backlog()
-
-    assert examine(state, a_periodic(), 1_200) == Examination(
-        admission=Admission.REJECTED,
-        after=state,
-        reason=PAUSE,
-        message="a source processes its backlog; its interval lasts 300 ms more",
-        retry_in_ms=300,
-    )
-    assert not is_rejected(state, a_periodic(), 1_500)
-    assert not is_rejected(state, a_request(), 1_200)
-    assert not is_rejected(state, a_periodic(is_forced=True), 1_200)
+    assert not is_rejected(state, a_periodic(), now_ms + rest_ms)
+    assert not is_rejected(state, a_request(), now_ms)
+    assert not is_rejected(state, a_periodic(is_forced=True), now_ms)
 
 
 def test_force_means_nothing_to_an_unaligned_checkpoint() -> None:
