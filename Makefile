@@ -92,7 +92,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e older-spark package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e older-spark debezium package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -176,6 +176,10 @@ older-spark: setup  ## The Spark tier on SPARK (4.1.4), or TESTS of it, in .slui
 	@$(BIN)/uv pip install --quiet --python $(OLDER)/bin/python pyspark==$(SPARK)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(OLDER)/lib/python*/site-packages)/behind.pth"
 	@PYTHONPATH=include:plugins:. $(OLDER)/bin/python -m pytest -q -n 0 $(LEFT_OPEN) $(TESTS)
+
+debezium: setup  ## What a real Debezium, fetched by Maven, sends of a real PostgreSQL; minutes
+	@$(BIN)/python -m harness.debezium
+	@$(BIN)/pytest -q -n 0 tests/testing/test_debezium.py -k real
 
 package: setup  ## Install the wheel and all it may use, newest and oldest, and follow docs/own-airflow.md; minutes
 	@SLUICE_PACKAGE=highest $(BIN)/pytest -q tests/package

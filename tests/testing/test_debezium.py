@@ -1,15 +1,22 @@
-"""Debezium's envelopes, as its documentation shows them, become the table that they are of."""
+"""Debezium's envelopes become the table that they are of: as a real engine sent them
+(``harness.debezium``), and as its documentation shows them.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from harness import debezium
 from sluice import Pipeline
 from sluice import aggregates as agg
 from sluice.declaration.debezium import NOT_LOGGED, TRUNCATED, UNNAMED
@@ -51,23 +58,25 @@ def customer(number: int, email: str) -> Row:
     return {"id": number, "first_name": f"Anne {number}", "email": email}
 
 
-def table_of(changes: Debezium, epochs: list[list[str]], *, of_kafka: bool = True) -> list[Row]:
+def table_of(
+    changes: Debezium, epochs: Sequence[list[str]], *, of_kafka: bool = True, by: str = "email"
+) -> list[Row]:
     pipeline = Pipeline("shop")
     kafka = Kafka("host:9092", "customers", value=Json(changes.schema))
     files = Files("in", format="json", schema=changes.schema)
     events = pipeline.source("events", kafka if of_kafka else files)
     table = changes.table("customers", events)
     table.sink("table", FilesTable(upsert_key=changes.key))
-    counts = table.key_by("email").aggregate("per_email", n=agg.count(), ids=agg.sum("id"))
-    counts.sink("counts", FilesTable(upsert_key=("email",)))
+    counts = table.key_by(by).aggregate("counted", n=agg.count(), ids=agg.sum("id"))
+    counts.sink("counts", FilesTable(upsert_key=(by,)))
     found = run_local(pipeline, {"events": epochs})
 
     rows = sorted(found.table("table").to_dicts(), key=lambda row: str(row["id"]))
-    expected = {email: (n, 0) for email, n in Counter(row["email"] for row in rows).items()}
+    expected = {value: (n, 0) for value, n in Counter(row[by] for row in rows).items()}
     for row in rows:
-        n, ids = expected[row["email"]]
-        expected[row["email"]] = (n, ids + row["id"])
-    told = {row["email"]: (row["n"], row["ids"]) for row in found.table("counts").to_dicts()}
+        n, ids = expected[row[by]]
+        expected[row[by]] = (n, ids + row["id"])
+    told = {row[by]: (row["n"], row["ids"]) for row in found.table("counts").to_dicts()}
     assert told == expected  # An aggregate takes back what a change or a delete took away.
     return rows
 
@@ -122,7 +131,6 @@ def test_mysql_is_ordered_by_file_position_and_row() -> None:
 
 
 REFUSED = {
-    "a truncate": (postgres("t", None, None, 7), TRUNCATED),
     "a value that was not logged": (
         postgres("u", None, customer(1, "__debezium_unavailable_value"), 7), NOT_LOGGED
     ),
@@ -137,6 +145,49 @@ def test_what_cannot_be_applied_fails_with_the_fix(what: str) -> None:
 
     with pytest.raises(Exception, match=re.escape(why)):
         table_of(Debezium(CUSTOMERS, key=("id",)), [[json.dumps(event)]])
+
+
+PLAYED = {"id": "bigint", "city": "string", "note": "string", "amount": "decimal(12, 2)"}
+FORMS = [("by_key", False), ("whole", False), ("whole", True)]
+
+
+def check_played(
+    events: Sequence[Any], rows: Sequence[Row], table: str, *, before: bool, cuts: int
+) -> None:
+    """The *events* of a table, up to its TRUNCATE, are its *rows*; the TRUNCATE is refused."""
+    changes = Debezium(PLAYED, key=("id",), before=before)
+    end = [one is not None and one["op"] == "t" for one in events].index(True)
+    texts = [TOMBSTONE if one is None else json.dumps(one) for one in events]
+    random = Random(cuts)
+    places = [0, *sorted(random.sample(range(end), cuts)), end]
+    epochs = [texts[a:b] for a, b in pairwise(places)]
+    expected = [
+        row | {"amount": None if row["amount"] is None else Decimal(row["amount"])} for row in rows
+    ]
+
+    assert table_of(changes, epochs, by="city") == sorted(expected, key=lambda row: str(row["id"]))
+    with pytest.raises(Exception, match=re.escape(TRUNCATED)):
+        table_of(changes, [texts[end:]], by="city")
+
+
+@pytest.mark.parametrize(("table", "before"), FORMS)
+def test_what_a_real_engine_sent_of_a_real_postgresql_is_its_table(
+    table: str, before: bool
+) -> None:
+    lines = (debezium.RECORDED / f"{table}.jsonl").read_text().splitlines()
+    rows = json.loads((debezium.RECORDED / "rows.json").read_text())[table]
+
+    check_played([json.loads(line) for line in lines], rows, table, before=before, cuts=3)
+
+
+@pytest.mark.skipif(not debezium.is_here(), reason=debezium.MISSING)
+def test_what_a_real_engine_sends_of_a_real_postgresql_is_its_table(tmp_path: Path) -> None:
+    with debezium.engine_of_its_own(tmp_path) as engine:
+        rows = debezium.play(engine)
+
+    for table, before in FORMS:
+        events = debezium.of_table(engine.events, table)
+        check_played(events, rows[table], table, before=before, cuts=2)
 
 
 def test_a_message_or_a_heartbeat_is_no_change() -> None:

@@ -23,6 +23,7 @@ from typing import NoReturn, TypeAlias, assert_never
 from sluice.declaration.expressions import Projection, Step
 from sluice.declaration.operations import (
     Attached,
+    ChangelogNormalize,
     Deduplicate,
     IntervalJoin,
     KeyedAggregate,
@@ -120,6 +121,11 @@ def result_kind(  # noqa: C901 - a case for each operation
             return Upsert(keys)
         case TopN():
             return Upsert((*keys, "rank"))
+        case ChangelogNormalize():
+            for read in reads:
+                if read.kind != Append():
+                    _refuse(uid, operation, read)
+            return Upsert(keys)
         case KeyedLookup(lookup=lookup):
             for read in reads:
                 if not isinstance(read.kind, Upsert):

@@ -1,10 +1,9 @@
 """``Debezium``: the changes of a database's table, as Debezium writes them, as its current rows.
 
 Debezium sends an envelope for each change: ``before``, ``after``, ``op`` and ``source``, plain or
-as the ``payload`` beside its schema.  The newest change of each key, by its position in the
-database's log, is kept as state; the stream has the rows of keys that are not deleted, and takes
-the old row back when a key changes.  So ``before`` is not needed, and an event that comes twice,
-or late from another partition, changes nothing.
+as the ``payload`` beside its schema.  Changes of a key apply in the order of their position in
+the database's log; one that comes twice, or late, changes nothing.  The stream has the rows of keys
+that are not deleted, and takes the old row back when one changes: from its state, or by ``before``.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.columns import check_columns
+from sluice.declaration.operations import ChangelogNormalize
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 UNAVAILABLE = "__debezium_unavailable_value"
 OWN = "debezium__"  # The prefix of the stage's own columns, which no column of the table has.
 ORDER = f"{OWN}source_"  # That of the position's.
+BEFORE = f"{OWN}before_"  # That of the row before a change.
 DELETED = f"{OWN}is_deleted"
 TRUNCATED = (
     "a TRUNCATE cannot be applied to rows by their keys; delete the rows, or have Debezium leave "
@@ -35,8 +36,8 @@ UNNAMED = (
     "fields of source as order, and have the table REPLICA IDENTITY DEFAULT or FULL"
 )
 NOT_LOGGED = (
-    "a value was not logged (unchanged TOAST); ALTER TABLE ... REPLICA IDENTITY FULL, or leave the "
-    "column out"
+    "a value was not logged (unchanged TOAST), and no row before has it; ALTER TABLE ... REPLICA "
+    "IDENTITY FULL, or leave the column out"
 )
 
 
@@ -47,7 +48,9 @@ class Debezium:
 
     ``key`` are the columns of its primary key.  ``order`` are the fields of the envelope's
     ``source`` that order changes, with their types: ``{"lsn": "bigint"}`` of PostgreSQL,
-    ``{"file": "string", "pos": "bigint", "row": "int"}`` of MySQL.
+    ``{"file": "string", "pos": "bigint", "row": "int"}`` of MySQL.  With ``before`` every update
+    and delete has the whole row before it (PostgreSQL's REPLICA IDENTITY FULL, MySQL's
+    binlog_row_image=FULL), so that the state needs no rows.  Avro has no ``payload``.
 
     Raises:
         ConfigurationError: a key column is not among *columns*, there is no key or order, or a
@@ -57,6 +60,8 @@ class Debezium:
     columns: Mapping[str, str]
     key: tuple[str, ...]
     order: Mapping[str, str] = field(default_factory=lambda: {"lsn": "bigint"})
+    before: bool = False
+    payload: bool = True
 
     def __post_init__(self) -> None:
         check_columns(self.columns, "Debezium")
@@ -80,38 +85,45 @@ class Debezium:
         row, order = _struct(self.columns), _struct(self.order)
         envelope = {"before": row, "after": row, "op": "STRING", "source": order}
         fields = ", ".join(f"{name} {kind}" for name, kind in envelope.items())
-        return f"{fields}, payload {_struct(envelope)}"
+        return f"{fields}, payload {_struct(envelope)}" if self.payload else fields
 
     def table(self, uid: str, events: Stream, *, ttl: PositiveDuration | None = None) -> Stream:
         """The current rows of the table whose changes *events* are, kept by the stage *uid*.
 
         An event without a change (tombstone, heartbeat, message) is passed over.  A ``TRUNCATE``
-        fails the stage, and so does a value that PostgreSQL did not log.  With *ttl* a key that
-        did not change for so long is forgotten.
+        fails the stage, and so does a value that PostgreSQL did not log and that no row before has.
+        With *ttl* a key that did not change for so long is forgotten.
         """
-        op, after = _either("op"), {name: _either(f"after.`{name}`") for name in self.columns}
+        op, after = self._of("op"), {name: self._of(f"after.`{name}`") for name in self.columns}
+        before = {name: self._of(f"before.`{name}`") for name in self.columns}
         wanted = f"{op} IN ('c', 'r', 'u', 'd', 't')"
-        key = {name: f"coalesce({after[name]}, {_either(f'before.`{name}`')})" for name in self.key}
-        order = {f"{ORDER}{name}": _either(f"source.`{name}`") for name in self.order}
+        key = {name: f"coalesce({after[name]}, {before[name]})" for name in self.key}
+        order = {f"{ORDER}{name}": self._of(f"source.`{name}`") for name in self.order}
         texts = [name for name, kind in self.columns.items() if kind.strip().lower() == "string"]
+        new = "" if self.before else f"{op} IN ('c', 'r') AND "  # It replaces no row.
         cases = [(f"{op} = 't'", TRUNCATED)]
         cases += [(f"{one} IS NULL", UNNAMED) for one in (*key.values(), *[*order.values()][:1])]
-        cases += [(f"{after[name]} = '{UNAVAILABLE}'", NOT_LOGGED) for name in texts]
+        cases += [(f"{new}{after[name]} = '{UNAVAILABLE}'", NOT_LOGGED) for name in texts]
         refused = " ".join(f"WHEN {when} THEN raise_error('{why}')" for when, why in cases)
         columns = after | key | order | {DELETED: f"CASE {refused} ELSE {op} = 'd' END"}
-        newest = (
-            events.where(wanted)
-            .select(*(f"{value} AS `{name}`" for name, value in columns.items()))
-            .key_by(*self.key)
-            .latest(uid, by=tuple(order), ttl=ttl)
+        images = {name: f"{BEFORE}{name}" for name in self.columns} if self.before else {}
+        columns |= {name: before[of] for of, name in images.items()}
+        changes = events.where(wanted).select(
+            *(f"{value} AS `{name}`" for name, value in columns.items())
         )
-        return newest.where(f"NOT {DELETED}").select(*(f"`{name}`" for name in self.columns))
+        operation = ChangelogNormalize(
+            by=tuple(order),
+            deleted=DELETED,
+            columns=tuple(self.columns),
+            images=images,
+            unlogged={} if self.before else dict.fromkeys(texts, UNAVAILABLE),
+        )
+        return changes.key_by(*self.key).stage(uid, operation, ttl=ttl)
+
+    def _of(self, path: str) -> str:
+        """A field of the envelope, with its schema beside it or without."""
+        return f"coalesce({path}, payload.{path})" if self.payload else path
 
 
 def _struct(fields: Mapping[str, str]) -> str:
     return f"STRUCT<{', '.join(f'`{name}`: {kind}' for name, kind in fields.items())}>"
-
-
-def _either(path: str) -> str:
-    """A field of the envelope, with its schema beside it or without."""
-    return f"coalesce({path}, payload.{path})"

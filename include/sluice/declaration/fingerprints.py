@@ -22,6 +22,7 @@ from sluice.declaration.functions import described_function
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import (
     Attached,
+    ChangelogNormalize,
     Deduplicate,
     Hopping,
     IntervalJoin,
@@ -356,7 +357,9 @@ class _Maker:
         return str(given)
 
 
-def _operation(stage: StageNode, made: _Maker) -> tuple[str, dict[str, str], dict[str, str]]:
+def _operation(  # noqa: C901 - a case for each operation
+    stage: StageNode, made: _Maker
+) -> tuple[str, dict[str, str], dict[str, str]]:
     """The operator's name, the meanings of its own parts, and those of its columns."""
     match stage.operation:
         case KeyedAggregate(aggregates=aggregates):
@@ -373,6 +376,9 @@ def _operation(stage: StageNode, made: _Maker) -> tuple[str, dict[str, str], dic
             return "top_n", parts | {"ties": _listed(ties_by), "unique": _listed(unique)}, {}
         case Latest(by=by):
             return "latest", {"by": _listed(by)}, {}
+        case ChangelogNormalize(by=by, images=images):
+            name = "changelog_normalize by image" if images else "changelog_normalize"
+            return name, {"by": _listed(by)}, {}
         case Deduplicate(by=by):
             return "deduplicate", {"by": meaning(by or "")}, {}
         case WindowJoin(window=window, how=how):
@@ -412,6 +418,8 @@ def _held_by(stage: StageNode) -> tuple[str, ...]:
     """
     match stage.operation:
         case KeyedAggregate() | Latest() if stage.ttl_ms is None:
+            return stage.keys
+        case ChangelogNormalize(images=images) if stage.ttl_ms is None and not images:
             return stage.keys
         case TopN() if stage.ttl_ms is None:
             return (*stage.keys, "rank")

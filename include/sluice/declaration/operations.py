@@ -177,6 +177,22 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangelogNormalize:
+    """The current row of each key, by changes that another system captured.
+
+    A change has a position, the columns ``by``, says in ``deleted`` whether the row is gone, and
+    else has its ``columns``.  Where it has the row that it replaces, that is in the columns of
+    ``images``, by name.  A text of ``unlogged``, by column, stands for the value of the row before.
+    """
+
+    by: tuple[str, ...]
+    deleted: str
+    columns: tuple[str, ...]
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
+    unlogged: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplicate:
     """Per key the row that came first, once.
 
@@ -338,6 +354,7 @@ Stateful: TypeAlias = (
     | WindowTopN
     | TopN
     | Latest
+    | ChangelogNormalize
     | Deduplicate
     | WindowJoin
     | IntervalJoin
@@ -357,6 +374,8 @@ def named_by(operation: Operation) -> tuple[str, ...]:
             return (by, *ties_by, *unique)
         case Latest(by=columns):
             return columns
+        case ChangelogNormalize(by=by, deleted=deleted, columns=columns, images=images):
+            return (*by, deleted, *columns, *images.values())
         case Deduplicate(by=str() as by):
             return (by,)
         case IntervalJoin(upper_column=str() as upper):

@@ -10,6 +10,7 @@ from sluice.declaration import operations as ops
 from sluice.declaration.columns import check_columns
 from sluice.declaration.nodes import StageNode
 from sluice.operators.aggregate import KeyedAggregateOperator
+from sluice.operators.changelog_normalize import changelog_normalize
 from sluice.operators.changes import OURS
 from sluice.operators.joins import ChangelogJoin, KeyedLookupOperator, RegularJoinOperator
 from sluice.operators.keyed_function import ProcessKeyedOperator
@@ -79,6 +80,7 @@ _OPERATORS: dict[type[ops.Operation], Callable[..., Operator]] = {
     ops.WindowTopN: WindowTopNOperator,
     ops.TopN: TopNOperator,
     ops.Latest: LatestOperator,
+    ops.ChangelogNormalize: changelog_normalize,
     ops.Deduplicate: DeduplicateOperator,
     ops.IntervalJoin: IntervalJoinOperator,
     ops.WindowJoin: WindowJoinOperator,
