@@ -8,7 +8,8 @@ PLANS                    how many to play; --from N begins at another seed than 
 --show N                 prints the plan of a seed, and plays nothing
 --refusals N             as many mistakes, each of which is to be refused by name
 --spark N                as many on a real Spark, through its JVM and past it
---mutations [NAME...]    plants faults in the product, and says how many plans see each
+--mutations [NAME...]    plants faults in the product, and says how many plans see each; --write
+                         writes it to planted.md
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--refusals", type=int, metavar="N")
     parser.add_argument("--spark", type=int, metavar="N")
     parser.add_argument("--mutations", nargs="*", metavar="NAME")
+    parser.add_argument("--write", action="store_true")
     given = parser.parse_args(arguments)
     if given.mutations is not None:
-        from tests.fuzz.mutations import hunt_all, table
+        from tests.fuzz.mutations import PAGE, hunt_all, page
 
         hunted = hunt_all(given.mutations, given.processes, _progress)
-        say(table(hunted))
+        say(page(hunted))
+        if given.write:
+            PAGE.write_text(page(hunted, PAGE.read_text()))
         return int(any(caught is None for caught in hunted.values()))
     if given.spark is not None:
         return _on_spark(range(given.first, given.first + given.spark))

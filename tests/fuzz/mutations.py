@@ -7,10 +7,11 @@ operators compute, ``TRANSITIONS`` those in what becomes of state when the decla
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sluice.exchange.reading import interned_input
@@ -1082,6 +1083,17 @@ TRANSITIONS: dict[str, Mutation] = {
 MUTATIONS: dict[str, Mutation] = {**OPERATORS, **PATHS, **TRANSITIONS}
 MAX_PLANS = 200  # Those that have nothing of what is concerned are not played, nor counted.
 MOST_STAGES = 3  # More hide no fault, and take longer.
+PAGE = Path(__file__).with_name("planted.md")
+HEAD = (
+    "# Planted faults, and what it takes the fuzz to see them",
+    "",
+    "Written by `python -m tests.fuzz --mutations --write`; with names, their rows alone. A fault",
+    "without a row was not hunted since.",
+    "*Drawn*: what a plan must have to be counted. CPU seconds are with the drawing of all others.",
+    "",
+    "| fault | what is wrong | drawn | plans | CPU s |",
+    "|---|---|---|--:|--:|",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1145,12 +1157,15 @@ def hunt_all(
     return {name: done.result() for done, name in hunts.items()}
 
 
-def table(hunted: dict[str, Caught | None]) -> str:
-    lines = ["| mutation | what is wrong | plans | seconds | seen as |", "|---|---|---|---|---|"]
-    for name, caught in hunted.items():
-        plans, seconds, seen = f"none of {MAX_PLANS}", "", "**nothing**"
-        if caught is not None:
-            plans, seconds = str(caught.plans), f"{caught.seconds:.0f}"
-            seen = caught.message[:60].replace("|", "/")
-        lines.append(f"| {name} | {MUTATIONS[name].wrong} | {plans} | {seconds} | {seen} |")
-    return "\n".join(lines)
+def page(hunted: Mapping[str, Caught | None], before: str = "") -> str:
+    """The page of *hunted* faults; what the page *before* says of others that are planted stays."""
+    rows = {row.split("`")[1]: row for row in before.splitlines() if row.startswith("| `")}
+    rows |= {name: _row(name, caught) for name, caught in hunted.items()}
+    return "\n".join([*HEAD, *(rows[name] for name in MUTATIONS if name in rows), ""])
+
+
+def _row(name: str, caught: Caught | None) -> str:
+    mutation = MUTATIONS[name]
+    drawn = ", ".join([*([" or ".join(mutation.ops)] if mutation.ops else []), *mutation.needs])
+    found = f"none of {MAX_PLANS} |" if caught is None else f"{caught.plans} | {caught.seconds:.0f}"
+    return f"| `{name}` | {mutation.wrong} | {drawn or 'any'} | {found} |"

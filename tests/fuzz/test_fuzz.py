@@ -16,7 +16,7 @@ from itertools import islice
 import pytest
 
 from tests.fuzz.drawing import draw
-from tests.fuzz.mutations import MUTATIONS, hunt_all
+from tests.fuzz.mutations import MUTATIONS, PAGE, hunt_all, page
 from tests.fuzz.plans import Change, from_json, to_json
 from tests.fuzz.queries import QUERIES
 from tests.fuzz.seeds import check_refusals, play_seeds
@@ -69,6 +69,13 @@ def test_a_planted_fault_is_seen() -> None:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_fault_can_be_planted_still(name: str) -> None:
     MUTATIONS[name].check()
+
+
+def test_the_page_of_planted_faults_has_those_that_are_planted_and_all_seen() -> None:
+    text = PAGE.read_text()
+
+    assert page({}, text) == text
+    assert "none of" not in text
 
 
 def test_a_plan_that_was_printed_is_the_same_plan() -> None:
