@@ -199,6 +199,17 @@ def test_a_message_or_a_heartbeat_is_no_change() -> None:
     assert rows == [customer(1, "a")]
 
 
+def test_an_envelope_without_a_payload_needs_none() -> None:
+    changes = Debezium(CUSTOMERS, key=("id",), before=True, payload=False)
+    events = [
+        postgres("c", None, customer(1, "a"), 7),
+        postgres("u", customer(1, "a"), customer(1, "b"), 8),
+    ]
+
+    assert "payload" not in changes.schema
+    assert table_of(changes, [[json.dumps(one)] for one in events]) == [customer(1, "b")]
+
+
 def test_a_column_may_be_called_as_a_field_of_the_position() -> None:
     changes = Debezium(CUSTOMERS | {"source_lsn": "bigint"}, key=("id",))
     row = customer(1, "a") | {"source_lsn": 77}
