@@ -357,6 +357,18 @@ def test_in_flight_data_is_dropped_only_of_the_checkpoint_that_was_named() -> No
     assert refused == Stop(problems=(problem,))
 
 
+@pytest.mark.parametrize(
+    ("choice", "name"),
+    [
+        (Choice(None), "the empty state"),
+        (Choice(CheckpointId(7)), "checkpoint 7"),
+        (Choice.of(X), "savepoint x"),
+    ],
+)
+def test_a_choice_is_named_by_what_is_restored(choice: Choice, name: str) -> None:
+    assert str(choice) == name
+
+
 def test_what_becomes_of_the_tables_is_decided_with_the_restore() -> None:
     ahead = TableComparison(
         sink="alerts", version=6, comparison=TimelineComparison(ahead=(7,), newest=7)
