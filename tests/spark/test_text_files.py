@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from sluice.connectors.files.declared import OPTIONS
 from sluice.connectors.json_lines import decoded_lines, plain_schema, with_objects
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
@@ -415,3 +416,13 @@ def by_spark(
         f"{SOURCE}.record AS number", *names
     )
     return {row.pop("number"): [row] for row in to_frame(good.toArrow()).to_dicts()}
+
+
+@pytest.mark.parametrize(("format_", "reader"), [("json", "JSONOptions"), ("csv", "CSVOptions")])
+def test_the_options_of_a_format_are_those_of_spark(
+    spark: SparkSession, format_: str, reader: str
+) -> None:
+    jvm: Any = spark._jvm  # noqa: SLF001 - no API knows
+    of_spark = getattr(getattr(jvm.org.apache.spark.sql.catalyst, format_), reader)
+
+    assert [name for name in OPTIONS[format_] if not of_spark.isValidOption(name)] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -24,7 +25,30 @@ DECODED = ("json", "csv")  # The formats that Spark decodes, with a schema.
 Format: TypeAlias = Literal["text", "json", "csv", "parquet", "avro"]
 
 # Options that decide which rows are malformed, and where a row ends: they cannot be declared.
-FIXED_OPTIONS = ("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding")
+FIXED_OPTIONS = (
+    *("mode", "columnNameOfCorruptRecord", "multiLine", "lineSep", "header", "encoding"),
+    "charset",
+)
+# The others that say how Spark reads a row of known columns; to Spark they are one in any case.
+_OF_BOTH = (
+    *("dateFormat", "timestampFormat", "timestampNTZFormat", "timeFormat", "timeZone", "locale"),
+    "enableDateTimeParsingFallback",
+)
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "json": (
+        *_OF_BOTH,
+        *("primitivesAsString", "allowComments", "allowUnquotedFieldNames", "allowSingleQuotes"),
+        *("allowNumericLeadingZeros", "allowBackslashEscapingAnyCharacter"),
+        *("allowUnquotedControlChars", "allowNonNumericNumbers"),
+    ),
+    "csv": (
+        *_OF_BOTH,
+        *("sep", "delimiter", "quote", "escape", "comment", "nullValue", "emptyValue", "nanValue"),
+        *("positiveInf", "negativeInf", "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace"),
+        *("maxColumns", "maxCharsPerColumn", "charToEscapeQuoteEscaping"),
+        "unescapedQuoteHandling",
+    ),
+}
 
 _CSV: Mapping[str, str] = {"delimiter": ",", "quote": '"', "escape": '"', "null_value": ""}
 
@@ -107,11 +131,22 @@ class Files:
                 f"delimiter of Files({self.location!r}) is {self.delimiter!r}; give one that is "
                 "no line break"
             )
-        if wrong := [name for name in FIXED_OPTIONS if name in self.options]:
+        fixed = {name.lower() for name in FIXED_OPTIONS}
+        if wrong := [name for name in self.options if name.lower() in fixed]:
             raise ConfigurationError(
                 f"Files({self.location!r}) sets the option {wrong[0]!r}, which sluice decides "
                 "itself; drop it (a header is header=True, and a line is a row)"
             )
+        if self.format in OPTIONS:
+            known = {name.lower(): name for name in OPTIONS[str(self.format)]}
+            for name in self.options:
+                if name.lower() not in known:
+                    close = get_close_matches(name.lower(), known, n=1)
+                    hint = f"did you mean {known[close[0]]!r}? " if close else ""
+                    raise ConfigurationError(
+                        f"Files({self.location!r}) sets the option {name!r}, which Spark does not "
+                        f"know for {self.format}; {hint}it has {', '.join(known.values())}"
+                    )
         self._folders()
 
     @property

@@ -46,6 +46,11 @@ def test_one_declaration_reads_json_or_parquet(tmp_path: Path) -> None:
         ({"quote": ""}, "quote of .* is ''; give one character"),
         ({"delimiter": "\n"}, "delimiter of .* no line break"),
         ({"options": {"mode": "FAILFAST"}}, "sets the option 'mode', which sluice decides"),
+        ({"options": {"MODE": "FAILFAST"}}, "sets the option 'MODE', which sluice decides"),
+        (
+            {"format": "json", "schema": "k string", "options": {"timestampFormt": "yyyy"}},
+            "option 'timestampFormt', which Spark does not know for json; did you mean 'time",
+        ),
         ({"format": "json"}, r"the format of Files\('/x'\) is 'json', and nothing says"),
     ],
 )
