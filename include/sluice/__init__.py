@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     )
     from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
     from sluice.declaration.params import Env, Param, env, param
-    from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream
+    from sluice.declaration.pipeline import KeyedStream, Pipeline, Stream, current
     from sluice.declaration.results import Append, Replace, ReplacePartitions, Upsert
     from sluice.declaration.schedules import (
         Continuous,
@@ -93,7 +93,7 @@ _MODULES = {
     ),
     "sluice.declaration.operations": ("Attached", "Hopping", "Session", "Tumbling"),
     "sluice.declaration.params": ("Env", "Param", "env", "param"),
-    "sluice.declaration.pipeline": ("KeyedStream", "Pipeline", "Stream"),
+    "sluice.declaration.pipeline": ("KeyedStream", "Pipeline", "Stream", "current"),
     "sluice.declaration.results": ("Append", "Replace", "ReplacePartitions", "Upsert"),
     "sluice.declaration.schedules": (
         "Continuous",
@@ -151,6 +151,7 @@ __all__ = [
     "ValueState",
     "Watcher",
     "aggregates",
+    "current",
     "env",
     "exponential_delay",
     "failure_rate",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 import pytest
 
-from sluice import Append, Replace, ReplacePartitions, Upsert
+from sluice import Append, Replace, ReplacePartitions, Upsert, current
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.operations import SparkCode
@@ -288,6 +288,31 @@ def test_changes_say_what_is_left_of_an_epoch(job: FolderJob) -> None:
     assert seen[0] == [("insert", 1, 1), ("insert", 2, 2), ("insert", 3, 3)]
     assert seen[-1] == [("delete", 1, 1), ("insert", 1, 5)]
     assert sorted(job.table("out").rows()) == [(0, 2), (1, 8)]
+
+
+def test_of_a_current_stream_all_rows_are_there_as_of_this_epoch(job: FolderJob) -> None:
+    rows = job.rows()
+    totals = rows.key_by("k").aggregate("totals", v=agg.sum("v")).where("v > 0")
+    code = job.pipeline.spark_sql(
+        "code",
+        """
+        SELECT rows.k, totals.v - rows.v AS v, (SELECT count(*) FROM totals) AS n
+        FROM rows JOIN totals ON rows.k = totals.k
+        """,
+        reads={"rows": rows, "totals": current(totals)},
+        schema="k bigint, v bigint, n bigint",
+        result=Append(),
+    )
+    code.sink("out", FilesTable())
+    job.write("1.parquet", rows_of((1, 1), (2, 2), (3, 3)))
+    job.epoch()
+    assert sorted(job.table("out").rows()) == [(1, 0, 3), (2, 0, 3), (3, 0, 3)]
+    job.write("2.parquet", rows_of((1, 4), (2, -2)))
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows())[1:2] == [(1, 1, 2)]
+    assert job.table("out").height == 4
 
 
 def test_of_a_partition_that_is_replaced_the_changes_are_what_differs(job: FolderJob) -> None:
@@ -718,8 +743,9 @@ REFUSED: dict[str, tuple[Callable[[FolderJob, Stream], object], str]] = {
         (
             "stage 'code' reads 'counted', whose rows replace earlier ones with the same k, and "
             "Spark code, which is given the rows that came, cannot take a row back; give it to the "
-            "function as one of changes={...}, where a column _change says what a row does, or use "
-            "aggregate(), top_n(), latest() or join()"
+            "function as one of changes={...}, where a column _change says what a row does, or as "
+            "current(stream), the rows that are there, or use aggregate(), top_n(), latest() or "
+            "join()"
         ),
     ),
     "a table source": (
@@ -838,6 +864,28 @@ REFUSED: dict[str, tuple[Callable[[FolderJob, Stream], object], str]] = {
             "code", split, reads={"rows": rows}, results={"bad": ("k bigant", Upsert("k"))}
         ),
         "result 'bad' of stage 'code' has the schema 'k bigant', which gives 'k' the type 'bigant'",
+    ),
+    "current rows of a stream that only adds": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": current(rows)}, schema="k bigint", result=Append()
+        ),
+        (
+            "stage 'code' is given current(rows), and 'rows' only adds rows; name the key and "
+            "which of its rows is there: current(stream.key_by('id').latest('newest', "
+            "by='updated_at'))"
+        ),
+    ),
+    "current rows of a stream without a key": (
+        lambda job, rows: job.pipeline.spark(
+            "code",
+            newest,
+            reads={
+                "rows": current(rows.key_by("k").aggregate("counted", v=agg.count()).select("v"))
+            },
+            schema="k bigint",
+            result=Append(),
+        ),
+        "stage 'code' is given current(counted), and 'counted' has no key; name the key",
     ),
     "a result that is no result": (
         lambda job, rows: job.pipeline.spark(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from sluice import Append, Pipeline, Replace, ReplacePartitions, Upsert
+from sluice import Append, Pipeline, Replace, ReplacePartitions, Upsert, current
 from sluice.declaration import aggregates as agg
 from sluice.declaration.results import Result
 from sluice.local.run_local import session_of
@@ -315,26 +315,30 @@ def added_up_changes(rows: Rows, before: Version) -> Version:
     return sorted(there)
 
 
-ANSWERS = ("totals", "best", "seen")
+ANSWERS = ("totals", "best", "seen", "sums")
 RESULTS: Mapping[str, tuple[str, Result]] = {
     "totals": (TOTALS, Upsert("customer")),
     "best": (TOTALS, Replace("customer")),
     "seen": (TOTALS, Append()),
+    "copy": (TOTALS, Replace("customer")),
 }
 
 
-def several(
-    increment: Increment, *, deletes: bool
-) -> Callable[[DataFrame, Mapping[str, DataFrame]], dict[str, DataFrame]]:
-    """A function of three results, of which one is made of another one's previous rows."""
+def several(increment: Increment, *, deletes: bool) -> Callable[..., dict[str, DataFrame]]:
+    """A function of four results, of which one is made of another one's previous rows, and one is
+    what there is of sums.
+    """
 
-    def answers(orders: DataFrame, previous: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    def answers(
+        orders: DataFrame, sums: DataFrame, previous: Mapping[str, DataFrame]
+    ) -> dict[str, DataFrame]:
         rows = increment(orders)
         mark = "spent % 3 = 0 AS _deleted" if deletes else "CAST(NULL AS boolean) AS _deleted"
         return {
             "totals": joined(rows, previous["totals"]).selectExpr("*", mark),
             "best": best_three(rows, previous["best"].unionByName(previous["totals"])),
             "seen": rows,
+            "copy": sums.select("customer", "spent"),
         }
 
     return answers
@@ -350,20 +354,31 @@ def test_several_results_are_those_of_a_plain_loop_over_kills_restores_and_resca
     function = several(random.choice(INCREMENTS), deletes=seed % 2 == 1)
     expected: list[dict[str, Version]] = []
     rows: dict[str, Rows] = {name: [] for name in RESULTS}
+    spent_by: dict[str, int] = {}
     for chunk in case.chunks:
+        for order in chunk:
+            spent_by[order["customer"]] = spent_by.get(order["customer"], 0) + order["amount"]
+        there = [(customer, spent) for customer, spent in spent_by.items() if spent % 3]
+        sums = spark.createDataFrame(there, TOTALS)
         orders = spark.createDataFrame([tuple(row.values()) for row in chunk], ORDERS)
         before = {
             name: spark.createDataFrame([tuple(row.values()) for row in of], TOTALS)
             for name, of in rows.items()
         }
-        for name, frame in function(orders, before).items():
+        for name, frame in function(orders, sums, before).items():
             answer = [row.asDict() for row in frame.collect()]
-            there = [*kept_beside(answer, rows[name], RESULTS[name][1]), *answer]
-            rows[name] = [row for row in there if not row.pop("_deleted", False)]
+            kept = [*kept_beside(answer, rows[name], RESULTS[name][1]), *answer]
+            rows[name] = [row for row in kept if not row.pop("_deleted", False)]
         expected.append({name: version_of(of) for name, of in rows.items()})
     pipeline = Pipeline("chain")
     source = pipeline.source("orders", Files("x", format="json", schema=ORDERS))
-    streams = pipeline.spark_results("code", function, reads={"orders": source}, results=RESULTS)
+    summed = source.key_by("customer").aggregate("summed", spent=agg.sum("amount"))
+    streams = pipeline.spark_results(
+        "code",
+        function,
+        reads={"orders": source, "sums": current(summed.where("spent % 3 <> 0"))},
+        results=RESULTS,
+    )
     for name, (_, result) in RESULTS.items():
         key = () if isinstance(result, Append) else ("customer",)
         streams[name].sink(f"{name}_out", FilesTable(upsert_key=key))

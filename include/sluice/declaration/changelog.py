@@ -153,7 +153,7 @@ def result_kind(  # noqa: C901 - a case for each operation
 
 def _of_code(uid: str, code: SparkCode, reads: Sequence[StreamRead]) -> Kind:
     for name, read in zip(code.names, reads, strict=True):
-        if name not in code.changes and read.kind != Append():
+        if name not in code.changes | code.current and read.kind != Append():
             _refuse(uid, code, read)
     if not code.key:
         return Append()
@@ -303,7 +303,8 @@ def _instead(operation: Operation) -> tuple[str, str]:
         case SparkCode():
             return "Spark code, which is given the rows that came,", (
                 "give it to the function as one of changes={...}, where a column _change says what "
-                "a row does, or use aggregate(), top_n(), latest() or join()"
+                "a row does, or as current(stream), the rows that are there, or use aggregate(), "
+                "top_n(), latest() or join()"
             )
         case _:
             return "a function of your own", (

@@ -311,7 +311,8 @@ class SparkCode:
     driver.
 
     ``names`` are the parameters that get the stage's inputs, in their order, of which ``changes``
-    get rows that are taken back, too; ``tables`` get tables as the barrier pinned them.
+    get rows that are taken back, too, and ``current`` the rows that are there behind the epoch;
+    ``tables`` get tables as the barrier pinned them.
     ``schema``, Spark's DDL, has the columns of the result.  With ``takes_previous`` the parameter
     of that name gets the result as of the parent checkpoint.
 
@@ -326,6 +327,7 @@ class SparkCode:
     takes_previous: bool
     tables: Mapping[str, TableRead] = field(default_factory=dict[str, TableRead])
     changes: frozenset[str] = frozenset()
+    current: frozenset[str] = frozenset()
     results: Mapping[str, str] = field(default_factory=dict[str, str])
     version: str | None = None  # Of what the function means; None: its source says.
 

@@ -223,7 +223,7 @@ class Pipeline:
         uid: str,
         function: Callable[..., DataFrame],
         *,
-        reads: Mapping[str, Stream] = _NO_STREAMS,
+        reads: Mapping[str, Stream | Current] = _NO_STREAMS,
         schema: str,
         result: results.Result,
         changes: Mapping[str, Stream] = _NO_STREAMS,
@@ -234,7 +234,8 @@ class Pipeline:
         """Spark code as it is: *function(**increments, **tables, previous)* makes a DataFrame of
         the rows that came in the epoch, and of its own result so far.
 
-        *reads* are the streams by the names of the parameters that get their rows.  Those of
+        *reads* are the streams by the names of the parameters that get their rows; of
+        ``current(stream)`` it gets all rows that are there behind the epoch.  Those of
         *changes* may take rows back: their rows have a column ``_change``, 'insert' or 'delete', of
         what is left of the epoch's changes, and a row that is updated is deleted and inserted.
         *tables* are table sources, of which the parameters get all rows as of the barrier.  A
@@ -266,7 +267,7 @@ class Pipeline:
         uid: str,
         function: Callable[..., Mapping[str, DataFrame]],
         *,
-        reads: Mapping[str, Stream] = _NO_STREAMS,
+        reads: Mapping[str, Stream | Current] = _NO_STREAMS,
         results: Mapping[str, tuple[str, results.Result]],
         changes: Mapping[str, Stream] = _NO_STREAMS,
         tables: Mapping[str, Stream] = _NO_STREAMS,
@@ -318,7 +319,7 @@ class Pipeline:
         uid: str,
         text: str,
         *,
-        reads: Mapping[str, Stream] = _NO_STREAMS,
+        reads: Mapping[str, Stream | Current] = _NO_STREAMS,
         schema: str,
         result: results.Result,
         changes: Mapping[str, Stream] = _NO_STREAMS,
@@ -372,7 +373,7 @@ class Pipeline:
         self,
         uid: str,
         operation: SparkCode,
-        given: Mapping[str, Stream],
+        declared: Mapping[str, Stream | Current],
         parallelism: int | None,
     ) -> Stream:
         schema, result = operation.schema, operation.result
@@ -399,11 +400,31 @@ class Pipeline:
                 f"pipeline {self.uid!r} declares unaligned=True, in which a stage does not wait "
                 "for them; leave unaligned out"
             )
+        given = {
+            name: of.stream if isinstance(of, Current) else of for name, of in declared.items()
+        }
         for name, stream in given.items():
             self._check_read_by_spark(uid, stream, is_table=name in operation.tables)
+        current = {name for name, of in declared.items() if isinstance(of, Current)}
+        given |= {name: self._kept_as_table(uid, name, given[name]) for name in sorted(current)}
+        operation = replace(operation, current=frozenset(current))
         inputs = tuple(given[name].as_input() for name in operation.names)
         node = StageNode(uid=uid, operation=operation, inputs=inputs, parallelism=parallelism)
         return self.add_stage(node, event_time=None)
+
+    def _kept_as_table(self, uid: str, name: str, stream: Stream) -> Stream:
+        """The stage ``{uid}_{name}``, whose state has the rows of *stream* that are there."""
+        match stream.kind:
+            case Upsert(key=key):
+                # A key has one row: by which column it is the latest means nothing.
+                return stream.key_by(*key).latest(f"{uid}_{name}", by=key[0])
+            case kind:
+                what = "only adds rows" if kind == Append() else "has no key"
+                raise ConfigurationError(
+                    f"stage {uid!r} is given current({stream.producer}), and {stream.producer!r} "
+                    f"{what}; name the key and which of its rows is there: "
+                    "current(stream.key_by('id').latest('newest', by='updated_at'))"
+                )
 
     def hook(
         self,
@@ -1155,6 +1176,22 @@ class KeyedStream:
         return dict(aggregates)
 
 
+@dataclass(frozen=True, slots=True)
+class Current:
+    """See ``current``."""
+
+    stream: Stream
+
+
+def current(stream: Stream) -> Current:
+    """What Spark code ``reads`` of a stream whose rows replace earlier ones: all that are there
+    behind the epoch, where ``changes`` are those that came and went in it.
+
+    The stage ``{uid}_{name}`` keeps them.  The stream needs a key: see ``Pipeline.spark``.
+    """
+    return Current(stream)
+
+
 # Spark's and Flink's names of what a stream has under another one.
 _INSTEAD = {
     **dict.fromkeys(("group_by", "groupBy", "keyBy", "partitionBy"), "key_by('column')"),
@@ -1200,13 +1237,15 @@ def _may_be_late(stage: StageNode) -> bool:
     return stage.is_stateful and not isinstance(stage.operation, SparkCode)
 
 
-def _given_by_name(uid: str, *groups: Mapping[str, Stream]) -> dict[str, Stream]:
+def _given_by_name(
+    uid: str, *groups: Mapping[str, Stream | Current]
+) -> dict[str, Stream | Current]:
     """What Spark code is given, by its parameters: streams, streams of changes, and tables.
 
     Raises:
         ConfigurationError: there are no streams, or two of them have one name.
     """
-    given: dict[str, Stream] = {}
+    given: dict[str, Stream | Current] = {}
     for name, stream in (pair for group in groups for pair in group.items()):
         if name in given:
             raise ConfigurationError(

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pyarrow as pa
 
 from sluice.core.completed import StageState
+from sluice.core.handles import StateHandle
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import SparkCode
 from sluice.declaration.pipeline import PREVIOUS, Pipeline
@@ -26,7 +28,7 @@ from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, bounded
 from sluice.job.lineage import assigned_state
 from sluice.operators.build import build_operator
-from sluice.operators.changes import COPIES, repeated
+from sluice.operators.changes import COPIES, OURS, repeated
 from sluice.operators.operator import WEIGHT
 from sluice.operators.ranking import ROWS
 from sluice.spark.frames import (
@@ -42,7 +44,7 @@ from sluice.spark.tasks import StageRun, columns_named
 from sluice.state.cache import SegmentCache
 from sluice.state.keyed import KeyedState
 from sluice.state.merging import MERGE_ROWS, open_runs
-from sluice.state.segments import DELETED, HASH, to_table
+from sluice.state.segments import DELETED, HASH, StateSchema, empty_frame, to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,9 +118,43 @@ def _rows_kept(run: StageRun, result: KeptRows, state: StageState | None) -> Dat
     shares = assigned_state(state, run.task)
     if not any(shares):
         return empty
-    schema = build_operator(node, [polars_schema(empty)]).tables[ROWS]
-    owner, location = f"stage {node.uid!r}", run.job.location
-    columns = for_spark(to_table(polars_schema(empty).to_frame())).schema
+    columns = polars_schema(empty)
+    schema = build_operator(node, [columns]).tables[ROWS]
+    return _rows_in(run, node.uid, columns, schema, shares)
+
+
+def with_tables(run: StageRun, inputs: Sequence[DataFrame]) -> list[DataFrame]:
+    """*inputs*, of which those that are ``current`` are all rows that are there."""
+    code = _code_of(run.node)
+    named = zip(code.names, run.node.inputs, inputs, strict=True)
+    return [
+        _table_of(run, given.producer) if name in code.current else rows
+        for name, given, rows in named
+    ]
+
+
+def _table_of(run: StageRun, uid: str) -> DataFrame:
+    """The rows that the stage *uid* has kept behind this epoch, in the columns of its stream."""
+    streamed = pa.ipc.read_schema(pa.py_buffer(run.given.streams[uid].schema))
+    columns = empty_frame(streamed).drop(*OURS, strict=False).schema
+    schema = StateSchema(columns=columns, key_columns=run.job.pipeline.stages[uid].keys)
+    shares = [
+        [handle for handle in handles if handle.table == ROWS]
+        for handles in assigned_state(run.kept[uid], run.task)
+    ]
+    return _rows_in(run, uid, columns, schema, shares)
+
+
+def _rows_in(
+    run: StageRun,
+    uid: str,
+    names: pl.Schema,
+    schema: StateSchema,
+    shares: Sequence[Sequence[StateHandle]],
+) -> DataFrame:
+    """The live rows of a table of state of the stage *uid*, a partition for each of *shares*."""
+    owner, location = f"stage {uid!r}", run.job.location
+    columns = for_spark(to_table(names.to_frame())).schema
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for index in partition_numbers(batches):
@@ -127,7 +163,8 @@ def _rows_kept(run: StageRun, result: KeptRows, state: StageState | None) -> Dat
                 rows = piece.drop(HASH)
                 if COPIES in rows.columns:
                     rows = repeated(rows.drop(COPIES), rows[COPIES])
-                yield from bounded(to_table(rows).cast(columns).to_batches())
+                found = to_table(rows.select(columns.names))
+                yield from bounded(found.cast(columns).to_batches())
 
     return read_in_parallel(run.spark, read, columns, len(shares))
 

@@ -59,7 +59,7 @@ from sluice.exchange.blocks import RESULT_SCHEMA, executions_in
 from sluice.exchange.faults import Fault
 from sluice.job.answers import acks_of, plan_of, still_pending
 from sluice.job.job import Job, new_token
-from sluice.job.lineage import Lineage, assigned_state, lineage_of
+from sluice.job.lineage import Lineage, PendingParent, assigned_state, lineage_of
 from sluice.job.stage_input import StageInput, StreamInput, chained_behind, stage_input
 from sluice.protocol.keys import snapshot_task
 from sluice.spark.deployment import Deployment, compact_state, deploy, deploy_behind, subtask_of
@@ -189,7 +189,9 @@ def _run_stage(
         driver=new_token(),
         adopts=_adopted(stage, plan, lineage),
         republished=_republished(job, stage, plan, lineage),
-        kept=_kept(job.pipeline.stages[stage], lineage),
+        kept=_kept(
+            job.pipeline.stages[stage], lineage, PendingParent(job, state, plan, pending, lineage)
+        ),
         fault=fault,
     )
     if given.is_known:
@@ -222,12 +224,19 @@ def _read_if_due(node: StageNode, job: Job, plan: CheckpointPlan, lineage: Linea
     return without_reading(node)
 
 
-def _kept(node: StageNode, lineage: Lineage) -> dict[str, StageState | None]:
-    """The previous results of a function that has several, by the stages that keep them."""
+def _kept(node: StageNode, before: Lineage, now: Lineage) -> dict[str, StageState | None]:
+    """The states of which a function is given the rows, by their stages: the previous ones of
+    several results, and those behind this epoch of streams that it reads as they are.
+    """
     code = node.operation
-    if not isinstance(code, SparkCode) or not code.takes_previous:
+    if not isinstance(code, SparkCode):
         return {}
-    return {uid: lineage.stage(uid) for uid in code.results.values()}
+    previous = code.results.values() if code.takes_previous else ()
+    return {uid: before.stage(uid) for uid in previous} | {
+        given.producer: now.stage(given.producer)
+        for name, given in zip(code.names, node.inputs, strict=True)
+        if name in code.current
+    }
 
 
 def _adopted(uid: str, plan: CheckpointPlan, lineage: Lineage) -> Adoption | None:
