@@ -59,30 +59,40 @@ def tables_of_text(text: str) -> list[str]:
         for place in range(len(words) - 2)
         if lowered[place + 1 : place + 3] == ["as", "("]
     }
-    found: list[str] = []
-    calls = [""]  # What the open parentheses are of.
+    found: list[str | None] = []
+    # What the open parentheses are of, and whether a comma in them is between tables.
+    open_ones = [("", False)]
     for place, token in enumerate(words[:-2]):
+        call, is_from = open_ones[-1]
         match lowered[place]:
             case "(":
-                calls.append(lowered[place - 1] if place else "")
-            case ")" if len(calls) > 1:
-                calls.pop()
+                open_ones.append((lowered[place - 1] if place else "", False))
+            case ")" if len(open_ones) > 1:
+                open_ones.pop()
             case "from" | "join" if token.kind == "word":
-                is_clause = calls[-1] not in _WITH_FROM and lowered[place - 1] != "distinct"
-                name = _dotted(words, place + 1)
-                if is_clause and name is not None and name.lower() not in own:
-                    found.append(name)
+                if call not in _WITH_FROM and lowered[place - 1] != "distinct":
+                    open_ones[-1] = (call, True)
+                    found.append(_dotted(words, place + 1))
+            case "," if is_from:
+                found.append(_dotted(words, place + 1))
+            case word if token.kind == "word" and word in _BEHIND_FROM:
+                open_ones[-1] = (call, False)
             case _:
                 pass
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(name for name in found if name and name.lower() not in own)]
 
 
+_BEHIND_FROM = (
+    *("aggregate", "cluster", "distribute", "except", "extend", "group", "having", "intersect"),
+    *("limit", "minus", "order", "qualify", "select", "set", "sort", "union", "view", "where"),
+    "window",
+)
 _WITH_FROM = ("extract", "overlay", "position", "substr", "substring", "trim")  # trim(BOTH FROM a)
 
 
 def _dotted(words: Sequence[Token], place: int) -> str | None:
     """The name at *place*; None if there is a query in parentheses, or a function."""
-    if words[place].kind not in ("word", "quoted"):
+    if words[place].text.lower() == "lateral" or words[place].kind not in ("word", "quoted"):
         return None
     parts = [words[place].text.strip("`")]
     while words[place + 1].text == ".":

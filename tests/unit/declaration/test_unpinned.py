@@ -116,6 +116,32 @@ def test_a_text_of_sql_is_read_as_well() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "tables"),
+    [
+        (
+            "SELECT * FROM rows r, lake.rates AS f, `names` WHERE r.k IN (1, 2)",
+            ["lake.rates", "names"],
+        ),
+        ("SELECT * FROM rows JOIN a USING (k, v), b ORDER BY k, v", ["a", "b"]),
+        ("SELECT * FROM (SELECT k, v FROM a, rows) s, b GROUP BY k, v", ["a", "b"]),
+        ("SELECT * FROM rows, LATERAL explode(x), range(3), a LIMIT 3", ["a"]),
+        ("SELECT * FROM rows LATERAL VIEW explode(m) t AS k, v", []),
+        ("FROM rows, a SELECT k, v", ["a"]),
+        ("SELECT k, extract(day FROM at), v FROM rows", []),
+        ("SELECT k FROM rows UNION SELECT k, v FROM a, b", ["a", "b"]),
+    ],
+)
+def test_tables_of_a_text_are_those_behind_commas_too(text: str, tables: list[str]) -> None:
+    code = code_of(
+        lambda pipeline, rows: pipeline.spark_sql(
+            "code", text, reads={"rows": rows}, schema="k int", result=Append()
+        )
+    )
+
+    assert [found.code for found in unpinned(code)] == [f"the table {name}" for name in tables]
+
+
 def code_of(declare: Callable[[Pipeline, Any], object]) -> SparkCode:
     pipeline = Pipeline("p")
     declare(pipeline, pipeline.source("rows", Files("x", format="parquet")))
