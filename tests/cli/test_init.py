@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from sluice import Pipeline, Upsert
+from sluice.cli.from_spark import draft_of
 from sluice.cli.main import main
+from sluice.declaration.operations import SparkCode
+from sluice.errors import ConfigurationError
+from sluice.sinks import FilesTable
+from tests.docs.commands import blocks
+from tests.house.test_repository import REPOSITORY
 
 
 def init(folder: Path) -> int:
@@ -91,3 +98,114 @@ def test_the_pipeline_of_a_project_is_sound(tmp_path: Path) -> None:
 
     assert checked.returncode == 0, checked.stderr
     assert '"cents": "Int64"' in checked.stdout
+
+
+@pytest.fixture(name="scripts")
+def _scripts(tmp_path: Path) -> Path:
+    """The folder of the three scripts of the guide."""
+    for block in blocks(REPOSITORY / "docs/guides/from-spark.md"):
+        if block.title and block.title.startswith("include/shop/"):
+            file = tmp_path / block.title
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.body)
+    return tmp_path / "include/shop"
+
+
+def test_a_draft_has_what_a_script_reads_and_writes_and_leaves_the_rest_open(scripts: Path) -> None:
+    silver = draft_of(scripts / "silver.py")
+
+    assert [line for line in silver.splitlines() if line and not line.lstrip().startswith("#")] == [
+        '"""A draft of what silver.py does: decide what is ..., and read each remark."""',
+        "from shop.silver import newest",
+        "from sluice import Append, Pipeline, Replace, ReplacePartitions, Upsert",
+        "from sluice.sinks import FilesTable",
+        "from sluice.sources import Files, SparkRead",
+        'pipeline = Pipeline("silver")',
+        'bronze = pipeline.source("bronze", Files("bronze", "parquet", bounded=False))',
+        "silver = pipeline.spark(",
+        '    "silver",',
+        "    newest,",
+        '    reads={"orders": bronze},',
+        "    schema=...,",
+        "    result=...,",
+        ")",
+        'silver.sink("silver_out", FilesTable(upsert_key=...))',
+    ]
+    assert "# line 23: f\"updated_at > '{since}'\"\n# An epoch reads what is new: if" in silver
+    assert "    # It overwrites all: Replace(key); or Upsert(key)," in silver
+    bronze = draft_of(scripts / "bronze.py")
+    assert 'Files("landing", "json", SCHEMA, bounded=False)' in bronze
+    assert '    # It overwrites by dt: ReplacePartitions("dt"), or no stage' in bronze
+    assert "# There is no function in bronze.py: put what it does between reading" in bronze
+    gold = draft_of(scripts / "gold.py")
+    assert '    reads={"silver": silver},' in gold
+    assert 'Files("silver", "parquet", bounded=False)' in gold
+
+
+@pytest.mark.parametrize("name", ["bronze", "silver", "gold"])
+def test_a_draft_is_refused_until_what_is_open_is_decided(scripts: Path, name: str) -> None:
+    text = draft_of(scripts / f"{name}.py").replace("from shop.silver import newest", "")
+    filled = text.replace("schema=...", "schema='order_id bigint'").replace(
+        "result=...", "result=Upsert('order_id')"
+    )
+    values = {"newest": lambda orders, previous: orders, "SCHEMA": "order_id bigint"}
+
+    with pytest.raises(ConfigurationError, match="schema is"):
+        exec(text.replace("    ...,\n", "    lambda **_: None,\n"), dict(values))  # noqa: S102 - a draft is code
+    with pytest.raises(ConfigurationError, match="upsert_key is"):
+        exec(filled.replace("    ...,\n", "    lambda **_: None,\n"), dict(values))  # noqa: S102
+    decided = filled.replace("upsert_key=...", "upsert_key=('order_id',)")
+    exec(decided.replace("    ...,\n", "    lambda **_: None,\n"), values)  # noqa: S102
+
+    pipeline = values["pipeline"]
+    assert isinstance(pipeline, Pipeline)
+    code = pipeline.stages[name].operation
+    assert isinstance(code, SparkCode)
+    assert code.result == Upsert("order_id")
+    assert isinstance(pipeline.sinks[f"{name}_out"].spec, FilesTable)
+
+
+DRAFTED: dict[str, tuple[str, str]] = {
+    "jdbc": (
+        'rows = spark.read.format("jdbc").option("url", url).option("dbtable", "people").load()',
+        "SparkRead(..., schema=..., by=..., every=...)",
+    ),
+    "a table": (
+        'rows = spark.read.table("lake.orders")\nrows.write.mode("append").saveAsTable("out")',
+        "# It appends: Append().",
+    ),
+    "a path in a variable": (
+        'root = "s3://b"\npath = f"{root}/in/orders"\nrows = spark.read.csv(path)',
+        'Files("s3://b/in/orders", "csv", bounded=False)',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+def test_a_draft_says_what_kind_of_place_is_read(tmp_path: Path, name: str) -> None:
+    text, piece = DRAFTED[name]
+    (tmp_path / "job.py").write_text(text)
+
+    assert piece in draft_of(tmp_path / "job.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def (", "job.py is not Python that can be read: "),
+        ("print(1)", "job.py reads nothing by spark.read of which a source could be made"),
+        (None, "job.py cannot be read: "),
+    ],
+)
+def test_what_is_no_script_of_spark_is_refused(
+    tmp_path: Path, text: str | None, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "job.py"
+    if text is not None:
+        script.write_text(text)
+
+    with pytest.raises(SystemExit) as ended:
+        main(["init", "--from-spark", str(script)])
+
+    assert ended.value.code == 1
+    assert sentence in capsys.readouterr().err

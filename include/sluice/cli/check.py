@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from sluice.cli.from_spark import draft_of
 from sluice.cli.options import (
     AsJson,
     EndpointUrl,
@@ -145,9 +146,25 @@ _DOT = "dot-"  # This prefix of a template's file becomes a dot in the project.
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="It is created; one that is there must be empty.")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="It is created; one that is there must be empty.")
+    ] = None,
+    from_spark: Annotated[
+        Path | None,
+        typer.Option(
+            help="A script of PySpark: print the draft of a pipeline that does what it does."
+        ),
+    ] = None,
 ) -> None:
     """Begin a project in FOLDER: a pipeline with its test and its input, and what Airflow needs."""
+    if from_spark is not None and folder is None:
+        typer.echo(draft_of(from_spark), nl=False)
+        return
+    if folder is None or from_spark is not None:
+        raise ConfigurationError(
+            "init begins a project in a FOLDER, or prints a draft with --from-spark SCRIPT; give "
+            "one of the two"
+        )
     place = folder.resolve()
     if place.exists() and not place.is_dir():
         raise ConfigurationError(f"{folder} is a file; name a folder for the project")

@@ -1,0 +1,288 @@
+"""``sluice init --from-spark``: a script of PySpark, read as text, becomes the draft of a pipeline.
+
+What the script says is taken over: what it reads and writes, and its function.  What it does not
+say is left open as ``...``, which no declaration accepts, beside a sentence that says what to
+decide: a key is never guessed.  The script is not run, and nothing of it is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice.errors import ConfigurationError
+
+PREVIOUS = "previous"
+_FILES = ("avro", "csv", "json", "orc", "parquet", "text")
+_OF_READER = (*_FILES, "jdbc", "load", "table")
+_OF_WRITER = (*_FILES, "insertInto", "jdbc", "save", "saveAsTable")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is read or written: *format* of *path*, by the call at *line*; *name* is the variable
+    that has it, and *options* are the calls of its reader or writer.
+    """
+
+    path: str
+    format: str
+    line: int
+    name: str = ""
+    options: dict[str, ast.Call] = field(default_factory=dict[str, ast.Call])
+
+
+def draft_of(script: Path) -> str:
+    """The text of a pipeline that does what *script* does.
+
+    Raises:
+        ConfigurationError: there is none, it is no Python, or it reads nothing by Spark.
+    """
+    try:
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{script} cannot be read: {error}; name a script") from None
+    except SyntaxError as error:
+        raise ConfigurationError(
+            f"{script} is not Python that can be read: {error.msg} at line {error.lineno}; name a "
+            "script of PySpark"
+        ) from None
+    known = _texts(tree)
+    writes = _places(tree, known, "write", _OF_WRITER)
+    own = {place.path for place in writes} | _moved_to(tree, known)
+    reads = [one for one in _places(tree, known, "read", _OF_READER) if one.path not in own]
+    if not reads:
+        raise ConfigurationError(
+            f"{script} reads nothing by spark.read of which a source could be made; write the "
+            "sources by hand: docs/guides/from-spark.md"
+        )
+    return "\n".join(_lines(tree, script, reads, writes)) + "\n"
+
+
+def _lines(
+    tree: ast.Module, script: Path, reads: list[_Place], writes: list[_Place]
+) -> Iterator[str]:
+    uid = re.sub(r"\W", "_", script.stem).lower()
+    sources = {_uid(place.path): place for place in reversed(reads)}
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    call = next((one for one in _calls(tree) if _name(one.func) in functions), None)
+    yield f'"""A draft of what {script.name} does: decide what is ..., and read each remark."""'
+    yield ""
+    if call is not None:
+        yield f"from {_module(script)} import {_name(call.func)}"
+    yield "from sluice import Append, Pipeline, Replace, ReplacePartitions, Upsert"
+    yield "from sluice.sinks import FilesTable"
+    yield "from sluice.sources import Files, SparkRead"
+    yield ""
+    yield f'pipeline = Pipeline("{uid}")'
+    for name, place in sources.items():
+        yield ""
+        yield from _source(name, place)
+    for line, condition in _watermarks(tree):
+        yield f"# line {line}: {condition}"
+        yield "# An epoch reads what is new: if this is a watermark, leave it out, with its table."
+    yield ""
+    given = _given(call, functions, reads)
+    pairs = [f"{json.dumps(name)}: {source}" for name, source in given.items()]
+    if call is None:
+        yield f"# There is no function in {script.name}: put what it does between reading and"
+        yield f"# writing into one, def {uid}({', '.join(given)}), and name it here."
+    yield f"{uid} = pipeline.spark("
+    yield f'    "{uid}",'
+    yield f"    {'...' if call is None else _name(call.func)},"
+    yield f"    reads={{{', '.join(pairs)}}},"
+    yield "    # The columns of the answer, in Spark's DDL."
+    yield "    schema=...,"
+    yield f"    # {_result(writes)}."
+    yield "    result=...,"
+    yield ")"
+    for place in writes:
+        yield f"# line {place.line}: written to {place.path}"
+    yield "# The key of result; a result without one has a table without one: FilesTable()."
+    yield f'{uid}.sink("{uid}_out", FilesTable(upsert_key=...))'
+
+
+def _module(script: Path) -> str:
+    """The module of *script*; what is in ``include`` can be imported from there."""
+    parts = script.with_suffix("").parts
+    inside = parts[parts.index("include") + 1 :] if "include" in parts else parts[-1:]
+    return ".".join(inside)
+
+
+def _source(name: str, place: _Place) -> Iterator[str]:
+    yield f"# line {place.line}: {place.format} {place.path}"
+    if place.format in ("avro", "csv", "json", "parquet"):
+        schema = place.options.get("schema")
+        arguments = [json.dumps(_folder(place.path)), json.dumps(place.format)]
+        if schema is not None and schema.args:
+            arguments.append(ast.unparse(schema.args[0]))
+            yield f"# The schema is the script's {arguments[-1]}; import it, or write it here."
+        elif place.format != "parquet":
+            yield "# The schema is inferred there; write it: Files(..., schema='id bigint, ...')."
+        arguments.append("bounded=False")
+        if "=" in place.path:
+            yield "# The script reads one folder of it; here each new file is read once."
+        yield "# Folders such as dt=2026-03-01: partitions='dt string'. Are they delivered again?"
+        yield "# replaced='by partition' takes the old rows back; without it, that is refused."
+        yield f'{name} = pipeline.source("{name}", Files({", ".join(arguments)}))'
+    else:
+        yield "# Only Spark reads it. by=: Snapshot(key), or Column('updated_at', key, lag=...)."
+        yield "# A Delta or Iceberg table has a source of its own, which reads changes only."
+        yield f'{name} = pipeline.source("{name}", SparkRead(..., schema=..., by=..., every=...))'
+
+
+def _result(writes: list[_Place]) -> str:
+    """What the script's way of writing says of the result, and what it does not."""
+    modes = {value for place in writes for value in _values(place, "mode")}
+    partitions = [value for place in writes for value in _values(place, "partitionBy")]
+    if modes == {"overwrite"} and partitions:
+        return (
+            f'It overwrites by {", ".join(partitions)}: ReplacePartitions("{partitions[0]}"), or '
+            "no stage, if it only copies what came"
+        )
+    if modes == {"overwrite"}:
+        return "It overwrites all: Replace(key); or Upsert(key), if the answer is what changed"
+    if modes == {"append"}:
+        return "It appends: Append()"
+    return "Append(), Upsert(key), Replace(key) or ReplacePartitions(column)"
+
+
+def _values(place: _Place, call: str) -> list[str]:
+    """The texts that *call* is given on the way to a place."""
+    arguments = place.options[call].args if call in place.options else []
+    return [str(one.value) for one in arguments if isinstance(one, ast.Constant)]
+
+
+def _given(
+    call: ast.Call | None, functions: dict[str, ast.FunctionDef], reads: list[_Place]
+) -> dict[str, str]:
+    """The parameters of the function, and the sources that they get."""
+    if call is None:
+        return {_uid(place.path): _uid(place.path) for place in reads}
+    parameters = [one.arg for one in functions[_name(call.func)].args.args]
+    by_variable = {place.name: _uid(place.path) for place in reads}
+    given = dict(zip(parameters, map(ast.unparse, call.args), strict=False))
+    given |= {one.arg: ast.unparse(one.value) for one in call.keywords if one.arg}
+    return {
+        parameter: by_variable.get(argument, "...")
+        for parameter, argument in given.items()
+        if parameter != PREVIOUS
+    }
+
+
+def _places(
+    tree: ast.Module, known: dict[str, str], verb: str, methods: tuple[str, ...]
+) -> list[_Place]:
+    """The calls of *tree* that end a reader or a writer, in the order of their lines."""
+    values = dict(_assigned(tree))
+    found: list[_Place] = []
+    for node in _calls(tree):
+        if not isinstance(node.func, ast.Attribute) or node.func.attr not in methods:
+            continue
+        calls = _chain(node.func.value, verb, values)
+        if calls is None:
+            continue
+        kind = node.func.attr
+        if kind in ("load", "save"):
+            kind = _text_of(calls["format"].args[0], known) if "format" in calls else "parquet"
+        path = _text_of(node.args[0], known) if node.args else ""
+        name = next((one for one, value in _assigned(tree) if node in ast.walk(value)), "")
+        found.append(_Place(path, kind, node.lineno, name, calls))
+    return sorted(found, key=lambda place: place.line)
+
+
+def _chain(node: ast.expr, verb: str, values: dict[str, ast.expr]) -> dict[str, ast.Call] | None:
+    """The calls between ``.read`` or ``.write``, the *verb*, and *node*; None if it has none."""
+    calls: dict[str, ast.Call] = {}
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name) as called):
+                calls.setdefault(name, node)
+                node = called.value
+            case ast.Attribute(attr=name) if name == verb:
+                return calls
+            case ast.Name(id=name) if name in values:
+                node, values = values[name], {k: v for k, v in values.items() if k != name}
+            case _:
+                return None
+
+
+def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                yield name, value
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                yield from zip(map(_name, names), values, strict=False)
+            case _:
+                pass
+
+
+def _texts(tree: ast.Module) -> dict[str, str]:
+    """The variables that are texts, or paths."""
+    texts: dict[str, str] = {}
+    for name, value in _assigned(tree):
+        text = _text_of(value, texts)
+        if text:
+            texts[name] = text
+    return texts
+
+
+def _text_of(node: ast.expr, known: dict[str, str]) -> str:
+    """A text, or a path, in which a value that only a run knows is in braces; '' if it is none."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text_of(part, known) for part in parts)
+        case ast.FormattedValue(value=value):
+            return known.get(_name(value), f"{{{ast.unparse(value)}}}")
+        case ast.Name(id=name):
+            return known.get(name, "")
+        case ast.Call(func=ast.Name(id="str" | "Path"), args=[value]):
+            return _text_of(value, known)
+        case _:
+            return ""
+
+
+def _moved_to(tree: ast.Module, known: dict[str, str]) -> set[str]:
+    """The paths to which a script moves what it wrote."""
+    return {
+        _text_of(node.args[-1], known)
+        for node in _calls(tree)
+        if _name(node.func) in ("rename", "replace", "move") and node.args
+    }
+
+
+def _watermarks(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The filters with a value that only a run knows."""
+    for node in _calls(tree):
+        if _name(node.func) in ("where", "filter"):
+            yield from (
+                (node.lineno, ast.unparse(one))
+                for one in node.args
+                if isinstance(one, ast.JoinedStr) and ">" in ast.unparse(one)
+            )
+
+
+def _calls(tree: ast.Module) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _folder(path: str) -> str:
+    """*path* without folders of partitions, and without what only a run knows."""
+    parts = path.split("/")
+    kept = [part for part in parts if "=" not in part and "{" not in part and "*" not in part]
+    return "/".join(kept) or path
+
+
+def _uid(path: str) -> str:
+    name = re.sub(r"\W+", "_", _folder(path).rstrip("/").rpartition("/")[2].partition(".")[0])
+    return name.lower().strip("_") if name[:1].isalpha() else f"source_{name.lower()}"
