@@ -57,7 +57,7 @@ def draft_of(script: Path) -> str:
     if not reads:
         raise ConfigurationError(
             f"{script} reads nothing by spark.read of which a source could be made; write the "
-            "sources by hand: docs/guides/from-spark.md"
+            "sources by hand"
         )
     return "\n".join(_lines(tree, script, reads, writes)) + "\n"
 

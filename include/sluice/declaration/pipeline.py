@@ -28,7 +28,7 @@ from sluice.core.key_groups import (
 )
 from sluice.declaration import results
 from sluice.declaration.aggregates import Aggregate
-from sluice.declaration.arguments import NumberLimits, checked_methods
+from sluice.declaration.arguments import NumberLimits, checked_arguments, checked_methods
 from sluice.declaration.changelog import (
     Append,
     Kind,
@@ -1183,6 +1183,7 @@ class Current:
     stream: Stream
 
 
+@checked_arguments
 def current(stream: Stream) -> Current:
     """What Spark code ``reads`` of a stream whose rows replace earlier ones: all that are there
     behind the epoch, where ``changes`` are those that came and went in it.

@@ -317,8 +317,8 @@ REFUSED = {
 for _result in ("`Append`", "a result with a key", "one without"):
     REFUSED[f"`spark` of {_result}"] = (
         "Spark code, which is given the rows that came, cannot take a row back; give it to the "
-        "function as one of changes={...}, where a column _change says what a row does, or use "
-        "aggregate(), top_n(), latest() or join()"
+        "function as one of changes={...}, where a column _change says what a row does, or as "
+        "current(stream), the rows that are there, or use aggregate(), top_n(), latest() or join()"
     )
 REFUSED["`process_keyed`"] = REFUSED["`process`"]
 REFUSED["`window` with lateness"] = REFUSED["`window`"]

@@ -359,6 +359,10 @@ FORGOTTEN: dict[str, tuple[Callable[[], object], str]] = {
         ),
         '.spark("my_spark", function, ...)',
     ),
+    "spark_results": (
+        lambda: any_stream().pipeline.spark_results(same, reads={}, results={}),
+        '.spark_results("my_spark_results", function, ...)',
+    ),
     "spark_sql": (
         lambda: any_stream().pipeline.spark_sql(
             reads={}, schema="a int", result=results.Append()
