@@ -662,7 +662,7 @@ OPERATORS: dict[str, Mutation] = {
     "first_again": Mutation(
         "deduplicate() lets a key through in every epoch",
         "operators.ranking:DeduplicateOperator.process",
-        "rows.filter(is_new)",
+        "passing(rows, is_new)",
         "rows",
         ("deduplicate",),
         needs=("epochs",),

@@ -85,9 +85,9 @@ class StageOutput:
         at = stage.inputs[side].event_time
         if not stage.goes_by_event_time or at is None or at not in frame.columns:
             return frame
-        timeless = frame.filter(pl.col(at).is_null())
-        if not timeless.height:
+        if not frame[at].null_count():
             return frame
+        timeless = frame.filter(pl.col(at).is_null())
         self.malformed_rows += timeless.height
         reason = pl.lit("no event time").alias(MALFORMED_COLUMN)
         self._add_to_side(NO_EVENT_TIME, timeless.with_columns(reason))

@@ -43,6 +43,7 @@ from sluice.operators.windows import (
     panes_of,
     require_append_only,
 )
+from sluice.state.at_once import chosen, passing, without
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import gathered, newest_per_identity, order_of, with_next
 from sluice.state.segments import HASH, StateSchema
@@ -227,7 +228,7 @@ class LatestOperator(BestRows):
         return self._outcome(latest, before, before.clear())
 
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return self._ranking.best(rows, self._key).select(self._schema.live.names())
+        return chosen(self._ranking.best(rows, self._key), self._schema.live)
 
 
 class TopNOperator(BestRows):
@@ -291,7 +292,7 @@ class TopNOperator(BestRows):
 
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The n best rows per key, each in its last version."""
-        rows = rows.select(*self._key, *self._others)
+        rows = chosen(rows, (*self._key, *self._others))
         if self._unique:
             rows = self._newest.best(rows, [*self._key, *self._unique])
         return self._ranking.best(rows, self._key)
@@ -445,19 +446,19 @@ class DeduplicateOperator(RawRows):
     def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:  # noqa: ARG002 - as above
         rows = newest_per_identity(groups[ROWS], self._key)
         is_new = state[KEYS].find(rows)[HASH].is_null()
-        keys = rows.select(self._schema.live.names())
+        keys = chosen(rows, self._schema.live)
         return Outcome(
-            output=rows.filter(is_new).select(self.output_schema.names()),
+            output=chosen(passing(rows, is_new), self.output_schema),
             changes={
                 KEYS: Changes(
-                    upserts=keys if self._is_refreshed else keys.filter(is_new),
+                    upserts=keys if self._is_refreshed else passing(keys, is_new),
                     deletes=keys.clear(),
                 )
             },
         )
 
     def _first(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return self._ranking.best(rows, self._key).select(HASH, *self._input)
+        return chosen(self._ranking.best(rows, self._key), (HASH, *self._input))
 
 
 def _require_ordered(stage: StageNode, schema: pl.Schema, columns: Iterable[str], why: str) -> None:
@@ -513,7 +514,7 @@ class Ranking:
 
     def best(self, rows: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
         """The best rows of each *group*, which starts with the hash; sorted."""
-        return self.ranked(rows, group, _PLACE).drop(_PLACE)
+        return without(self.ranked(rows, group, _PLACE), (_PLACE,))
 
     def ranked(self, rows: pl.DataFrame, group: Sequence[str], name: str = RANK) -> pl.DataFrame:
         """The rows of ``best``, with the rank of each in a new column *name*."""
@@ -528,7 +529,7 @@ class Ranking:
 
     def _sorted_at_once(self, rows: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
         """*rows* sorted by *group*, which starts with the hash, then as ranked."""
-        return rows.select(pl.all().gather(self._order_of(rows, group)))
+        return rows[self._order_of(rows, group)]
 
     def _sorted(self, rows: pl.DataFrame, group: Sequence[str]) -> pl.DataFrame:
         """The same for many rows.

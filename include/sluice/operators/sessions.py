@@ -48,6 +48,7 @@ from sluice.operators.windows import (
     max_timestamp_ms,
     require_append_only,
 )
+from sluice.state.at_once import chosen, passing, without
 from sluice.state.key_hash import with_hash
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
@@ -98,13 +99,13 @@ class SessionWindow(FoldedGroups):
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - it has one input
         has_time = rows[self._time].is_not_null()
-        late = rows.select(self._input.names()).filter(~has_time)
+        late = passing(chosen(rows, self._input), ~has_time)
         if late.height:
             rows = rows.filter(has_time)
         names = self._fold.reads_of(rows, self._keys)
         stretched = rows.select(*names, self._stretch().alias(_STRETCH))
         folded = self._fold.partial(stretched, self._keys, [_STRETCH])
-        minis = folded.drop(ROW_COUNT)
+        minis = without(folded, (ROW_COUNT,))
         end = pl.col(self._time) + self._gap_us * US
         is_suspect = max_timestamp_ms(end) + self._lateness_ms <= time.previous_watermark_ms
         suspects = rows.filter(is_suspect)
@@ -113,10 +114,10 @@ class SessionWindow(FoldedGroups):
         return Partial(
             groups={
                 SESSIONS: minis.with_columns(pl.col(WINDOW_END) + self._gap_us * US),
-                SUSPECTS: suspects.select(HASH, *self._input.names()),
+                SUSPECTS: chosen(suspects, (HASH, *self._input)),
             },
             late=late,
-            counted=folded.select(HASH, ROW_COUNT),
+            counted=chosen(folded, (HASH, ROW_COUNT)),
         )
 
     def combine(self, groups: Frames) -> Frames:
@@ -129,9 +130,10 @@ class SessionWindow(FoldedGroups):
         merged = self._merged(rows, time)
         is_late = self._kept_until_ms() <= time.previous_watermark_ms
         columns = self._schema.live.names()
-        after = merged.filter(~is_late).select(columns)
+        after = chosen(merged.filter(~is_late), columns)
         before = sessions.find(after)  # The merged session with the same start.
-        replaced = rows.filter(_IS_STORED).join(merged, on=_SESSION, how="semi").select(columns)
+        stored = rows.filter(_IS_STORED).join(merged, on=_SESSION, how="semi")
+        replaced = chosen(stored, columns)
         due = sessions.due(time.watermark_ms, after_ms=time.previous_watermark_ms)
         due = self._without(due, replaced)
         waiting = due.filter(~_has_fired())
@@ -144,18 +146,18 @@ class SessionWindow(FoldedGroups):
         revoked = self._without(replaced.filter(_has_fired()), after.filter(is_repeated))
 
         is_kept = self._kept_until_ms() > time.watermark_ms
-        written = [after.filter(differs(after, before, columns)), self._timed(waiting, time)]
+        written = [passing(after, differs(after, before, columns)), self._timed(waiting, time)]
         gone = [self._without(replaced, after.filter(is_kept)), due.filter(~is_kept)]
         identity = self._schema.identity
         changes = Changes(
             upserts=newest_per_identity(pl.concat(written).filter(is_kept), identity),
-            deletes=newest_per_identity(pl.concat(gone).select(identity), identity),
+            deletes=newest_per_identity(chosen(pl.concat(gone), identity), identity),
         )
         names = self.output_schema.names()
         return Outcome(
-            output=self._result(newest_per_identity(fired, identity)).select(names),
+            output=chosen(self._result(newest_per_identity(fired, identity)), names),
             retracted=(
-                self._result(newest_per_identity(revoked, identity)).select(names)
+                chosen(self._result(newest_per_identity(revoked, identity)), names)
                 if self._lateness_ms
                 else None
             ),
@@ -203,7 +205,7 @@ class SessionWindow(FoldedGroups):
         stretches = rows.filter(~pl.col(_IS_STORED)).join(late, on=_SESSION, how="semi").select(on)
         stretched = suspects.with_columns(self._stretch().alias(_STRETCH))
         found = stretched.join(stretches, on=on, how="semi", nulls_equal=True)
-        return found.select(self._input.names())
+        return chosen(found, self._input)
 
     def _stretch(self) -> pl.Expr:
         return pl.col(self._time).dt.epoch("us") // self._gap_us
@@ -215,7 +217,7 @@ class SessionWindow(FoldedGroups):
         """*sessions* with their next timer after this epoch, in the columns of the state."""
         has_fired = _max_timestamp_ms() <= time.watermark_ms
         timer = pl.when(has_fired).then(self._kept_until_ms()).otherwise(_max_timestamp_ms())
-        return sessions.with_columns(timer.alias(TIMER)).select(*others, *self._schema.live)
+        return chosen(sessions.with_columns(timer.alias(TIMER)), (*others, *self._schema.live))
 
     def _result(self, sessions: pl.DataFrame) -> pl.DataFrame:
         return self._fold.result(sessions, self._keys)

@@ -43,6 +43,7 @@ from sluice.operators.operator import (
     require_distinct,
     wrong_type,
 )
+from sluice.state.at_once import chosen, passing, without
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
 from sluice.state.segments import HASH, StateSchema
@@ -109,13 +110,14 @@ class AlignedWindow(FoldedGroups):
         kept_until_ms = self._kept_until_ms()
         is_live = panes.select(kept_until_ms > time.previous_watermark_ms).to_series()
         is_live = is_live.fill_null(value=False)
-        late = rows.select(self._input.names()).filter(~is_live)
-        live = rows.select(self._fold.reads_of(rows, self._keys)).with_columns(panes)
+        late = passing(chosen(rows, self._input), ~is_live)
+        live = chosen(rows, self._fold.reads_of(rows, self._keys)).with_columns(panes)
         if late.height:
             live = live.filter(is_live)
         groups = self._fold.partial(live, self._keys, self._panes.columns)
-        counted = groups.select(HASH, ROW_COUNT)
-        return Partial(groups={PANES: groups.drop(ROW_COUNT)}, late=late, counted=counted)
+        counted = chosen(groups, (HASH, ROW_COUNT))
+        panes_alone = without(groups, (ROW_COUNT,))
+        return Partial(groups={PANES: panes_alone}, late=late, counted=counted)
 
     def combine(self, groups: Frames) -> Frames:
         return {PANES: self._combined(groups[PANES])}
@@ -145,14 +147,14 @@ class AlignedWindow(FoldedGroups):
         is_kept = self._kept_until_ms() > time.watermark_ms
         is_changed = differs(after, before, [TIMER, *self._fold.states])
         is_retimed = differs(retimed, untouched, [TIMER])
-        written = pl.concat([after.filter(is_changed), retimed.filter(is_retimed)])
+        written = pl.concat([passing(after, is_changed), passing(retimed, is_retimed)])
         changes = Changes(
             upserts=newest_per_identity(written.filter(is_kept), identity),
-            deletes=due.filter(~is_kept).select(identity),
+            deletes=chosen(due.filter(~is_kept), identity),
         )
         return Outcome(
-            output=pl.concat([fired, again]).sort(order).select(names),
-            retracted=retracted.sort(order).select(names) if self._lateness_ms else None,
+            output=chosen(pl.concat([fired, again]).sort(order), names),
+            retracted=chosen(retracted.sort(order), names) if self._lateness_ms else None,
             changes={PANES: changes},
         )
 
@@ -167,7 +169,7 @@ class AlignedWindow(FoldedGroups):
         has_fired = self._panes.last_fires_ms() <= time.watermark_ms
         first_ms, kept_ms = self._panes.first_fires_ms(), self._kept_until_ms()
         timer = pl.when(has_fired).then(kept_ms).otherwise(first_ms).alias(TIMER)
-        return panes.with_columns(timer).select(self._schema.live.names())
+        return chosen(panes.with_columns(timer), self._schema.live)
 
     def _due(self, state: KeyedState, time: EpochTime) -> pl.DataFrame:
         """The panes of every window that ends in this epoch, and those whose lateness is over."""

@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
-from sluice.state.at_once import agree, chosen, without
+from sluice.state.at_once import agree, chosen, constant, without
 from sluice.state.evolution import Evolution, Evolutions
 from sluice.state.segments import HASH, StateSchema, hash_column, to_frame
 
@@ -345,7 +345,7 @@ def newest_per_identity(rows: pl.DataFrame, identity: Sequence[str]) -> pl.DataF
     left, right = _pairs(rows, twins, others)
     equal = {name: agree(left[name], right[name]) for name in others}
     differing = [name for name in others if not equal[name].all()]
-    if differing and not _ascend(left, right):
+    if differing and not _ascend(chosen(left, differing), chosen(right, differing)):
         # Except for collisions they differ in sub-keys only, and sorting by strings is slow.
         rows = gathered(rows, _order_within_hashes(chosen(rows, (HASH, *differing)), twins))
         left, right = _pairs(rows, twins, others)
@@ -393,11 +393,13 @@ def can_compare(schema: pl.Schema) -> bool:
 
 def precedes(left: pl.DataFrame, right: pl.DataFrame, *, or_equals: bool) -> pl.Series:
     """Whether each row of *left* comes before the row of *right* beside it."""
-    is_before = pl.repeat(or_equals, left.height, dtype=pl.Boolean, eager=True)
+    is_before = constant("", or_equals, pl.Boolean(), left.height)
     for name in reversed(left.columns):
         a, b = left[name], right[name]
-        is_smaller = (a < b).fill_null(value=False) | (a.is_null() & b.is_not_null())
-        is_before = is_smaller | (a.eq_missing(b) & is_before)
+        is_smaller = a < b
+        if a.null_count() or b.null_count():
+            is_smaller = is_smaller.fill_null(value=False) | (a.is_null() & b.is_not_null())
+        is_before = is_smaller | (agree(a, b) & is_before)
     return is_before
 
 

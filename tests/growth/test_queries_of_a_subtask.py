@@ -1,0 +1,85 @@
+"""A subtask of few rows has Polars plan few queries: each takes 0.1 to 0.2 ms, however few they
+are, so an epoch of many subtasks was little else.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import polars as pl
+import pytest
+
+from harness.jobs import ManualClock
+from harness.no_spark import stages_without_spark
+from sluice.coordinator.completion import finalize
+from sluice.coordinator.publication import commit
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.job.job import open_job
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+from sluice.spark.stage import run_stage
+from sluice.store.open import StoreLocation
+
+ROWS, EPOCHS, PARALLELISM = 500, 3, 5
+MOST = 16  # Twelve or fewer when this was written, and sixty before.
+
+
+def test_a_subtask_of_a_keyed_aggregate_plans_few_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
+    epoch = pl.DataFrame({"key": range(ROWS), "n": range(ROWS)})
+    pl.concat([epoch] * EPOCHS).write_parquet(tmp_path / "rows.parquet", row_group_size=ROWS)
+    pipeline = Pipeline("queries", Checkpointing(max_records_per_epoch=ROWS))
+    events = pipeline.source("events", Files(str(tmp_path / "rows.parquet"), format="parquet"))
+    first = events.key_by("key").aggregate("first", n=agg.sum("n"))
+    second = first.key_by("key").aggregate("second", n=agg.sum("n"))
+    second.sink("out", FilesTable(upsert_key=("key",)))
+    location = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
+    job = open_job(pipeline, location, clock=ManualClock())
+    submit(job, configure(pipeline, {}, parallelism=PARALLELISM))
+    asked: list[int] = []
+
+    with stages_without_spark(lambda what: _counting(what, asked)):
+        for _ in range(EPOCHS - 1):
+            asked.clear()
+            outcome = trigger(job, is_periodic=False)
+            assert isinstance(outcome, Triggered), outcome
+            for stage in pipeline.stages:
+                run_stage(job, None, outcome.plan.checkpoint_id, stage, attempt=1)  # type: ignore[arg-type]
+            finalize(job, outcome.plan.checkpoint_id)
+            commit(job, outcome.plan.checkpoint_id)
+
+    assert len(asked) == 2 * PARALLELISM
+    assert 0 < max(asked) <= MOST
+
+
+@contextmanager
+def _counting(what: str, asked: list[int]) -> Iterator[None]:
+    """Keep in *asked* how many queries a subtask has planned and computed."""
+    if what != "subtask":
+        yield
+        return
+    queries = 0
+
+    def count(_: FrameType, event: str, called: object) -> None:
+        nonlocal queries
+        if event == "c_call" and getattr(called, "__name__", "") == "collect":
+            queries += "LazyFrame" in type(getattr(called, "__self__", None)).__name__
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+    asked.append(queries)
