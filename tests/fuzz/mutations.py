@@ -86,8 +86,23 @@ def _changed(plan: Plan) -> set[str]:
     changes = [act for act in plan.acts if isinstance(act, Change)]
     found = {f"changed_{act.part or 'nothing'}".replace(" ", "_") for act in changes}
     found |= {f"changed_{act.part}_{act.difference}".replace(" ", "_") for act in changes}
+    found |= (
+        {"changed_argument"} if any(_has_other_arguments(plan, act) for act in changes) else set()
+    )
     found |= {"began"} if any(act.consents == "begin" for act in changes) else set()
     return found | ({"changed"} if changes else set())
+
+
+def _has_other_arguments(plan: Plan, act: Change) -> bool:
+    """Whether an aggregate is of another column."""
+    before = {stage.uid: stage.args.get("aggregates", {}) for stage in plan.stages}
+    for uid, path, value in act.edits:
+        *whole, name = path.split("/")
+        if whole == ["args", "aggregates"] and value is not None:
+            kind, column, *_ = before.get(uid, {}).get(name, (None, None))
+            if kind == value[0] and column != value[1]:
+                return True
+    return False
 
 
 def _options(sink: SinkPlan) -> set[str]:
@@ -786,7 +801,7 @@ TRANSITIONS: dict[str, Mutation] = {
         "declaration.fingerprints:_aggregate",
         'of = [meaning(aggregate.column or "")]',
         'of = [""]',
-        needs=("changed_column",),
+        needs=("changed_argument",),
     ),
     "conditions_mean_nothing": Mutation(
         "the filter of an aggregate is no part of its column",
