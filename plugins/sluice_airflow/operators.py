@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
+from sluice.coordinator.failure import stack_behind
 from sluice.core.answers import TaskFailure
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.failures import CheckpointFailureReason, page_of
@@ -105,12 +106,12 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                 raise
             except Exception as error:  # The run fails or is skipped; its note says why.
                 if not isinstance(error, FencedError):
-                    self._keep_failure(context, _said(error))
+                    self._keep_failure(context, _said(error), stack_behind(error))
                 note(context, self.failure_note(error))
                 raise
             return result
 
-    def _keep_failure(self, context: Context, message: str) -> None:
+    def _keep_failure(self, context: Context, message: str, stack: str = "") -> None:
         """Write why the task failed, for whoever aborts its checkpoint, if one is pending.
 
         The worker may die, or the store be slow, before the callback has run.
@@ -126,6 +127,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                         task=task,
                         attempt=attempt,
                         message=message,
+                        stack=stack,
                     )
                 )
         except Exception:  # What the task raises is worse.

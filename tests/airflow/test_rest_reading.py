@@ -198,3 +198,38 @@ def test_no_answer_has_a_secret_of_this_process(
     assert [node["uid"] for node in shown.json()["nodes"]] == [
         "events", "count_bids", "***", "results",
     ]  # fmt: skip
+
+
+def test_exceptions_are_grouped_by_their_root_cause(viewer: Api, job: Job) -> None:
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    fail_checkpoint(job, trigger_one(job).checkpoint_id, expired, "too slow, password=other22")
+
+    shown = found(viewer.get("/pipelines/auctions/exceptions"))
+
+    assert shown["failures"] == 2
+    (group,) = shown["groups"]
+    assert [group["root_cause"], group["count"], group["checkpoints"]] == [
+        "too slow, password=***", 2, [4, 3],
+    ]  # fmt: skip
+    assert group["reason"] == "CHECKPOINT_EXPIRED"
+
+
+def test_what_changed_is_told_with_its_time(viewer: Api, job: Job) -> None:
+    shown = found(viewer.get("/pipelines/auctions/changes"))
+
+    first, last = shown["changes"]
+    assert [first["kind"], first["says"], first["checkpoint"]] == [
+        "failure", "checkpoint 3 failed: too slow, password=***", 3,
+    ]  # fmt: skip
+    assert [last["kind"], last["says"]] == ["act", "it was submitted"]
+    assert last["timestamp"] <= shown["since"] <= first["timestamp"]
+
+
+def test_the_skew_of_each_stage_is_shown(viewer: Api, job: Job) -> None:
+    shown = found(viewer.get("/pipelines/auctions/skew"))
+
+    assert shown["checkpoints"] == 2
+    assert [one["id"] for one in shown["stages"]] == ["count_bids", "rank_bids"]
+    assert [one["checkpoint"] for one in shown["stages"][0]["figures"]["state_size"]["points"]] == [
+        1, 2,
+    ]  # fmt: skip

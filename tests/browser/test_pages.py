@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness.chromium import Tab
+from harness.jobs import trigger_one
 from harness.pages import PLACE, TEXT
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.answers import TaskFailure
+from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from tests.airflow.rest import complete, run_stages
@@ -20,7 +24,9 @@ SHOWN = {
     "p/auctions/history?status=FAILED": ("History", "rank_bids did not acknowledge"),
     "p/auctions/checkpoints/1": ("Checkpoint 1", "Subtasks of rank_bids"),
     "p/auctions/checkpoints/4": ("Checkpoint 4", "late"),
+    "p/auctions/exceptions": ("Exceptions", "rank_bids did not acknowledge"),
     "p/auctions/summary": ("Summary", "End to end duration"),
+    "p/auctions/skew": ("Skew", "Largest / median"),
     "p/auctions/configuration": ("Configuration", "max_records_per_epoch"),
     "p/auctions/journal": ("Journal", "Checkpoint 3 was aborted"),
     "p/auctions/graph": ("Graph", "KeyedAggregate"),
@@ -61,6 +67,15 @@ def test_pages_say_how_far_a_source_is_behind_and_how_fast_rows_flow(
     assert "980 records" in said
     assert "/s out" in said
     assert (tab.errors, tab.failed) == ([], [])
+
+
+def test_the_overview_tells_what_changed(tab: Tab, served: Served) -> None:
+    show(tab, served, "p/auctions/overview", "Overview")
+    for words in ("What changed", "savepoint before was taken", "checkpoint 3 failed"):
+        says(tab, words)
+    link = f"{PLACE}.querySelector('.story .bad a')"
+    assert tab.until(f"{link}.hash").endswith("/p/auctions/checkpoints/3")
+    assert tab.errors == []
 
 
 def test_airflow_has_an_entry_and_a_tab_in_its_theme(tab: Tab, served: Served) -> None:
@@ -166,4 +181,29 @@ def test_two_snapshots_are_compared_from_their_list_on(tab: Tab, served: Served)
     says(tab, "Choose two different ones")
     show(tab, served, "p/auctions/state/compare?from=999&to=1", "Compare")
     says(tab, "checkpoint 999 is not retained")
+    assert tab.errors == []
+
+
+def test_an_exception_has_its_stage_and_on_demand_its_stack(
+    tab: Tab, served: Served, job: Job
+) -> None:
+    plan = trigger_one(job)
+    job.answers.keep_failure(
+        TaskFailure(
+            checkpoint_id=plan.checkpoint_id,
+            task="count_bids.snapshot",
+            attempt=1,
+            message="bids.py line 7: KeyError: 'price'",
+            stack="KeyError: 'price'\n  File \"bids.py\", line 7, in price",
+        )
+    )
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    fail_checkpoint(job, plan.checkpoint_id, expired, "nobody came")
+
+    show(tab, served, "p/auctions/exceptions", "Exceptions")
+    says(tab, "bids.py line 7: KeyError: 'price'")
+    says(tab, "count_bids, attempt 1")
+    assert "in price" not in tab.evaluate(TEXT)
+    tab.evaluate(f"{PLACE}.querySelector('details summary').click()")
+    says(tab, "line 7, in price")
     assert tab.errors == []

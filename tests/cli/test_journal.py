@@ -12,7 +12,7 @@ from sluice.job.job import Job
 from sluice.store.object_store import machine_clock_ms
 from tests.cli.conftest import Sluice
 from tests.planted import Caught, assert_is_caught
-from tests.subtasks import complete_one, take_checkpoints
+from tests.subtasks import a_savepoint, complete_one, take_checkpoints
 
 
 def damage(job: Job, seq: int | None = None) -> int:
@@ -137,3 +137,14 @@ FAULTS = [
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
     assert_is_caught(fault, request)
+
+
+def test_what_changed_is_listed_the_newest_last(job: Job, sluice: Sluice) -> None:
+    a_savepoint(job, cause="ann")
+
+    printed = sluice("journal", "changes", "auctions").out.splitlines()
+    as_json = sluice("journal", "changes", "auctions", "--json").json
+
+    assert "it was submitted" in printed[0]
+    assert printed[-1].endswith("savepoint  savepoint mine was taken, by ann")
+    assert len(as_json["changes"]) == len(printed)

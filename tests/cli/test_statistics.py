@@ -9,10 +9,12 @@ import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.answers import TaskFailure
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from sluice.surface.checkpoints import details, overview
+from sluice.surface.exceptions import exception_history
 from tests.cli.conftest import Sluice
 from tests.patching import replace_in
 from tests.subtasks import acknowledge, take_checkpoint
@@ -113,3 +115,31 @@ def test_no_word_of_a_table_is_cut_however_narrow_the_terminal(
     assert "\u2026" not in narrow
     letters = [Counter(filter(str.isalnum, shown)) for shown in (wide, narrow)]
     assert letters[0] <= letters[1]
+
+
+def test_people_see_what_failed_by_root_cause_and_on_demand_the_stack(
+    job: Job, sluice: Sluice
+) -> None:
+    pending = CheckpointId(4)
+    job.answers.keep_failure(
+        TaskFailure(
+            checkpoint_id=pending,
+            task=f"{STAGES[0]}.snapshot",
+            attempt=1,
+            message="KeyError: 'price'",
+            stack="KeyError: 'price'\n  File \"bids.py\", line 7, in price",
+        )
+    )
+    reason = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    fail_checkpoint(job, pending, reason, "nobody came")
+
+    printed = sluice("checkpoints", "exceptions", "auctions").out
+    stacks = sluice("checkpoints", "exceptions", "auctions", "--stacks").out
+    as_json = sluice("checkpoints", "exceptions", "auctions", "--json").json
+
+    assert f"{STAGES[0]}, attempt 1: KeyError: 'price'" in printed
+    assert "CHECKPOINT_EXPIRED, checkpoint 4" in printed
+    assert "too slow" in printed
+    assert "in price" not in printed
+    assert 'File "bids.py", line 7, in price' in stacks
+    assert as_json == msgspec.json.decode(msgspec.json.encode(exception_history(job)))

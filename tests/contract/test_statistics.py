@@ -27,9 +27,9 @@ from sluice.figures.record import (
     CheckpointDuration,
     CheckpointStats,
     CheckpointStatus,
-    SubtaskException,
     SubtaskStats,
     SubtaskStatus,
+    TaskException,
     kept_objects,
 )
 from sluice.job.job import Job, open_job
@@ -161,7 +161,13 @@ def test_an_aborted_checkpoint_keeps_its_reason_and_the_exceptions(job: Job) -> 
         [SubtaskStatus.PENDING_OR_FAILED] * 2,
     ]
     assert measured.exceptions == (
-        SubtaskException(stage=STAGES[1], index=1, attempt=1, message="the input is odd"),
+        TaskException(
+            task=f"{STAGES[1]}.snapshot",
+            attempt=1,
+            message="the input is odd",
+            stage=STAGES[1],
+            index=1,
+        ),
     )
     assert overview(job).failures == {"CHECKPOINT_DECLINED": 1}
 

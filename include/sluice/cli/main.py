@@ -94,10 +94,12 @@ app.command("metrics")(show.metrics_command)
 app.command("orphans")(maintenance.orphans)
 app.command("gc")(maintenance.gc)
 journal_commands.command("show")(show.journal)
+journal_commands.command("changes")(show.changes)
 journal_commands.command("repair")(acts.repair_command)
 checkpoint_commands.command("list")(show.checkpoints)
 checkpoint_commands.command("show")(show.show)
 checkpoint_commands.command("stats")(show.stats)
+checkpoint_commands.command("exceptions")(show.exceptions)
 keyed_state.command("read")(state.read)
 keyed_state.command("diff")(state.diff)
 keyed_state.command("schema")(state.schema)
@@ -123,7 +125,7 @@ def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> Non
 def _in_full(arguments: list[str]) -> list[str]:
     """``journal PIPELINE`` is ``journal show PIPELINE``."""
     match arguments:
-        case ["journal", word, *_] if word not in ("show", "repair", "--help"):
+        case ["journal", word, *_] if word not in ("show", "changes", "repair", "--help"):
             return ["journal", "show", *arguments[1:]]
         case _:
             return arguments

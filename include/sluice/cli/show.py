@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +49,7 @@ from sluice.surface.checkpoints import (
     newest_of,
     overview,
 )
+from sluice.surface.exceptions import exception_history
 from sluice.surface.health import health
 from sluice.surface.journal import journal_records
 from sluice.surface.monitoring import metrics_of_each, metrics_text, registry_of
@@ -60,6 +62,7 @@ from sluice.surface.snapshots import (
     snapshots,
 )
 from sluice.surface.units import duration, moment, period, size, watermark
+from sluice.surface.what_changed import what_changed
 
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
@@ -278,6 +281,53 @@ def stats(
         print_json(found) if as_json else _print_details(found)
 
 
+def exceptions(
+    pipeline: PipelineName,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    has_stacks: Annotated[
+        bool, typer.Option("--stacks", help="With the stack of each, your own frames first.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List what the last 50 failed checkpoints failed with, by root cause, the newest first."""
+    found = exception_history(declared_job(pipeline, root, endpoint_url))
+    if as_json:
+        print_json(found)
+        return
+    if not found.groups:
+        print_line(f"no checkpoint of {pipeline} has failed, as far as its history goes back")
+    for group in found.groups:
+        where = "" if group.subtask is None else f"/{group.subtask}"
+        task = (
+            f"{group.stage or group.task}{where}, attempt {group.attempt}: " if group.task else ""
+        )
+        first, last = moment(group.first_timestamp), moment(group.last_timestamp)
+        times = f"{group.count} times, {first} to" if group.count > 1 else "once,"
+        print_line(f"{task}{group.root_cause}")
+        newest = group.checkpoints[0]
+        print_line(f"  {times} {last} (UTC); {group.reason or 'ran again'}, checkpoint {newest}")
+        if has_stacks and group.stack:
+            print_line(textwrap.indent(group.stack, "    "))
+
+
+def changes(
+    pipeline: PipelineName,
+    last: Annotated[int, typer.Option(min=1, help="How many.")] = DEFAULT_LAST,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what changed: failures, restores, deploys, rescales, savepoints, acts of people."""
+    found = what_changed(declared_job(pipeline, root, endpoint_url))
+    if as_json:
+        print_json(found)
+        return
+    for one in found.changes[:last][::-1]:
+        by = f", by {one.by}" if one.by else ""
+        print_line(f"{moment(one.timestamp)}  {one.kind.value:<9}  {one.says}{by}")
+
+
 def _print_overview(shown: Overview) -> None:
     counts, latest = shown.counts, shown.latest
     print_line(
@@ -312,7 +362,8 @@ def _print_details(found: Details) -> None:
     if line.failure_reason is not None:
         print_line(_why(line))
     for one in found.exceptions:
-        print_line(f"{one.stage}/{one.index}, attempt {one.attempt}: {one.message}")
+        where = "" if one.index is None else f"/{one.index}"
+        print_line(f"{one.stage or one.task}{where}, attempt {one.attempt}: {one.message}")
     table = Table(
         "stage", "acks", "latest ack after", "start delay", "alignment", "sync", "async", "written",
         "state", "rows in", "rows out", "late", "requests", "watermark",

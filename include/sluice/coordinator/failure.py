@@ -32,7 +32,7 @@ from sluice.core.events import (
     DeclineReceived,
     Verdict,
 )
-from sluice.core.failures import Cause, CheckpointFailureReason, root_cause
+from sluice.core.failures import Cause, CheckpointFailureReason, root_cause, stack_of
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import FIRST_ATTEMPT, PendingCheckpoint
 from sluice.core.restoring import Latest
@@ -140,6 +140,13 @@ def _with_cause(noticed: str, cause: str) -> str:
 def cause_of(error: BaseException) -> Cause:
     """The root cause of *error*, which was raised in this process, whoever raised it."""
     return root_cause("".join(traceback.format_exception(error)))
+
+
+def stack_behind(error: BaseException) -> str:
+    """The stack of the error that *error* was raised from first, the user's frames first."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return stack_of("".join(traceback.format_exception(error, chain=False)))
 
 
 def _is_current(pending: PendingCheckpoint, stage: str, attempt: int) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 from sluice.core.answers import Ack
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint
 from sluice.core.ids import CheckpointId
+from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import SluiceError
@@ -32,7 +33,7 @@ from sluice.figures.record import (
     History,
     SourceStats,
     StageStats,
-    SubtaskException,
+    TaskException,
     extended,
     is_due_for_pruning,
     kept_objects,
@@ -42,6 +43,7 @@ from sluice.job.answers import exceptions_in_folder, stages_in_folder, stages_of
 from sluice.job.job import Job
 from sluice.job.lineage import watermark_after_source
 from sluice.job.snapshots import ended_checkpoints, newest_ended
+from sluice.protocol.records import checksum
 from sluice.store.checkpoints import StatisticsStore
 from sluice.store.object_store import Listed
 
@@ -56,7 +58,10 @@ def keep_completed(
     acks: Iterable[Ack],
     metadata: CheckpointMetadata,
 ) -> None:
-    """Costs two requests: a GET of the statistics before, and one create."""
+    """Costs two requests: a GET of the statistics before, and one create.
+
+    Where a stage ran again, a LIST more, and a GET for each failure of the attempts before.
+    """
     try:
         acks = [*acks]
         stages = stages_of_acks(job, plan, acks, metadata)
@@ -65,7 +70,12 @@ def keep_completed(
             with_pending(stats_of_completed(done, stages), sources),
             coordinator_state_size=coordinator_state_size(metadata),
         )
-        _keep(job, state, _Kept(line, done.parent, sources, stages))
+        exceptions: tuple[TaskException, ...] = ()
+        if any(ack.attempt > FIRST_ATTEMPT for ack in acks):
+            folder = [*job.store.list(job.paths.checkpoint(done.checkpoint_id))]
+            exceptions = exceptions_in_folder(job, done.checkpoint_id, folder)
+        line = _as_declared(line, plan)
+        _keep(job, state, _Kept(line, done.parent, sources, stages, exceptions))
     except SluiceError as error:
         _log_loss(done.checkpoint_id, error)
 
@@ -85,6 +95,8 @@ def keep_failed(
             stages = stages_in_folder(job, plan, folder, status=CheckpointStatus.FAILED)
             sources, parent = measured_sources(plan), plan.parent
         line = with_pending(stats_of_failed(failed, plan, stages or None), sources)
+        if plan is not None:
+            line = _as_declared(line, plan)
         exceptions = exceptions_in_folder(job, checkpoint_id, folder)
         _keep(job, state, _Kept(line, parent, sources, stages, exceptions))
     except SluiceError as error:
@@ -97,7 +109,7 @@ class _Kept:
     parent: int | None
     sources: tuple[SourceStats, ...]
     stages: tuple[StageStats, ...]
-    exceptions: tuple[SubtaskException, ...] = ()
+    exceptions: tuple[TaskException, ...] = ()
 
 
 def _keep(job: Job, state: CoordinatorState, kept: _Kept) -> None:
@@ -149,6 +161,11 @@ def _event_times(
                 watermark=watermark, latest=latest, emitted=emitted or None
             )
     return found
+
+
+def _as_declared(line: CheckpointStats, plan: CheckpointPlan) -> CheckpointStats:
+    declared = msgspec.json.encode(plan.fingerprints, order="deterministic")
+    return msgspec.structs.replace(line, generation=plan.generation, declaration=checksum(declared))
 
 
 def _as_far_as_known(line: CheckpointStats) -> CheckpointStats:

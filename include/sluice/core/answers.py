@@ -168,13 +168,14 @@ class TaskFailure:
     """Why a *task* failed, written by itself before it raised, for whoever aborts its checkpoint.
 
     ``task`` is ``{stage}.snapshot`` with the stage's execution attempt, or another task of the
-    checkpoint with its try.
+    checkpoint with its try.  ``stack`` is the ``stack_of`` its error, for people.
     """
 
     checkpoint_id: CheckpointId
     task: str
     attempt: int
     message: str
+    stack: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

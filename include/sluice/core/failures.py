@@ -137,12 +137,14 @@ class FailureCount:
 
 
 LONGEST = 400  # Characters of a sentence; some libraries print the rows, too.
+LONGEST_STACK = 6_000  # Characters: about forty frames, with their lines of code.
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+), in .*$')
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 # A frame of the JVM, or a line of the plan that Spark could not analyse.
 _NO_WORDS = re.compile(r"^\s*(?:at [\w$.<>/@-]+\(|\.\.\. \d+ more)|^(?:'?[A-Z]\w* \[|\+- |:- |== )")
+_JVM_FRAME = re.compile(r"^\s+at [\w$.<>/@-]+\(")
 _NOTE = re.compile(r"^\(in stage '([\w.-]+)'\)$", re.MULTILINE)
 _JVM_TRACE = "JVM stacktrace:"
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w{5}\s*;?")
@@ -191,6 +193,30 @@ def root_cause(text: str) -> Cause:
     if _TRACEBACK in text:
         return _of_python(text.rpartition(_TRACEBACK)[2])
     return _of_spark(text)
+
+
+def stack_of(text: str) -> str:
+    """The frames of the error that *text* describes, the user's first, behind what was raised.
+
+    It has at most ``LONGEST_STACK`` characters, and is empty where *text* has no traceback.
+    """
+    _, found, last = text.rpartition(_TRACEBACK)
+    if not found:
+        return ""
+    raised: list[str] = []
+    own: list[str] = []
+    libraries: list[str] = []
+    part = libraries
+    for line in filter(str.strip, last.partition(_JVM_TRACE)[0].splitlines()):
+        frame = _FRAME.match(line)
+        if frame is not None:
+            part = own if code_place(frame["file"], frame["line"]) else libraries
+        elif line[:1].strip():
+            part = raised
+        if not _JVM_FRAME.match(line):
+            part.append(line.rstrip())
+    shown = [*raised, *own, *(["  Libraries:"] if own and libraries else []), *libraries]
+    return "\n".join(shown)[:LONGEST_STACK]
 
 
 def code_place(file: str, line: int | str) -> str:

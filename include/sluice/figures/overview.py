@@ -16,8 +16,8 @@ from sluice.figures.record import (
     CheckpointStatus,
     SourceStats,
     StageStats,
-    SubtaskException,
     SubtaskStats,
+    TaskException,
 )
 
 
@@ -105,7 +105,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[SourceStats, ...]
     stages: tuple[StageStats, ...]
     summaries: dict[str, StageSummary]
-    exceptions: tuple[SubtaskException, ...]
+    exceptions: tuple[TaskException, ...]
     discarded: bool
     external_path: str | None
 

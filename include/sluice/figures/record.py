@@ -135,13 +135,18 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     subtasks: tuple[SubtaskStats, ...] = ()
 
 
-class SubtaskException(msgspec.Struct, frozen=True, kw_only=True):
-    """The words in which a subtask declined."""
+class TaskException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a task of the checkpoint failed with, or subtask ``index`` of a stage declined with.
 
-    stage: str
-    index: int
+    ``stage`` is None of a task that runs no stage; ``stack`` begins with the user's frames.
+    """
+
+    task: str
     attempt: int
     message: str
+    stage: str | None = None
+    index: int | None = None
+    stack: str = ""
 
 
 class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -153,7 +158,8 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     sources that can say; ``watermark_lag`` is how far the least watermark of its stages was behind
     the trigger.  ``queue_duration`` is how long its request waited in the queue, if it did;
     ``coordinator_state_size`` what the coordinator itself snapshots: the positions of the sources
-    (Flink's enumerators) and the answers of master hooks.
+    (Flink's enumerators) and the answers of master hooks.  ``generation`` took it, and
+    ``declaration`` is a digest of the fingerprints of the declaration that it was made of.
     """
 
     id: int
@@ -184,6 +190,8 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     late_rows: int | None = None
     malformed_rows: int | None = None
     committed: bool | None = None
+    generation: int | None = None
+    declaration: str | None = None
     failure_timestamp: int | None = None
     failure_reason: str | None = None
     failure_message: str | None = None
@@ -232,7 +240,7 @@ class CheckpointStatistics(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     sources: tuple[SourceStats, ...] = ()
     stages: tuple[StageStats, ...] = ()
     flow: tuple[EpochFlow, ...] = ()
-    exceptions: tuple[SubtaskException, ...] = ()
+    exceptions: tuple[TaskException, ...] = ()
 
 
 def needs_older(previous: History) -> bool:

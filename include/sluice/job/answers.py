@@ -20,13 +20,18 @@ from sluice.core.plan import CheckpointPlan
 from sluice.core.state import CoordinatorState
 from sluice.errors import FencedError, NotYetAcknowledged, ProtocolViolation, require
 from sluice.figures.measuring import Answered, measured_stages
-from sluice.figures.record import CheckpointStatus, StageStats, SubtaskException
+from sluice.figures.record import CheckpointStatus, StageStats, TaskException
 from sluice.job.job import Job, uncollected
-from sluice.protocol.keys import stage_of_answer, subtask_of_decline
-from sluice.protocol.records import decode_answer, decode_decline
+from sluice.protocol.keys import (
+    snapshot_task,
+    stage_of_answer,
+    stage_of_task,
+    subtask_of_decline,
+)
+from sluice.protocol.records import decode_answer
 from sluice.store.object_store import Listed
 
-MAX_EXCEPTIONS = 16  # Subtasks that decline mostly give the same reason; each is a GET.
+MAX_EXCEPTIONS = 16  # Subtasks and tasks that fail mostly give the same reason; each is a GET.
 
 
 @uncollected
@@ -212,21 +217,33 @@ def stages_in_folder(
 
 def exceptions_in_folder(
     job: Job, checkpoint_id: CheckpointId, folder: Sequence[Listed]
-) -> tuple[SubtaskException, ...]:
-    """The messages of the subtasks that declined last."""
-    below, is_decline = job.paths.declines(checkpoint_id), job.paths.is_decline
-    found = [listed for listed in folder if listed.key.startswith(below) and is_decline(listed.key)]
+) -> tuple[TaskException, ...]:
+    """What subtasks declined with, and then what tasks failed with: the newest of both."""
+    below = (job.paths.declines(checkpoint_id), job.paths.failures(checkpoint_id))
+    found = [listed for listed in folder if listed.key.startswith(below)]
     latest = sorted(found, key=lambda listed: (listed.modified_ms, listed.key))[-MAX_EXCEPTIONS:]
-    bodies = ((listed.key, job.store.get(listed.key)) for listed in latest)
-    declines = (decode_decline(body, key) for key, body in bodies if body is not None)
-    return tuple(
-        SubtaskException(
-            stage=decline.subtask.stage,
-            index=decline.subtask.index,
-            attempt=decline.attempt,
-            message=decline.message,
-        )
-        for decline in declines
+    declines, failures = job.answers.problems_in(checkpoint_id, latest)
+    return (
+        *(
+            TaskException(
+                task=snapshot_task(decline.subtask.stage),
+                attempt=decline.attempt,
+                message=decline.message,
+                stage=decline.subtask.stage,
+                index=decline.subtask.index,
+            )
+            for decline in declines
+        ),
+        *(
+            TaskException(
+                task=failure.task,
+                attempt=failure.attempt,
+                message=failure.message,
+                stage=stage_of_task(failure.task),
+                stack=failure.stack,
+            )
+            for failure in failures
+        ),
     )
 
 

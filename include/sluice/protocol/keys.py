@@ -419,6 +419,12 @@ def snapshot_task(stage: str) -> str:
     return f"{stage}.snapshot"
 
 
+def stage_of_task(task: str) -> str | None:
+    """The stage that a task of ``snapshot_task`` runs; None of any other task."""
+    stage = task.removesuffix(snapshot_task(""))
+    return None if stage == task else stage
+
+
 def stage_of_answer(key: str) -> tuple[str, int, str]:
     """The stage, the execution attempt and the plan that an answer's key names."""
     name, _, plan = key.rpartition("/")[2].partition("-")

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from sluice.coordinator.failure import cause_of
+from sluice.coordinator.failure import cause_of, stack_behind
 from sluice.coordinator.publication import publish_early
 from sluice.core.answers import (
     Ack,
@@ -148,7 +148,13 @@ def run_stage(
         message = str(error) if isinstance(error, SluiceError) else str(failure_cause(error))
         task = snapshot_task(stage)
         job.answers.keep_failure(
-            TaskFailure(checkpoint_id=checkpoint_id, task=task, attempt=attempt, message=message)
+            TaskFailure(
+                checkpoint_id=checkpoint_id,
+                task=task,
+                attempt=attempt,
+                message=message,
+                stack=stack_behind(error),
+            )
         )
         raise
 

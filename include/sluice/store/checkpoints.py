@@ -27,11 +27,18 @@ from sluice.protocol.records import (
     encode_failure,
     encode_statistics,
 )
-from sluice.store.object_store import AlreadyExists, Listed, ObjectStore, without_foreign
+from sluice.store.object_store import (
+    AlreadyExists,
+    Listed,
+    ObjectStore,
+    in_parallel,
+    without_foreign,
+)
 from sluice.store.redaction import redacted
 
 log = logging.getLogger(__name__)
 
+READERS = 8  # GETs at once.
 MAX_UNREADABLE = 3  # Damaged statistics in a row, before the history begins anew.
 
 
@@ -104,6 +111,12 @@ class AnswerStore:
     def problems(self, checkpoint_id: CheckpointId) -> tuple[list[Decline], list[TaskFailure]]:
         """Why subtasks declined or failed, and tasks failed: a LIST, and a GET for each."""
         folder = [*self._store.list(self._paths.checkpoint(checkpoint_id))]
+        return self.problems_in(checkpoint_id, folder)
+
+    def problems_in(
+        self, checkpoint_id: CheckpointId, folder: Sequence[Listed]
+    ) -> tuple[list[Decline], list[TaskFailure]]:
+        """Those that *folder* lists: a GET for each."""
         declines = self._paths.declines(checkpoint_id)
         failures = self._paths.failures(checkpoint_id)
         answers = without_foreign(
@@ -126,7 +139,9 @@ class AnswerStore:
     def keep_failure(self, failure: TaskFailure) -> None:
         """Write why a task failed; best effort, as the task has something worse to raise."""
         key = self._paths.failure(failure.checkpoint_id, failure.task, failure.attempt)
-        without_secrets = replace(failure, message=redacted(failure.message))
+        without_secrets = replace(
+            failure, message=redacted(failure.message), stack=redacted(failure.stack)
+        )
         try:
             self._store.create(key, encode_failure(without_secrets))
         except SluiceError as error:
@@ -179,6 +194,11 @@ class StatisticsStore:
         except ProtocolViolation as error:
             log.warning("statistics are passed over: %s", error)
             return None
+
+    def read_each(self, checkpoint_ids: Sequence[int]) -> list[CheckpointStatistics]:
+        """The statistics of those of *checkpoint_ids* that have some, a few GETs at a time."""
+        found = in_parallel(self.read, checkpoint_ids, READERS)
+        return [statistics for statistics in found if statistics is not None]
 
     def newest(self, likely: int | None = None) -> CheckpointStatistics | None:
         """The statistics of the checkpoint with the greatest id.

@@ -320,10 +320,16 @@ class Journal:
         found: list[tuple[int, JournalEntry]] = []
         newer = None if before is None else self._entry(before)
         expected = None if newer is None else newer.previous
-        for key in reversed([*self._keys()]):
-            if before is not None and self.paths.journal_seq(key) >= before:
-                continue
-            entry = self._examined(key) if len(found) < last else None
+        seq = self.paths.journal_seq
+        keys = [key for key in self._keys() if before is None or seq(key) < before]
+        ahead: dict[str, JournalEntry | DamagedEntry | None] = {}
+        while keys and len(found) < last:
+            if not ahead:
+                few = keys[-min(PARALLEL_READS, last - len(found)) :]
+                read = in_parallel(self._examined, few, PARALLEL_READS)
+                ahead = dict(zip(few, read, strict=True))
+            key = keys.pop()
+            entry = ahead.pop(key)
             if isinstance(entry, DamagedEntry):
                 if before is None and not found:
                     raise ProtocolViolation(self._how_to_repair(entry))

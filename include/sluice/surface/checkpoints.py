@@ -53,9 +53,9 @@ from sluice.figures.record import (
     History,
     SourceStats,
     StageStats,
-    SubtaskException,
     SubtaskStats,
     SubtaskStatus,
+    TaskException,
     whole_history,
 )
 from sluice.job.answers import exceptions_in_folder, stages_in_folder
@@ -76,14 +76,14 @@ class CheckpointWithTasks(CheckpointStats, frozen=True, kw_only=True, omit_defau
     figures of each source.
 
     ``discarded``: it completed, and its files are gone; ``external_path``: where they are;
-    ``exceptions``: the words of subtasks that declined.
+    ``exceptions``: what subtasks declined with, and tasks failed with.
     """
 
     discarded: bool
     external_path: str | None
     sources: dict[str, SourceStats]
     tasks: dict[str, StageStats]
-    exceptions: tuple[SubtaskException, ...]
+    exceptions: tuple[TaskException, ...]
 
 
 class CheckpointDurations(msgspec.Struct, frozen=True, kw_only=True):
@@ -371,7 +371,7 @@ def _pending(job: Job, pending: PendingCheckpoint) -> CheckpointStatistics:
     plan = job.plan(checkpoint_id)
     sources = () if plan is None else measured_sources(plan)
     stages: tuple[StageStats, ...] | None = None
-    exceptions: tuple[SubtaskException, ...] = ()
+    exceptions: tuple[TaskException, ...] = ()
     if plan is not None:
         folder = [*job.store.list(job.paths.checkpoint(checkpoint_id))]
         exceptions = exceptions_in_folder(job, checkpoint_id, folder)

@@ -9,12 +9,14 @@ import { Badge, Empty, Link, Loading, ProblemNote } from "./parts.js";
 import { useRoute } from "./route.js";
 import { Configuration } from "./views/configuration.js";
 import { Detail } from "./views/detail.js";
+import { Exceptions } from "./views/exceptions.js";
 import { Graph } from "./views/graph.js";
 import { History } from "./views/history.js";
 import { Journal } from "./views/journal.js";
 import { Overview } from "./views/overview.js";
 import { Pipelines, listed } from "./views/pipelines.js";
 import { Reason } from "./views/reasons.js";
+import { Skew } from "./views/skew.js";
 import { Snapshots } from "./views/snapshots.js";
 import { State } from "./views/state.js";
 import { Summary } from "./views/summary.js";
@@ -22,7 +24,9 @@ import { Summary } from "./views/summary.js";
 const PAGES = [
   ["overview", "Overview", Overview],
   ["history", "History", History],
+  ["exceptions", "Exceptions", Exceptions],
   ["summary", "Summary", Summary],
+  ["skew", "Skew", Skew],
   ["configuration", "Configuration", Configuration],
   ["journal", "Journal", Journal],
   ["graph", "Graph", Graph],

@@ -19,16 +19,18 @@ const KINDS = {
 
 /**
  * A chart for each of *names* that was measured; of checkpoints that completed, as only their
- * figures compare.
+ * figures compare. *marks* are what changed meanwhile, a line each at its time.
  */
-export function Charts({ checkpoints, names }) {
+export function Charts({ checkpoints, names, marks = [] }) {
   const known = checkpoints.filter(({ status }) => status === "COMPLETED").reverse();
   if (known.length < 2) return null;
   const measured = names.filter((name) => KINDS[name].lines.some(([, field]) => known.some((one) => one[field] != null)));
-  return html`<div class="charts">${measured.map((name) => html`<${Chart} key=${name} kind=${KINDS[name]} checkpoints=${known} />`)}</div>`;
+  return html`<div class="charts">${measured.map((name) => html`<${Chart} key=${name} kind=${KINDS[name]} checkpoints=${known} marks=${marks} />`)}</div>`;
 }
 
-function Chart({ kind, checkpoints }) {
+function Chart({ kind, checkpoints, marks }) {
+  const marked = useRef(marks);
+  marked.current = marks;
   const place = useRef(null);
   const plot = useRef(null);
   const lines = kind.lines.filter(([, field]) => checkpoints.some((one) => one[field] != null));
@@ -38,8 +40,8 @@ function Chart({ kind, checkpoints }) {
   ];
   const shape = lines.map(([title]) => title).join();
 
-  useEffect(() => drawn(place.current, plot, kind, lines, data), [shape]);
-  useEffect(() => plot.current?.setData(data), [checkpoints]);
+  useEffect(() => drawn(place.current, plot, kind, lines, data, marked), [shape]);
+  useEffect(() => plot.current?.setData(data), [checkpoints, marks]);
   return html`<figure><figcaption>${kind.title}</figcaption>
     <div ref=${place} class="chart" role="img" aria-label=${spoken(kind, checkpoints, lines)}></div></figure>`;
 }
@@ -53,13 +55,13 @@ function spoken(kind, checkpoints, lines) {
   return `${kind.title} of ${checkpoints.length} checkpoints: ${said.join("; ")}`;
 }
 
-function drawn(place, plot, kind, lines, data) {
+function drawn(place, plot, kind, lines, data, marked) {
   let isGone = false;
   const resized = new ResizeObserver(() => plot.current?.setSize(sizeOf(place)));
   const redraw = () => plot.current?.redraw(false);
   import("./vendor/uplot.js").then(({ default: Plot }) => {
     if (isGone) return;
-    plot.current = new Plot(options(Plot, place, kind, lines), data, place);
+    plot.current = new Plot(options(Plot, place, kind, lines, marked), data, place);
     resized.observe(place);
   });
   place.getRootNode().host?.addEventListener("theme", redraw);
@@ -80,7 +82,26 @@ function tick(seconds) {
 
 const sizeOf = (place) => ({ width: Math.max(200, place.clientWidth), height: 180 });
 
-function options(Plot, place, kind, lines) {
+const COLOURS = { failure: "--bad", restore: "--brand", deploy: "--warn", rescale: "--warn", savepoint: "--good", act: "--muted" };
+
+/** A line for each change within the chart's time, of its kind's colour. */
+function drawMarks(plot, place, marks) {
+  const { ctx, bbox } = plot;
+  ctx.save();
+  ctx.setLineDash([4, 3]);
+  for (const { kind, timestamp } of marks) {
+    const x = Math.round(plot.valToPos(timestamp / 1000, "x", true));
+    if (x < bbox.left || x > bbox.left + bbox.width) continue;
+    ctx.strokeStyle = getComputedStyle(place).getPropertyValue(COLOURS[kind]).trim();
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
+
+function options(Plot, place, kind, lines, marked) {
   const colour = (name) => () => getComputedStyle(place).getPropertyValue(name).trim();
   const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false } };
   const series = lines.map(([title], index) => ({
@@ -97,5 +118,6 @@ function options(Plot, place, kind, lines) {
     scales: { y: { range: (_, least, most) => [0, Math.max(1, most * 1.1)] } },
     series: [{ value: (_, seconds) => moment(seconds === null ? null : seconds * 1000) }, ...series],
     cursor: { points: { size: 6 } },
+    hooks: { drawAxes: [(plot) => drawMarks(plot, place, marked.current ?? [])] },
   };
 }

@@ -42,11 +42,14 @@ from sluice.surface.differences import (
     snapshot_difference,
     table_difference,
 )
+from sluice.surface.exceptions import ExceptionHistory, exception_history
 from sluice.surface.journal import JournalPage, journal_page
 from sluice.surface.monitoring import CONTENT_TYPE, metrics, text_of
 from sluice.surface.options import CheckpointConfig, checkpoint_config
+from sluice.surface.skew import JobSkew, job_skew
 from sluice.surface.snapshots import Snapshot, snapshots
 from sluice.surface.state import StatePage, state_page
+from sluice.surface.what_changed import WhatChanged, what_changed
 from sluice_airflow.rest.answers import (
     LARGEST,
     Id,
@@ -173,6 +176,39 @@ def list_journal(
 ) -> Response:
     """What the coordinator did, newest first, as far as the journal goes back."""
     return answer(journal_page(job, limit=limit, before=before))
+
+
+@inspection_router.get(
+    "/exceptions",
+    tags=["checkpoints"],
+    responses=describe_responses(ExceptionHistory),
+    dependencies=[Depends(may_read)],
+)
+def list_exceptions(job: JobDep) -> Response:
+    """What the last 50 failed checkpoints failed with, grouped by root cause, the newest first."""
+    return answer(exception_history(job))
+
+
+@inspection_router.get(
+    "/changes",
+    tags=["checkpoints"],
+    responses=describe_responses(WhatChanged),
+    dependencies=[Depends(may_read)],
+)
+def list_what_changed(job: JobDep) -> Response:
+    """Failures, restores, deploys, rescales, savepoints and acts of people, the newest first."""
+    return answer(what_changed(job))
+
+
+@inspection_router.get(
+    "/skew",
+    tags=["checkpoints"],
+    responses=describe_responses(JobSkew),
+    dependencies=[Depends(may_read)],
+)
+def show_skew(job: JobDep) -> Response:
+    """How unevenly the subtasks of each stage work, over the last 50 completed checkpoints."""
+    return answer(job_skew(job))
 
 
 @inspection_router.get(

@@ -15,6 +15,7 @@ import pytest
 
 from sluice.core.failures import (
     LONGEST,
+    LONGEST_STACK,
     MAX_COUNTED_IDS,
     STORES,
     Cause,
@@ -24,6 +25,7 @@ from sluice.core.failures import (
     note_of_stage,
     page_of,
     root_cause,
+    stack_of,
     stage_in,
 )
 from sluice.core.failures import CheckpointFailureReason as Reason
@@ -265,3 +267,45 @@ def test_a_message_names_a_failure_reason_by_its_section() -> None:
     assert str(page) == (
         'CHECKPOINT_EXPIRED in "Why a checkpoint or a command failed" in Sluice\'s documentation'
     )
+
+
+STACK = """An error occurred while calling o1.collect.
+: org.apache.spark.SparkException: Job aborted.
+Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/polars/frame.py", line 7, in map
+    return function(row)
+  File "/home/ann/shop/pipelines/clicks.py", line 3, in price
+    return row["price"]
+           ~~~^^^^^^^^^
+KeyError: 'price'
+(in stage 'clicks')
+
+\tat org.apache.spark.api.python.BasePythonRunner.run(PythonRunner.scala:1)
+
+JVM stacktrace:
+java.lang.IllegalStateException: closed"""
+
+
+def test_a_stack_begins_with_what_was_raised_and_the_frames_of_the_user() -> None:
+    assert stack_of(STACK).splitlines() == [
+        "KeyError: 'price'",
+        "(in stage 'clicks')",
+        '  File "/home/ann/shop/pipelines/clicks.py", line 3, in price',
+        '    return row["price"]',
+        "           ~~~^^^^^^^^^",
+        "  Libraries:",
+        '  File "/opt/venv/lib/python3.11/site-packages/polars/frame.py", line 7, in map',
+        "    return function(row)",
+    ]
+
+
+def test_a_stack_of_libraries_alone_needs_no_word_of_them() -> None:
+    text = STACK.replace("/home/ann/shop/pipelines/", "/opt/venv/lib/python3.11/")
+
+    assert "Libraries:" not in stack_of(text)
+    assert "clicks.py" in stack_of(text)
+
+
+def test_a_stack_has_a_bound_and_a_sentence_has_none() -> None:
+    assert stack_of("checkpoint 3 took longer than 10 s") == ""
+    assert len(stack_of(STACK.replace("'price'", "x" * 10_000))) == LONGEST_STACK

@@ -82,13 +82,14 @@ const Totals = ({ one, now }) => html`<${Figures} of=${[
 
 const known = (value, show) => (value == null ? null : show(value));
 
-/** The log of a stage: that of its task in the run. */
-const logOf = (run, stage) => `${run}/tasks/${encodeURIComponent(`${stage}.snapshot`)}`;
+/** The log of a stage is that of its task in the run. */
+const logOf = (run, task) => `${run}/tasks/${encodeURIComponent(task)}`;
 
 function Exceptions({ of, run }) {
   if (!of.length) return null;
-  return html`<section><h3>What subtasks said</h3><ul class="plain">${of.map((one) => html`<li>
-    <strong>${one.stage}/${one.index}</strong>, attempt ${one.attempt}: ${one.message}${run ? html` <a href=${logOf(run, one.stage)}>Log</a>` : null}</li>`)}</ul></section>`;
+  return html`<section><h3>What failed</h3><ul class="plain">${of.map((one) => html`<li>
+    <strong>${one.stage ?? one.task}${one.index == null ? "" : `/${one.index}`}</strong>, attempt ${one.attempt}: ${one.message}${run ? html` <a href=${logOf(run, one.task)}>Log</a>` : null}
+    ${one.stack ? html`<details><summary>Stack, your frames first</summary><pre tabindex="0">${one.stack}</pre></details>` : null}</li>`)}</ul></section>`;
 }
 
 function Sources({ one }) {
@@ -114,7 +115,7 @@ const columns = (uid, { id: checkpoint, run }) => [
     name: "id", title: "Stage", value: ({ id }) => id,
     cell: ({ id, unaligned_checkpoint: isUnaligned }) => html`<${Link} to=${["p", uid, "checkpoints", checkpoint, id]}>${id}<//>${
       isUnaligned ? html` <span class="badge calm">unaligned</span>` : null}${
-      run ? html` <a href=${logOf(run, id)} aria-label="Log of ${id}">log</a>` : null}`,
+      run ? html` <a href=${logOf(run, `${id}.snapshot`)} aria-label="Log of ${id}">log</a>` : null}`,
   },
   { name: "status", title: "Status", value: ({ status }) => status, cell: ({ status }) => html`<${Badge} status=${status} />` },
   {

@@ -3,6 +3,7 @@
 import { useNow, useResource, withQuery } from "../api.js";
 import { count, duration, size, words } from "../format.js";
 import { Health } from "./health.js";
+import { Changes } from "./changes.js";
 import { Lags } from "./lag.js";
 import { html } from "../html.js";
 import { Charts } from "../charts.js";
@@ -12,10 +13,11 @@ export function Overview({ uid, path }) {
   const now = useNow();
   const resource = useResource(withQuery(path("checkpoints"), { limit: 200 }));
   const pipeline = useResource(path(), { everyMs: 5_000 });
+  const changes = useResource(path("changes"), { everyMs: 15_000 });
   return html`<h2 tabindex="-1">Overview</h2>
     ${pipeline.data ? html`<${Health} uid=${uid} path=${path} pipeline=${pipeline.data} now=${now} />` : null}
     <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored || data.counts.unsuccessful_triggers
-      ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline.data} />`
+      ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline.data} changes=${changes.data?.changes} />`
       : html`<${NoCheckpoint} />`}<//>`;
 }
 
@@ -23,7 +25,7 @@ const NoCheckpoint = () => html`<${Empty} title="No checkpoint yet">
   <p>The first one is triggered when the pipeline's DAG is unpaused and its sources have records.</p>
 <//>`;
 
-function Shown({ uid, data, now, pipeline }) {
+function Shown({ uid, data, now, pipeline, changes }) {
   const { counts, latest, failures, history } = data;
   const pending = history.filter(({ status }) => status === "IN_PROGRESS");
   return html`
@@ -43,7 +45,8 @@ function Shown({ uid, data, now, pipeline }) {
     </div>
     <${Failures} uid=${uid} failures=${failures} />
     ${pipeline ? html`<${Lags} pipeline=${pipeline} now=${now} />` : null}
-    <${Charts} checkpoints=${history} names=${["duration", "size", "pending", "pendingBytes", "behind"]} />`;
+    <${Changes} uid=${uid} changes=${changes} />
+    <${Charts} checkpoints=${history} marks=${changes} names=${["duration", "size", "pending", "pendingBytes", "behind"]} />`;
 }
 
 export function Pending({ uid, one, now }) {
@@ -84,7 +87,7 @@ const Restored = ({ restored, now }) => html`<section class="card">
 function Failures({ uid, failures }) {
   const known = Object.entries(failures ?? {});
   if (!known.length) return null;
-  return html`<section><h3>Why checkpoints failed</h3><ul class="plain">
+  return html`<section><h3><${Link} to=${["p", uid, "exceptions"]}>Why checkpoints failed<//></h3><ul class="plain">
     ${known.map(([reason, many]) => html`<li><${Link} to=${["reasons", reason]}>${words(reason)}<//>: <${Link} to=${["p", uid, "history"]} query=${{ status: "FAILED" }}>${count(many)} checkpoint${many === 1 ? "" : "s"}<//></li>`)}
   </ul></section>`;
 }

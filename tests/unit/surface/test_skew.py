@@ -1,0 +1,77 @@
+"""How unevenly subtasks work, read off the statistics of completed checkpoints."""
+
+from __future__ import annotations
+
+from harness.jobs import STAGES, a_pipeline, a_running_job, answer_with, trigger_one
+from sluice.coordinator.restore import restore
+from sluice.coordinator.submission import configure
+from sluice.core.answers import Ack, SubtaskMetrics
+from sluice.core.plan import CheckpointPlan
+from sluice.core.restoring import Latest
+from sluice.job.job import Job
+from sluice.surface.skew import JobSkew, job_skew
+from tests.subtasks import acknowledge, finish, take_checkpoint
+
+
+def work(job: Job, *rows: int) -> CheckpointPlan:
+    """A checkpoint whose subtasks of the first stage have read so many *rows*, in their order."""
+    plan = trigger_one(job)
+    acks = [
+        Ack(
+            checkpoint_id=plan.checkpoint_id,
+            subtask=subtask,
+            attempt=1,
+            metrics=SubtaskMetrics(
+                started_at_ms=1_000, acknowledged_at_ms=1_000 + many, rows_in=many
+            ),
+        )
+        for subtask, many in zip(plan.task(STAGES[0]).subtasks, rows, strict=True)
+    ]
+    answer_with(job, plan, acks)
+    acknowledge(job, plan, STAGES[1])
+    finish(job, plan.checkpoint_id)
+    return plan
+
+
+def test_a_job_without_a_completed_checkpoint_has_no_skew() -> None:
+    assert job_skew(a_running_job()) == JobSkew(checkpoints=0, stages=())
+
+
+def test_the_worst_subtask_is_named_with_how_often_and_how_far_it_is_above_the_median() -> None:
+    job = a_running_job(a_pipeline(num_retained=1))
+    work(job, 10, 30)
+    work(job, 40, 20)
+    work(job, 10, 90)
+
+    found = job_skew(job)
+
+    assert found.checkpoints == 3
+    first, second = found.stages
+    assert (first.id, first.num_subtasks, second.id) == (STAGES[0], 2, STAGES[1])
+    rows = first.figures["rows_in"]
+    assert (rows.worst, rows.worst_in) == (1, 2)
+    assert rows.ratio == (30 + 40 + 90) / (20 + 30 + 50)
+    assert [(one.checkpoint, one.median, one.max, one.subtask) for one in rows.points] == [
+        (1, 20, 30, 1), (2, 30, 40, 0), (3, 50, 90, 1),
+    ]  # fmt: skip
+    assert [one.max for one in first.figures["duration"].points] == [30, 40, 90]
+
+
+def test_a_figure_that_is_zero_for_all_has_no_worst_subtask() -> None:
+    job = a_running_job()
+    work(job, 1, 2)
+
+    late = job_skew(job).stages[0].figures["late_rows"]
+
+    assert (late.ratio, late.worst_in) == (None, 0)
+
+
+def test_checkpoints_of_another_parallelism_are_left_out() -> None:
+    job = a_running_job()
+    take_checkpoint(job)
+    restore(job, Latest(), configuration=configure(job.pipeline, {}, parallelism=3))
+    take_checkpoint(job)
+
+    found = job_skew(job)
+
+    assert (found.checkpoints, found.stages[0].num_subtasks) == (1, 3)
