@@ -12,9 +12,10 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
+from sluice.surface import acts
 from sluice_airflow.rest import answers
 from sluice_airflow.rest.app import create_app
-from tests.airflow.rest import BASE, Api, refused
+from tests.airflow.rest import BASE, Api, auctions_in, found, refused
 
 READS = (
     answers.may_read,
@@ -96,3 +97,13 @@ def test_one_sees_the_pipelines_whose_dag_one_may_read(
     assert listed["broken"] == []
     assert viewer.get("/pipelines/demo").status_code == 200
     assert "an admin of Airflow can let you read the DAG" in refused(other, 403)
+
+
+def test_a_pipeline_says_which_acts_its_reader_may_do(everybody: Api, root: str) -> None:
+    auctions_in(root)
+
+    def may(name: str) -> set[str]:
+        return {*found(everybody.by(name).get("/pipelines/auctions"))["may"]}
+
+    assert may("vera") == set()
+    assert may("uwe") == {act.name for act in acts.ACTS}

@@ -11,11 +11,14 @@ from airflow.utils.state import DagRunState
 from sqlalchemy import delete
 
 from harness.jobs import trigger_one
+from sluice.coordinator.failure import fail_checkpoint
+from sluice.coordinator.requests import UserRequest, request_checkpoint
 from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.savepoints import savepoint_names
+from sluice.core.failures import CheckpointFailureReason
 from sluice.job.job import Job
 from tests.airflow.database import set_paused
-from tests.airflow.rest import BASE, Api, auctions_in, refused
+from tests.airflow.rest import BASE, Api, auctions_in, found, refused
 from tests.subtasks import a_savepoint, take_checkpoint
 
 ACTS = [
@@ -256,3 +259,59 @@ def end(run_id: str, state: DagRunState, *, note: str | None = None) -> None:
         run = DagRun.find(run_id=run_id, session=session)[0]
         run.state = state
         run.note = note
+
+
+def outcome(api: Api, request_id: str) -> dict[str, Any]:
+    return dict(found(api.get(f"/pipelines/auctions/requests/{request_id}")))
+
+
+def test_the_outcome_of_an_act_is_pending_then_done(everybody: Api, job: Job) -> None:
+    api = everybody.by("uwe")
+    started = api.post("/pipelines/auctions/checkpoints", {}).json()
+    asked = started["request-id"]
+
+    before = outcome(api, asked)
+    taken = take_checkpoint(job, cause=f"airflow:auctions/{asked}", is_periodic=False)
+    end(asked, DagRunState.SUCCESS)
+    after = outcome(api, asked)
+
+    assert [before["status"], before["checkpoint"]] == ["pending", None]
+    assert before["run"] == started["run"]
+    assert [after["status"], after["checkpoint"]] == ["done", taken]
+
+
+def test_the_outcome_of_an_act_that_failed_says_why(everybody: Api, job: Job) -> None:
+    api = everybody.by("uwe")
+    asked = api.post("/pipelines/auctions/checkpoints", {}).json()["request-id"]
+    other = api.post("/pipelines/auctions/cancel", {}).json()["request-id"]
+
+    plan = trigger_one(job, cause=f"airflow:auctions/{asked}", is_periodic=False)
+    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
+    fail_checkpoint(job, plan.checkpoint_id, expired, "too slow")
+    end(other, DagRunState.FAILED, note="cancel failed: the store does not answer")
+
+    shown = outcome(api, asked)
+    assert [shown["status"], shown["checkpoint"]] == ["refused", plan.checkpoint_id]
+    assert "too slow" in shown["says"]
+    assert outcome(api, other)["says"] == "cancel failed: the store does not answer"
+
+
+def test_the_outcome_of_a_queued_request_and_of_none(everybody: Api, job: Job) -> None:
+    api = everybody.by("uwe")
+    queued = request_checkpoint(job, UserRequest(by="ann"))
+
+    assert outcome(api, queued.request_id)["status"] == "pending"
+    nothing = api.get("/pipelines/auctions/requests/manual__never")
+    assert "it was never made" in refused(nothing, 404)
+
+
+def test_a_restore_says_before_what_it_repeats_and_aborts(everybody: Api, job: Job) -> None:
+    take_checkpoint(job)
+    trigger_one(job)
+    api = everybody.by("uwe")
+
+    shown = found(api.get("/pipelines/auctions/restore", **{"from": "1"}))
+    newest = found(api.get("/pipelines/auctions/restore", **{"from": "latest"}))
+
+    assert shown == {"repeats": {"events": 10}, "aborts": [3], "pending_records": 10}
+    assert newest["repeats"] == {"events": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,11 +13,15 @@ from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from sqlalchemy import delete, update
 
+from harness.jobs import a_pipeline
 from sluice.coordinator.requests import pause
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
+from sluice.declaration.schedules import Cron
 from sluice.job.job import Job
+from sluice_airflow.rest.drivers import show_next_trigger
 from tests.airflow.rest import Api, auctions_in, found
+from tests.subtasks import take_checkpoint
 
 TYPES = {
     "scheduler": "SchedulerJob", "triggerer": "TriggererJob", "dag-processor": "DagProcessorJob",
@@ -134,3 +139,13 @@ def test_the_health_says_the_status_since_when_and_the_next_step(viewer: Api, jo
     assert ended["since"] >= running["since"] > 0
     assert (ended["tone"], ended["says"]) == ("calm", "A person cancelled it.")
     assert ended["next_step"]["command"].startswith("sluice r")
+
+
+def test_a_checkpoint_by_the_clock_waits_for_its_tick(root: str) -> None:
+    """A tick of the year: the job has triggered since."""
+    job = auctions_in(root, a_pipeline(events=45, schedule=Cron("0 0 1 1 *")))
+    take_checkpoint(job)
+
+    shown = json.loads(show_next_trigger(job).body)
+
+    assert shown == {"is_due": False, "says": "waiting for the next tick of the clock"}

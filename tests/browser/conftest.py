@@ -16,6 +16,7 @@ from harness.chromium import Tab, chromium, found_browser
 from harness.jobs import a_pipeline, trigger_one
 from harness.pages import PLACE, TEXT
 from sluice.coordinator.failure import fail_checkpoint
+from sluice.core.answers import TaskFailure
 from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason
 from sluice.job.job import Job
@@ -27,16 +28,19 @@ NEEDS = "no Chromium is installed: apt-get install chromium, or set SLUICE_BROWS
 
 @dataclass(frozen=True)
 class Served:
-    """Airflow's whole app; ``token`` is that of a user who may read and run DAGs."""
+    """Airflow's whole app; ``token`` is that of a user who may read and run DAGs, ``viewer`` of
+    one who may only read.
+    """
 
     url: str
     token: str
     root: str
+    viewer: str
 
 
 @pytest.fixture(scope="session", name="app")
-def _app() -> Iterator[tuple[str, str]]:
-    """The address and the token; one app and one browser are enough for all files, in turn."""
+def _app() -> Iterator[tuple[str, dict[str, str]]]:
+    """The address and the tokens; one app and one browser are enough for all files, in turn."""
     import uvicorn
 
     with an_api() as api:
@@ -44,14 +48,14 @@ def _app() -> Iterator[tuple[str, str]]:
         server = uvicorn.Server(uvicorn.Config(api.client.app, log_level="error", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens["uwe"]
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", api.tokens
         server.should_exit = True
         thread.join(timeout=60)
 
 
 @pytest.fixture(scope="module", name="served")
-def _served(request: pytest.FixtureRequest, app: tuple[str, str]) -> Iterator[Served]:
-    url, token = app
+def _served(request: pytest.FixtureRequest, app: tuple[str, dict[str, str]]) -> Iterator[Served]:
+    url, tokens = app
     root = f"file://{airflow_home.HOME / request.module.__name__}"
 
     with pytest.MonkeyPatch.context() as patch:
@@ -59,7 +63,7 @@ def _served(request: pytest.FixtureRequest, app: tuple[str, str]) -> Iterator[Se
         patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
         patch.setenv("SLUICE_ROOT", root)
         patch.setenv("SLUICE_CACHE_DIR", str(airflow_home.HOME / "browser-cache"))
-        yield Served(url, token, root)
+        yield Served(url, tokens["uwe"], root, tokens["vera"])
 
 
 @pytest.fixture(scope="module", name="job")
@@ -70,7 +74,17 @@ def _job(served: Served) -> Job:
     savepoint = CheckpointType.SAVEPOINT
     take(job, trigger_one(job, type=savepoint, savepoint_name="before", is_periodic=False))
     expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
-    fail_checkpoint(job, trigger_one(job).checkpoint_id, expired, "rank_bids did not acknowledge")
+    third = trigger_one(job).checkpoint_id
+    job.answers.keep_failure(
+        TaskFailure(
+            checkpoint_id=third,
+            task="count_bids.snapshot",
+            attempt=1,
+            message="bids.py line 7: KeyError: 'price'",
+            stack="KeyError: 'price'\n  File \"bids.py\", line 7, in price",
+        )
+    )
+    fail_checkpoint(job, third, expired, "rank_bids did not acknowledge")
     run_stages(job, trigger_one(job), "count_bids")
     return job
 

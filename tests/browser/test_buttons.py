@@ -75,6 +75,7 @@ def test_it_asks_first_and_links_to_the_run_it_started(
     started = tab.until(f"{TOLD}.querySelector('a').pathname")
 
     assert started.startswith(f"/dags/auctions{suffix}/runs/")
+    tab.until(f"{TOLD}.querySelector('strong').textContent === 'pending'")
     assert posts(tab) == [place]
     assert tab.errors == []
 
@@ -110,15 +111,21 @@ def test_what_was_chosen_is_in_the_form_of_the_run(
     assert {**conf, **asked} == conf
 
 
-def test_a_restore_asks_behind_what_the_dry_run_says_and_keeps_what_was_ticked(
+def test_a_restore_says_what_it_does_and_its_button_too_and_keeps_what_was_ticked(
     tab: Tab, served: Served
 ) -> None:
     show(tab, served, "p/auctions/snapshots", "Snapshots")
     ask(tab, "Restore")
-    verdict = tab.until(f"{DIALOG}.innerText.includes('Dry run, by names and sizes')")
+    verdict = tab.until(f"{DIALOG}.innerText.includes('Repeats')")
+    tab.until(f"{DIALOG}.innerText.includes('records of ')")
+    assert tab.evaluate(f"{CONFIRM}.textContent").startswith("Restore from ")
+    tab.evaluate(f"{DIALOG}.querySelector('[name=dry-run]').click()")
+    tab.until(f"{CONFIRM}.textContent === 'Verify every file, and change nothing'")
+    tab.evaluate(f"{DIALOG}.querySelector('[name=dry-run]').click()")
+    tab.until(f"{CONFIRM}.classList.contains('danger')")
     tab.evaluate(f"{DIALOG}.querySelector('[name=roll-back-tables]').click()")
 
-    confirm(tab)  # The browser refuses: what the dry run says is not read.
+    confirm(tab)  # The browser refuses: what it does is not read.
     tab.evaluate("new Promise((done) => setTimeout(done, 1500))")  # The page ticks each second.
 
     assert verdict
@@ -268,3 +275,23 @@ def test_a_savepoint_is_deleted_only_once_a_person_has_said_twice_that_it_may(
     assert all("/pointers/" in left.key for left in job.store.list(files))  # They say: it is gone.
     assert posts(tab) == ["savepoint-disposal"]
     assert (tab.errors, tab.failed) == ([], [])
+
+
+def test_who_may_not_act_is_offered_nothing_and_told_why(tab: Tab, served: Served) -> None:
+    def sign_in(token: str) -> None:
+        tab.send("Network.setCookie", name="_token", value=token, url=served.url)
+
+    sign_in(served.viewer)
+    try:
+        for page, titles in (
+            ("overview", ("Take a checkpoint now", "Take a savepoint", "Cancel the job")),
+            ("snapshots", ("Restore", "Dispose")),
+        ):
+            show(tab, served, f"p/auctions/{page}", page.capitalize())
+            for title in titles:
+                tab.until(f"{button(title)}?.disabled")
+                assert "You may not" in tab.evaluate(f"{button(title)}.title")
+        show(tab, served, "p/auctions/configuration", "Configuration")
+        tab.until(f"{PLACE}.querySelector('tbody tr') !== null && !{button('Change')}")
+    finally:
+        sign_in(served.token)

@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.chromium import Tab
-from harness.jobs import trigger_one
 from harness.pages import PLACE, TEXT
-from sluice.coordinator.failure import fail_checkpoint
-from sluice.core.answers import TaskFailure
-from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from tests.airflow.rest import complete, run_stages
@@ -184,22 +180,7 @@ def test_two_snapshots_are_compared_from_their_list_on(tab: Tab, served: Served)
     assert tab.errors == []
 
 
-def test_an_exception_has_its_stage_and_on_demand_its_stack(
-    tab: Tab, served: Served, job: Job
-) -> None:
-    plan = trigger_one(job)
-    job.answers.keep_failure(
-        TaskFailure(
-            checkpoint_id=plan.checkpoint_id,
-            task="count_bids.snapshot",
-            attempt=1,
-            message="bids.py line 7: KeyError: 'price'",
-            stack="KeyError: 'price'\n  File \"bids.py\", line 7, in price",
-        )
-    )
-    expired = CheckpointFailureReason.CHECKPOINT_EXPIRED
-    fail_checkpoint(job, plan.checkpoint_id, expired, "nobody came")
-
+def test_an_exception_has_its_stage_and_on_demand_its_stack(tab: Tab, served: Served) -> None:
     show(tab, served, "p/auctions/exceptions", "Exceptions")
     says(tab, "bids.py line 7: KeyError: 'price'")
     says(tab, "count_bids, attempt 1")

@@ -270,6 +270,22 @@ def snapshot_difference(pair: Pair) -> SnapshotDifference:
     )
 
 
+def read_between(pair: Pair) -> dict[str, int]:
+    """The records per source that lie before the later positions, and not before the earlier.
+
+    Raises:
+        RestoreError: a file of a source's position is gone.
+    """
+    found: dict[str, int] = {}
+    for after in pair.after.sources:
+        old, new = offsets(pair.job, pair.before.source(after.uid)), offsets(pair.job, after)
+        found[after.uid] = sum(
+            max(0, records - (old[name][1] if name in old else 0))
+            for name, (_, records, _) in new.items()
+        )
+    return found
+
+
 def table_difference(
     before: StateTable, after: StateTable, asked: DifferenceQuery
 ) -> TableDifference:

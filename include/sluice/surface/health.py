@@ -7,6 +7,7 @@ does: who that is only Airflow knows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 
@@ -18,6 +19,7 @@ from sluice.core.configuration import JobStatus
 from sluice.core.state import CoordinatorState
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.durations import in_words, milliseconds
+from sluice.declaration.schedules import OnAsset
 from sluice.errors import SluiceError
 from sluice.job.job import Job
 from sluice.store.redaction import redacted
@@ -85,11 +87,12 @@ def health(job: Job, state: CoordinatorState, done: CompletedCheckpoint | None) 
     )
 
 
-def next_trigger(job: Job) -> NextTrigger:
+def next_trigger(job: Job, *, latest_tick_ms: Callable[[], int] | None = None) -> NextTrigger:
     """What the next periodic checkpoint waits for; the sources are asked whether they have more.
 
     It is the question of whoever drives the job, so a checkpoint that ``is_due`` and does not start
-    has nobody who would start it.
+    has nobody who would start it.  *latest_tick_ms* is that of a ``NextCheckpoint``, for a job
+    whose schedule is a ``Cron``; one that an asset's events start is never due by itself.
     """
     state, checkpointing = job.state(), job.pipeline.checkpointing
     interval_ms = state.timing.interval_ms
@@ -97,10 +100,14 @@ def next_trigger(job: Job) -> NextTrigger:
         interval = checkpointing.interval if checkpointing.schedule is None else None
         interval_ms = 0 if interval is None else milliseconds(interval)
     try:
-        found = NextCheckpoint(job, interval_ms=interval_ms).poll()
+        found = NextCheckpoint(job, interval_ms=interval_ms, latest_tick_ms=latest_tick_ms).poll()
     except SluiceError as error:
         return NextTrigger(is_due=False, says=redacted(str(error)))
-    return NextTrigger(is_due=isinstance(found, Due), says=redacted(found.message))
+    is_due, says = isinstance(found, Due), found.message
+    if isinstance(checkpointing.schedule, OnAsset) and is_due:
+        is_due = False
+        says = f"an event of asset {checkpointing.schedule.uri!r} starts it; there is: {says}"
+    return NextTrigger(is_due=is_due, says=redacted(says))
 
 
 def _target_age_ms(checkpointing: Checkpointing, state: CoordinatorState) -> int | None:

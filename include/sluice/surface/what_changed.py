@@ -74,9 +74,9 @@ def what_changed(job: Job) -> WhatChanged:
     told = [*_told(job.journal)]
     restored = [one.timestamp for one in told if one.kind is ChangeKind.RESTORE]
     found = [*told, *_of_lines(lines), *_between(lines, restored)]
-    newest = sorted(found, key=lambda one: one.timestamp, reverse=True)[:MAX_CHANGES]
+    newest = sorted(found, key=lambda one: one.timestamp)[-MAX_CHANGES:]
     since = min((line.trigger_timestamp for line in lines), default=None)
-    return WhatChanged(changes=tuple(newest), since=since)
+    return WhatChanged(changes=tuple(newest[::-1]), since=since)
 
 
 def _of_lines(lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:

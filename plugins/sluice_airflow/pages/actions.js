@@ -4,8 +4,8 @@
  */
 
 import { useEffect, useRef, useState } from "./vendor/preact-hooks.js";
-import { post, useResource } from "./api.js";
-import { words } from "./format.js";
+import { post, useResource, withQuery } from "./api.js";
+import { count, words } from "./format.js";
 import { html } from "./html.js";
 import { ProblemNote } from "./parts.js";
 
@@ -49,48 +49,52 @@ const ACTS = {
 
 const isRunning = ({ status }) => status === "RUNNING";
 
+/** Why the person may not do an act; empty where they may, or where nobody has said yet. */
+const refusal = (may, name) => (!may || may.includes(name) ? "" : "You may not start the runs that this takes; an admin of Airflow can let you");
+
 /** *pipeline* is what REST says of it; *onDone* is called when the server has done what was asked. */
 export function Actions({ path, pipeline, onDone }) {
   const [open, setOpen] = useState(null);
   const offered = Object.entries(ACTS).filter(([name]) => name !== (pipeline.paused ? "pause" : "resume"));
   return html`<div class="actions" role="group" aria-label="Actions">
-    ${offered.map(([name, { title, isOpen = isRunning }]) => html`<button key=${name} type="button" class="button" disabled=${!isOpen(pipeline)}
-      title=${isOpen(pipeline) ? "" : `The job is ${words(pipeline.status)}`} onClick=${() => setOpen(name)}>${title}</button>`)}
+    ${offered.map(([name, { title, isOpen = isRunning }]) => html`<button key=${name} type="button" class="button" disabled=${!isOpen(pipeline) || Boolean(refusal(pipeline.may, name))}
+      title=${isOpen(pipeline) ? refusal(pipeline.may, name) : `The job is ${words(pipeline.status)}`} onClick=${() => setOpen(name)}>${title}</button>`)}
     ${open ? html`<${Ask} act=${{ name: open, ...ACTS[open] }} path=${path} onClose=${() => setOpen(null)} onDone=${onDone} />` : null}
   </div>`;
 }
 
 /** Abort a checkpoint while it is pending. */
-export function Abort({ path, checkpoint: { id } }) {
+export function Abort({ path, may, checkpoint: { id } }) {
   const [isOpen, setOpen] = useState(false);
   const act = {
     name: "abort", first: ["because"], title: "Abort", does: `Abort checkpoint ${id}`, place: ["checkpoints", String(id), "abort"], isDangerous: true,
     text: `Checkpoint ${id} ends without completing; the job goes on, and its records are read again.`,
     done: `Checkpoint ${id} is aborted.`,
   };
-  return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Abort</button>
+  return html`<button type="button" class="button" disabled=${Boolean(refusal(may, "abort"))} title=${refusal(may, "abort")} onClick=${() => setOpen(true)}>Abort</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${() => setOpen(false)} />` : null}`;
 }
 
 /** Restore the job from *snapshot*, behind what a dry run says of it. */
-export function RestoreFrom({ path, snapshot, name }) {
+export function RestoreFrom({ path, may, snapshot, name }) {
   const [isOpen, setOpen] = useState(false);
   const target = snapshot.savepoint
     ? { target: "savepoint", savepoint: snapshot.savepoint }
     : { target: "checkpoint", "checkpoint-id": snapshot.id };
   const act = {
-    name: "restore", title: `Restore from ${name}`, does: `Restore from ${name}`, place: ["restore"], isDangerous: true,
+    name: "restore", title: `Restore from ${name}`, place: ["restore"], isDangerous: true,
+    does: `Restore from ${name}`, doesDry: "Verify every file, and change nothing",
     body: { "checkpoint-id": null, savepoint: null, ...target }, first: ["roll-back-tables", "dry-run"],
-    fields: () => html`<${Verdict} snapshot=${snapshot} />
-      <label><input type="checkbox" required /> I have read what the dry run says</label>`,
-    text: "State and positions go back to this snapshot, and pending checkpoints are aborted. Everything is verified before anything changes.",
+    fields: () => html`<${Effect} path=${path} snapshot=${snapshot} />
+      <label><input type="checkbox" required /> I have read what it does</label>`,
+    text: "State and positions go back to this snapshot. Every file is verified before anything changes.",
   };
-  return html`<button type="button" class="button" onClick=${() => setOpen(true)}>Restore</button>
+  return html`<button type="button" class="button" disabled=${Boolean(refusal(may, "restore"))} title=${refusal(may, "restore")} onClick=${() => setOpen(true)}>Restore</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${() => setOpen(false)} />` : null}`;
 }
 
 /** Delete a savepoint; `onGone` is called when the person has read what became of it. */
-export function Dispose({ path, savepoint, onGone }) {
+export function Dispose({ path, may, savepoint, onGone }) {
   const [isOpen, setOpen] = useState(false);
   const close = () => {
     setOpen(false);
@@ -103,15 +107,38 @@ export function Dispose({ path, savepoint, onGone }) {
     text: "Its files are deleted, for good. What this job still needs is not: then it is refused, and says why.",
     done: `Savepoint ${savepoint} is deleted.`,
   };
-  return html`<button type="button" class="button" aria-label="Dispose of savepoint ${savepoint}" onClick=${() => setOpen(true)}>Dispose</button>
+  return html`<button type="button" class="button" disabled=${Boolean(refusal(may, "dispose"))} title=${refusal(may, "dispose")} aria-label="Dispose of savepoint ${savepoint}" onClick=${() => setOpen(true)}>Dispose</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${close} />` : null}`;
 }
 
-const Verdict = ({ snapshot }) => html`<div class=${snapshot.can_restore ? "note" : "problem"}>
-  <strong>Dry run, by names and sizes: ${snapshot.can_restore ? "nothing stands against it" : "it would be refused"}</strong>
-  ${(snapshot.problems ?? []).map((problem) => html`<p>${problem}</p>`)}
-  ${(snapshot.tables_ahead ?? []).map((one) => html`<p>Readers of ${one.sink ?? one.uid} see more than this snapshot pins.</p>`)}
-</div>`;
+/** What a restore does, by names and sizes: what repeats, what goes back, what is lost. */
+function Effect({ path, snapshot }) {
+  const { data, problem } = useResource(withQuery(path("restore"), { from: snapshot.savepoint ?? String(snapshot.id) }), { everyMs: 0 });
+  const { problems = [], tables = {}, tables_ahead: ahead = [] } = snapshot;
+  const repeats = Object.entries(data?.repeats ?? {}).filter(([, many]) => many);
+  const isChecked = snapshot.can_restore != null;
+  return html`<div class=${snapshot.can_restore === false ? "problem" : "note"}>
+    <strong>What it does${snapshot.can_restore ? ": nothing stands against it" : isChecked ? ": it would be refused" : ", not checked yet"}</strong>
+    ${problems.map((one) => html`<p class="reason">${one}</p>`)}
+    <${ProblemNote} problem=${problem} />
+    <dl class="effect">
+      <dt>Repeats</dt><dd>${data ? repeats.length || data.pending_records
+        ? [...repeats.map(([source, many]) => `${count(many)} records of ${source}`),
+          ...(data.pending_records ? [`${count(data.pending_records)} records of pending checkpoints`] : [])].join(", ")
+        : "no record of a completed checkpoint" : "…"}</dd>
+      ${data?.aborts.length ? html`<dt>Aborts</dt><dd>checkpoint ${data.aborts.join(", ")}</dd>` : null}
+      ${Object.keys(tables).filter((sink) => !ahead.some((one) => one.sink === sink)).map((sink) => html`<dt>Table ${sink}</dt><dd>stays as it is</dd>`)}
+      ${ahead.map((one) => html`<dt>Table ${one.sink}</dt><dd>${becomes(one)}</dd>`)}
+      <dt>Lost</dt><dd>${problems.length ? "what is named above" : "nothing: what was read since is read again"}</dd>
+    </dl></div>`;
+}
+
+/** What becomes of a table that shows later checkpoints. */
+function becomes({ checkpoints, can_roll_back: canRollBack, rolls_back_by_itself: byItself }) {
+  const shows = `shows ${count(checkpoints.length)} later checkpoint${checkpoints.length === 1 ? "" : "s"}`;
+  if (byItself) return `${shows}; the next commit takes them back, rolling tables back does so at once`;
+  return canRollBack ? `${shows}, whose rows come twice unless tables are rolled back` : `${shows}, whose rows come twice: it cannot go back`;
+}
 
 /** The dialog that asks before *act* is posted. */
 export function Ask({ act, path, onClose, onDone = () => {} }) {
@@ -119,6 +146,9 @@ export function Ask({ act, path, onClose, onDone = () => {} }) {
   const [told, setTold] = useState({});
   const { data, problem } = useResource(act.name ? "acts" : null, { everyMs: 0 });
   const isReady = Boolean(data) || !act.name;
+  const [isDry, setDry] = useState(false);
+  const look = (event) => setDry(Boolean(event.currentTarget.elements.namedItem("dry-run")?.checked));
+  const does = isDry && act.doesDry ? act.doesDry : act.does;
   useEffect(() => dialog.current.showModal(), []);
   const send = async (event) => {
     event.preventDefault();
@@ -132,13 +162,13 @@ export function Ask({ act, path, onClose, onDone = () => {} }) {
   };
   return html`<dialog ref=${dialog} onClose=${onClose} aria-labelledby="asked">
     <h2 id="asked">${act.title}</h2>
-    <form onSubmit=${send}>
+    <form onSubmit=${send} onChange=${look}>
       <p>${act.text}</p>
-      ${told.answer ? html`<${Done} act=${act} answer=${told.answer} />` : html`<${Fields} act=${act} offered=${data?.acts} />${act.fields?.()}`}
+      ${told.answer ? html`<${Done} act=${act} answer=${told.answer} path=${path} />` : html`<${Fields} act=${act} offered=${data?.acts} />${act.fields?.()}`}
       <${ProblemNote} problem=${told.problem ?? problem} />
       <div class="actions">
         <button type="button" class="button" onClick=${() => dialog.current.close()}>${told.answer ? "Close" : "Not now"}</button>
-        ${told.answer ? null : html`<button type="submit" class="button ${act.isDangerous ? "danger" : "primary"}" disabled=${told.isSent || !isReady}>${act.does}</button>`}
+        ${told.answer ? null : html`<button type="submit" class="button ${act.isDangerous && does === act.does ? "danger" : "primary"}" disabled=${told.isSent || !isReady}>${does}</button>`}
       </div>
     </form>
   </dialog>`;
@@ -183,5 +213,9 @@ function valueOf({ type, checked, value, dataset }) {
   return dataset.kind === "parameters" ? Object.fromEntries(text.split(/\s+/).map((one) => one.split(/=(.*)/s).slice(0, 2))) : text;
 }
 
-const Done = ({ act, answer }) => html`<p role="status">${answer.run
-  ? html`Started: <a href=${answer.run}>run ${answer["request-id"]}</a> says how it goes.` : act.done ?? "Done."}</p>`;
+function Done({ act, answer, path }) {
+  const { data } = useResource(answer.run ? path("requests", answer["request-id"]) : null);
+  return html`<p role="status">${answer.run
+    ? html`Started: <a href=${answer.run}>run ${answer["request-id"]}</a> is ${data ? html`<strong>${data.status}</strong>: ${data.says}` : "asked for its outcome."}`
+    : act.done ?? "Done."}</p>`;
+}

@@ -57,23 +57,23 @@ function PipelineOfDag({ dagId, query }) {
 }
 
 function Pipeline({ uid, names, query, isInDag }) {
+  const pipeline = useResource(uid ? pathOf("pipelines", uid) : null, { everyMs: 5_000 });
   if (!uid) return html`<main><${Pipelines} /></main>`;
   const page = SHOWN[names[0]] ? names[0] : "overview";
   const View = SHOWN[page];
   const path = (...rest) => pathOf("pipelines", uid, ...rest);
   return html`
-    <header><${Title} uid=${uid} path=${path} isInDag=${isInDag} isFirst=${page === "overview"} />
+    <header><${Title} uid=${uid} path=${path} pipeline=${pipeline} isInDag=${isInDag} isFirst=${page === "overview"} />
       <nav aria-label="Pages of ${uid}"><ul>${PAGES.map(([name, title]) => html`<li>
         <${Link} to=${["p", uid, name]} aria-current=${isOn(page, name) ? "page" : undefined}>${title}<//></li>`)}</ul></nav>
     </header>
-    <main><${View} key=${uid} uid=${uid} path=${path} names=${names.slice(1)} query=${query} /></main>`;
+    <main><${View} key=${uid} uid=${uid} path=${path} pipeline=${pipeline.data} names=${names.slice(1)} query=${query} /></main>`;
 }
 
 const isOn = (page, name) => page === name || (page === "checkpoints" && name === "history");
 
 /** On the overview what matters first says the problem, and the next step with it. */
-function Title({ uid, path, isInDag, isFirst }) {
-  const { data, reload } = useResource(path(), { everyMs: 5_000 });
+function Title({ uid, path, pipeline: { data, reload }, isInDag, isFirst }) {
   return html`<div class="title">
     ${isInDag ? null : html`<${Link} to=${[]}>Pipelines<//><span aria-hidden="true"> / </span>`}
     <h1 class=${isInDag ? "unseen" : ""}>${uid}</h1>

@@ -11,6 +11,7 @@ also where no worker is free.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -49,13 +50,22 @@ from sluice.surface.acts import (
     Kind,
     new_times,
 )
-from sluice.surface.journal import savepoint_outcome
+from sluice.surface.journal import RequestStatus, request_progress, savepoint_outcome
 from sluice.surface.options import CheckpointConfig, checkpoint_config
 from sluice_airflow.acts import request_of
 from sluice_airflow.forms import parameter_field
 from sluice_airflow.rest import answers
 from sluice_airflow.rest.answers import LARGEST, Id, RequestRefused, answer, describe_responses
-from sluice_airflow.rest.jobs import JobDep, StartedRun, find_run, start_run
+from sluice_airflow.rest.jobs import (
+    FoundRun,
+    JobDep,
+    StartedRun,
+    find_run,
+    find_started,
+    run_path,
+    start_run,
+)
+from sluice_airflow.runs import completed_of, failed_of, pending_of
 from sluice_airflow.settings import PREFIX, VERSION
 
 offered_router = APIRouter(tags=["acts"])
@@ -128,6 +138,35 @@ class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     status: QueueStatus
     operation: SavepointOperation | None
+
+
+class OutcomeStatus(StrEnum):
+    PENDING = "pending"  # Its run waits or runs, or its request is queued.
+    DONE = "done"
+    REFUSED = "refused"  # Or it failed: ``says`` why.
+
+
+class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an act; ``says`` is the note of its run, or why it was refused.
+
+    ``checkpoint`` is the one that it became, or that was restored; ``run`` its path in Airflow.
+    """
+
+    request_id: str = msgspec.field(name="request-id")
+    status: OutcomeStatus
+    says: str
+    checkpoint: int | None
+    run: str | None
+
+
+_OF_RUN = {"success": OutcomeStatus.DONE, "failed": OutcomeStatus.REFUSED}
+_OF_PROGRESS = {
+    RequestStatus.WAITING: OutcomeStatus.PENDING,
+    RequestStatus.IN_PROGRESS: OutcomeStatus.PENDING,
+    RequestStatus.COMPLETED: OutcomeStatus.DONE,
+    RequestStatus.FAILED: OutcomeStatus.REFUSED,
+    RequestStatus.REJECTED: OutcomeStatus.REFUSED,
+}
 
 
 class Body(BaseModel):
@@ -252,6 +291,58 @@ def show_savepoint_request(
         cause = FailureCause(message=failure or run.note or f"the run ended as {run.state}")
     operation = SavepointOperation(location=location, failure_cause=cause)
     return answer(SavepointRequest(status=QueueStatus(id="COMPLETED"), operation=operation))
+
+
+@acts_router.get(
+    "/requests/{request_id}",
+    responses=describe_responses(RequestOutcome),
+    dependencies=[Depends(answers.may_read)],
+)
+def show_request(
+    job: JobDep, request_id: Annotated[str, Path(pattern=RUN_ID, max_length=250)]
+) -> Response:
+    """What became of an act that was asked for: pending, done, or refused and why."""
+    started = find_started(job.pipeline.uid, request_id)
+    if started is not None:
+        return answer(_of_run(job, request_id, *started))
+    progress = request_progress(job, request_id)
+    if progress.status is RequestStatus.UNKNOWN:
+        raise RequestRefused(
+            HTTPStatus.NOT_FOUND,
+            f"nothing is known of request {request_id!r}; it was never made, or its run was "
+            "deleted, or it ended long ago",
+        )
+    return answer(
+        RequestOutcome(
+            request_id=request_id,
+            status=_OF_PROGRESS[progress.status],
+            says=progress.message or progress.reason or "",
+            checkpoint=progress.checkpoint,
+            run=None,
+        )
+    )
+
+
+def _of_run(job: Job, request_id: str, dag_id: str, run: FoundRun) -> RequestOutcome:
+    """The journal says what the run came to, whatever Airflow made of it since."""
+    cause, state = f"airflow:{dag_id}/{request_id}", job.state()
+    taken = pending_of(state, cause) or completed_of(state, cause) or failed_of(state, cause)
+    served = next((one for one in state.served if one.cause == cause), None)
+    failed = failed_of(state, cause)
+    status, says = _OF_RUN.get(run.state, OutcomeStatus.PENDING), run.note or ""
+    if failed is not None and taken is failed:
+        status, says = OutcomeStatus.REFUSED, str(failed)
+    elif served is not None:
+        status = OutcomeStatus.DONE
+        says = says or f"restored under generation {served.generation}"
+    checkpoint = served.checkpoint_id if served is not None else None
+    return RequestOutcome(
+        request_id=request_id,
+        status=status,
+        says=says or f"its run is {run.state}",
+        checkpoint=checkpoint if taken is None else taken.checkpoint_id,
+        run=run_path(dag_id, request_id),
+    )
 
 
 @acts_router.post(

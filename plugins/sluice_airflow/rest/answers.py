@@ -219,6 +219,27 @@ def _require(
     requires_access_dag(method, entity, param_dag_id=dag_id)(request, user)
 
 
+# The acts that whoever may run a DAG of the pipeline by hand may do, by its suffix.
+_ACTS_OF = {
+    "": ("checkpoint", "abort", "pause", "resume", "config", "backfill"),
+    "__savepoint": ("savepoint", "stop", "dispose"),
+    "__restore": ("restore",),
+    "__cancel": ("cancel",),
+}
+
+
+def allowed_acts(request: Request, user: GetUserDep, uid: Uid) -> tuple[str, ...]:
+    """The names of the acts on the pipeline that the user may do, so that no other is offered."""
+    found: list[str] = []
+    for suffix, acts in _ACTS_OF.items():
+        try:
+            _require(request, user, "POST", DagAccessEntity.RUN, uid + suffix)
+        except HTTPException:
+            continue
+        found += acts
+    return tuple(found)
+
+
 may_checkpoint = _may_run("")
 may_save = _may_run("__savepoint")
 may_restore = _may_run("__restore")

@@ -46,6 +46,7 @@ from sluice.surface.exceptions import ExceptionHistory, exception_history
 from sluice.surface.journal import JournalPage, journal_page
 from sluice.surface.monitoring import CONTENT_TYPE, metrics, text_of
 from sluice.surface.options import CheckpointConfig, checkpoint_config
+from sluice.surface.restore_preview import RestorePreview, restore_preview
 from sluice.surface.skew import JobSkew, job_skew
 from sluice.surface.snapshots import Snapshot, snapshots
 from sluice.surface.state import StatePage, state_page
@@ -258,6 +259,17 @@ def show_difference(job: JobDep, before: Before, after: After = LATEST) -> Respo
     """What differs between two snapshots but rows: positions, watermarks, parallelism, tables."""
     pair = open_pair(job, SnapshotName(named=before), SnapshotName(named=after))
     return answer(snapshot_difference(pair))
+
+
+@differences_router.get(
+    "/restore",
+    tags=["snapshots"],
+    responses=describe_responses(RestorePreview),
+    dependencies=[Depends(may_read)],
+)
+def show_restore(job: JobDep, before: Before) -> Response:
+    """What a restore from a snapshot would repeat and abort; it changes nothing."""
+    return answer(restore_preview(job, before))
 
 
 @differences_router.get(

@@ -16,7 +16,9 @@ from fastapi import APIRouter, Depends, Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from sluice.declaration.schedules import Cron
 from sluice.surface.health import NextTrigger, next_trigger
+from sluice_airflow.due import latest_ticks
 from sluice_airflow.rest.answers import Uid, answer, describe_responses, may_read
 from sluice_airflow.rest.jobs import JobDep, dag_path, run_path
 
@@ -104,7 +106,11 @@ def show_drivers(uid: Uid) -> Response:
 )
 def show_next_trigger(job: JobDep) -> Response:
     """What the next periodic checkpoint waits for; the sources are asked whether they have more."""
-    return answer(next_trigger(job))
+    schedule = job.pipeline.checkpointing.schedule
+    ticks = None
+    if isinstance(schedule, Cron):
+        ticks = latest_ticks(schedule.expression, schedule.timezone)
+    return answer(next_trigger(job, latest_tick_ms=ticks))
 
 
 def _switch(dag_id: str, session: Session) -> DagSwitch:

@@ -43,6 +43,7 @@ from sluice_airflow.rest.answers import (
     RequestRefused,
     Uid,
     VisiblePipelines,
+    allowed_acts,
     answer,
     describe_responses,
     may_read,
@@ -69,9 +70,12 @@ class ListedPipeline(PipelineLine, frozen=True, kw_only=True):
 
 
 class ShownPipeline(PipelineDetails, frozen=True, kw_only=True):
-    """A pipeline with its graph, and the path of its DAG in Airflow."""
+    """A pipeline with its graph, and the path of its DAG in Airflow; ``may`` are the acts that the
+    user may do.
+    """
 
     dag: str
+    may: tuple[str, ...]
 
 
 class BrokenModule(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,12 +213,12 @@ def list_pipelines(
     responses=describe_responses(ShownPipeline),
     dependencies=[Depends(may_read)],
 )
-def show_pipeline(job: JobDep) -> Response:
+def show_pipeline(job: JobDep, may: Annotated[tuple[str, ...], Depends(allowed_acts)]) -> Response:
     """One pipeline with its declared graph: sources, stages and sinks, who reads whom, and what is
     known of each of them.
     """
     found = pipeline_details(job)
-    return answer(ShownPipeline(**fields_of(found), dag=dag_path(found.uid)))
+    return answer(ShownPipeline(**fields_of(found), dag=dag_path(found.uid), may=may))
 
 
 def fields_of(record: msgspec.Struct) -> dict[str, Any]:
@@ -294,6 +298,17 @@ def find_run(dag_id: str, run_id: str) -> FoundRun:
                 "deleted",
             )
         return FoundRun(state=DagRunState(found.state).value, note=found.note)
+
+
+def find_started(uid: str, run_id: str) -> tuple[str, FoundRun] | None:
+    """The DAG of the pipeline in which *run_id* was started, and the run; None without one."""
+    dags = [uid, *(f"{uid}__{kind}" for kind in ("savepoint", "restore", "cancel"))]
+    with create_session() as session:
+        query = select(DagRun).where(DagRun.dag_id.in_(dags), DagRun.run_id == run_id)
+        found = session.scalars(query.order_by(DagRun.id.desc()).limit(1)).one_or_none()
+        if found is None:
+            return None
+        return found.dag_id, FoundRun(state=DagRunState(found.state).value, note=found.note)
 
 
 def dag_path(dag_id: str) -> str:

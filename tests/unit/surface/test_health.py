@@ -13,6 +13,7 @@ from sluice.coordinator.restore import restore, stop
 from sluice.core.configuration import JobStatus, Retention
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.restoring import Latest
+from sluice.declaration.schedules import Cron, OnAsset
 from sluice.job.job import Job
 from sluice.surface.health import Health, Tone, next_trigger
 from sluice.surface.pipelines import pipeline_line
@@ -69,6 +70,32 @@ def test_a_job_is_late_above_its_target_or_three_intervals(
 
     assert (found.is_late, found.tone is Tone.WARN) == (is_late, is_late)
     assert next_trigger(job).is_due
+
+
+def test_a_checkpoint_by_the_clock_is_due_at_its_tick_and_not_before() -> None:
+    clock = ManualClock()
+    job = a_running_job(a_pipeline(events=45, schedule=Cron("0 * * * *")), clock=clock)
+    tick_ms = clock.now_ms
+    clock.advance(1_000)
+    take_checkpoint(job)
+    clock.advance(100_000)
+
+    before = next_trigger(job, latest_tick_ms=lambda: tick_ms)
+    at_the_tick = next_trigger(job, latest_tick_ms=lambda: clock.now_ms)
+
+    assert (before.is_due, before.says) == (False, "waiting for the next tick of the clock")
+    assert at_the_tick.is_due
+
+
+def test_a_checkpoint_that_an_asset_starts_is_never_due_by_itself() -> None:
+    job = a_running_job(a_pipeline(events=45, schedule=OnAsset(uri="s3://orders")))
+
+    found = next_trigger(job)
+
+    assert not found.is_due
+    assert (
+        found.says == "an event of asset 's3://orders' starts it; there is: new records in events"
+    )
 
 
 def test_a_job_that_was_just_restored_is_not_late_for_the_time_before() -> None:

@@ -6,7 +6,7 @@ import { html } from "../html.js";
 import { Figures, Resource, Table } from "../parts.js";
 import { Changed, InForce, PausedNote, Reset, valueOf } from "../timing.js";
 
-export function Configuration({ path }) {
+export function Configuration({ path, pipeline }) {
   const resource = useResource(path("checkpoints", "config"), { everyMs: 5_000 });
   return html`<h2 tabindex="-1">Configuration</h2>
     <${Resource} resource=${resource}>${(config) => html`
@@ -24,17 +24,18 @@ export function Configuration({ path }) {
         ["State", config.state_backend],
         ["Stored in", html`<code>${config.checkpoint_storage}</code>`, "", "whole"],
       ]} />
-      <${Settings} path=${path} config=${config} onChanged=${resource.reload} />
+      <${Settings} path=${path} may=${pipeline?.may} config=${config} onChanged=${resource.reload} />
       <${Params} params=${Object.entries(config.params ?? {})} />`}<//>`;
 }
 
-function Settings({ path, config, onChanged }) {
-  const { settings } = config;
+function Settings({ path, may, config, onChanged }) {
+  const mayChange = !may || may.includes("config");
+  const settings = config.settings.map((one) => ({ ...one, can_change: one.can_change && mayChange }));
   const changed = settings.filter((one) => one.changed);
   const cell = (one) => html`<${InForce} path=${path} setting=${one} shown=${shown(one, one.in_force)} onChanged=${onChanged} />`;
   return html`<h3>Options</h3>
     <p class="muted">${told(settings)}${" "}<${Changed} config=${config} />${" "}
-      <${Reset} path=${path} changed=${changed} onChanged=${onChanged} /></p>
+      ${mayChange ? html`<${Reset} path=${path} changed=${changed} onChanged=${onChanged} />` : null}</p>
     <${Table} caption="Options of the checkpointing" rows=${settings} keyOf=${({ name }) => name}
       rowClass=${(one) => (one.declared !== one.in_force ? "late" : "")} columns=${[
         { name: "name", title: "Option", cell: ({ name, says }) => html`<code title=${says}>${name}</code>` },

@@ -9,15 +9,14 @@ import { html } from "../html.js";
 import { Charts } from "../charts.js";
 import { Empty, Failure, Figures, Link, Moment, Resource } from "../parts.js";
 
-export function Overview({ uid, path }) {
+export function Overview({ uid, path, pipeline }) {
   const now = useNow();
   const resource = useResource(withQuery(path("checkpoints"), { limit: 200 }));
-  const pipeline = useResource(path(), { everyMs: 5_000 });
   const changes = useResource(path("changes"), { everyMs: 15_000 });
   return html`<h2 tabindex="-1">Overview</h2>
-    ${pipeline.data ? html`<${Health} uid=${uid} path=${path} pipeline=${pipeline.data} now=${now} />` : null}
+    ${pipeline ? html`<${Health} uid=${uid} path=${path} pipeline=${pipeline} now=${now} />` : null}
     <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored || data.counts.unsuccessful_triggers
-      ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline.data} changes=${changes.data?.changes} />`
+      ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline} changes=${changes.data?.changes} />`
       : html`<${NoCheckpoint} />`}<//>`;
 }
 
