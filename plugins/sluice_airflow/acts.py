@@ -142,11 +142,15 @@ def request_of(params: Mapping[str, Any], pipeline: Pipeline) -> RestoreRequest:
 
     Raises:
         ConfigurationError: the field of the chosen target is empty, or that of another one is not;
-            or other fields contradict each other.
+            or other fields contradict each other, or a parallelism is above its limit.
     """
+    from sluice.coordinator.submission import check_stages, parse_parallelism
+
     given = RESTORE.given({**params, "params": given_params(pipeline, params)})
     require_named(given)
-    return restore_request(given, may_submit=True)
+    request = restore_request(given, may_submit=True)
+    check_stages(pipeline, *parse_parallelism(request.parallelism))
+    return request
 
 
 class CancelOperator(CheckpointOperator):

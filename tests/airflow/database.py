@@ -16,7 +16,7 @@ from typing import Any
 @functools.cache
 def migrate() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "airflow", "db", "migrate"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
 
 
 def is_paused(dag_id: str) -> bool:

@@ -47,6 +47,8 @@ from sluice.protocol.records import checksum
 from sluice.store.checkpoints import StatisticsStore
 from sluice.store.object_store import Listed
 
+DIGEST_LETTERS = 12  # Of a declaration: it is compared with the one before, and with no other.
+
 log = logging.getLogger(__name__)
 
 
@@ -165,7 +167,9 @@ def _event_times(
 
 def _as_declared(line: CheckpointStats, plan: CheckpointPlan) -> CheckpointStats:
     declared = msgspec.json.encode(plan.fingerprints, order="deterministic")
-    return msgspec.structs.replace(line, generation=plan.generation, declaration=checksum(declared))
+    return msgspec.structs.replace(
+        line, generation=plan.generation, declaration=checksum(declared)[:DIGEST_LETTERS]
+    )
 
 
 def _as_far_as_known(line: CheckpointStats) -> CheckpointStats:

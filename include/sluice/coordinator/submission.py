@@ -25,6 +25,8 @@ from sluice.job.places import verify_tables
 
 log = logging.getLogger(__name__)
 
+MOST_DIGITS = 9  # Of a parallelism; Python refuses thousands by another error.
+
 
 def configure(
     pipeline: Pipeline,
@@ -40,16 +42,7 @@ def configure(
         ConfigurationError: a value is missing, unknown or out of its limits.
     """
     check_max_records(max_records_per_epoch)
-    if parallelism is not None:
-        for stage in pipeline.stages:
-            _check_parallelism(pipeline, stage, parallelism)
-    for stage, count in (stage_parallelism or {}).items():
-        if stage not in pipeline.stages:
-            raise ConfigurationError(
-                f"parallelism is given for {stage!r}, which is no stage of {pipeline.uid!r}; "
-                f"those are {', '.join(pipeline.stages)}"
-            )
-        _check_parallelism(pipeline, stage, count)
+    check_stages(pipeline, parallelism, stage_parallelism or {})
     fixed = fixed_configuration(pipeline.checkpointing)
     return replace(
         fixed,
@@ -59,6 +52,20 @@ def configure(
         max_records_per_epoch=max_records_per_epoch or fixed.max_records_per_epoch,
         has_given_max_records=max_records_per_epoch is not None,
     )
+
+
+def check_stages(pipeline: Pipeline, of_all: int | None, of_stages: Mapping[str, int]) -> None:
+    """Raises ConfigurationError for a parallelism above its limit, or of no stage."""
+    if of_all is not None:
+        for stage in pipeline.stages:
+            _check_parallelism(pipeline, stage, of_all)
+    for stage, count in of_stages.items():
+        if stage not in pipeline.stages:
+            raise ConfigurationError(
+                f"parallelism is given for {stage!r}, which is no stage of {pipeline.uid!r}; "
+                f"those are {', '.join(pipeline.stages)}"
+            )
+        _check_parallelism(pipeline, stage, count)
 
 
 def _check_parallelism(pipeline: Pipeline, stage: str, parallelism: int) -> None:
@@ -108,9 +115,9 @@ def parse_parallelism(texts: Sequence[str]) -> tuple[int | None, dict[str, int]]
     of_stages: dict[str, int] = {}
     for text in texts:
         stage, _, count = text.strip().rpartition("=")
-        if not count.strip().isdecimal():
+        if not count.strip().isdecimal() or len(count) > MOST_DIGITS:
             raise ConfigurationError(
-                f"parallelism is {text!r}; write a whole number, or one for a stage as "
+                f"parallelism is {text[:40]!r}; write a whole number, or one for a stage as "
                 "window_rule=8"
             )
         if stage:
