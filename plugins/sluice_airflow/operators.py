@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
-from sluice.coordinator.failure import stack_behind
 from sluice.core.answers import TaskFailure
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.failures import CheckpointFailureReason, page_of
@@ -105,6 +104,8 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
                 note(context, message)
                 raise
             except Exception as error:  # The run fails or is skipped; its note says why.
+                from sluice.coordinator.failure import stack_behind
+
                 if not isinstance(error, FencedError):
                     self._keep_failure(context, _said(error), stack_behind(error))
                 note(context, self.failure_note(error))

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.jobs import a_job
+from harness.jobs import a_job, a_pipeline, keys_of
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job
 from tests.cli.conftest import Sluice
 from tests.contract.conftest import environment_with_sluice
+from tests.subtasks import take_checkpoint
 
 LAZY = {"airflow", "boto3", "botocore", "grpc", "pyspark", "psycopg", "confluent_kafka"}
 
@@ -78,6 +79,27 @@ def test_what_earlier_journals_left_is_a_warning(sluice: Sluice, job: Job, tmp_p
     assert (answer.code, last["check"], last["status"]) == (0, "job auctions", "warning")
     assert "1 files of earlier journals (4 B): the root was emptied while" in last["message"]
     assert "'sluice gc auctions' deletes them" in last["message"]
+
+
+@pytest.mark.parametrize("lost", ["shared", "_metadata"])
+def test_a_checkpoint_of_which_a_file_is_gone_is_a_problem(
+    sluice: Sluice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr("sluice.cli.doctor.load_pipeline", {"auctions": a_pipeline()}.__getitem__)
+    job = a_job(root=f"file://{tmp_path}/root")
+    submit(job, configure(job.pipeline, {}))
+    take_checkpoint(job)
+    whole = sluice("doctor", "auctions", "--root", job.store.root, "--json")
+    key = next(key for key in keys_of(job) if lost in key)
+    job.store.delete([key])
+
+    answer = sluice("doctor", "auctions", "--root", job.store.root, "--json")
+
+    assert whole.code == 0
+    last = answer.json["findings"][-1]
+    assert (answer.code, last["check"], last["status"]) == (1, "job auctions", "problem")
+    assert "latest checkpoint 1, which cannot be restored" in last["message"]
+    assert key in last["message"]
 
 
 def test_a_secret_in_an_address_is_not_printed(

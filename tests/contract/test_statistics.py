@@ -12,6 +12,7 @@ from harness.jobs import STAGES, ManualClock, a_pipeline, keys_of, trigger_one
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.garbage import collect_garbage, find_orphans
+from sluice.coordinator.history import DIGEST_LETTERS
 from sluice.coordinator.restore import restore, savepoint_target
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Queued, trigger
@@ -80,7 +81,10 @@ def test_a_checkpoint_has_figures_of_each_subtask_also_after_it_was_subsumed(job
         rows_out=0,
         late_rows=0,
         malformed_rows=0,
+        generation=1,
+        declaration=details(job, TWO).checkpoint.declaration,  # Of one declaration.
     )
+    assert len(measured.checkpoint.declaration or "") == DIGEST_LETTERS
     assert [(stage.id, stage.num_acknowledged_subtasks) for stage in measured.stages] == [
         (STAGES[0], 2),
         (STAGES[1], 2),

@@ -51,6 +51,7 @@ from sluice.store.object_store import (
 from sluice.store.open import StoreLocation, open_store
 from sluice.store.redaction import redacted
 from sluice.surface.journal import history_lines
+from sluice.surface.snapshots import newest_checked
 from sluice.surface.units import size
 
 SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
@@ -448,13 +449,16 @@ def _deleting(store: ObjectStore, token: str) -> Finding:
 
 
 def job_finding(uid: str, location: StoreLocation) -> Finding:
-    """The journal of the job *uid* as a coordinator would read it, and every entry of it."""
+    """The journal of the job *uid* as a coordinator would read it, every entry of it, and whether
+    the newest checkpoint can be restored, by names and sizes.
+    """
     check = f"job {uid}"
     try:
         job = open_job(load_pipeline(uid), replace(location, patience_s=0))
         state = job.state()
         worn = history_lines(job.journal.inspect())
         left = [] if state.generation == NO_GENERATION else of_earlier_journals(job)
+        newest = newest_checked(job, state)
         job.now_ms()
     except SluiceError as error:
         return problem(check, error)
@@ -463,6 +467,12 @@ def job_finding(uid: str, location: StoreLocation) -> Finding:
     latest = state.latest_completed
     done = "none" if latest is None else str(latest.checkpoint_id)
     summary = f"{state.status.value}, generation {state.generation}, latest checkpoint {done}"
+    if newest is not None and newest.problems:
+        return problem(
+            check,
+            f"{summary}, which cannot be restored: {'; '.join(newest.problems)}; "
+            f"'sluice snapshots {uid}' says which can",
+        )
     if state.status is JobStatus.FAILED:
         because = f" ({state.stopped_because})" if state.stopped_because else ""
         return warning(check, f"{summary}{because}; mend the cause, then run: sluice restore {uid}")

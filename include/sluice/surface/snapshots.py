@@ -175,6 +175,14 @@ def snapshots(
     ]
 
 
+def newest_checked(job: Job, state: CoordinatorState) -> Snapshot | None:
+    """The newest retained checkpoint, checked by names and sizes; None without one."""
+    if state.latest_completed is None:
+        return None
+    snapshot = _checkpoint(job, state.latest_completed)
+    return snapshot if snapshot.problems else _checked(_reading_once(job), state, snapshot)
+
+
 def restore_request_of(snapshot: Snapshot, options: RestoreOptions = _SIZES_ONLY) -> RestoreRequest:
     """The request to restore *snapshot*."""
     is_checkpoint = snapshot.kind is SnapshotKind.CHECKPOINT and snapshot.id is not None

@@ -327,7 +327,7 @@ def _of_run(job: Job, request_id: str, dag_id: str, run: FoundRun) -> RequestOut
     """The journal says what the run came to, whatever Airflow made of it since."""
     cause, state = f"airflow:{dag_id}/{request_id}", job.state()
     taken = pending_of(state, cause) or completed_of(state, cause) or failed_of(state, cause)
-    served = next((one for one in state.served if one.cause == cause), None)
+    served = state.served_restore(cause)
     failed = failed_of(state, cause)
     status, says = _OF_RUN.get(run.state, OutcomeStatus.PENDING), run.note or ""
     if failed is not None and taken is failed:
