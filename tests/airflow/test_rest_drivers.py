@@ -146,6 +146,6 @@ def test_a_checkpoint_by_the_clock_waits_for_its_tick(root: str) -> None:
     job = auctions_in(root, a_pipeline(events=45, schedule=Cron("0 0 1 1 *")))
     take_checkpoint(job)
 
-    shown = json.loads(show_next_trigger(job).body)
+    shown = json.loads(bytes(show_next_trigger(job).body))
 
     assert shown == {"is_due": False, "says": "waiting for the next tick of the clock"}
