@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.jobs import ManualClock, a_job, trigger_one
+from harness.jobs import ManualClock, a_job, a_pipeline, trigger_one
 from sluice.coordinator.submission import configure, submit
 from sluice.job.job import Job
 from sluice.store.object_store import machine_clock_ms
@@ -102,7 +102,10 @@ def test_of_a_whole_journal_nothing_is_repaired(sluice: Sluice, job: Job) -> Non
     assert "entry 3 is missing between others" in told
 
 
-def test_the_doctor_reads_every_entry(sluice: Sluice, tmp_path: Path) -> None:
+def test_the_doctor_reads_every_entry(
+    sluice: Sluice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice.cli.doctor.load_pipeline", {"auctions": a_pipeline()}.__getitem__)
     root = f"file://{tmp_path}/root"
     job = a_job(root=root, clock=ManualClock(machine_clock_ms()))
     submit(job, configure(job.pipeline, {}))
