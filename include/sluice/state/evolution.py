@@ -3,6 +3,7 @@
     column gone           ignored             Int8 < Int16 < Int32 < Int64, and unsigned alike
     column added          null                Float32 < Float64, and integers that a float holds
     column wider          cast                Decimal of more digits, the same scale
+    column respelt        the same            (in another case; a function's states are not)
     lists, structs        by their fields     anything else: refused
     a state's value       by its migration    a state's tuple: only by a migration
 
@@ -49,9 +50,16 @@ class Evolutions:
         return self._known[stored]
 
     def respelt(self, table: pa.Table) -> pa.Table:
-        """*table* with its key columns in the case in which the stage spells them now."""
-        now = {name.lower(): name for name in self._schema.identity}
-        names = [now.get(name.lower(), name) for name in table.column_names]
+        """*table* with its columns in the case in which the stage spells them now.
+
+        A function's states are the names of its code, of which two may differ in case alone.
+        """
+        known = {*table.column_names, *self._schema.declared}
+        now = {name.lower(): name for name in self._schema.live if name not in known}
+        names = [
+            name if name in self._schema.live else now.get(name.lower(), name)
+            for name in table.column_names
+        ]
         if names == table.column_names:
             return table
         metadata = dict(table.schema.metadata or {})

@@ -196,8 +196,10 @@ class ReadOtherwise:
         return bool(self.without or self.computed)
 
     def of(self, table: pa.Table) -> pa.Table:
-        gone = self.without | self.computed.keys()  # A column may be left of an earlier meaning.
-        table = table.drop_columns([name for name in table.column_names if name in gone])
+        # A column may be left of an earlier meaning, in any case.
+        begun = {name.lower() for name in self.without}
+        is_gone = {n: n.lower() in begun or n in self.computed for n in table.column_names}
+        table = table.drop_columns([name for name, gone in is_gone.items() if gone])
         if not self.computed:
             return table
         values = (value.alias(name) for name, value in self.computed.items())

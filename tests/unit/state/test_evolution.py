@@ -15,9 +15,16 @@ from sluice.errors import RestoreError
 from sluice.protocol.records import checksum
 from sluice.state.evolution import is_widened
 from sluice.state.keyed import KeyedState, delta_table
-from sluice.state.merging import last_write, merge_pieces, min_time
+from sluice.state.merging import ReadOtherwise, last_write, merge_pieces, min_time
 from sluice.state.runs import Run
-from sluice.state.segments import HASH, WRITTEN, StateSchema, decode_segment, encode_segment
+from sluice.state.segments import (
+    HASH,
+    WRITTEN,
+    DeclaredColumn,
+    StateSchema,
+    decode_segment,
+    encode_segment,
+)
 from tests.merged_runs import merge_runs
 
 WHOLE = {
@@ -144,6 +151,34 @@ def test_a_new_column_is_null_in_old_rows_and_a_dropped_one_is_ignored() -> None
     rows = read(schema, old, a_run(schema, (2, 201, ["x"])))
 
     assert rows == [{"id": 1, "kept": 100, "new": None}, {"id": 2, "kept": 201, "new": ["x"]}]
+
+
+def test_a_column_in_another_case_is_the_same() -> None:
+    run = a_run(a_schema(Amount=pl.Int32, Other=pl.String), (1, 5, "x"))
+    later = a_run(a_schema(amount=pl.Int64, other=pl.String), (2, 6, "y"))
+
+    rows = read(a_schema(amount=pl.Int64, other=pl.String), run, later)
+
+    assert rows == [{"id": 1, "amount": 5, "other": "x"}, {"id": 2, "amount": 6, "other": "y"}]
+
+
+def test_states_of_a_function_differ_by_their_case() -> None:
+    run = a_run(a_schema(Amount=pl.Int64), (1, 5))
+    declared = {"amount": DeclaredColumn(state="amount", dtype=pl.Int64())}
+
+    assert read(replace(a_schema(amount=pl.Int64()), declared=declared), run) == [
+        {"id": 1, "amount": None}
+    ]
+
+
+def test_what_begins_anew_is_not_read_in_another_case() -> None:
+    run = a_run(a_schema(Total=pl.Int64, n=pl.Int64), (1, 5, 2))
+    assert isinstance(run.table, pa.Table)
+    table = ReadOtherwise(without=frozenset({"total"})).of(run.table)
+
+    rows = read(a_schema(total=pl.Int64(), n=pl.Int64()), replace(run, table=table))
+
+    assert rows == [{"id": 1, "total": None, "n": 2}]
 
 
 def test_a_time_column_that_is_new_makes_no_old_row_due() -> None:
