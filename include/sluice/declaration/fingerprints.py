@@ -377,8 +377,9 @@ def _operation(  # noqa: C901 - a case for each operation
         case Latest(by=by):
             return "latest", {"by": _listed(by)}, {}
         case ChangelogNormalize(by=by, images=images):
-            name = "changelog_normalize by image" if images else "changelog_normalize"
-            return name, {"by": _listed(by)}, {}
+            # A row is one hash, so that other columns are another state.
+            of = f" by image of {', '.join(sorted(map(str.lower, images)))}" if images else ""
+            return f"changelog_normalize{of}", {"by": _listed(by)}, {}
         case Deduplicate(by=by):
             return "deduplicate", {"by": meaning(by or "")}, {}
         case WindowJoin(window=window, how=how):

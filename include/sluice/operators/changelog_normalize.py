@@ -211,15 +211,17 @@ class ImagesOperator(ChangelogNormalizeOperator):
         return self._changed(last.with_columns(image), was, former)
 
     def _hashed(self, rows: pl.DataFrame) -> pl.Series:
-        """A hash of each row; a null counts, wherever it is."""
+        """A hash of each row; a null counts, wherever it is, and the order of columns does not."""
         parts: dict[str, pl.Series] = {}
-        for name, dtype in self.output_schema.items():
-            value = rows[name]
+        for name in sorted(self.output_schema, key=str.lower):
+            value, dtype = rows[name], self.output_schema[name]
             if dtype.is_float():  # By their bits, with one zero.
                 floats = value.cast(pl.Float64).fill_null(0) + 0.0
                 value = pl.Series(floats.to_numpy().view(np.int64))
             elif dtype.is_decimal():
                 value = value.cast(pl.String)
+            elif dtype.is_integer():  # A narrower one may become it.
+                value = value.cast(pl.Int64)
             parts |= {f"null {len(parts)}": rows[name].is_null(), f"value {len(parts)}": value}
         return pl.Series(_IMAGE, key_hash(pl.DataFrame(parts), list(parts)))
 

@@ -18,6 +18,7 @@ from sluice.declaration.debezium import NOT_LOGGED
 from sluice.declaration.operations import ChangelogNormalize
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.operators.build import build_operator
+from sluice.operators.changelog_normalize import IMAGES
 from sluice.operators.operator import EpochTime, Outcome
 from tests.property.operators.played import a_stage
 from tests.property.operators.subtask import Row, Subtask, check_content_alone_decides, in_chunks
@@ -35,7 +36,6 @@ EVENT = pl.Schema(
     | {name: of for name, of in VALUES.items() if name != "id"}
     | {f"before_{name}": of for name, of in VALUES.items()}
 )
-IMAGES = {name: f"before_{name}" for name in VALUES}
 NONE: Row = (None,) * len(VALUES)
 
 numbers = st.integers(0, 3)
@@ -44,12 +44,18 @@ tables = st.tuples(texts, texts, st.sampled_from([None, 0.0, 1.5]), st.none())
 edits = st.lists(st.tuples(numbers, st.none() | tables), max_size=14)
 
 
-def an_operator(*, by_image: bool, ttl_ms: int | None = None, **columns: pl.DataType) -> Subtask:
+def an_operator(
+    *,
+    by_image: bool,
+    ttl_ms: int | None = None,
+    names: Sequence[str] = tuple(VALUES),
+    **columns: pl.DataType,
+) -> Subtask:
     operation = ChangelogNormalize(
         by=("lsn",),
         deleted="is_deleted",
-        columns=tuple(VALUES),
-        images=IMAGES if by_image else {},
+        columns=tuple(names),
+        images={name: f"before_{name}" for name in names} if by_image else {},
         unlogged={} if by_image else {"note": LEFT_OUT},
     )
     schema = pl.Schema({**EVENT, **columns})
@@ -186,6 +192,26 @@ def test_without_rows_a_change_of_another_row_than_that_sent_fails() -> None:
             played(an_operator(by_image=True), [created], [event])
     between = an_event(2, a_row("a"), a_row("b"))
     assert played(an_operator(by_image=True), [created], [between, behind_a_gap]) == [a_row("c")]
+
+
+def test_a_row_is_the_same_in_another_order_of_columns_and_in_wider_ones() -> None:
+    names = (*VALUES, "number")
+    first = numbered(names, pl.Int32())
+    first.play([[(*an_event(1, None, a_row("a")), 5, None)]], time=EpochTime())
+
+    for of, now in ((pl.Int32(), names[::-1]), (pl.Int64(), names)):
+        later = numbered(now, of)
+        later.runs = first.runs
+        event = (*an_event(2, a_row("a"), a_row("b")), 6, 5)
+        outcome = later.play([[event]], time=EpochTime())
+        assert outcome.output.select("note", "number").rows() == [("b", 6)]
+        assert outcome.retracted is not None
+        assert outcome.retracted.select("note", "number").rows() == [("a", 5)]
+        first.runs[IMAGES].pop()
+
+
+def numbered(names: Sequence[str], dtype: pl.DataType) -> Subtask:
+    return an_operator(by_image=True, names=names, number=dtype, before_number=dtype)
 
 
 def test_a_snapshot_that_is_taken_again_changes_nothing_or_fails() -> None:

@@ -21,7 +21,7 @@ from sluice.declaration.params import Param, env, param
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.places import Source, SourceSpec
 from sluice.sinks import FilesTable
-from sluice.sources import DeltaTable, Files, IcebergTable, Kafka, Nexmark, PostgresTable
+from sluice.sources import Debezium, DeltaTable, Files, IcebergTable, Kafka, Nexmark, PostgresTable
 
 HOUR = timedelta(hours=1)
 BY_K, BY_U = FilesTable(upsert_key=("k",)), FilesTable(upsert_key=("u",))
@@ -800,6 +800,23 @@ def test_a_stage_follows_a_join_that_has_both_sides(how: str) -> None:
 @pytest.mark.parametrize("name", CANNOT)
 def test_a_stage_follows_no_rows_that_it_or_another_could_not(name: str) -> None:
     assert of(CANNOT[name]).recomputed_from == ""
+
+
+def of_debezium(*columns: str, before: bool) -> Fingerprint:
+    table = Debezium(dict.fromkeys(columns, "bigint"), ("k",), before=before, payload=False)
+    pipeline = Pipeline("p")
+    events = pipeline.source("rows", Files("in", format="json", schema=table.schema))
+    table.table("stage", events)
+    return fingerprints(pipeline, {})["stage"]
+
+
+def test_a_row_that_is_kept_as_a_hash_has_the_columns_that_it_had() -> None:
+    before, now, turned = ("k", "x"), ("k", "x", "y"), ("x", "k")
+
+    assert of_debezium(*before, before=True).operator != of_debezium(*now, before=True).operator
+    assert of_debezium(*before, before=False).operator == of_debezium(*now, before=False).operator
+    for is_image in (True, False):
+        assert of_debezium(*before, before=is_image) == of_debezium(*turned, before=is_image)
 
 
 @pytest.mark.parametrize(
