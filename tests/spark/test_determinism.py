@@ -59,6 +59,10 @@ def stamped(rows: DataFrame) -> DataFrame:
     return rows.selectExpr("*", "now() AS seen")
 
 
+def tried(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("*", "TRY_CAST('now' AS timestamp) AS seen")
+
+
 def numbered(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
@@ -66,7 +70,8 @@ def numbered(rows: DataFrame) -> DataFrame:
 
 
 def plain(rows: DataFrame) -> DataFrame:
-    return rows.selectExpr("*", "v AS `rand()`", "a_constant() AS a", "'rand()' AS b")
+    between = "CASE WHEN u BETWEEN 1 AND 2 THEN replace('x', 'x', 'now') END AS c"
+    return rows.selectExpr("*", "v AS `rand()`", "a_constant() AS a", "'rand()' AS b", between)
 
 
 def by(rows: Stream, key: str) -> Stream:
@@ -116,6 +121,10 @@ REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
     "texts that are the clock around a day": (
         lambda rows: by(rows, "date_from_unix_date(u) BETWEEN 'Yesterday' AND 'Tomorrow'"),
         "stage 'a' computes the key 'k' with 'yesterday' as a day or an instant in",
+    ),
+    "a text that a function tries to make an instant": (
+        lambda rows: newest(rows).transform("t", tried),
+        "the function of stage 't' has 'now' as a day or an instant, which answers otherwise when",
     ),
     "two readers": (two_of_a_source, f"has {DECLARED}, which answers otherwise for each reader"),
     "a number of Spark's": (

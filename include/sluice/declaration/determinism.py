@@ -305,7 +305,8 @@ def _reads_the_clock(part: Expression, columns: Collection[str] | None) -> bool:
 def _reads_a_text(call: Call) -> bool:
     """Whether *call* makes a day or an instant of a text that Spark reads off the clock."""
     match call.arguments:
-        case (Literal(value=str() as text), *_) if call.function.removeprefix("to_") in _INSTANTS:
-            return names_the_clock(text)
+        case (Literal(value=str() as text), *_):
+            of = call.function.removeprefix("try_").removeprefix("to_")
+            return of in _INSTANTS and names_the_clock(text)
         case _:
             return False

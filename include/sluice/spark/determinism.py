@@ -41,8 +41,9 @@ _CLOCK = re.compile(
     rf"\b(?:{'|'.join(sorted(CLOCKS))})\((?:\d+, )?(?:Some\([^()]*\)|\d*)\)(?!#)", re.IGNORECASE
 )
 # Texts that are made days or instants; in BETWEEN and NULLIF Spark does not print the cast.
+_NESTED = r"(?:[^()\n]|\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\))*?"
 _TEXT = re.compile(
-    r"\b(?:cast\(|(?:between|nullif)\(.*?, |to_(?:date|timestamp)\w*\()"
+    rf"\b(?:(?:try_)?cast\(|(?:between|nullif)\({_NESTED}, |(?:try_)?to_(?:date|timestamp)\w*\()"
     r"\s*(now|today|tomorrow|yesterday)\s*(?:\)|,| as (?:date|timestamp))",
     re.IGNORECASE,
 )

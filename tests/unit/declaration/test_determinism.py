@@ -51,6 +51,7 @@ def same(rows: Any) -> Any:
         ("transform(a, x -> x + rand())", "rand()"),
         ("struct(date 'now' AS d)", "DATE 'now'"),
         ("cast('now' AS timestamp)", "CAST('now' AS timestamp)"),
+        ("try_to_timestamp('now')", "try_to_timestamp('now')"),
         ("day = to_date(' Today ')", "to_date(' Today ')"),
         ("year(date('now'))", "CAST('now' AS date)"),
         ("cast('now' AS string)", None),
