@@ -189,6 +189,33 @@ def test_a_draft_says_what_kind_of_place_is_read(tmp_path: Path, name: str) -> N
     assert piece in draft_of(tmp_path / "job.py")
 
 
+NO_TEXTS = """
+def main(source, target, spark):
+    orders = spark.read.parquet(source)
+    others = spark.read.format(source="csv").load(f"{target}/in/orders")
+    orders.join(others, "id").write.parquet(target)
+    first, second = spark.read.json("a/in"), spark.read.json("b/in")
+"""
+
+
+def test_a_draft_has_each_place_of_a_script_whatever_names_it(tmp_path: Path) -> None:
+    (tmp_path / "2 jobs.py").write_text(f"{NO_TEXTS}\nmain(*ours)")
+
+    lines = draft_of(tmp_path / "2 jobs.py").splitlines()
+
+    assert [line for line in lines if "Files(" in line and "=" in line.partition("(")[0]] == [
+        'source_in_2 = pipeline.source("source_in_2", Files("b/in", "json", bounded=False))',
+        'source_in = pipeline.source("source_in", Files("a/in", "json", bounded=False))',
+        'orders = pipeline.source("orders", Files("in/orders", "csv", bounded=False))',
+        'source = pipeline.source("source", Files(..., "parquet", bounded=False))',
+    ]
+    assert "# line 3: parquet {source}" in lines
+    assert "# line 5: written to {target}" in lines
+    assert 'pipeline = Pipeline("job_2_jobs")' in lines
+    assert not [line for line in lines if line.startswith("from 2")]
+    compile("\n".join(lines), "draft", "exec")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -12,6 +12,8 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
+from keyword import iskeyword
 from pathlib import Path
 
 from sluice.errors import ConfigurationError
@@ -19,6 +21,7 @@ from sluice.errors import ConfigurationError
 PREVIOUS = "previous"
 _FILES = ("avro", "csv", "json", "orc", "parquet", "text")
 _OF_READER = (*_FILES, "jdbc", "load", "table")
+_NAMED = ("path", "source", "table", "tableName", "name")
 _OF_WRITER = (*_FILES, "insertInto", "jdbc", "save", "saveAsTable")
 
 
@@ -65,14 +68,18 @@ def draft_of(script: Path) -> str:
 def _lines(
     tree: ast.Module, script: Path, reads: list[_Place], writes: list[_Place]
 ) -> Iterator[str]:
-    uid = re.sub(r"\W", "_", script.stem).lower()
-    sources = {_uid(place.path): place for place in reversed(reads)}
+    uid = _uid(script.stem, "job")
+    uids = _uids(reads)
+    sources = {uids[place.path]: place for place in reversed(reads)}
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     call = next((one for one in _calls(tree) if _name(one.func) in functions), None)
     yield f'"""A draft of what {script.name} does: decide what is ..., and read each remark."""'
     yield ""
-    if call is not None:
-        yield f"from {_module(script)} import {_name(call.func)}"
+    module = _module(script)
+    if call is not None and not all(map(str.isidentifier, module.split("."))):
+        yield f"# {script.name} is no module by its name, so it cannot be imported: rename it."
+    elif call is not None:
+        yield f"from {module} import {_name(call.func)}"
     yield "from sluice import Append, Pipeline, Replace, ReplacePartitions, Upsert"
     yield "from sluice.sinks import FilesTable"
     yield "from sluice.sources import Files, SparkRead"
@@ -85,7 +92,7 @@ def _lines(
         yield f"# line {line}: {condition}"
         yield "# An epoch reads what is new: if this is a watermark, leave it out, with its table."
     yield ""
-    given = _given(call, functions, reads)
+    given = _given(call, functions, reads, uids)
     pairs = [f"{json.dumps(name)}: {source}" for name, source in given.items()]
     if call is None:
         yield f"# There is no function in {script.name}: put what it does between reading and"
@@ -116,7 +123,8 @@ def _source(name: str, place: _Place) -> Iterator[str]:
     yield f"# line {place.line}: {place.format} {place.path}"
     if place.format in ("avro", "csv", "json", "parquet"):
         schema = place.options.get("schema")
-        arguments = [json.dumps(_folder(place.path)), json.dumps(place.format)]
+        folder = _folder(place.path)
+        arguments = ["..." if "{" in folder else json.dumps(folder), json.dumps(place.format)]
         if schema is not None and schema.args:
             arguments.append(ast.unparse(schema.args[0]))
             yield f"# The schema is the script's {arguments[-1]}; import it, or write it here."
@@ -157,13 +165,16 @@ def _values(place: _Place, call: str) -> list[str]:
 
 
 def _given(
-    call: ast.Call | None, functions: dict[str, ast.FunctionDef], reads: list[_Place]
+    call: ast.Call | None,
+    functions: dict[str, ast.FunctionDef],
+    reads: list[_Place],
+    uids: dict[str, str],
 ) -> dict[str, str]:
     """The parameters of the function, and the sources that they get."""
     if call is None:
-        return {_uid(place.path): _uid(place.path) for place in reads}
+        return {uids[place.path]: uids[place.path] for place in reads}
     parameters = [one.arg for one in functions[_name(call.func)].args.args]
-    by_variable = {place.name: _uid(place.path) for place in reads}
+    by_variable = {place.name: uids[place.path] for place in reads}
     given = dict(zip(parameters, map(ast.unparse, call.args), strict=False))
     given |= {one.arg: ast.unparse(one.value) for one in call.keywords if one.arg}
     return {
@@ -187,11 +198,17 @@ def _places(
             continue
         kind = node.func.attr
         if kind in ("load", "save"):
-            kind = _text_of(calls["format"].args[0], known) if "format" in calls else "parquet"
-        path = _text_of(node.args[0], known) if node.args else ""
+            kind = _first_of(calls["format"], known) if "format" in calls else "parquet"
+        path = _first_of(node, known)
         name = next((one for one, value in _assigned(tree) if node in ast.walk(value)), "")
         found.append(_Place(path, kind, node.lineno, name, calls))
     return sorted(found, key=lambda place: place.line)
+
+
+def _first_of(call: ast.Call, known: dict[str, str]) -> str:
+    """The text that *call* is given first; what only a run knows is in braces."""
+    given = [*call.args, *(one.value for one in call.keywords if one.arg in _NAMED)]
+    return "" if not given else _text_of(given[0], known) or f"{{{ast.unparse(given[0])}}}"
 
 
 def _chain(node: ast.expr, verb: str, values: dict[str, ast.expr]) -> dict[str, ast.Call] | None:
@@ -283,6 +300,18 @@ def _folder(path: str) -> str:
     return "/".join(kept) or path
 
 
-def _uid(path: str) -> str:
-    name = re.sub(r"\W+", "_", _folder(path).rstrip("/").rpartition("/")[2].partition(".")[0])
-    return name.lower().strip("_") if name[:1].isalpha() else f"source_{name.lower()}"
+def _uids(reads: list[_Place]) -> dict[str, str]:
+    """The uid of each path: that of its folder, of which two may have one name."""
+    of_folders: dict[str, str] = {}
+    for folder in dict.fromkeys(_folder(place.path) for place in reads):
+        last = folder.rstrip("/").rpartition("/")[2]
+        name = _uid(last if "{" in last else last.partition(".")[0], "source")
+        names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+        of_folders[folder] = next(one for one in names if one not in of_folders.values())
+    return {place.path: of_folders[_folder(place.path)] for place in reads}
+
+
+def _uid(name: str, other: str) -> str:
+    """*name* as a uid and a variable, behind *other* if it cannot be one by itself."""
+    uid = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    return uid if uid[:1].isalpha() and not iskeyword(uid) else f"{other}_{uid}".rstrip("_")
