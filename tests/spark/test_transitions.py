@@ -609,18 +609,26 @@ def test_a_change_does_what_the_table_says(
 
 
 @pytest.mark.parametrize("is_updated", [False, True])
-def test_a_key_in_another_case_is_the_same(
+def test_a_name_in_another_case_is_the_same(
     is_updated: bool,
     spark: SparkSession,
     tmp_path: Path,
 ) -> None:
     def declared(folder: str, key: str) -> Job:
         def declare(rows: Rows) -> None:
-            stream = rows.stream()
-            held = stream.key_by(key).aggregate("held", n=agg.count(), s=agg.sum("x"))
+            stream, x = rows.stream(), "x" if key == "k" else "X"
+            held = stream.key_by(key).aggregate(
+                "held",
+                n=agg.count(),
+                s=agg.sum(x),
+                d=agg.count_distinct(x),
+                most=agg.first(x, by=x),
+            )
             held.sink("out", BY_K)
             best = stream.key_by(key).top_n("top", 2, by="n")
             best.sink("best", FilesTable(upsert_key=(key, "rank")))
+            last = stream.select("k", f"x AS {x}").key_by(key).latest("last", by=x)
+            last.sink("is_last", FilesTable(upsert_key=(key,)))
 
         return job_of(tmp_path / folder, declare, is_updated=is_updated)
 
