@@ -215,9 +215,9 @@ class ImagesOperator(ChangelogNormalizeOperator):
         parts: dict[str, pl.Series] = {}
         for name in sorted(self.output_schema, key=str.lower):
             value, dtype = rows[name], self.output_schema[name]
-            if dtype.is_float():  # By their bits, with one zero.
-                floats = value.cast(pl.Float64).fill_null(0) + 0.0
-                value = pl.Series(floats.to_numpy().view(np.int64))
+            if dtype.is_float():  # By their bits, with one zero: Polars would leave out the + 0.0.
+                floats = value.cast(pl.Float64).fill_null(0).to_numpy() + 0.0
+                value = pl.Series(floats.view(np.int64))
             elif dtype.is_decimal():
                 value = value.cast(pl.String)
             elif dtype.is_integer():  # A narrower one may become it.

@@ -210,6 +210,14 @@ def test_a_row_is_the_same_in_another_order_of_columns_and_in_wider_ones() -> No
         first.runs[IMAGES].pop()
 
 
+def test_both_zeros_are_one_value() -> None:
+    created, zero = ((1, "n", "a", value, None) for value in (-0.0, 0.0))
+
+    for before, now in ((created, zero), (zero, created)):
+        subtask = an_operator(by_image=True)
+        played(subtask, [an_event(1, None, before)], [an_event(2, now, a_row("b"))])
+
+
 def numbered(names: Sequence[str], dtype: pl.DataType) -> Subtask:
     return an_operator(by_image=True, names=names, number=dtype, before_number=dtype)
 
