@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.restore import restore
 from sluice.core.configuration import CheckpointingMode, JobStatus
 from sluice.core.restoring import Latest
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.results import Replace, Upsert
 from sluice.job.job import Job
-from sluice.job.places import open_result_table
+from sluice.job.places import open_result_table, open_sinks
 from sluice.local.driver import Epoch, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
@@ -110,3 +113,46 @@ def test_what_is_in_flight_is_consumed_first_after_a_restore(
     assert in_flight["read"] == 0
     assert in_flight["enrich"] > 0
     assert counts(job) == expected
+
+
+def added_up(events: DataFrame, previous: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    bids = events.where("price IS NOT NULL").selectExpr("bid_auction", "1 AS bids")
+    both = bids.unionByName(previous["bids"]).groupBy("bid_auction").sum("bids")
+    epochs = previous["epochs"].groupBy().count().selectExpr("1 + count AS epoch")
+    return {
+        "bids": both.selectExpr("bid_auction", "CAST(`sum(bids)` AS bigint) AS bids"),
+        "epochs": epochs,
+    }
+
+
+def test_what_a_function_has_answered_before_is_awaited(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    checkpointing = Checkpointing(max_records_per_epoch=EPOCH, max_concurrent_checkpoints=3)
+    pipeline = Pipeline("bids", checkpointing, parallelism=2)
+    events = pipeline.source("events", Nexmark(EVENTS, columns=("bid_auction", "price")))
+    streams = pipeline.spark_results(
+        "added_up",
+        added_up,
+        reads={"events": events},
+        results={
+            "bids": ("bid_auction bigint, bids bigint", Replace("bid_auction")),
+            "epochs": ("epoch bigint", Upsert("epoch")),
+        },
+    )
+    streams["bids"].sink("bids_out", FilesTable(upsert_key=("bid_auction",)))
+    streams["epochs"].sink("epochs_out", FilesTable(upsert_key=("epoch",)))
+    job = a_submitted_job(pipeline, tmp_path / "job")
+
+    run_epochs(job, spark, epochs=None, drain=False, report=no_failure)
+
+    bids, epochs = (rows_of_table(job, sink) for sink in ("bids_out", "epochs_out"))
+    assert sorted(row["epoch"] for row in epochs) == [1, 2, 3]
+    assert sum(row["bids"] for row in bids) == EVENTS * 46 // 50
+
+
+def rows_of_table(job: Job, sink: str) -> list[dict[str, Any]]:
+    table = open_sinks(job, {})[sink]
+    assert isinstance(table, ManifestTable)
+    rows: list[dict[str, Any]] = table.read().to_pylist()
+    return rows

@@ -347,6 +347,11 @@ class SparkCode:
         """The columns in which no two rows of the result are equal; none where nothing says so."""
         return () if isinstance(self.result, results.Append) else self.result.columns
 
+    @property
+    def previous_of(self) -> tuple[str, ...]:
+        """The other stages of which the function is given the result so far."""
+        return tuple(self.results.values()) if self.takes_previous else ()
+
 
 Stateless: TypeAlias = Transform | Lookup | Union
 Stateful: TypeAlias = (

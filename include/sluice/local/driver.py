@@ -43,6 +43,7 @@ from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import CheckpointPlan
 from sluice.core.restoring import Latest
 from sluice.core.state import FailedCheckpoint
+from sluice.declaration.operations import SparkCode
 from sluice.errors import (
     CheckpointFailure,
     ConfigurationError,
@@ -352,7 +353,9 @@ class EpochDriver:
         stages: dict[str, StageFuture] = {}
         # In topological order, so that no stage waits for a thread behind it in the pool.
         for task in plan.tasks:
-            awaited = [parent[task.uid]] if task.uid in parent else []
+            code = self._job.pipeline.stages[task.uid].operation
+            states = (task.uid, *(code.previous_of if isinstance(code, SparkCode) else ()))
+            awaited = [parent[uid] for uid in states if uid in parent]
             if not task.is_unaligned:
                 awaited += [stages[producer] for producer in task.reads if producer in stages]
             stages[task.uid] = self._pool.submit(self._run, plan, task.uid, awaited)

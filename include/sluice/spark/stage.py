@@ -237,8 +237,7 @@ def _kept(node: StageNode, before: Lineage, now: Lineage) -> dict[str, StageStat
     code = node.operation
     if not isinstance(code, SparkCode):
         return {}
-    previous = code.results.values() if code.takes_previous else ()
-    return {uid: before.stage(uid) for uid in previous} | {
+    return {uid: before.stage(uid) for uid in code.previous_of} | {
         given.producer: now.stage(given.producer)
         for name, given in zip(code.names, node.inputs, strict=True)
         if name in code.current
