@@ -408,7 +408,8 @@ def _with_function(
             return "process_keyed", function, {}
         case SparkCode(result=result, key=key, identity=identity) as code:
             rest = ", ".join(name for name in identity if name not in key)
-            parts = {"keys": ", ".join(key) + (f" with {rest}" if rest else ""), **function}
+            keys = ", ".join(key) + (f" with {rest}" if rest else "")
+            parts = {"keys": keys.lower(), **function}
             tables = ", ".join(f"{name}={of}" for name, of in _tables(code).items())
             return f"spark {result}", {**parts, "table": tables}, {}
 

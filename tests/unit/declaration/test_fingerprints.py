@@ -20,6 +20,7 @@ from sluice.declaration.operations import Attached, Hopping, Session, Tumbling
 from sluice.declaration.params import Param, env, param
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.places import Source, SourceSpec
+from sluice.declaration.results import Upsert
 from sluice.sinks import FilesTable
 from sluice.sources import Debezium, DeltaTable, Files, IcebergTable, Kafka, Nexmark, PostgresTable
 
@@ -56,7 +57,19 @@ def chosen(stream: Stream, *columns: str) -> Stream:
     return total(stream.select(*columns))
 
 
+def kept_by(stream: Stream, key: str) -> Stream:
+    return stream.pipeline.spark(
+        "stage",
+        unchanged,
+        reads={"rows": stream},
+        schema=f"{key} bigint",
+        result=Upsert(key),
+        version="1",
+    )
+
+
 SPELLINGS: list[tuple[Declare, Declare]] = [
+    (lambda s: kept_by(s, "k"), lambda s: kept_by(s, "K")),
     (lambda s: total(s.where("x > 1")), lambda s: total(s.where("X>1  -- of them"))),
     (lambda s: total(s.where("x != 1")), lambda s: total(s.where("x <> 1"))),
     (lambda s: total(s.where("x == 1")), lambda s: total(s.where("x = 1"))),
