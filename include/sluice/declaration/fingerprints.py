@@ -110,7 +110,7 @@ class _Maker:
             "keys": " | ".join(filter(None, map(self._keys, stage.shuffled))),
             "input": self._inputs(stage, read),
             "ttl": _duration(stage.ttl_ms),
-            "event time": " | ".join(times),
+            "event time": " | ".join(times).lower(),
             "out of orderness": " | ".join(map(self._bound, stage.inputs)) if times else "",
         }
         operator, own, columns = _operation(stage, self)

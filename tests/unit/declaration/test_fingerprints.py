@@ -462,6 +462,7 @@ def test_the_event_time_counts_where_something_goes_by_it() -> None:
     assert of(total, time="at") == of(total, time="then")
     for declare in (windowed, ordered, keyed(lambda k: k.deduplicate("stage"))):
         assert of(declare, time="at").parts["event time"] == "at"
+        assert of(declare, time="at") == of(declare, time="At")
         assert of(declare, time="then").parts["event time"] == "then"
 
 
