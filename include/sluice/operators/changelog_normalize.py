@@ -42,8 +42,8 @@ ROWS = "rows"
 IMAGES = "images"
 
 _IMAGE = "_image"  # The hash of the current row; null for a key that is deleted.
-_STATE = "_is_state"
-_FROM = "_from"  # The number of the row that has a row's value.
+_STATE = "_is_stored"
+_FROM = "_place"  # The number of the row that has a row's value.
 _NONE = -1
 
 
