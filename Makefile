@@ -10,6 +10,9 @@ SPARK_ARCHIVE := $(VENV)/spark.jsa
 SPARK := 4.1.4
 TESTS := tests/spark
 OLDER := .sluice/spark-$(SPARK)
+# `make older-airflow`: an Airflow of its own, and beside it all of requirements-dev.in.
+AIRFLOW := 3.1.8
+OLDER_AIRFLOW := .sluice/airflow-$(AIRFLOW)
 # PySpark before 4.2 leaves its sockets to Python's garbage collection.
 LEFT_OPEN := -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
@@ -92,7 +95,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e older-spark debezium package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e older-spark older-airflow debezium package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)

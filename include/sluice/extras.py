@@ -75,7 +75,7 @@ class Requirement:
         return f"{self.first} or newer" + (f", below {self.end}" if self.end else "")
 
 
-AIRFLOW = SupportedVersions(name="Airflow", first="3.3", end="4")
+AIRFLOW = SupportedVersions(name="Airflow", first="3.1", end="4")
 SPARK = SupportedVersions(name="Spark", first="4.0", end="5")
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
-
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.pending import PendingCheckpoint
@@ -25,6 +23,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import FencedError, RestoreError
 from sluice.store.redaction import redacted
 from sluice.surface.acts import RESTORE, STAY_SUSPENDED, require_named, restore_request
+from sluice_airflow.compat import AirflowSkipException, dag_run_to_trigger
 from sluice_airflow.declared import check_declaration
 from sluice_airflow.forms import given_params
 from sluice_airflow.notes import note, switch_off_if_ended, switch_on
@@ -241,7 +240,7 @@ class RestartOperator(CheckpointOperator):
             raise AirflowSkipException(f"the job is {state.status.value}: nothing to restore")
         log.info("restore requested generation=%d from=%s", state.generation, context["run_id"])
         # As TriggerDagRunOperator does; importing that operator would cost every task 0.3 s.
-        raise DagRunTriggerException(
+        raise dag_run_to_trigger(
             trigger_dag_id=f"{self.pipeline.uid}__restore",
             dag_run_id=failover_run_id(state),
             conf={"target": "latest", "only_generation": state.generation},

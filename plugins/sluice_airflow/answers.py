@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 from airflow.triggers.base import BaseTrigger, StartTriggerArgs, TaskFailedEvent, TaskSuccessEvent
 
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import SluiceError, StoreUnavailable
+from sluice_airflow.compat import AirflowFailException, AirflowRescheduleException
 from sluice_airflow.runs import airflow_failures, run_cause
 from sluice_airflow.settings import Settings
 

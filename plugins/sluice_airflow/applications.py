@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from sluice.declaration.schedules import Submit
 from sluice.errors import ConfigurationError
 from sluice.job.applications import ApplicationName, is_to_be_ended, short_lives
+from sluice_airflow.compat import AirflowNotFoundException
 
 if TYPE_CHECKING:
     from sluice.job.job import Job

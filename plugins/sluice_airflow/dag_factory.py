@@ -30,7 +30,6 @@ from typing import Any, assert_never
 from airflow.sdk import (
     DAG,
     Asset,
-    AssetOrTimeSchedule,
     AssetWatcher,
     BaseOperator,
     TaskGroup,
@@ -54,6 +53,7 @@ from sluice_airflow.acts import (
     abort_on_failure,
 )
 from sluice_airflow.answers import AwaitAcksSensor
+from sluice_airflow.compat import AssetOrTimeSchedule
 from sluice_airflow.due import CheckpointDueTrigger
 from sluice_airflow.forms import checkpoint_form, restore_form, savepoint_form
 from sluice_airflow.operators import CommitOperator, FinalizeOperator

@@ -21,13 +21,12 @@ import os
 import signal
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from airflow.sdk import Asset, BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
 from sluice.core.answers import TaskFailure
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
@@ -38,6 +37,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, SluiceError
 from sluice.exchange.faults import Fault, fault_from_environment, parse_fault
 from sluice.surface.units import duration, size
+from sluice_airflow.compat import AirflowException, AirflowFailException, AirflowTaskTimeout
 from sluice_airflow.notes import Needed, note, note_silence, report_unanswered, switch_off_if_ended
 from sluice_airflow.runs import (
     airflow_failures,
@@ -254,7 +254,7 @@ class CommitOperator(CheckpointOperator):
         metadata = job.metadata(checkpoint_id)
         after = commit(job, checkpoint_id, known=metadata)
         switch_off_if_ended(context, self.pipeline, after.status)
-        for asset, extra in events_of(self.pipeline, completed, metadata).items():
+        for asset, extra in events_of(self.pipeline, completed, metadata):
             context["outlet_events"][asset].extra = dict(extra)
         note(context, _completion_note(completed))
         emit_stats(job)
@@ -298,26 +298,29 @@ def once_sealed(act: Callable[[], T]) -> T:
 
 def events_of(
     pipeline: Pipeline, completed: CompletedCheckpoint, metadata: CheckpointMetadata
-) -> Mapping[Asset, Extra]:
+) -> Iterator[tuple[Asset, Extra]]:
     """The ``extra`` of every asset for one committed checkpoint."""
     watermarks = {stage.uid: stage.watermark_ms for stage in metadata.stages}
-    events: dict[Asset, Extra] = {
-        checkpoints_asset(pipeline.uid): {
+    yield (
+        checkpoints_asset(pipeline.uid),
+        {
             "checkpoint_id": completed.checkpoint_id,
             "records": completed.records,
             "bytes": completed.checkpointed_bytes,
             "watermark": _watermark_text(min(filter(_is_known, watermarks.values()), default=None)),
-        }
-    }
+        },
+    )
     for sink in pipeline.sinks.values():
         staged = [c for c in metadata.committables if c.sink == sink.uid]
-        events[table_asset(pipeline.uid, sink.uid)] = {
-            "checkpoint_id": completed.checkpoint_id,
-            "rows": sum(c.rows for c in staged),
-            "bytes": sum(c.size_bytes for c in staged),
-            "watermark": _watermark_text(watermarks.get(sink.input)),
-        }
-    return events
+        yield (
+            table_asset(pipeline.uid, sink.uid),
+            {
+                "checkpoint_id": completed.checkpoint_id,
+                "rows": sum(c.rows for c in staged),
+                "bytes": sum(c.size_bytes for c in staged),
+                "watermark": _watermark_text(watermarks.get(sink.input)),
+            },
+        )
 
 
 def assets_of(pipeline: Pipeline) -> list[Asset]:

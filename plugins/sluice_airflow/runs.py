@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState, FailedCheckpoint
 from sluice.errors import FencedError, SluiceError
 from sluice.store.redaction import masked, redact_logs
+from sluice_airflow.compat import AirflowFailException, AirflowSkipException
 
 
 def run_cause(task_instance: Any) -> str:  # noqa: ANN401 - Airflow has four classes of them

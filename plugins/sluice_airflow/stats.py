@@ -8,9 +8,11 @@ fails is logged, and changes nothing.  Where Airflow's stats are off nothing is 
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 
 from sluice.core.ids import CheckpointId
+from sluice_airflow.compat import configuration, stats
 
 if TYPE_CHECKING:
     from sluice.figures.metrics import Sample
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SWITCHES = ("statsd_on", "statsd_datadog_enabled", "otel_on")
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_.-]")  # Airflow's normalize_name_for_stats.
 _TEXTS = frozenset({"path"})  # Labels that are texts, which a gauge cannot have.
 
 
@@ -26,15 +29,13 @@ def emit_stats(job: Job) -> None:
     """Two LISTs and three or four GETs, and a packet for each metric."""
     if not _are_on():
         return
-    from airflow.sdk.observability import stats
-
     from sluice.surface.monitoring import metrics
 
     try:
         for sample in metrics(job):
             if sample.metric.label not in _TEXTS:
                 tags = dict(zip(sample.metric.labels, sample.labels, strict=True))
-                stats.gauge(stat_name(sample, tagged=_are_tagged()), sample.value, tags=tags)
+                stats().gauge(stat_name(sample, tagged=_are_tagged()), sample.value, tags=tags)
     except Exception:  # Nothing depends on it.
         log.warning("stats not emitted pipeline=%s", job.pipeline.uid, exc_info=True)
 
@@ -48,21 +49,17 @@ def stat_name(sample: Sample, *, tagged: bool) -> str:
 
 
 def _part(label: str) -> str:
-    from airflow.sdk.observability.stats import normalize_name_for_stats
-
-    return str(normalize_name_for_stats(label, log_warning=False)).replace(".", "__")
+    return _NOT_IN_NAMES.sub("_", label).replace(".", "__")
 
 
 def _are_on() -> bool:
-    from airflow.sdk.configuration import conf
-
+    conf = configuration()
     return any(conf.getboolean("metrics", switch, fallback=False) for switch in _SWITCHES)
 
 
 def _are_tagged() -> bool:
     """Whether Airflow sends tags: all but plain StatsD do."""
-    from airflow.sdk.configuration import conf
-
+    conf = configuration()
     is_datadog = conf.getboolean("metrics", "statsd_datadog_enabled", fallback=False)
     is_plain = conf.getboolean("metrics", "statsd_on", fallback=False) and not conf.getboolean(
         "metrics", "statsd_influxdb_enabled", fallback=False

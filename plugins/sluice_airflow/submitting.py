@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import (  # noqa: TID253 - on demand
     SparkSubmitOperator,
 )
-from airflow.sdk.exceptions import AirflowException
 
 import sluice
 from sluice.core.ids import CheckpointId
@@ -28,6 +27,7 @@ from sluice.errors import FencedError, StageFailed
 from sluice.job.applications import ApplicationName, short_life
 from sluice.protocol.keys import snapshot_task
 from sluice_airflow.applications import Application, SparkCluster, cluster_of
+from sluice_airflow.compat import AirflowException
 from sluice_airflow.settings import Settings
 from sluice_airflow.stage import StageOperator
 

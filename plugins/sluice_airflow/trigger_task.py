@@ -16,12 +16,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, assert_never
 
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowRescheduleException,
-    AirflowSkipException,
-)
-
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import page_of
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
@@ -29,6 +23,11 @@ from sluice.declaration.durations import milliseconds
 from sluice.declaration.schedules import OnAsset
 from sluice.errors import ConfigurationError, FencedError
 from sluice.surface.acts import CHECKPOINT, SAVEPOINT, STOPS
+from sluice_airflow.compat import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
 from sluice_airflow.declared import check_declaration
 from sluice_airflow.forms import given_params, require_unchanged
 from sluice_airflow.notes import note, switch_off_if_ended

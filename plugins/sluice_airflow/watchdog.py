@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.core.configuration import JobStatus
 from sluice.declaration.pipeline import Pipeline
+from sluice_airflow.compat import AirflowFailException
 from sluice_airflow.notes import note
 from sluice_airflow.runs import redact_airflow_logs, run_of
 from sluice_airflow.settings import Settings

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from airflow.sdk import Asset
+
 from sluice.declaration.pipeline import Pipeline
 from sluice_airflow.acts import AbortOperator, RestoreOperator, VerifyOperator
 from sluice_airflow.notes import NOTE_KEY, SILENCE_KEY, SWITCH_KEY, Switch
@@ -45,6 +47,16 @@ class ATaskInstance:
         return {self.run_id: self.states}
 
 
+class Outlets:
+    """The events by asset; in Airflow 3.1 an asset has no hash."""
+
+    def __init__(self) -> None:
+        self.by_uri = {asset.uri: SimpleNamespace(extra={}) for asset in assets_of(PIPELINE)}
+
+    def __getitem__(self, asset: Asset) -> SimpleNamespace:
+        return self.by_uri[asset.uri]
+
+
 def a_context(**changes: Any) -> dict[str, Any]:
     ti = ATaskInstance(**{k: v for k, v in changes.items() if k in ATaskInstance.__annotations__})
     return {
@@ -52,7 +64,7 @@ def a_context(**changes: Any) -> dict[str, Any]:
         "run_id": ti.run_id,
         "dag_run": SimpleNamespace(run_type=changes.get("run_type", "scheduled")),
         "params": changes.get("params", {}),
-        "outlet_events": {asset: SimpleNamespace(extra={}) for asset in assets_of(PIPELINE)},
+        "outlet_events": Outlets(),
         "triggering_asset_events": changes.get("events", {}),
     }
 

@@ -34,9 +34,9 @@ def demo_dags() -> Iterator[dict[str, DAG]]:
     path = DAGS / "demo.py"
     path.write_text(DAG_FILE)
 
-    from airflow.dag_processing.dagbag import DagBag
+    from tests.airflow.releases import a_bag
 
-    bag = DagBag(dag_folder=str(path), bundle_name="dags-folder", bundle_path=DAGS)
+    bag = a_bag(path, DAGS)
     assert bag.import_errors == {}
     import_path = [*sys.path]
     try:

@@ -121,14 +121,15 @@ def an_api() -> Iterator[Api]:
 
 def _write_project() -> None:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    from tests.airflow.releases import a_bag, sync_bag_to_db
 
     PACKAGE.mkdir(exist_ok=True)
     for name, text in _MODULES.items():
         (PACKAGE / f"{name}.py").write_text(text)
     path = DAGS / "rest.py"
     path.write_text(_DAG_FILE)
-    bag = DagBag(dag_folder=str(path), bundle_name="dags-folder", bundle_path=Path(DAGS))
+    bag = a_bag(path, Path(DAGS))
     assert bag.import_errors == {}
     DagBundlesManager().sync_bundles_to_db()
     sync_bag_to_db(bag, "dags-folder", None)
@@ -137,11 +138,12 @@ def _write_project() -> None:
 
 def _logged_in() -> Api:
     from airflow.api_fastapi.app import create_app
-    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    from tests.airflow.releases import passwords
 
     client = TestClient(create_app("core"), raise_server_exceptions=False)
     tokens = {}
-    for name, password in SimpleAuthManager.get_passwords().items():
+    for name, password in passwords().items():
         answer = client.post("/auth/token", json={"username": name, "password": password})
         tokens[name] = answer.json()["access_token"]
     client.cookies.clear()

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
 
@@ -14,6 +13,7 @@ from sluice.coordinator.requests import UserRequest, request_checkpoint
 from sluice.coordinator.trigger import trigger as trigger_checkpoint
 from sluice.core.configuration import CheckpointType
 from sluice.core.decider import CheckpointRequest
+from sluice_airflow.compat import AirflowRescheduleException, AirflowSkipException
 from sluice_airflow.trigger_task import TriggerSavepointOperator
 from tests.airflow.acts import PIPELINE, a_checkpoint, a_context, complete, trigger, watch
 from tests.airflow.stand_in import StandInSpark, a_job

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import pytest
 from airflow.sdk import DAG
-from airflow.serialization.serialized_objects import DagSerialization
 
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing, fixed_delay
@@ -19,6 +18,7 @@ from sluice.sources import Nexmark
 from sluice_airflow.dag_factory import build_dags, describe_pipeline, draw_pipeline
 from sluice_airflow.watchdog import build_watchdog
 from tests.airflow.conftest import REPOSITORY, run_python
+from tests.airflow.releases import DagSerialization
 from tests.airflow.stand_in import a_pipeline
 
 

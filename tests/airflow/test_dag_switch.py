@@ -6,7 +6,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.coordinator.restore import stop
 from sluice.coordinator.submission import configure, submit
@@ -14,6 +13,7 @@ from sluice.core.configuration import JobStatus
 from sluice.declaration.checkpointing import no_restart
 from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import AbortOperator, RestoreOperator
+from sluice_airflow.compat import AirflowSkipException
 from sluice_airflow.operators import CheckpointOperator
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import PIPELINE, RESTORE, a_checkpoint, a_context, trigger

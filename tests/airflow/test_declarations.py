@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.declaration.project import load_declarations, load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
+from sluice_airflow.compat import AirflowFailException
 from sluice_airflow.dags import build_each, load_watched
 from sluice_airflow.watchdog import WatchOperator
 from tests.airflow.acts import a_context
@@ -181,10 +181,10 @@ def test_the_watchdog_watches_the_others_and_names_the_broken(
 IMPORT = """
 import sys
 from pathlib import Path
-from airflow.dag_processing.dagbag import DagBag
+from tests.airflow.releases import a_bag
 
 folder = Path(sys.argv[1])
-bag = DagBag(dag_folder=str(folder), bundle_name="dags-folder", bundle_path=folder)
+bag = a_bag(folder, folder)
 for path, error in sorted(bag.import_errors.items()):
     print("ERROR", Path(path).name, error.strip().replace(chr(10), " | "))
 print("DAGS", *sorted((dag.dag_id for dag in bag.dags.values())))
@@ -236,7 +236,7 @@ def test_without_a_problem_there_is_no_error_and_every_dag_has_one_file(declare:
 PARSE = """
 import json, sys, time
 import airflow.sdk, airflow.triggers.base
-from airflow.serialization.serialized_objects import DagSerialization
+from tests.airflow.releases import DagSerialization
 from runpy import run_path
 
 begin = time.process_time()

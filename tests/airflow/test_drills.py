@@ -6,10 +6,10 @@ import os
 import signal
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from sluice.core.configuration import JobStatus
 from sluice_airflow.acts import VerifyOperator
+from sluice_airflow.compat import AirflowFailException
 from sluice_airflow.dag_factory import build_dags
 from sluice_airflow.operators import CheckpointOperator
 from sluice_airflow.trigger_task import TriggerOperator

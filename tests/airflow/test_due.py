@@ -9,13 +9,13 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.coordinator.restore import stop
 from sluice.core.configuration import JobStatus
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice_airflow import due as sluice_airflow_due
+from sluice_airflow.compat import AirflowSkipException
 from sluice_airflow.declared import LatestDeclarations
 from sluice_airflow.due import CheckpointDueTrigger
 from sluice_airflow.polls import ERROR_S, FIRST_PATIENCE_S, OF_ALL, POLL_S, DueWatch

@@ -6,12 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.pipeline import Pipeline
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from sluice_airflow.compat import AirflowSkipException
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.stage import SnapshotOperator
 from sluice_airflow.trigger_task import TriggerOperator

@@ -6,11 +6,10 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from airflow.sdk.observability import stats
-from airflow.sdk.observability.metrics import stats_utils
 
 from harness.otlp_collector import http_collector
 from sluice.core.configuration import JobStatus
+from sluice_airflow import compat
 from tests.airflow.acts import a_checkpoint, abort, trigger, watch
 from tests.airflow.stand_in import a_job, decline
 
@@ -38,6 +37,8 @@ def _received(monkeypatch: pytest.MonkeyPatch) -> Iterator[Received]:
 
 
 def _initialize() -> None:
+    stats = pytest.importorskip("airflow.sdk.observability.stats", reason="Airflow 3.1")
+    stats_utils = pytest.importorskip("airflow.sdk.observability.metrics.stats_utils")
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=False)
 
 
@@ -74,7 +75,7 @@ def test_an_abort_and_the_watchdog_emit_too(root: str, received: Received) -> No
 def test_stats_that_fail_fail_no_task(
     root: str, received: Received, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats, "gauge", _refuse)
+    monkeypatch.setattr(compat.stats(), "gauge", _refuse)
 
     a_checkpoint("run-1")
 

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.core.configuration import JobStatus
@@ -15,6 +14,7 @@ from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
 from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import ExportOperator, RestoreOperator, VerifyOperator
+from sluice_airflow.compat import AirflowFailException, AirflowSkipException
 from sluice_airflow.forms import restore_form, savepoint_form
 from sluice_airflow.operators import FinalizeOperator
 from sluice_airflow.trigger_task import TriggerOperator, TriggerSavepointOperator

@@ -9,11 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowSkipException,
-    DagRunTriggerException,
-)
 
 from sluice.coordinator.failure import fail_checkpoint
 from sluice.coordinator.restore import stop
@@ -28,6 +23,11 @@ from sluice.errors import ProtocolViolation, StageFailed
 from sluice.sources import Nexmark
 from sluice.store.object_store import ObjectStore
 from sluice_airflow.acts import AbortOperator, RestartOperator, abort_on_failure
+from sluice_airflow.compat import (
+    AirflowFailException,
+    AirflowSkipException,
+    DagRunTriggerException,
+)
 from sluice_airflow.operators import CommitOperator, FinalizeOperator
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (
@@ -236,7 +236,7 @@ def test_a_whole_checkpoint_becomes_true_and_an_asset_event(root: str, spark: St
     assert latest.is_committed
     assert spark.ran == [(1, "bids", 1), (1, "by_auction", 1)]
     told = {"checkpoint_id": 1, "bytes": 0, "watermark": "1970-01-01T00:00:00+00:00"}
-    assert {asset.uri: event.extra for asset, event in context["outlet_events"].items()} == {
+    assert {uri: event.extra for uri, event in context["outlet_events"].by_uri.items()} == {
         "sluice://demo/checkpoints": told | {"records": 1_000},
         "sluice://demo/tables/counts": told | {"rows": 0},
     }

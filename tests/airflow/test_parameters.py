@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
+from sluice_airflow.compat import AirflowFailException
 from sluice_airflow.dag_factory import dags_of
 from sluice_airflow.forms import checkpoint_form, restore_form
 from tests.airflow.acts import PIPELINE, a_checkpoint, restore, trigger

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from harness.noted_target import NotedTable
 from sluice.coordinator.restore import stop
@@ -13,6 +12,7 @@ from sluice.core.timeline import Timeline, Writer
 from sluice.core.transitions import Consent
 from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import RestoreOperator, VerifyOperator, request_of
+from sluice_airflow.compat import AirflowFailException, AirflowSkipException
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import (
     PIPELINE,

@@ -221,7 +221,6 @@ def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_onc
 ) -> None:
     from airflow.models.dagbag import DagPriorityParsingRequest
     from airflow.models.dagrun import DagRun
-    from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.session import create_session
     from airflow.utils.sqlalchemy import prohibit_commit
     from airflow.utils.types import DagRunType
@@ -229,6 +228,7 @@ def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_onc
 
     from sluice_airflow import run_notes
     from sluice_airflow.notes import request_parse
+    from tests.airflow.releases import DagSerialization
 
     run(dags["demo"])
     asked_parses()

@@ -11,9 +11,6 @@ from types import SimpleNamespace
 
 import pendulum
 import pytest
-from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowFailException
-from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import DataInterval, TimeRestriction
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,11 +23,13 @@ from sluice.errors import ConfigurationError
 from sluice.job.places import open_source
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
+from sluice_airflow.compat import AirflowFailException
 from sluice_airflow.dag_factory import dags_of
 from sluice_airflow.due import NewFilesTrigger
 from sluice_airflow.timetable import CheckpointTimetable
 from sluice_airflow.trigger_task import TriggerOperator
 from tests.airflow.acts import a_context
+from tests.airflow.releases import DagSerialization
 from tests.airflow.stand_in import StandInSpark, a_job, a_pipeline
 
 ANY_TIME = TimeRestriction(earliest=None, latest=None, catchup=False)
@@ -183,8 +182,8 @@ def test_pool_priority_queue_and_tags_reach_the_tasks() -> None:
     assert all("team-a" in dag.tags for dag in dags)
 
 
-def an_event(**extra: object) -> dict[Asset, list[SimpleNamespace]]:
-    return {Asset("sluice://up/tables/orders"): [SimpleNamespace(extra=extra)]}
+def an_event(**extra: object) -> dict[str, list[SimpleNamespace]]:
+    return {"sluice://up/tables/orders": [SimpleNamespace(extra=extra)]}
 
 
 def an_induced_pipeline() -> Pipeline:

@@ -10,12 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowRescheduleException,
-    AirflowSkipException,
-    AirflowTaskTimeout,
-)
 from airflow.sdk.execution_time.timeout import timeout
 
 from sluice.core.configuration import JobStatus
@@ -24,6 +18,12 @@ from sluice.core.ids import CheckpointId, SavepointId
 from sluice.store.savepoints import SavepointStore
 from sluice.surface.acts import STAY_SUSPENDED
 from sluice_airflow.acts import CancelOperator, ExportOperator
+from sluice_airflow.compat import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+)
 from sluice_airflow.stage import CancelStagesOperator
 from sluice_airflow.trigger_task import WAIT_IN_SLOT_S, TriggerOperator
 from tests.airflow.acts import (

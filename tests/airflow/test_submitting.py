@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from sluice.coordinator.submission import configure, submit
 from sluice.coordinator.trigger import Triggered, trigger
@@ -17,6 +16,7 @@ from sluice.declaration.project import load_pipeline
 from sluice.declaration.schedules import Orchestration, Submit
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
+from sluice_airflow.compat import AirflowException, AirflowFailException, AirflowSkipException
 from sluice_airflow.dag_factory import dags_of
 from sluice_airflow.dags import build_each
 from sluice_airflow.submitting import SubmitOperator

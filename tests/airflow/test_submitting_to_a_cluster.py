@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from harness.s3_server import own_bucket
 from harness.spark_cluster import SparkCluster, running_cluster
@@ -39,6 +38,7 @@ from sluice.devstack.servers import BUCKET
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
 from sluice_airflow.applications import reap
+from sluice_airflow.compat import AirflowFailException
 from sluice_airflow.submitting import SubmitOperator
 from tests.airflow.acts import a_context
 from tests.best_auctions import best_auctions

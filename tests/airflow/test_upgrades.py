@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
 from harness.jobs import answer_with
 from sluice.coordinator.completion import finalize
@@ -27,6 +26,7 @@ from sluice.protocol.records import checksum
 from sluice.sinks import FilesTable
 from sluice.sources import Nexmark
 from sluice_airflow import dags as upgrades
+from sluice_airflow.compat import AirflowFailException
 from sluice_airflow.dags import require_sound
 from tests.airflow.stand_in import a_job
 

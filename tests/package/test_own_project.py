@@ -16,11 +16,15 @@ PARSED = """
 import json, sys
 from pathlib import Path
 from airflow import plugins_manager
-from airflow.dag_processing.dagbag import DagBag
 from airflow.providers_manager import ProvidersManager
 
 folder = Path(sys.argv[1])
-bag = DagBag(dag_folder=str(folder), bundle_name="dags-folder", bundle_path=folder)
+try:
+    from airflow.dag_processing.dagbag import DagBag
+    bag = DagBag(dag_folder=str(folder), bundle_name="dags-folder", bundle_path=folder)
+except ImportError:  # Airflow 3.1
+    from airflow.models.dagbag import DagBag
+    bag = DagBag(dag_folder=str(folder), bundle_path=folder)
 loaded, problems = plugins_manager._get_plugins()
 provider = ProvidersManager().providers["sluice"]
 print(json.dumps({

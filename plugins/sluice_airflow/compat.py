@@ -1,0 +1,72 @@
+"""What Airflow 3.1 has elsewhere than 3.2 and later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow import __version__
+
+_IS_3_1 = __version__.startswith("3.1.")
+
+try:
+    from airflow.sdk import AssetOrTimeSchedule
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        AirflowSkipException,
+        AirflowTaskTimeout,
+        DagRunTriggerException,
+    )
+except ImportError:  # Airflow 3.1
+    from airflow.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowRescheduleException,
+        AirflowSkipException,
+        AirflowTaskTimeout,
+        DagRunTriggerException,
+    )
+    from airflow.timetables.assets import AssetOrTimeSchedule
+
+
+def dag_run_to_trigger(**fields: Any) -> DagRunTriggerException:  # noqa: ANN401 - as Airflow's
+    """What a task raises for Airflow to start a DAG's run."""
+    return DagRunTriggerException(**({"logical_date": None} if _IS_3_1 else {}), **fields)
+
+
+def configuration() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
+    """Airflow's configuration as a task reads it."""
+    try:
+        from airflow.sdk.configuration import conf
+    except ImportError:
+        from airflow.configuration import conf
+    return conf
+
+
+def stats() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
+    """What sends Airflow's metrics."""
+    try:
+        from airflow.sdk.observability import stats
+    except ImportError:
+        from airflow.stats import Stats
+
+        return Stats
+    return stats
+
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowRescheduleException",
+    "AirflowSkipException",
+    "AirflowTaskTimeout",
+    "AssetOrTimeSchedule",
+    "DagRunTriggerException",
+    "configuration",
+    "dag_run_to_trigger",
+    "stats",
+]
