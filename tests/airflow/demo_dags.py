@@ -43,7 +43,8 @@ def demo_dags() -> Iterator[dict[str, DAG]]:
         yield bag.dags
     finally:
         sys.path[:] = import_path  # dag.test() adds to it, and to the environment.
-        for name in [name for name in os.environ if name.startswith("AIRFLOW_CTX_")]:
+        left = ("AIRFLOW_CTX_", "_AIRFLOW_PARSING_CONTEXT_")
+        for name in [name for name in os.environ if name.startswith(left)]:
             del os.environ[name]
         path.unlink()
         _forget_runs(bag.dags)

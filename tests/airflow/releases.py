@@ -21,7 +21,8 @@ def passwords() -> dict[str, str]:
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
     users = [SimpleAuthManager.get_users()] if IS_3_1 else []
-    return SimpleAuthManager.get_passwords(*users)
+    found: dict[str, str] = SimpleAuthManager.get_passwords(*users)
+    return found
 
 
 def a_bag(path: Path, bundle_path: Path) -> DagBag:

@@ -50,6 +50,26 @@ def posts(tab: Tab) -> list[str]:
     return [url.partition("/pipelines/auctions/")[2] for url in tab.posts if "/sluice/" in url]
 
 
+def test_who_may_not_act_is_offered_nothing_and_told_why(tab: Tab, served: Served) -> None:
+    def sign_in(token: str) -> None:
+        tab.send("Network.setCookie", name="_token", value=token, url=served.url)
+
+    sign_in(served.viewer)
+    try:
+        for page, titles in (
+            ("overview", ("Take a checkpoint now", "Take a savepoint", "Cancel the job")),
+            ("snapshots", ("Restore", "Dispose")),
+        ):
+            show(tab, served, f"p/auctions/{page}", page.capitalize())
+            for title in titles:
+                tab.until(f"{button(title)}?.disabled")
+                assert "You may not" in tab.evaluate(f"{button(title)}.title")
+        show(tab, served, "p/auctions/configuration", "Configuration")
+        tab.until(f"{PLACE}.querySelector('tbody tr') !== null && !{button('Change')}")
+    finally:
+        sign_in(served.token)
+
+
 @pytest.mark.parametrize(("page", "title", "fields", "place", "suffix"), RUNS)
 def test_it_asks_first_and_links_to_the_run_it_started(
     tab: Tab,
@@ -275,23 +295,3 @@ def test_a_savepoint_is_deleted_only_once_a_person_has_said_twice_that_it_may(
     assert all("/pointers/" in left.key for left in job.store.list(files))  # They say: it is gone.
     assert posts(tab) == ["savepoint-disposal"]
     assert (tab.errors, tab.failed) == ([], [])
-
-
-def test_who_may_not_act_is_offered_nothing_and_told_why(tab: Tab, served: Served) -> None:
-    def sign_in(token: str) -> None:
-        tab.send("Network.setCookie", name="_token", value=token, url=served.url)
-
-    sign_in(served.viewer)
-    try:
-        for page, titles in (
-            ("overview", ("Take a checkpoint now", "Take a savepoint", "Cancel the job")),
-            ("snapshots", ("Restore", "Dispose")),
-        ):
-            show(tab, served, f"p/auctions/{page}", page.capitalize())
-            for title in titles:
-                tab.until(f"{button(title)}?.disabled")
-                assert "You may not" in tab.evaluate(f"{button(title)}.title")
-        show(tab, served, "p/auctions/configuration", "Configuration")
-        tab.until(f"{PLACE}.querySelector('tbody tr') !== null && !{button('Change')}")
-    finally:
-        sign_in(served.token)

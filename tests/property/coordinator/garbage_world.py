@@ -134,7 +134,7 @@ class World:
     def restore(self, job: Job) -> None:
         mode = self.random.choice(list(ClaimMode))
         target = self.random.choice(self.targets(job))
-        may_claim = isinstance(target, Choice)  # The rest is the job's own anyway.
+        may_claim = isinstance(target, Choice) and target.origin is not None  # Not the job's own.
         restore(job, target, RestoreOptions(claim_mode=mode) if may_claim else RestoreOptions())
 
     def watch(self, job: Job) -> None:
