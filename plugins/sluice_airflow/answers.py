@@ -1,4 +1,4 @@
-"""Waiting for the acks of a stage, in the triggerer: no worker slot before, during or after.
+"""Waiting for the acks of a stage, in the triggerer, without a worker slot.
 
 The module is light, as every DAG file imports it: the trigger imports ``polls``.
 """
@@ -17,7 +17,12 @@ from airflow.triggers.base import BaseTrigger, StartTriggerArgs, TaskFailedEvent
 
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import SluiceError, StoreUnavailable
-from sluice_airflow.compat import AirflowFailException, AirflowRescheduleException
+from sluice_airflow.compat import (
+    STARTS_FROM_TRIGGER,
+    AirflowFailException,
+    AirflowRescheduleException,
+    is_dag_test,
+)
 from sluice_airflow.runs import airflow_failures, run_cause
 from sluice_airflow.settings import Settings
 
@@ -51,8 +56,13 @@ class AwaitAcksSensor(BaseOperator):  # type: ignore[misc]  # Airflow's annotati
     def execute(self, context: Context) -> None:
         """Poll once, and reschedule: only ``dag.test()`` calls it, in a single process.
 
-        The scheduler itself starts the trigger, and the trigger ends the task.
+        The scheduler itself starts the trigger, and the trigger ends the task.  Before Airflow 3.3
+        a worker does, which defers the task.
         """
+        if not (STARTS_FROM_TRIGGER or is_dag_test()):
+            args = self.start_trigger_args
+            trigger = AwaitAcksTrigger(**self._kwargs, cause=run_cause(context["ti"]))
+            self.defer(trigger=trigger, method_name=args.next_method, timeout=args.timeout)
         from sluice_airflow.polls import Acknowledged, Lost, Outstanding, StageWatch
 
         with airflow_failures():

@@ -1,4 +1,4 @@
-"""What Airflow 3.1 has elsewhere than 3.2 and later."""
+"""What Airflow 3.1 and 3.2 have elsewhere than 3.3, or lack."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from airflow import __version__
 
 _IS_3_1 = __version__.startswith("3.1.")
+STARTS_FROM_TRIGGER = not __version__.startswith(("3.1.", "3.2."))  # Else a worker defers the task.
 
 try:
     from airflow.sdk import AssetOrTimeSchedule
@@ -37,6 +38,13 @@ def dag_run_to_trigger(**fields: Any) -> DagRunTriggerException:  # noqa: ANN401
     return DagRunTriggerException(**({"logical_date": None} if _IS_3_1 else {}), **fields)
 
 
+def is_dag_test() -> bool:
+    """Whether the task is one of ``dag.test()``, which runs them one by one in its own process."""
+    from airflow.sdk.execution_time import task_runner
+
+    return type(task_runner.SUPERVISOR_COMMS).__name__ == "InProcessSupervisorComms"
+
+
 def configuration() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
     """Airflow's configuration as a task reads it."""
     try:
@@ -58,6 +66,7 @@ def stats() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
 
 
 __all__ = [
+    "STARTS_FROM_TRIGGER",
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
@@ -68,5 +77,6 @@ __all__ = [
     "DagRunTriggerException",
     "configuration",
     "dag_run_to_trigger",
+    "is_dag_test",
     "stats",
 ]

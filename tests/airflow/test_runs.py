@@ -219,6 +219,7 @@ def asked_parses() -> list[str]:
 def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_once(
     dags: dict[str, DAG], root: str, spark: StandInSpark
 ) -> None:
+    from airflow.models.dag import DagModel
     from airflow.models.dagbag import DagPriorityParsingRequest
     from airflow.models.dagrun import DagRun
     from airflow.utils.session import create_session
@@ -246,5 +247,7 @@ def test_the_first_run_and_a_restore_have_airflow_watch_for_the_next_ones_at_onc
         first.run_type = DagRunType.MANUAL
         guard.commit()
 
+    with create_session() as session:
+        file = session.get(DagModel, "demo").relative_fileloc
     assert of_later_ones == []
-    assert asked_parses() == ["demo.py"]
+    assert asked_parses() == [file]
