@@ -876,7 +876,7 @@ TRANSITIONS: dict[str, Mutation] = {
     "times_mean_nothing": Mutation(
         "the event time is no part of what goes by it",
         "declaration.fingerprints:_Maker.of_stage",
-        '"event time": " | ".join(times),',
+        '"event time": " | ".join(times).lower(),',
         '"event time": "",',
         needs=("changed_event_time",),
     ),
