@@ -180,6 +180,13 @@ older-spark: setup  ## The Spark tier on SPARK (4.1.4), or TESTS of it, in .slui
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(OLDER)/lib/python*/site-packages)/behind.pth"
 	@PYTHONPATH=include:plugins:. $(OLDER)/bin/python -m pytest -q -n 0 $(LEFT_OPEN) $(TESTS)
 
+older-airflow: setup  ## The Airflow tier on AIRFLOW (3.1.8), in .sluice/airflow-AIRFLOW; ten minutes
+	@test -x $(OLDER_AIRFLOW)/bin/python || $(BIN)/uv venv --quiet --python $(BIN)/python $(OLDER_AIRFLOW)
+	@echo "apache-airflow==$(AIRFLOW)" > $(OLDER_AIRFLOW).txt
+	@$(BIN)/uv pip install --quiet --python $(OLDER_AIRFLOW)/bin/python --override overrides.txt --override $(OLDER_AIRFLOW).txt -r requirements-dev.in
+	@$(BIN)/uv pip install --quiet --python $(OLDER_AIRFLOW)/bin/python --no-deps -e .
+	@$(OLDER_AIRFLOW)/bin/python -m pytest -q -n 2 -W ignore tests/airflow # Its libraries are newer, and warn of it.
+
 debezium: setup  ## What a real Debezium, fetched by Maven, sends of a real PostgreSQL; minutes
 	@$(BIN)/python -m harness.debezium
 	@$(BIN)/pytest -q -n 0 tests/testing/test_debezium.py -k real
