@@ -326,9 +326,9 @@ def show_request(
 def _of_run(job: Job, request_id: str, dag_id: str, run: FoundRun) -> RequestOutcome:
     """The journal says what the run came to, whatever Airflow made of it since."""
     cause, state = f"airflow:{dag_id}/{request_id}", job.state()
-    taken = pending_of(state, cause) or completed_of(state, cause) or failed_of(state, cause)
-    served = state.served_restore(cause)
     failed = failed_of(state, cause)
+    taken = pending_of(state, cause) or completed_of(state, cause) or failed
+    served = state.served_restore(cause)
     status, says = _OF_RUN.get(run.state, OutcomeStatus.PENDING), run.note or ""
     if failed is not None and taken is failed:
         status, says = OutcomeStatus.REFUSED, str(failed)
