@@ -228,7 +228,7 @@ def _way_on(state: CoordinatorState, pipeline: Pipeline) -> str:
     choice = choose(state, Latest(), RestoreOptions())
     if isinstance(choice, Stop):
         return f"mend the cause; {'; '.join(choice.problems)}"
-    return f"mend the cause, then run {pipeline.uid}__restore"
+    return f"mend the cause, then run {RESTORE.dag_id(pipeline.uid)}"
 
 
 class RestartOperator(CheckpointOperator):
@@ -241,7 +241,7 @@ class RestartOperator(CheckpointOperator):
         log.info("restore requested generation=%d from=%s", state.generation, context["run_id"])
         # As TriggerDagRunOperator does; importing that operator would cost every task 0.3 s.
         raise dag_run_to_trigger(
-            trigger_dag_id=f"{self.pipeline.uid}__restore",
+            trigger_dag_id=RESTORE.dag_id(self.pipeline.uid),
             dag_run_id=failover_run_id(state),
             conf={"target": "latest", "only_generation": state.generation},
             reset_dag_run=False,

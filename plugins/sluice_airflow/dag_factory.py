@@ -43,6 +43,7 @@ from sluice.declaration.project import loaded_package
 from sluice.declaration.schedules import LEAST_TASK_TIMEOUT, Continuous, Cron, OnAsset, Watcher
 from sluice.errors import ConfigurationError
 from sluice.extras import require_installed
+from sluice.surface.acts import CANCEL, RESTORE, SAVEPOINT
 from sluice_airflow.acts import (
     AbortOperator,
     CancelOperator,
@@ -75,7 +76,7 @@ _SHORTEST = timedelta(seconds=1)
 # that acks are missing, and waits.
 SOONER = TriggerRule.ONE_SUCCESS
 
-SAVEPOINT = """\
+ABOUT_SAVEPOINTS = """\
 A checkpoint that a person asks for and owns: no retention deletes it. *Then stop the job* makes it
 the last one, for an upgrade (suspend) or for good (drain); `restore` goes on from it.
 """
@@ -132,10 +133,10 @@ def _checkpoint_dag(pipeline: Pipeline) -> DAG:
 def _savepoint_dag(pipeline: Pipeline) -> DAG:
     with _dag(
         pipeline,
-        f"{pipeline.uid}__savepoint",
+        SAVEPOINT.dag_id(pipeline.uid),
         params=savepoint_form(),
         is_paused_upon_creation=False,
-        doc_md=SAVEPOINT,
+        doc_md=ABOUT_SAVEPOINTS,
     ) as dag:
         _checkpoint_tasks(pipeline, TriggerSavepointOperator, is_savepoint=True)
     return dag
@@ -144,7 +145,7 @@ def _savepoint_dag(pipeline: Pipeline) -> DAG:
 def _restore_dag(pipeline: Pipeline) -> DAG:
     with _dag(
         pipeline,
-        f"{pipeline.uid}__restore",
+        RESTORE.dag_id(pipeline.uid),
         params=restore_form(pipeline),
         is_paused_upon_creation=False,
         doc_md=describe_restore(pipeline),
@@ -161,7 +162,7 @@ def _restore_dag(pipeline: Pipeline) -> DAG:
 def _cancel_dag(pipeline: Pipeline) -> DAG:
     with _dag(
         pipeline,
-        f"{pipeline.uid}__cancel",
+        CANCEL.dag_id(pipeline.uid),
         is_paused_upon_creation=False,
         doc_md=describe_cancel(pipeline),
     ) as dag:
@@ -434,7 +435,7 @@ def _promise(pipeline: Pipeline) -> str:
         f"{_words(checkpointing.timeout)}; the newest {checkpointing.num_retained}{recent} are "
         "retained. "
         f"After {checkpointing.tolerable_failed_checkpoints} tolerated failures, or at once when a "
-        f"stage fails, `{pipeline.uid}__restore` continues from the latest completed one."
+        f"stage fails, `{RESTORE.dag_id(pipeline.uid)}` continues from the latest completed one."
     )
 
 
@@ -470,7 +471,8 @@ def describe_cancel(pipeline: Pipeline) -> str:
     retention = pipeline.checkpointing.externalized_checkpoint_retention.value
     return (
         "Ends the job: what is pending is aborted. Retained checkpoints stay or go by its "
-        f"retention, `{retention}`; savepoints stay. `{pipeline.uid}__restore` brings it back."
+        f"retention, `{retention}`; savepoints stay. `{RESTORE.dag_id(pipeline.uid)}` brings it "
+        "back."
     )
 
 

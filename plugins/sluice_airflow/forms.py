@@ -138,5 +138,5 @@ def require_unchanged(
     if changed:
         raise ConfigurationError(
             f"the parameters of a job are fixed when it is submitted: {', '.join(changed)}; leave "
-            f"them empty, or change them with {pipeline.uid}__restore"
+            f"them empty, or change them with {RESTORE.dag_id(pipeline.uid)}"
         )

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import Page
 from sluice.store.redaction import redacted
+from sluice.surface.acts import RESTORE
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun
@@ -244,7 +245,7 @@ def _is_outdated(dag_run: DagRun, stored_at: Any, session: Session) -> bool:  # 
     from airflow.utils.state import DagRunState
     from sqlalchemy import or_, select
 
-    restored = (Runs.dag_id == f"{dag_run.dag_id}__restore") & (Runs.end_date > stored_at)
+    restored = (Runs.dag_id == RESTORE.dag_id(dag_run.dag_id)) & (Runs.end_date > stored_at)
     running = (
         (Runs.dag_id == dag_run.dag_id)
         & (Runs.run_id != dag_run.run_id)

@@ -324,7 +324,7 @@ def start_runs(job: Job) -> list[str]:
     host = last_host(state)
     if host is not None and run_of(host.cause) is None:
         return []
-    dag_id = f"{job.pipeline.uid}__savepoint"
+    dag_id = SAVEPOINT.dag_id(job.pipeline.uid)
     return [
         f"started a run of {dag_id}, {queued.cause}"
         for queued in due

@@ -23,7 +23,7 @@ READS = (
     answers.may_read_savepoints,
     answers.visible_pipelines,
 )
-ACTS = (answers.may_checkpoint, answers.may_save, answers.may_restore, answers.may_cancel)
+ACTS = tuple(map(answers.may_do, acts.ACTS))
 DESCRIPTIONS = {"/openapi.json", "/docs", "/docs/oauth2-redirect"}  # Public, as Airflow's own are.
 
 

@@ -53,7 +53,7 @@ def _section(act: Act, shared: Sequence[str]) -> Iterator[str]:
     yield ""
     yield f"{act.says} {act.details}".strip()
     yield ""
-    dag = "" if act.dag is None else f", the DAG `{{uid}}{act.dag and '__' + act.dag}`"
+    dag = "" if act.is_immediate else f", the DAG `{act.dag_id('{uid}')}`"
     yield f"`sluice {command}`{dag}, `POST /pipelines/{{uid}}/{route}`"
     yield ""
     rows = [_row(act, field) for field in act.fields]
@@ -69,7 +69,7 @@ def _row(act: Act, field: Field) -> str:
     command = field.metavar or field.name.upper() if field.is_argument else option
     form = "param_NAME" if field.kind is Kind.PARAMETERS else field.name
     body = field.route or field.name.replace("_", "-")
-    has_form = act.dag is not None and Face.FORM in field.on
+    has_form = not act.is_immediate and Face.FORM in field.on
     cells = [
         f"`{command}`" if Face.COMMAND in field.on else "-",
         f"`{form}`" if has_form else "-",

@@ -31,6 +31,7 @@ from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job, verify_root
 from sluice.job.places import open_side_table
 from sluice.store.open import StoreLocation
+from sluice.surface.acts import dag_ids
 from sluice.surface.checkpoints import history
 from sluice.surface.units import duration, size
 
@@ -71,7 +72,7 @@ def run_demo(
     verify_root(job)
     with AirflowApi(running.airflow_url) as airflow:
         uid = pipeline.uid
-        dags = (uid, f"{uid}__savepoint", f"{uid}__restore", "sluice__watchdog")
+        dags = (*dag_ids(uid), "sluice__watchdog")
         for dag in dags:
             airflow.wait_until_known(dag)
         airflow.pause(pipeline.uid)

@@ -142,15 +142,21 @@ class Field:
 class Act:
     """``says`` is its sentence, ``details`` what a person should know besides.
 
-    ``dag`` is the suffix of the DAG whose run it is, where a run carries it out; None: it is in
-    force at once, for every coordinator, also where no worker is free.
+    ``dag`` is the suffix of the DAG whose run carries it out.  One that ``is_immediate`` has no
+    run: it is in force at once, for every coordinator, also where no worker is free; whoever may
+    run that DAG by hand may do it.
     """
 
     name: str
     says: str
     details: str = ""
-    dag: str | None = None
+    dag: str = ""
+    is_immediate: bool = False
     fields: tuple[Field, ...] = ()
+
+    def dag_id(self, uid: str) -> str:
+        """The id of its DAG, for the pipeline *uid*."""
+        return f"{uid}__{self.dag}" if self.dag else uid
 
     def on(self, face: Face) -> tuple[Field, ...]:
         """The fields that *face* has."""
@@ -227,7 +233,6 @@ CHECKPOINT = Act(
     name="checkpoint",
     says="Take a checkpoint of PIPELINE now, even without new input or during the minimum pause.",
     details="The process that runs the job takes it: 'sluice run', or Airflow.",
-    dag="",
     fields=(
         Field(
             name="checkpoint_type",
@@ -319,6 +324,7 @@ ABORT = Act(
     says="Abort the pending checkpoint ID. Its files are deleted, and the next checkpoint reads "
     "its records.",
     details="The job does not fail over, and the abort does not count as a failure.",
+    is_immediate=True,
     fields=(
         Field(
             name="checkpoint",
@@ -341,6 +347,8 @@ DISPOSE = Act(
     says="Delete savepoint NAME of PIPELINE. Refused while the job needs it.",
     details="A missing savepoint is no error. Jobs of other roots are not checked: a job that was "
     "restored from it needs it until its first checkpoint.",
+    dag="savepoint",
+    is_immediate=True,
     fields=(
         Field(
             name="name",
@@ -357,13 +365,17 @@ PAUSE = Act(
     says="Stop the periodic checkpoints of PIPELINE; a pending one completes.",
     details="The job reads nothing until 'sluice resume'. 'sluice checkpoint' and 'sluice "
     "savepoint' still work.",
+    is_immediate=True,
 )
-RESUME_CHECKPOINTING = Act(name="resume", says="Take periodic checkpoints of PIPELINE again.")
+RESUME_CHECKPOINTING = Act(
+    name="resume", says="Take periodic checkpoints of PIPELINE again.", is_immediate=True
+)
 RETIME = Act(
     name="config",
     says="Show how PIPELINE takes its checkpoints: declared, in force, default; or change it.",
     details="A change takes effect with the next checkpoint, survives restores, and ends with a "
     "reset or a new submission.",
+    is_immediate=True,
     fields=(
         *(
             Field(
@@ -385,6 +397,7 @@ BACKFILL = Act(
     details="For sources with replaced='by partition', which read what was overwritten by "
     "themselves, too. The process that runs the job takes it, and 'sluice checkpoints abort' "
     "cancels it. All stages behind take the old rows back and get the new ones.",
+    is_immediate=True,
     fields=(
         Field(
             name="input",
@@ -577,6 +590,12 @@ ACTS = (
     RETIME,
     BACKFILL,
 )
+
+
+def dag_ids(uid: str) -> tuple[str, ...]:
+    """The ids of the DAGs of pipeline *uid*: that of its checkpoints, then those of other acts."""
+    return tuple(dict.fromkeys(act.dag_id(uid) for act in ACTS))
+
 
 # The field that names the snapshot, for each target.
 _NAMED_IN = {

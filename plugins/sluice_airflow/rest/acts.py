@@ -70,7 +70,6 @@ from sluice_airflow.settings import PREFIX, VERSION
 
 offered_router = APIRouter(tags=["acts"])
 acts_router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
-timing_router = APIRouter(prefix="/pipelines/{uid}", tags=["acts"])
 
 RUN_ID = r"^[A-Za-z0-9_.~:+-]+$"  # What Airflow allows by default.
 MOST_MS = 1_000 * 365 * 86_400_000  # A thousand years; what is more does not fit a timedelta.
@@ -204,13 +203,17 @@ def _named(field: acts.Field) -> str:
     return field.route or field.name.replace("_", "-")
 
 
-def taking(act: Act) -> Callable[[Callable[..., Response]], Callable[..., Response]]:
-    """Give a route the body of *act*, and what the act says as its description."""
+def _act_route(
+    act: Act,
+    path: str,
+    **kwargs: Any,  # noqa: ANN401 - FastAPI's
+) -> Callable[[Callable[..., Response]], Callable[..., Response]]:
+    """A POST route for those who may do *act*, with its body, and what it says as description."""
 
     def decorate(route: Callable[..., Response]) -> Callable[..., Response]:
         route.__annotations__["body"] = body_of(act)
         route.__doc__ = f"{act.says}\n\n{act.details}".strip()
-        return route
+        return acts_router.post(path, dependencies=[Depends(answers.may_do(act))], **kwargs)(route)
 
     return decorate
 
@@ -227,10 +230,7 @@ _STARTED: dict[str, Any] = {
     "status_code": 202,
     "responses": describe_responses(StartedRun, status=202, problems=(409, 415)),
 }
-_CHANGES: dict[str, Any] = {
-    "responses": describe_responses(CheckpointConfig, problems=(409, 415)),
-    "dependencies": [Depends(answers.may_checkpoint)],
-}
+_CHANGES: dict[str, Any] = {"responses": describe_responses(CheckpointConfig, problems=(409, 415))}
 
 
 @offered_router.get(
@@ -258,14 +258,12 @@ def _offered(act: Act) -> OfferedAct:
     return OfferedAct(name=act.name, says=act.says, details=act.details, fields=tuple(fields))
 
 
-@acts_router.post("/checkpoints", dependencies=[Depends(answers.may_checkpoint)], **_STARTED)
-@taking(CHECKPOINT)
+@_act_route(CHECKPOINT, "/checkpoints", **_STARTED)
 def take_checkpoint(job: JobDep, user: GetUserDep, body: Body) -> Response:
-    return _started(start_run(job.pipeline.uid, _filled_in(body, job), user))
+    return _started(start_run(CHECKPOINT.dag_id(job.pipeline.uid), _filled_in(body, job), user))
 
 
-@acts_router.post("/savepoints", dependencies=[Depends(answers.may_save)], **_STARTED)
-@taking(SAVEPOINT)
+@_act_route(SAVEPOINT, "/savepoints", **_STARTED)
 def take_savepoint(job: JobDep, user: GetUserDep, body: Body) -> Response:
     return _saving(job.pipeline.uid, _filled_in(body, job), user)
 
@@ -279,7 +277,7 @@ def show_savepoint_request(
     job: JobDep, request_id: Annotated[str, Path(pattern=RUN_ID, max_length=250)]
 ) -> Response:
     """What became of a savepoint that was asked for: Flink's status, and where the savepoint is."""
-    dag_id = f"{job.pipeline.uid}__savepoint"
+    dag_id = SAVEPOINT.dag_id(job.pipeline.uid)
     run = find_run(dag_id, request_id)
     if run.state not in ("success", "failed"):
         return answer(SavepointRequest(status=QueueStatus(id="IN_PROGRESS"), operation=None))
@@ -345,12 +343,11 @@ def _of_run(job: Job, request_id: str, dag_id: str, run: FoundRun) -> RequestOut
     )
 
 
-@acts_router.post(
+@_act_route(
+    DISPOSE,
     "/savepoint-disposal",
     responses=describe_responses(DisposedSavepoint, problems=(409, 415)),
-    dependencies=[Depends(answers.may_save)],
 )
-@taking(DISPOSE)
 def dispose_savepoint(job: JobDep, body: Body) -> Response:
     name = _given(DISPOSE, body)["name"]
     try:
@@ -359,20 +356,18 @@ def dispose_savepoint(job: JobDep, body: Body) -> Response:
         raise RequestRefused(HTTPStatus.CONFLICT, str(error)) from error
 
 
-@acts_router.post("/stop", dependencies=[Depends(answers.may_save)], **_STARTED)
-@taking(STOP)
+@_act_route(STOP, "/stop", **_STARTED)
 def stop_with_savepoint(job: JobDep, user: GetUserDep, body: Body) -> Response:
     conf = _filled_in(body, job)
     stop = "drain" if conf.pop("drain", False) else "suspend"
     return _saving(job.pipeline.uid, conf | {"stop": stop}, user)
 
 
-@acts_router.post(
+@_act_route(
+    ABORT,
     "/checkpoints/{checkpoint_id}/abort",
     responses=describe_responses(AbortedCheckpoint, problems=(409, 415)),
-    dependencies=[Depends(answers.may_checkpoint)],
 )
-@taking(ABORT)
 def abort_pending(job: JobDep, user: GetUserDep, checkpoint_id: Id, body: Body) -> Response:
     because = _given(ABORT, body)["because"]
     by = _person(user) if because is None else f"{_person(user)}: {because}"
@@ -380,21 +375,19 @@ def abort_pending(job: JobDep, user: GetUserDep, checkpoint_id: Id, body: Body) 
     return answer(AbortedCheckpoint(id=checkpoint_id, status=state.status.value))
 
 
-@acts_router.post("/cancel", dependencies=[Depends(answers.may_cancel)], **_STARTED)
-@taking(CANCEL)
+@_act_route(CANCEL, "/cancel", **_STARTED)
 def cancel_job(job: JobDep, user: GetUserDep, body: Body) -> Response:  # noqa: ARG001
-    return _started(start_run(f"{job.pipeline.uid}__cancel", {}, user))
+    return _started(start_run(CANCEL.dag_id(job.pipeline.uid), {}, user))
 
 
-@acts_router.post("/restore", dependencies=[Depends(answers.may_restore)], **_STARTED)
-@taking(RESTORE)
+@_act_route(RESTORE, "/restore", **_STARTED)
 def restore_job(job: JobDep, user: GetUserDep, body: Body) -> Response:
     conf = _filled_in(body, job)
     try:  # What the first task of the run would refuse is refused now.
         request_of(conf, job.pipeline)
     except ConfigurationError as error:
         raise RequestRefused(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from error
-    return _started(start_run(f"{job.pipeline.uid}__restore", conf, user))
+    return _started(start_run(RESTORE.dag_id(job.pipeline.uid), conf, user))
 
 
 def _filled_in(body: Body, job: Job) -> dict[str, Any]:
@@ -409,7 +402,7 @@ def _filled_in(body: Body, job: Job) -> dict[str, Any]:
 
 
 def _saving(uid: str, conf: dict[str, Any], user: GetUserDep) -> Response:
-    started = start_run(f"{uid}__savepoint", conf, user)
+    started = start_run(SAVEPOINT.dag_id(uid), conf, user)
     path = f"{PREFIX}/api/{VERSION}/pipelines/{uid}/savepoints/{quote(started.request_id, safe='')}"
     return _started(started, location=API_ROOT_PATH.rstrip("/") + path)
 
@@ -425,12 +418,9 @@ class AcceptedBackfill(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str | None
 
 
-@acts_router.post(
-    "/backfill",
-    responses=describe_responses(AcceptedBackfill, problems=(409, 415)),
-    dependencies=[Depends(answers.may_checkpoint)],
+@_act_route(
+    BACKFILL, "/backfill", responses=describe_responses(AcceptedBackfill, problems=(409, 415))
 )
-@taking(BACKFILL)
 def backfill(job: JobDep, user: GetUserDep, body: Body) -> Response:
     given = _given(BACKFILL, body)
     try:
@@ -444,22 +434,19 @@ def backfill(job: JobDep, user: GetUserDep, body: Body) -> Response:
     return answer(AcceptedBackfill(plan=plan, request_id=queued.request_id))
 
 
-@timing_router.post("/pause", **_CHANGES)
-@taking(PAUSE)
+@_act_route(PAUSE, "/pause", **_CHANGES)
 def pause_checkpointing(job: JobDep, user: GetUserDep, body: Body) -> Response:  # noqa: ARG001
     _carry_out(lambda: requests.pause(job, by=_person(user)))
     return answer(checkpoint_config(job))
 
 
-@timing_router.post("/resume", **_CHANGES)
-@taking(RESUME_CHECKPOINTING)
+@_act_route(RESUME_CHECKPOINTING, "/resume", **_CHANGES)
 def resume_checkpointing(job: JobDep, user: GetUserDep, body: Body) -> Response:  # noqa: ARG001
     _carry_out(lambda: requests.resume(job, by=_person(user)))
     return answer(checkpoint_config(job))
 
 
-@timing_router.post("/checkpoints/config", **_CHANGES)
-@taking(RETIME)
+@_act_route(RETIME, "/checkpoints/config", **_CHANGES)
 def change_times(job: JobDep, user: GetUserDep, body: Body) -> Response:
     given = _given(RETIME, body)
     if given == RETIME.given({}):

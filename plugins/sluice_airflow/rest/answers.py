@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
@@ -34,6 +36,7 @@ from sluice.errors import (
 )
 from sluice.protocol.keys import UID
 from sluice.store.redaction import masked, redacted
+from sluice.surface.acts import ACTS, SAVEPOINT, Act, dag_ids
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
@@ -151,7 +154,7 @@ def may_read_data(request: Request, user: GetUserDep, uid: Uid) -> None:
 def may_read_savepoints(request: Request, user: GetUserDep, uid: Uid) -> None:
     """The runs of the savepoint DAG, too."""
     _require(request, user, "GET", DagAccessEntity.RUN, uid)
-    _require(request, user, "GET", DagAccessEntity.RUN, f"{uid}__savepoint")
+    _require(request, user, "GET", DagAccessEntity.RUN, SAVEPOINT.dag_id(uid))
 
 
 def visible_pipelines(user: GetUserDep) -> VisiblePipelines:
@@ -163,15 +166,16 @@ def visible_pipelines(user: GetUserDep) -> VisiblePipelines:
     )
 
 
-def _may_run(suffix: str) -> Callable[[Request, BaseUser, str], None]:
-    """Who may start the DAG by hand may have it started here."""
+@cache
+def may_do(act: Act) -> Callable[[Request, BaseUser, str], None]:
+    """Who may run the DAG of *act* by hand may do the act here."""
 
-    def may_run(request: Request, user: GetUserDep, uid: Uid) -> None:
+    def may(request: Request, user: GetUserDep, uid: Uid) -> None:
         require_own_intent(request)
         _require(request, user, "GET", DagAccessEntity.RUN, uid)
-        _require(request, user, "POST", DagAccessEntity.RUN, uid + suffix)
+        _require(request, user, "POST", DagAccessEntity.RUN, act.dag_id(uid))
 
-    return may_run
+    return may
 
 
 def require_own_intent(request: Request) -> None:
@@ -219,31 +223,14 @@ def _require(
     requires_access_dag(method, entity, param_dag_id=dag_id)(request, user)
 
 
-# The acts that whoever may run a DAG of the pipeline by hand may do, by its suffix.
-_ACTS_OF = {
-    "": ("checkpoint", "abort", "pause", "resume", "config", "backfill"),
-    "__savepoint": ("savepoint", "stop", "dispose"),
-    "__restore": ("restore",),
-    "__cancel": ("cancel",),
-}
-
-
 def allowed_acts(request: Request, user: GetUserDep, uid: Uid) -> tuple[str, ...]:
     """The names of the acts on the pipeline that the user may do, so that no other is offered."""
-    found: list[str] = []
-    for suffix, acts in _ACTS_OF.items():
-        try:
-            _require(request, user, "POST", DagAccessEntity.RUN, uid + suffix)
-        except HTTPException:
-            continue
-        found += acts
-    return tuple(found)
-
-
-may_checkpoint = _may_run("")
-may_save = _may_run("__savepoint")
-may_restore = _may_run("__restore")
-may_cancel = _may_run("__cancel")
+    allowed = set()
+    for dag_id in dag_ids(uid):
+        with suppress(HTTPException):
+            _require(request, user, "POST", DagAccessEntity.RUN, dag_id)
+            allowed.add(dag_id)
+    return tuple(act.name for act in ACTS if act.dag_id(uid) in allowed)
 
 
 def handle_problems(app: FastAPI) -> None:

@@ -44,7 +44,6 @@ def create_app() -> FastAPI:
         checkpoints.differences_router,
         acts.offered_router,
         acts.acts_router,
-        acts.timing_router,
     ):
         versioned.include_router(router)
     app.include_router(versioned)

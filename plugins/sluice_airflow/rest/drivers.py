@@ -17,6 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from sluice.declaration.schedules import Cron
+from sluice.surface.acts import CHECKPOINT, RESTORE
 from sluice.surface.health import NextTrigger, next_trigger
 from sluice_airflow.due import latest_ticks
 from sluice_airflow.rest.answers import Uid, answer, describe_responses, may_read
@@ -35,7 +36,7 @@ _PROCESSES = {
     "triggerer": ("TriggererJob", "nothing notices that a checkpoint is due or acked"),
     "dag-processor": ("DagProcessorJob", "no change of a declaration is noticed"),
 }
-_ROLES = {"": "no checkpoint starts", "__restore": "a failed job is not restored"}
+_WHILE_OFF = {CHECKPOINT: "no checkpoint starts", RESTORE: "a failed job is not restored"}
 
 
 class DagSwitch(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,10 +86,13 @@ class Drivers(msgspec.Struct, frozen=True, kw_only=True):
 def show_drivers(uid: Uid) -> Response:
     """Who drives the job: whether its DAGs are on, and Airflow's processes alive."""
     with create_session() as session:  # Airflow alone is asked: the store may be what hangs.
-        switches = tuple(_switch(f"{uid}{role}", session) for role in _ROLES)
+        switches = tuple(_switch(act.dag_id(uid), session) for act in _WHILE_OFF)
         processes = tuple(_process(name, session) for name in _PROCESSES)
         newest_run = _newest_run(uid, session)
-    problems = [*map(_problem_of_dag, switches), *map(_problem_of_process, processes)]
+    problems = [
+        *map(_problem_of_dag, switches, _WHILE_OFF.values()),
+        *map(_problem_of_process, processes),
+    ]
     return answer(
         Drivers(
             problems=tuple(filter(None, problems)),
@@ -124,8 +128,7 @@ def _switch(dag_id: str, session: Session) -> DagSwitch:
     )
 
 
-def _problem_of_dag(switch: DagSwitch) -> str:
-    costs = _ROLES["__restore" if switch.dag_id.endswith("__restore") else ""]
+def _problem_of_dag(switch: DagSwitch, costs: str) -> str:
     if not switch.is_known:
         return f"Airflow has no DAG {switch.dag_id!r}, so {costs}: look at its import errors."
     if switch.is_paused:

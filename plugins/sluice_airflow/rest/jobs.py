@@ -31,6 +31,7 @@ from sluice.declaration.project import Declarations, find_pipelines
 from sluice.errors import ConfigurationError, SluiceError
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
+from sluice.surface.acts import dag_ids
 from sluice.surface.pipelines import (
     PipelineDetails,
     PipelineLine,
@@ -302,9 +303,8 @@ def find_run(dag_id: str, run_id: str) -> FoundRun:
 
 def find_started(uid: str, run_id: str) -> tuple[str, FoundRun] | None:
     """The DAG of the pipeline in which *run_id* was started, and the run; None without one."""
-    dags = [uid, *(f"{uid}__{kind}" for kind in ("savepoint", "restore", "cancel"))]
     with create_session() as session:
-        query = select(DagRun).where(DagRun.dag_id.in_(dags), DagRun.run_id == run_id)
+        query = select(DagRun).where(DagRun.dag_id.in_(dag_ids(uid)), DagRun.run_id == run_id)
         found = session.scalars(query.order_by(DagRun.id.desc()).limit(1)).one_or_none()
         if found is None:
             return None
