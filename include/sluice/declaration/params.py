@@ -145,6 +145,13 @@ def require_declared(declared: Iterable[str], given: Iterable[str], pipeline: st
         )
 
 
+def of_place(spec: str | Param | Env, params: Mapping[str, str]) -> str:
+    """``value_of``, for comparing places: a variable that is not set here is its name."""
+    if isinstance(spec, Env) and spec.name not in os.environ:
+        return f"${spec.name}"
+    return value_of(spec, params)
+
+
 def placed(spec: _T, *, keeps: tuple[str, ...] = ()) -> _T:
     """*spec* with parameters and secrets replaced by a stand-in, except for the fields *keeps*."""
     assert is_dataclass(spec)

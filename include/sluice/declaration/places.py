@@ -498,6 +498,18 @@ class TypedSinkSpec(Protocol):
 
 
 @runtime_checkable
+class PlacedSinkSpec(Protocol):
+    """A descriptor of a sink whose table has one time line, so that no other sink may write it."""
+
+    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        """Which table it writes, in one spelling: for people, and then what else tells it apart.
+
+        Empty for one of the sink's own.  The place is not asked.
+        """
+        ...
+
+
+@runtime_checkable
 class MovableSinkSpec(Protocol):
     """A descriptor of a sink that may lie in any store, so that a test has it in its folder."""
 

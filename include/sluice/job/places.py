@@ -22,6 +22,7 @@ from sluice.declaration.places import (
     RECORD,
     InputCopy,
     KeepingSource,
+    PlacedSinkSpec,
     ProbedSink,
     ReadableSink,
     Source,
@@ -37,6 +38,7 @@ from sluice.store.object_store import in_parallel
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sluice.declaration.pipeline import Pipeline
     from sluice.declaration.places import OwnTable, Sink
 
 
@@ -150,12 +152,28 @@ def open_sinks(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
     return declared | {uid: open_side_table(job, uid) for uid in side_outputs(job.pipeline)}
 
 
+def check_tables(pipeline: Pipeline, params: Mapping[str, str]) -> None:
+    """Raises ConfigurationError if two sinks write one table, which has one time line."""
+    writers: dict[tuple[str, ...], str] = {}
+    for uid, node in pipeline.sinks.items():
+        table = node.spec.table_of(params) if isinstance(node.spec, PlacedSinkSpec) else ()
+        first = writers.setdefault(table, uid) if table else uid
+        if first != uid:
+            raise ConfigurationError(
+                f"sinks {first!r} and {uid!r} write one table, {table[0]}, whose versions are one "
+                "sink's checkpoints; name another for one of them, or write the union() of their "
+                "streams"
+            )
+
+
 def verify_tables(job: Job, params: Mapping[str, str]) -> None:
     """Probe the stores of the tables of files that do not lie in the job's own.
 
     Raises:
         ConfigurationError: one ignores conditional writes, or lets two writers win; it is named.
+            Or two sinks write one table.
     """
+    check_tables(job.pipeline, params)
     for uid, node in job.pipeline.sinks.items():
         sink = open_sink(node, params, job.location, job.names)
         if isinstance(sink, ProbedSink):

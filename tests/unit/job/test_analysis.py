@@ -17,10 +17,12 @@ from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Upsert
 from sluice.declaration.nodes import SinkNode
 from sluice.declaration.operations import Tumbling
+from sluice.declaration.params import Env, Param, env, param
 from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.places import SinkSpec
 from sluice.errors import ConfigurationError
 from sluice.job.analysis import Result, analyse, check_sink_schema
-from sluice.sinks import FilesTable, KafkaTopic, PostgresTable
+from sluice.sinks import DeltaTable, FilesTable, IcebergTable, KafkaTopic, PostgresTable
 from sluice.sources import Files, Kafka
 
 COLUMNS = "user string, city string, n bigint, at timestamp"
@@ -287,6 +289,86 @@ def test_a_pipeline_without_a_sink_is_refused(world: World) -> None:
 
     with pytest.raises(ConfigurationError, match="pipeline 'world' has no sink"):
         world.results()
+
+
+def at_kafka(topic: str, servers: str = "a:9092,b:9092") -> KafkaTopic:
+    return KafkaTopic(servers, topic, key="user", upsert=True)
+
+
+def in_postgres(dsn: str | Env, table: str = "public.t") -> PostgresTable:
+    return PostgresTable(dsn, table, upsert_key=("user",))
+
+
+def in_iceberg(uri: str = "http://rest", branch: str = "main") -> IcebergTable:
+    return IcebergTable("db.t", {"type": "rest", "uri": uri}, ("user",), branch=branch)
+
+
+def of_files(location: str | Param) -> FilesTable:
+    return FilesTable(location, upsert_key=("user",))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "table"),
+    [
+        (of_files("s3://lake/t"), of_files("s3://lake/t/"), "s3://lake/t"),
+        (of_files("s3://lake/t"), DeltaTable("s3://lake/t", ("user",)), "s3://lake/t"),
+        (of_files(param("where")), of_files("s3://lake/t"), "s3://lake/t"),
+        (DeltaTable("file:///t", ("user",)), DeltaTable("file:///t/", ("user",)), "file:/t"),
+        (in_iceberg(), in_iceberg(uri="http://rest/"), "db.t (main)"),
+        (in_postgres("host=h dbname=d"), in_postgres("postgresql://me@h:5432/d"), "public.t"),
+        (in_postgres(env("NOT_SET")), in_postgres(env("NOT_SET")), "public.t"),
+        (at_kafka("t"), at_kafka("t", "b:9092, a:9092"), "t"),
+    ],
+)
+def test_two_sinks_of_one_table_are_refused(
+    world: World, one: SinkSpec, other: SinkSpec, table: str
+) -> None:
+    totals = world.clicks.key_by("user").aggregate("totals", n=agg.count())
+    totals.sink("one", one)
+    totals.sink("other", other)
+
+    with pytest.raises(ConfigurationError) as refused:
+        analyse(world.pipeline, {"where": "s3://lake/t"}, None)
+
+    assert str(refused.value) == (
+        f"sinks 'one' and 'other' write one table, {table}, whose versions are one sink's "
+        "checkpoints; name another for one of them, or write the union() of their streams"
+    )
+
+
+def test_a_linked_folder_is_the_same_table(world: World, tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "table")
+    totals = world.clicks.key_by("user").aggregate("totals", n=agg.count())
+    totals.sink("one", of_files(f"file://{tmp_path}/table"))
+    totals.sink("other", of_files(f"file://{tmp_path}/link"))
+
+    with pytest.raises(ConfigurationError, match="sinks 'one' and 'other' write one table"):
+        world.results()
+
+
+@pytest.mark.parametrize("location", ["s3a://lake/t", "lake/t"])
+def test_a_location_in_no_store_is_refused(world: World, location: str) -> None:
+    world.clicks.key_by("user").aggregate("totals", n=agg.count()).sink("t", of_files(location))
+
+    with pytest.raises(ConfigurationError, match=f"the root '{location}' .*; write s3://"):
+        world.results()
+
+
+def test_tables_apart_are_taken(world: World) -> None:
+    totals = world.clicks.key_by("user").aggregate("totals", n=agg.count())
+    apart: list[SinkSpec] = [
+        *(FilesTable(upsert_key=("user",)), FilesTable(upsert_key=("user",))),
+        *(of_files("s3://lake/t"), of_files("s3://lake/T")),
+        *(in_iceberg(), in_iceberg(branch="audit"), in_iceberg(uri="http://other")),
+        *(in_postgres("host=h dbname=d"), in_postgres("host=h dbname=e")),
+        in_postgres(env("NOT_SET")),
+        in_postgres("host=h dbname=d", "public.u"),
+    ]
+    for number, sink in enumerate(apart):
+        totals.sink(f"s{number}", sink)
+
+    assert world.results()["totals"] is not None
 
 
 def test_any_source_may_be_a_table(world: World) -> None:

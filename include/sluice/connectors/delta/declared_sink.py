@@ -48,6 +48,12 @@ class DeltaTable:
     def params(self) -> tuple[Param, ...]:
         return params_of(self.location)
 
+    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        """See ``PlacedSinkSpec``."""
+        from sluice.store.open import StoreLocation
+
+        return (StoreLocation(value_of(self.location, params)).name,)
+
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         """Raises ConfigurationError: a parameter is missing or wrong."""
         from sluice.connectors.delta.sink import DeltaTarget

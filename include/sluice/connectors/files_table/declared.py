@@ -75,6 +75,13 @@ class FilesTable:
 
         check_format_types(self.format, schema, uid)
 
+    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        """See ``PlacedSinkSpec``."""
+        from sluice.store.open import StoreLocation
+
+        location = value_of(self.location, params)
+        return (StoreLocation(location).name,) if location else ()
+
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> ManifestTable:
         from sluice.connectors.files_table.table import ManifestTable
         from sluice.store.open import open_store

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.params import Env, Param, value_of
+from sluice.declaration.params import Env, Param, of_place, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sluice.store.open import StoreLocation
 
 _OF_A_PIPELINE = re.compile(r"([^/]+)/tables/[^/]+$")
+_CATALOG = ("type", "uri", "warehouse")  # The properties that say which catalog it is.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -50,6 +51,11 @@ class IcebergTable:
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.table, self.identity, *self.catalog.values())
+
+    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        """See ``PlacedSinkSpec``: each branch has a time line of its own."""
+        where = (of_place(self.catalog.get(key, ""), params).rstrip("/") for key in _CATALOG)
+        return (f"{value_of(self.table, params)} ({self.branch})", *where)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> IcebergSink:
         """Raises ConfigurationError: a parameter is missing or wrong."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.params import Env, Param, placed, said_of, value_of
+from sluice.declaration.params import Env, Param, of_place, placed, said_of, value_of
 from sluice.declaration.places import (
     GivenForm,
     SourceMeaning,
@@ -298,6 +298,12 @@ class KafkaTopic:
 
         files = StagedFiles(uid, open_store(default), self.upsert_key)
         return StagedSink(files, self._target(uid, params))
+
+    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        """See ``PlacedSinkSpec``: each writer of a topic has a time line of its own."""
+        servers = sorted(map(str.strip, of_place(self.bootstrap_servers, params).split(",")))
+        topic = value_of(self.topic, params)
+        return (topic, value_of(self.transactional_id, params) or f"sluice-{topic}", *servers)
 
     def _target(self, uid: str, params: Mapping[str, str]) -> KafkaTarget:
         from sluice.connectors.kafka.sink import KafkaTarget, NotedTopic

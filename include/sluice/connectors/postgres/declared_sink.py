@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.params import Env, Param, placed, value_of
+from sluice.declaration.params import Env, Param, of_place, placed, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
 
@@ -60,6 +60,12 @@ class PostgresTable:
         from sluice.connectors.postgres.copy import check_nested_types
 
         check_nested_types(schema, f"sink {uid!r}")
+
+    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+        """See ``PlacedSinkSpec``."""
+        from sluice.connectors.postgres.server import database_of
+
+        return (value_of(self.table, params), *database_of(of_place(self.dsn, params)))
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         from sluice.connectors.staged_files import StagedFiles

@@ -27,6 +27,8 @@ Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 CONNECT_TIMEOUT_S = 10  # Unless the address has its own; after it the task is retried.
 
+_ADDRESS = {"host": "localhost", "port": "5432", "dbname": ""}  # What libpq takes for none.
+
 # Errors that may pass, by class or code of SQLSTATE (PostgreSQL's appendix A): connections,
 # transactions rolled back, resources, objects in use, operator intervention, the system, a server
 # that became a standby, and internal errors.
@@ -66,6 +68,22 @@ def table_name(text: str) -> TableName:
             "without quotes and with the letters' case that the table has"
         )
     return TableName(schema, name)
+
+
+def database_of(dsn: str) -> tuple[str, ...]:
+    """Host, port and database of *dsn*, however it is written; *dsn* itself where it is no address,
+    or libpq is not installed.
+    """
+    try:
+        from psycopg import Error
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:
+        return (dsn,)
+    try:
+        given = conninfo_to_dict(dsn)
+    except Error:
+        return (dsn,)
+    return tuple(str(given.get(part) or usual) for part, usual in _ADDRESS.items())
 
 
 @dataclass(frozen=True, slots=True)
