@@ -343,6 +343,13 @@ def _better(
         near = _nearest_word(parameter.name, [p.name for p in called.parameters])
         if near and not isinstance(value, str) and not callable(value):
             return f"did you mean {near}? A result is {allowed(hint)}"
+        options = [p.name for p in called.parameters if p.kind is p.KEYWORD_ONLY]
+        is_result = getattr(hint, "__name__", "") == "Aggregate"
+        if is_result and not callable(value) and nearest(value, hint) is None:
+            return (
+                f"{called.name}() has no such option, but {' and '.join(options)}; a result is "
+                f"{allowed(hint)}"
+            )
     if (
         parameter.kind is not parameter.VAR_KEYWORD
         and type(value).__name__ == "Aggregate"

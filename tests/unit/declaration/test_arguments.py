@@ -96,6 +96,17 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         ("window('w'): lateness is datetime.timedelta(days=1) (timedelta); did you mean "
         "allowed_lateness? A result is an aggregate, such as agg.count() or agg.sum('price')"),
     ),
+    "an option that there is not": (
+        lambda: keyed().window("w", HOUR, early=timedelta(1), n=agg.count()),
+        ("window('w'): early is datetime.timedelta(days=1) (timedelta); window() has no such "
+        "option, but allowed_lateness and parallelism; a result is an aggregate, such as "
+        "agg.count() or agg.sum('price')"),
+    ),
+    "an option that there is not, of a text": (
+        lambda: keyed().aggregate("a", how="left", n=agg.count()),
+        ("aggregate('a'): how is 'left' (str); aggregate() has no such option, but ttl and "
+        "parallelism; a result is an aggregate, such as agg.count() or agg.sum('price')"),
+    ),
     "an aggregate by the name of an option": (
         lambda: keyed().aggregate("a", ttl=agg.count()),
         ("aggregate('a'): ttl is an Aggregate; ttl is an option of aggregate(), a timedelta, "
