@@ -114,7 +114,7 @@ class Debezium:
         operation = ChangelogNormalize(
             by=tuple(order),
             deleted=DELETED,
-            columns=tuple(self.columns),
+            columns=self.columns,
             images=images,
             unlogged={} if self.before else dict.fromkeys(texts, UNAVAILABLE),
         )

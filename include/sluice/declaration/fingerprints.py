@@ -16,6 +16,7 @@ from datetime import timedelta
 from sluice.core.transitions import AGGREGATE, ROWS, SHOWN, SINK, SOURCE, Fingerprint
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append, Retract
+from sluice.declaration.column_types import row_schema
 from sluice.declaration.durations import MS, from_words, in_words
 from sluice.declaration.expressions import Filter, Projection, Step, origin_of, result_name
 from sluice.declaration.functions import described_function
@@ -183,7 +184,7 @@ class _Maker:
     def _rows(self, stream: Input, wanted: frozenset[str] | None) -> str:
         """The rows of an input, or only its columns *wanted*, down to what sends them."""
         renames = [
-            f"{new} = {old}"
+            f"{new} = {old}".lower()
             for old, new in sorted(stream.renames.items())
             if wanted is None or new.lower() in wanted
         ]
@@ -376,9 +377,10 @@ def _operation(  # noqa: C901 - a case for each operation
             return "top_n", parts | {"ties": _listed(ties_by), "unique": _listed(unique)}, {}
         case Latest(by=by):
             return "latest", {"by": _listed(by)}, {}
-        case ChangelogNormalize(by=by, images=images):
+        case ChangelogNormalize(by=by, images=images, columns=columns):
             # A row is one hash, so that other columns are another state.
-            of = f" by image of {', '.join(sorted(map(str.lower, images)))}" if images else ""
+            hashed = sorted(f"{name.lower()} {_hashed(columns[name])}" for name in images)
+            of = f" by image of {', '.join(hashed)}" if images else ""
             return f"changelog_normalize{of}", {"by": _listed(by)}, {}
         case Deduplicate(by=by):
             return "deduplicate", {"by": meaning(by or "")}, {}
@@ -395,6 +397,18 @@ def _operation(  # noqa: C901 - a case for each operation
             return _with_function(own)
         case other:
             raise AssertionError(f"{other} keeps no state")
+
+
+def _hashed(column_type: str) -> str:
+    """The type as which a value is part of a row's hash."""
+    of = row_schema("a column", f"c {column_type}")["c"]
+    match of.name:
+        case "tinyint" | "smallint" | "int" | "bigint":
+            return "integer"
+        case "decimal":
+            return f"decimal of scale {of.arguments[-1] if len(of.arguments) > 1 else 0}"
+        case _:
+            return str(of)
 
 
 def _with_function(

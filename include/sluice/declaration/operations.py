@@ -181,13 +181,14 @@ class ChangelogNormalize:
     """The current row of each key, by changes that another system captured.
 
     A change has a position, the columns ``by``, says in ``deleted`` whether the row is gone, and
-    else has its ``columns``.  Where it has the row that it replaces, that is in the columns of
-    ``images``, by name.  A text of ``unlogged``, by column, stands for the value of the row before.
+    else has its ``columns``, which are of these types.  Where it has the row that it replaces, that
+    is in the columns of ``images``, by name.  A text of ``unlogged``, by column, stands for the
+    value of the row before.
     """
 
     by: tuple[str, ...]
     deleted: str
-    columns: tuple[str, ...]
+    columns: Mapping[str, str]
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     unlogged: Mapping[str, str] = field(default_factory=dict[str, str])
 

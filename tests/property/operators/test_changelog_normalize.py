@@ -54,7 +54,7 @@ def an_operator(
     operation = ChangelogNormalize(
         by=("lsn",),
         deleted="is_deleted",
-        columns=tuple(names),
+        columns=dict.fromkeys(names, "string"),
         images={name: f"before_{name}" for name in names} if by_image else {},
         unlogged={} if by_image else {"note": LEFT_OUT},
     )

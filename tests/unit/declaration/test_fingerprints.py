@@ -816,8 +816,21 @@ def test_a_stage_follows_no_rows_that_it_or_another_could_not(name: str) -> None
     assert of(CANNOT[name]).recomputed_from == ""
 
 
-def of_debezium(*columns: str, before: bool) -> Fingerprint:
-    table = Debezium(dict.fromkeys(columns, "bigint"), ("k",), before=before, payload=False)
+def joined_by(time: str) -> Fingerprint:
+    pipeline, spec = Pipeline("p"), Files("in", format="json", schema="k bigint, at timestamp")
+    one, other = (pipeline.source(uid, spec, event_time=time) for uid in ("one", "other"))
+    both = one.key_by("k").interval_join("both", other.key_by("k"), upper=timedelta(0))
+    both.sink("out", FilesTable())
+    return fingerprints(pipeline, {})["both"]
+
+
+def test_a_column_that_a_join_renames_is_the_same_in_any_case() -> None:
+    assert joined_by("at") == joined_by("At")
+
+
+def of_debezium(*columns: str, before: bool, kind: str = "bigint") -> Fingerprint:
+    types = {name: "bigint" if name == "k" else kind for name in columns}
+    table = Debezium(types, ("k",), before=before, payload=False)
     pipeline = Pipeline("p")
     events = pipeline.source("rows", Files("in", format="json", schema=table.schema))
     table.table("stage", events)
@@ -831,6 +844,28 @@ def test_a_row_that_is_kept_as_a_hash_has_the_columns_that_it_had() -> None:
     assert of_debezium(*before, before=False).operator == of_debezium(*now, before=False).operator
     for is_image in (True, False):
         assert of_debezium(*before, before=is_image) == of_debezium(*turned, before=is_image)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_same"),
+    [
+        ("int", "string", False),
+        ("float", "double", False),
+        ("date", "timestamp", False),
+        ("decimal(10, 2)", "decimal(12,4)", False),
+        ("DECIMAL(10,2)", "decimal(12,2)", True),
+        ("int", "BIGINT", True),
+    ],
+)
+def test_a_row_that_is_kept_as_a_hash_has_the_types_by_which_it_was_hashed(
+    was: str, now: str, is_same: bool
+) -> None:
+    operators = {of_debezium("k", "x", before=True, kind=kind).operator for kind in (was, now)}
+
+    assert len(operators) == (1 if is_same else 2)
+    assert (
+        len({of_debezium("k", "x", before=False, kind=kind).operator for kind in (was, now)}) == 1
+    )
 
 
 @pytest.mark.parametrize(
