@@ -63,6 +63,10 @@ def tried(rows: DataFrame) -> DataFrame:
     return rows.selectExpr("*", "TRY_CAST('now' AS timestamp) AS seen")
 
 
+def computing(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("*", "date(concat('to', 'day')) AS seen")
+
+
 def numbered(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
@@ -71,7 +75,9 @@ def numbered(rows: DataFrame) -> DataFrame:
 
 def plain(rows: DataFrame) -> DataFrame:
     between = "CASE WHEN u BETWEEN 1 AND 2 THEN replace('x', 'x', 'now') END AS c"
-    return rows.selectExpr("*", "v AS `rand()`", "a_constant() AS a", "'rand()' AS b", between)
+    texts = "struct(nullif('x', 'now'), date(concat('2026', '-01-01')), date(left('now', u))) AS d"
+    known = "v AS `rand()`", "a_constant() AS a", "'rand()' AS b"
+    return rows.selectExpr("*", *known, between, texts)
 
 
 def by(rows: Stream, key: str) -> Stream:
@@ -121,6 +127,18 @@ REFUSED: dict[str, tuple[Callable[[Stream], object], str]] = {
     "texts that are the clock around a day": (
         lambda rows: by(rows, "date_from_unix_date(u) BETWEEN 'Yesterday' AND 'Tomorrow'"),
         "stage 'a' computes the key 'k' with 'yesterday' as a day or an instant in",
+    ),
+    "a text that is computed beside a day": (
+        lambda rows: by(rows, "date_from_unix_date(u) < lower(trim(' TODAY '))"),
+        "stage 'a' computes the key 'k' with lower(trim( TODAY , None)) as a day or an instant in",
+    ),
+    "a computed text in a function": (
+        lambda rows: newest(rows).transform("t", computing),
+        "the function of stage 't' has concat(to, day) as a day or an instant, which answers",
+    ),
+    "a day that is null today": (
+        lambda rows: by(rows, "nullif(date_from_unix_date(u), 'today')"),
+        "stage 'a' computes the key 'k' with 'today' as a day or an instant in",
     ),
     "a text that a function tries to make an instant": (
         lambda rows: newest(rows).transform("t", tried),

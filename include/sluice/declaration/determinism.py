@@ -17,6 +17,7 @@ knows whether they were declared with ``asNondeterministic()``: ``spark/determin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, takewhile
@@ -40,7 +41,9 @@ from sluice.declaration.sql_tree import (
     Column,
     Expression,
     Literal,
+    Star,
     names_the_clock,
+    parts_of,
     spelled,
 )
 from sluice.errors import ConfigurationError
@@ -62,6 +65,13 @@ PLACES = frozenset(
 )
 # The clocks that need no parentheses, unless there is a column of that name.
 _BARE = frozenset({"current_date", "current_time", "current_timestamp", "localtime"})
+
+# Functions whose result may be another text than the words of the expression.
+TEXTS = frozenset(
+    {"btrim", "concat", "concat_ws", "initcap", "lcase", "left", "lower", "lpad", "ltrim", "repeat"}
+    | {"replace", "reverse", "right", "rpad", "rtrim", "substr", "substring", "translate", "trim"}
+    | {"ucase", "upper"}
+)
 
 _INSTANTS = frozenset({"date", "timestamp", "timestamp_ltz", "timestamp_ntz"})
 
@@ -291,8 +301,8 @@ def _reads_the_clock(part: Expression, columns: Collection[str] | None) -> bool:
         case Call(function=function, arguments=arguments):
             of_nothing = function in _CLOCKS_OF_NOTHING and not arguments
             return function in CLOCKS or of_nothing or _reads_a_text(part)
-        case Cast(value=Literal(value=str() as text), type=of):
-            return of.name in _INSTANTS and names_the_clock(text)
+        case Cast(value=text, type=of):
+            return of.name in _INSTANTS and _may_name_the_clock(text)
         case Column(parts=(name,)):
             is_bare = columns is not None and name.lower() in _BARE
             return is_bare and name.lower() not in map(str.lower, columns or ())
@@ -305,8 +315,24 @@ def _reads_the_clock(part: Expression, columns: Collection[str] | None) -> bool:
 def _reads_a_text(call: Call) -> bool:
     """Whether *call* makes a day or an instant of a text that Spark reads off the clock."""
     match call.arguments:
-        case (Literal(value=str() as text), *_):
+        case (text, *_):
             of = call.function.removeprefix("try_").removeprefix("to_")
-            return of in _INSTANTS and names_the_clock(text)
+            return of in _INSTANTS and _may_name_the_clock(text)
+        case _:
+            return False
+
+
+def _may_name_the_clock(text: Expression) -> bool:
+    """Whether *text* may be one that Spark reads off the clock: it computes a text without columns,
+    such as ``lower('TODAY')``, before it makes a day or an instant of it.
+    """
+    match text:
+        case Literal(value=str() as constant):
+            return names_the_clock(constant)
+        case Call(function=function) if function in TEXTS:
+            parts = [*parts_of(text)]
+            texts = (part.value for part in parts if isinstance(part, Literal))
+            named = any(isinstance(one, str) and re.search("[A-Za-z]", one) for one in texts)
+            return named and not any(isinstance(part, (Column, Star)) for part in parts)
         case _:
             return False

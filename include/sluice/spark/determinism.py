@@ -17,6 +17,7 @@ from sluice.declaration.determinism import (
     CLOCKS,
     DRAWS,
     PLACES,
+    TEXTS,
     Reader,
     refuse_key,
     refuse_over_updates,
@@ -30,7 +31,7 @@ from sluice.declaration.sql import parsed
 from sluice.declaration.sql_tree import Column
 from sluice.errors import ConfigurationError
 from sluice.spark.frames import projected
-from sluice.spark.row_wise import analysed_plan
+from sluice.spark.row_wise import all_columns_shown, analysed_plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,13 +41,20 @@ _DRAW = re.compile(rf"\b(?:{'|'.join(sorted(DRAWS))})\((?![^()\n]*\)#)", re.IGNO
 _CLOCK = re.compile(
     rf"\b(?:{'|'.join(sorted(CLOCKS))})\((?:\d+, )?(?:Some\([^()]*\)|\d*)\)(?!#)", re.IGNORECASE
 )
-# Texts that are made days or instants; in BETWEEN and NULLIF Spark does not print the cast.
+# Texts that are made days or instants, and what computes one without columns.  Of a remote session
+# BETWEEN and NULLIF are printed without the cast, beside texts, too.
 _NESTED = r"(?:[^()\n]|\((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*\))*?"
 _TEXT = re.compile(
     rf"\b(?:(?:try_)?cast\(|(?:between|nullif)\({_NESTED}, |(?:try_)?to_(?:date|timestamp)\w*\()"
     r"\s*(now|today|tomorrow|yesterday)\s*(?:\)|,| as (?:date|timestamp))",
     re.IGNORECASE,
 )
+_COMPUTED = re.compile(
+    rf"\bcast\(((?:{'|'.join(sorted(TEXTS))})\({_NESTED}\)) as (?:date|timestamp)",
+    re.IGNORECASE,
+)
+# Letters of a text, and no column.
+_LETTERS = re.compile(r"(?=(?:\w+\(|\bNone\b|[^A-Za-z])*+[A-Za-z])[^#]*")
 _PLACE = re.compile(rf"\b(?:{'|'.join(sorted(PLACES))})\(\)(?!#)", re.IGNORECASE)
 _DECLARED = "a function that is declared with asNondeterministic()"
 
@@ -139,8 +147,21 @@ def _nondeterministic(rows: DataFrame, plan: str | None = None) -> str | None:
     read = _CLOCK.search(plan)  # To Catalyst a clock is a constant of the query.
     if read is not None:
         return _call(read)
+    plan = plan if execution is None else _replaced(rows)
+    computed = (found[1] for found in _COMPUTED.finditer(plan) if _LETTERS.fullmatch(found[1]))
     text = _TEXT.search(plan)
-    return None if text is None else f"{text[1].lower()!r} as a day or an instant"
+    found = next(computed, None) if text is None else f"{text[1].lower()!r}"
+    return None if found is None else f"{found} as a day or an instant"
+
+
+def _replaced(rows: DataFrame) -> str:
+    """The analysed plan of *rows* with the casts of BETWEEN, NULLIF and the like."""
+    jvm = rows.sparkSession._jvm  # noqa: SLF001 - no API has it
+    assert jvm is not None
+    with all_columns_shown(rows):
+        analysed = rows._jdf.queryExecution().analyzed()  # noqa: SLF001 - as above
+        rule = jvm.org.apache.spark.sql.catalyst.optimizer.ReplaceExpressions
+        return str(rule.apply(analysed).toString())
 
 
 def _call(found: re.Match[str]) -> str:

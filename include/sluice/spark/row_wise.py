@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -190,16 +191,23 @@ def _tree(plan: str) -> _Node | None:
     return root
 
 
-def analysed_plan(rows: DataFrame) -> str:
-    """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
-    printed, conf = io.StringIO(), rows.sparkSession.conf
+@contextlib.contextmanager
+def all_columns_shown(rows: DataFrame) -> Iterator[None]:
+    """Plans of the session of *rows* are printed with each of their columns."""
+    conf = rows.sparkSession.conf
     shown = conf.get(_COLUMNS_SHOWN)
     conf.set(_COLUMNS_SHOWN, str(2**31 - 1))
     try:
-        with contextlib.redirect_stdout(printed):  # Spark Connect has no other way.
-            rows.explain(extended=True)
+        yield
     finally:
         conf.set(_COLUMNS_SHOWN, str(shown))
+
+
+def analysed_plan(rows: DataFrame) -> str:
+    """The analysed plan: the parsed one has no types, and the optimized one may hide a mistake."""
+    printed = io.StringIO()
+    with all_columns_shown(rows), contextlib.redirect_stdout(printed):
+        rows.explain(extended=True)  # Spark Connect has no other way.
     analysed = printed.getvalue().partition("== Analyzed Logical Plan ==\n")[2]
     _, _, tree = analysed.partition("\n")  # The first line has the columns.
     return tree.partition("== Optimized")[0]

@@ -70,6 +70,12 @@ def same(rows: Any) -> Any:
         ("to_timestamp('2026-01-01')", None),
         ("timestamp '2026-01-01'", None),
         ("name = 'now'", None),
+        ("cast(lower('TODAY') AS date)", "CAST(lower('TODAY') AS date)"),
+        ("to_timestamp('to' || 'day')", "to_timestamp(concat('to', 'day'))"),
+        ("date(upper(name))", None),
+        ("date(concat('2026', '-01-01'))", None),
+        ("date(substring('today', n))", None),
+        ("cast(lower('TODAY') AS string)", None),
     ],
 )
 def test_what_draws_or_reads_the_clock_is_found_in_sql(sql: str, found: str | None) -> None:
