@@ -6,7 +6,9 @@ Versions that changed rows are refused where rows are read; those that are gone 
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,11 @@ from deltalake import write_deltalake
 from sluice.connectors.delta.declared_source import DeltaTable
 from sluice.connectors.delta.source import VERSIONS
 from sluice.core.plan import PartitionOffset
-from sluice.declaration.places import Barrier, Source, SourcePosition
+from sluice.declaration import aggregates as agg
+from sluice.declaration.changelog import Retract
+from sluice.declaration.operations import Tumbling
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import WEIGHT, Barrier, Source, SourcePosition
 from sluice.errors import ConfigurationError
 from tests.contract.sink_case import JOB, publish, stage_deletes, staged_rows
 from tests.contract.sink_case import rows as sink_rows
@@ -199,6 +205,180 @@ def test_what_an_upserting_sink_writes_is_read_as_changes(tmp_path: Path) -> Non
     assert net(found) == dict.fromkeys(there, 1)
 
 
+def weighed(found: list[dict[str, Any]]) -> dict[Any, int]:
+    """The sum of the weights by row: what a table of them has."""
+    total: Counter[Any] = Counter()
+    for row in found:
+        total[tuple(v for k, v in row.items() if k != WEIGHT)] += row[WEIGHT]
+    return {row: count for row, count in total.items() if count}
+
+
+@pytest.mark.parametrize("feeds", [False, True], ids=["files", "feed"])
+def test_rows_that_an_update_or_a_delete_took_are_taken_back(tmp_path: Path, feeds: bool) -> None:
+    place = str(tmp_path / "sales")
+    setting = {"delta.enableChangeDataFeed": str(feeds).lower()}
+    Table.create(place, pa.schema([("id", pa.int64()), ("v", pa.string())]), configuration=setting)
+    write_deltalake(place, pa.table({"id": [1, 2, 3], "v": ["a"] * 3}), mode="append")
+    source = a_source(tmp_path, changes="rows", start=0)
+    first = plan(source)
+    assert source.schema().names == ["id", "v", WEIGHT]
+    assert weighed(rows_of(source, first)) == {(1, "a"): 1, (2, "a"): 1, (3, "a"): 1}
+    Table(place).update({"v": "'b'"}, predicate="id = 2")
+    Table(place).optimize.compact()
+    Table(place).delete("id = 1")
+
+    changes = plan(source, first.position)
+
+    assert weighed(rows_of(source, changes)) == {(2, "a"): -1, (2, "b"): 1, (1, "a"): -1}
+    assert weighed(rows_of(source, plan(source, changes.position))) == {}
+    Table(place).restore(1)
+    restored = plan(source, changes.position)
+    assert weighed(rows_of(source, restored)) == {(2, "a"): 1, (2, "b"): -1, (1, "a"): 1}
+
+
+def test_an_epoch_has_all_changes_of_a_version_whatever_its_limit(tmp_path: Path) -> None:
+    append(tmp_path, 0, 4)
+    source = a_source(tmp_path, changes="rows", start=0)
+    first = plan(source, (), 3)
+    assert (first.records, first.is_backlog) == (3, True)  # Of the first table nothing goes yet.
+    append(tmp_path, 4, 5)
+    place = str(tmp_path / "sales")
+    Table(place).delete("n < 2")
+    append(tmp_path, 5, 6)
+
+    read: list[tuple[int, int]] = []
+    position = first.position
+    for _ in range(4):
+        barrier = plan(source, position, 2)
+        position = barrier.position
+        mark = next(one for one in position if one.partition == VERSIONS)
+        read.append((mark.offset, barrier.records))
+
+    assert read == [(2, 2), (3, 6), (4, 1), (4, 0)]  # Version 2 rewrote four rows as two.
+
+
+def test_a_column_that_was_read_and_is_gone_or_another_is_named(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    place = str(tmp_path / "sales")
+    source = a_source(tmp_path, changes="rows")
+    first = plan(source)
+    wider = pa.table({"n": [2], "text": ["a"], "more": [0.5]})
+    write_deltalake(place, wider, mode="append", schema_mode="merge")
+    added = plan(source, first.position)
+    assert weighed(rows_of(a_source(tmp_path, changes="rows", columns=("n", "more")), added)) == {
+        (2, 0.5): 1
+    }
+
+    other = pa.table({"n": [2], "text": [5]})
+    write_deltalake(place, other, mode="overwrite", schema_mode="overwrite")
+
+    for of in (first, added):
+        with pytest.raises(ConfigurationError, match=r"column '(text|tags)' .* cannot be taken ba"):
+            plan(source, of.position)
+    with pytest.raises(ConfigurationError, match=r"'\w+' .* was read as .* in version 1 and is"):
+        rows_of(source, added)
+    few = a_source(tmp_path, changes="rows", columns=("n",))
+    assert weighed(rows_of(few, plan(few, added.position))) == {(0,): -1, (1,): -1}
+    feed = a_source(tmp_path, changes=True, start=0)
+    with pytest.raises(ConfigurationError, match=r"column 'text' is \w*string in part-.* int64 in"):
+        rows_of(feed, plan(feed))
+
+
+def test_a_vector_without_a_feed_is_refused_where_changes_are_read(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    source = a_source(tmp_path, changes="rows")
+    position = plan(source).position
+    log = tmp_path / "sales" / "_delta_log"
+    lines = [json.loads(line) for line in (log / f"{0:020d}.json").read_text().splitlines()]
+    (add,) = [one["add"] for one in lines if "add" in one]
+    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+    marked = add | {"deletionVector": vector}
+    (log / f"{1:020d}.json").write_text(json.dumps({"add": marked}))
+
+    with pytest.raises(ConfigurationError, match=r"vectors.* set delta.enableDeletionVectors to f"):
+        plan(source, position)
+
+
+def test_a_partition_of_the_empty_text_is_null_as_for_others(tmp_path: Path) -> None:
+    place = str(tmp_path / "sales")
+    parts = pa.table({"n": [1, 2, 3], "part": ["", None, "x=/ü"]})
+    write_deltalake(place, parts, partition_by=["part"])
+    source = a_source(tmp_path, changes="rows", start=0)
+    first = plan(source)
+    Table(place).delete("n < 3")
+
+    found = [rows_of(source, first), rows_of(source, plan(source, first.position))]
+
+    assert weighed(found[0]) == {(1, None): 1, (2, None): 1, (3, "x=/ü"): 1}
+    assert weighed(found[1]) == {(1, None): -1, (2, None): -1}
+
+
+def test_a_removed_file_of_a_writer_that_says_no_partition_has_that_of_the_version_before(
+    tmp_path: Path,
+) -> None:
+    append(tmp_path, 0, 3, partition_by=["text"])
+    source = a_source(tmp_path, changes="rows", start=0, columns=("n", "text"))
+    first = plan(source)
+    Table(str(tmp_path / "sales")).delete("n < 2")
+    log = tmp_path / "sales" / "_delta_log" / f"{1:020d}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for one in actions:
+        one.get("remove", {}).pop("partitionValues", None)
+    log.write_text("\n".join(map(json.dumps, actions)))
+
+    found = rows_of(source, plan(source, first.position))
+
+    assert weighed(found) == {(0, "row 0"): -1, (1, "row 1"): -1}
+
+
+@pytest.mark.parametrize("changes", [False, "rows"])
+def test_a_copy_that_was_put_back_and_written_again_is_refused(
+    tmp_path: Path, changes: Any
+) -> None:
+    append(tmp_path, 0, 2)
+    shutil.copytree(tmp_path / "sales", tmp_path / "copy")
+    append(tmp_path, 2, 4)
+    source = a_source(tmp_path, changes=changes)
+    position = plan(source).position
+    assert plan(source, position).slices == ()
+
+    shutil.rmtree(tmp_path / "sales")
+    (tmp_path / "copy").rename(tmp_path / "sales")
+    append(tmp_path, 4, 6)
+    append(tmp_path, 6, 8)
+
+    with pytest.raises(ConfigurationError, match=r"its version 1 is another one now, so .* put ba"):
+        plan(source, position)
+
+
+def test_a_removed_file_that_was_vacuumed_is_named(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    source = a_source(tmp_path, changes="rows")
+    position = plan(source).position
+    table = Table(str(tmp_path / "sales"))
+    table.delete("n = 1")
+    barrier = plan(source, position)
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+    with pytest.raises(ConfigurationError, match=r"is gone; .* \(delta.deletedFileRetentionDurat"):
+        rows_of(source, barrier)
+
+
+def test_a_changing_table_retracts_and_is_refused_where_rows_cannot_be_taken_back() -> None:
+    spec = DeltaTable("file:///lake/sales", changes="rows")
+    pipeline = Pipeline("sales")
+    rows = pipeline.source("rows", spec, event_time="at")
+    assert isinstance(pipeline.kind_of("rows", ()), Retract)
+    with pytest.raises(ConfigurationError, match=r"window\(\) cannot take a row back"):
+        rows.key_by("n").window("hours", Tumbling(timedelta(hours=1)), rows=agg.count())
+    with pytest.raises(ConfigurationError, match=r"leave out what takes rows back \(replaced=, ch"):
+        pipeline.source("table", spec, table=True)
+    appended = DeltaTable("file:///lake/sales")
+    assert spec.meaning({}) != appended.meaning({})
+    with pytest.raises(ConfigurationError, match="changes"):
+        DeltaTable("file:///lake/sales", changes="feed")  # type: ignore[arg-type]
+
+
 def test_a_table_made_anew_or_put_back_is_refused(tmp_path: Path) -> None:
     append(tmp_path, 0, 2)
     append(tmp_path, 2, 4)
@@ -273,6 +453,7 @@ def test_an_induced_barrier_lies_after_a_version(tmp_path: Path) -> None:
     assert [row["n"] for row in rows_of(source, barrier)] == [0, 1]
     (entry,) = barrier.position
     identity = Table(str(tmp_path / "sales")).metadata().id
+    assert entry.version.startswith(f"{identity} ")
     assert entry == PartitionOffset(
-        partition=VERSIONS, offset=1, records=0, sealed=True, version=str(identity)
+        partition=VERSIONS, offset=1, records=0, sealed=True, version=entry.version
     )

@@ -1,6 +1,9 @@
-"""A source of what was appended to a table, commit by commit; its partitions are data files.
+"""A source of what was appended to a table, or of its changes, commit by commit; its partitions
+are data files.
 
 Commits are immutable, and each has files in a fixed order, so a repeated plan finds the same ones.
+A commit that may take rows back is read in one epoch, whatever the epoch's limit: at each barrier
+behind the first table the rows that were read add up to the table as it was at a commit.
 
 A position has at most two entries, whatever the table's history.  The first, called ``mark``, has
 as its offset the sequence number of the last commit that was read to its end, and as its version
@@ -43,7 +46,9 @@ class Step(Protocol):
     def sequence(self) -> int: ...
 
     @property
-    def version(self) -> str: ...
+    def is_base(self) -> bool:
+        """Whether the table is read whole, as it was then, and not what the commit did."""
+        ...
 
 
 StepT = TypeVar("StepT", bound=Step)
@@ -55,6 +60,10 @@ class Appends(Protocol[StepT_contra]):
 
     @property
     def name(self) -> str: ...
+
+    def version(self, step: StepT_contra, /) -> str:
+        """What tells *step* from any other commit of that number."""
+        ...
 
     def files(self, step: StepT_contra, /) -> list[AddedFile]:
         """The files to read of *step*, in order; none where no row was added."""
@@ -126,6 +135,11 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
     def mark(self) -> str:
         raise NotImplementedError
 
+    @property
+    def takes_rows_back(self) -> bool:
+        """Whether all changes are read, as rows with weights."""
+        return False
+
     def _appends(self) -> AbstractContextManager[AppendsT]:
         raise NotImplementedError
 
@@ -181,19 +195,27 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
             if missing == 0:
                 rest = any(map(appends.adds_rows, steps[steps.index(step) :]))
                 break
-            for file in self._unread(appends, step, cursor):
-                start = cursor.offset if file.name == cursor.file else 0
-                if missing == 0:
+            files = self._unread(appends, step, cursor)
+            most = missing
+            if self.takes_rows_back and not step.is_base:
+                if parts and missing is not None and sum(file.rows for file in files) > missing:
                     rest = True
                     break
-                end = file.rows if missing is None else min(file.rows, start + missing)
-                missing = None if missing is None else missing - (end - start)
+                most = None
+            for file in files:
+                start = cursor.offset if file.name == cursor.file else 0
+                if most == 0:
+                    rest = True
+                    break
+                end = file.rows if most is None else min(file.rows, start + most)
+                most = None if most is None else most - (end - start)
+                missing = None if missing is None else max(missing - (end - start), 0)
                 parts.append((file.name, start, end))
                 cursor = replace(cursor, file=file.name, offset=end, is_done=end == file.rows)
             if rest or (cursor.file and not cursor.is_done):
                 rest = True
                 break
-            cursor = Cursor(self.mark, step.sequence, step.version)
+            cursor = Cursor(self.mark, step.sequence, appends.version(step))
         longest = max(1, -(-sum(end - start for _, start, end in parts) // parallelism))
         left = [step for step in steps if step.sequence > cursor.sequence]
         return Barrier(

@@ -28,7 +28,7 @@ from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
 from sluice.core.transitions import adoption, columns_begun, partial_columns
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
-from sluice.declaration.places import Barrier, Source, takes_rows_back
+from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError, SourceUnreadable
 from sluice.job.job import Job, new_token
 from sluice.job.lineage import (
@@ -202,13 +202,14 @@ def cut_again(
     cuts: list[SourceCut] = []
     is_chosen, unknown = False, {*words}
     refused = ""
-    keepers = [uid for uid, node in job.pipeline.sources.items() if takes_rows_back(node.spec)]
+    params = state.configuration.params
+    keepers = [uid for uid in job.pipeline.sources if keeps_copies(open_source(job, uid, params))]
     for uid, node in job.pipeline.sources.items():
         if node.is_table:
             cuts.append(_cut(job, state, uid, lineage, {}, None, shares_files=shares_files))
             continue
         previous = lineage.source(uid)
-        source = with_copies(job, previous, open_source(job, uid, state.configuration.params))
+        source = with_copies(job, previous, open_source(job, uid, params))
         before = load_position(job, previous)
         _require_kept(uid, previous, before, source)
         if keeps_copies(source):

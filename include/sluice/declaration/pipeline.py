@@ -202,7 +202,8 @@ class Pipeline:
                 f"source {uid!r} takes rows back, and is declared with "
                 f"{'table' if table else 'induced'}=True, "
                 + (
-                    "which reads all there is at every barrier anyway: leave out replaced="
+                    "which reads all there is at every barrier anyway: leave out what takes rows "
+                    "back (replaced=, changes=)"
                     if table
                     else "whose barriers cannot name rows that are gone: leave one of the two out"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.params import Param, said_of, value_of
@@ -21,16 +21,18 @@ class DeltaTable:
 
     ``start``: ``earliest`` begins with all rows of the table as it is, a version's number with all
     rows of that one, ``latest`` with what is written from now on.  Versions that change or delete
-    rows stop the pipeline, unless ``skip_overwrites`` passes them over.  With ``changes`` they are
-    read, too: each row has ``_change_type`` (``insert``, ``delete``, ``update_preimage`` or
-    ``update_postimage``) and ``_commit_version``.  Without ``columns`` a row has those of the
-    table.  A ``bounded`` source ends with the versions that exist.
+    rows stop the pipeline, unless ``skip_overwrites`` passes them over.  With ``changes="rows"``
+    they are read, too: the stream has the rows of the table, and takes back those that an update or
+    a delete took from it.  With ``changes=True`` the feed's entries are rows themselves: each has
+    ``_change_type`` (``insert``, ``delete``, ``update_preimage`` or ``update_postimage``) and
+    ``_commit_version``.  Without ``columns`` a row has those of the table.  A ``bounded`` source
+    ends with the versions that exist.
     """
 
     location: str | Param
     start: str | int | Param = "earliest"
     columns: tuple[str, ...] = ()
-    changes: bool = False
+    changes: bool | Literal["rows"] = False
     skip_overwrites: bool = False
     bounded: bool = False
 
@@ -38,8 +40,13 @@ class DeltaTable:
     def params(self) -> tuple[Param, ...]:
         return params_of(self.location, self.start)
 
+    @property
+    def takes_rows_back(self) -> bool:
+        """See ``ChangingSourceSpec``."""
+        return self.changes == "rows"
+
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
-        what = "changes" if self.changes else "rows"
+        what = "changes" if self.changes is True else "changing rows" if self.changes else "rows"
         return SourceMeaning(places=(f"{what} of {said_of(self.location, params)}",))
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:

@@ -3,20 +3,22 @@
 Of each version the files are read that it added.  One whose actions change no row (OPTIMIZE) is
 skipped.  One that changes or deletes rows cannot be read as appended rows, and is refused or, if
 that is declared, skipped.  With ``changes`` it is read, as the change data feed: the version's own
-files of changes, or else each row of a file that it added or removed.
+files of changes, or else each row of a file that it added or removed.  What an entry of the feed
+says of its row is a column, or with ``changes="rows"`` the row's weight.
 
-The entry ``versions`` of a position has the number of the next version, and the table's id: a
-table that was made anew at its place is refused.
+The entry ``versions`` of a position has the number of the next version, and of the one before it
+the table's id and a checksum of its actions: a table that was made anew at its place, or put back
+and written again, is refused.  A version whose entry was cleaned out of the log is not compared.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
 from sluice.connectors.appended import (
@@ -26,6 +28,7 @@ from sluice.connectors.appended import (
     Cursor,
     row_range,
 )
+from sluice.connectors.columns import is_text
 from sluice.connectors.delta.table import (
     Action,
     DataFile,
@@ -38,7 +41,9 @@ from sluice.connectors.delta.table import (
 from sluice.connectors.files.parquet import cast_to_known_schema, known_schema
 from sluice.core.plan import Slice
 from sluice.declaration.columns import check_source_columns
+from sluice.declaration.places import WEIGHT
 from sluice.errors import ConfigurationError
+from sluice.protocol.records import checksum
 from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
@@ -48,6 +53,7 @@ log = logging.getLogger(__name__)
 
 VERSIONS = "versions"
 CHANGE, COMMIT = "_change_type", "_commit_version"
+WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 THREADS = 16
 ENTRIES_AT_ONCE = 200  # Versions whose entries a plan reads ahead; of later ones no rows are known.
 
@@ -57,16 +63,11 @@ class Version:
     """A version to read: what it added, or with ``is_base`` the whole table as it was then."""
 
     number: int
-    table_id: str
     is_base: bool = False
 
     @property
     def sequence(self) -> int:
         return self.number + 1
-
-    @property
-    def version(self) -> str:
-        return self.table_id
 
     def __str__(self) -> str:
         return f"version {self.number}"
@@ -79,7 +80,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
     place: DeltaPlace
     start: str = "earliest"
     columns: tuple[str, ...] = ()
-    changes: bool = False
+    changes: bool | Literal["rows"] = False
     skip_overwrites: bool = False
     bounded: bool = False
 
@@ -94,10 +95,16 @@ class DeltaSource(AppendedSource["Versions", Version]):
     def mark(self) -> str:
         return VERSIONS
 
+    @property
+    def takes_rows_back(self) -> bool:
+        return self.changes == "rows"
+
     def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
         found = known_schema(self._projection(self._snapshot()), self.place.name)
         check_source_columns(found.names, self.place.name)
-        return found
+        return found.append(pa.field(WEIGHT, pa.int8())) if self.takes_rows_back else found
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -106,11 +113,16 @@ class DeltaSource(AppendedSource["Versions", Version]):
         wanted = self._projection(snapshot)
         if columns is not None:
             whole = {path.partition(".")[0] for path in columns}
-            wanted = pa.schema([one for one in wanted if one.name in whole])
+            asked = [one for one in wanted if one.name in whole]
+            wanted = pa.schema(asked or [wanted.field(0)])  # Without any, rows have no number.
         known = known_schema(wanted, self.place.name)
-        number, kind, file = self._found(piece.partition)
+        number, kind, file = self._found(piece.partition, snapshot)
         parquet = open_parquet(self.place.store(), file)
-        there = [name for name in wanted.names if name in parquet.schema_arrow.names]
+        names = parquet.schema_arrow.names
+        there = [name for name in wanted.names if name in names]
+        is_weighed = self.takes_rows_back and (columns is None or WEIGHT in columns)
+        if is_weighed and CHANGE in names:
+            there.append(CHANGE)
         added = {CHANGE: kind, COMMIT: number}
         for batch in row_range(parquet, piece.start, piece.end, there):
             rows = with_partition(pa.Table.from_batches([batch]), file, wanted)
@@ -118,13 +130,20 @@ class DeltaSource(AppendedSource["Versions", Version]):
                 if name in wanted.names and name not in rows.column_names:
                     constant = pa.scalar(value, wanted.field(name).type)
                     rows = rows.append_column(name, pa.repeat(constant, rows.num_rows))
-            for one in fitted(rows, wanted).to_batches():
-                yield cast_to_known_schema(one, known, file.path)
+            whole = fitted(rows, wanted, f"{file.path} of {self.place.name}").combine_chunks()
+            for one in whole.to_batches():
+                known_rows = cast_to_known_schema(one, known, file.path)
+                if is_weighed:
+                    told = batch.column(CHANGE) if CHANGE in names else None
+                    weight = _weights(told, kind, batch.num_rows)
+                    known_rows = known_rows.append_column(WEIGHT, weight)
+                yield known_rows
 
     @contextmanager
     def _appends(self) -> Iterator[Versions]:
         snapshot = self._snapshot()
-        yield Versions(snapshot, self.changes, self.skip_overwrites)
+        mark = self._columns_of if self.takes_rows_back else None
+        yield Versions(snapshot, bool(self.changes), self.skip_overwrites, mark)
 
     def _snapshot(self) -> Snapshot:
         snapshot = self.place.load()
@@ -143,35 +162,67 @@ class DeltaSource(AppendedSource["Versions", Version]):
     def _first(self, appends: Versions) -> Cursor:
         snapshot = appends.snapshot
         if self.start == "latest":
-            return Cursor(VERSIONS, snapshot.version + 1, snapshot.id)
+            last = Version(snapshot.version)
+            return Cursor(VERSIONS, last.sequence, appends.version(last))
         number = int(self.start) if self.start.isdecimal() else snapshot.version
         if number > snapshot.version:
             raise ConfigurationError(
                 f"{self.place.name} has no version {number} yet; begin with one up to "
                 f"{snapshot.version}"
             )
-        return Cursor(VERSIONS, number, f"{BASE}{snapshot.id}")
+        return Cursor(VERSIONS, number, f"{BASE}{appends.version(Version(number))}")
 
     def _steps(self, appends: Versions, cursor: Cursor) -> list[Version]:
         snapshot = appends.snapshot
         is_base = cursor.version.startswith(BASE)
-        table_id = cursor.version.removeprefix(BASE)
-        if table_id != snapshot.id or cursor.sequence > snapshot.version + 1:
+        known = Version(cursor.sequence if is_base else cursor.sequence - 1, is_base)
+        told = cursor.version.removeprefix(BASE)
+        table_id, _, digest = told.partition(" ")
+        if table_id != snapshot.id or known.number > snapshot.version:
+            now = f"it is {snapshot.id} at version {snapshot.version} now"
+        elif digest and appends.version(known) not in (told, table_id):
+            now = f"its {known} is another one now"
+        else:
+            now = ""
+        if now:
             raise ConfigurationError(
                 f"{self.place.name} was read to version {cursor.sequence - 1} of the table "
-                f"{table_id}, and is {snapshot.id} at version {snapshot.version} now, so it was "
-                "made anew or put back; put that table back, or begin anew without this state"
+                f"{table_id}, and {now}, so it was made anew or put back; put that table back, or "
+                "begin anew without this state"
             )
         numbers = range(cursor.sequence, snapshot.version + 1)
-        steps = [Version(number, table_id, is_base and number == numbers[0]) for number in numbers]
-        appends.read_ahead([step for step in steps[:ENTRIES_AT_ONCE] if not step.is_base])
+        steps = [Version(number, is_base and number == numbers[0]) for number in numbers]
+        ahead = [step for step in steps[:ENTRIES_AT_ONCE] if not step.is_base]
+        appends.read_ahead(ahead)
+        if self.takes_rows_back and (len(steps) > len(ahead) or appends.change_columns(ahead)):
+            self._check_columns(known.number, snapshot)
         return steps
+
+    def _check_columns(self, number: int, snapshot: Snapshot) -> None:
+        """Check that rows read of the version *number* can be taken back as they were.
+
+        Raises:
+            ConfigurationError: a column that was read is gone, or another now.
+        """
+        before = self.place.load(number)
+        assert before is not None, "the table was loaded a moment ago"
+        there = snapshot.schema
+        for one in self._projection(before):
+            at = there.get_field_index(one.name)
+            if at >= 0 and _sort_of(there.field(at).type) == _sort_of(one.type):
+                continue
+            now = f"is {there.field(at).type} now" if at >= 0 else "is gone now"
+            raise ConfigurationError(
+                f"column {one.name!r} of {self.place.name} was read as {one.type} in version "
+                f"{number} and {now}, so rows with it cannot be taken back; put it back, or begin "
+                "anew behind that change, with columns=... that stay"
+            )
 
     def _projection(self, snapshot: Snapshot) -> pa.Schema:
         import pyarrow as pa
 
         schema = snapshot.schema
-        if self.changes:
+        if self.changes is True:
             schema = pa.schema([*schema, (CHANGE, pa.string()), (COMMIT, pa.int64())])
         if not self.columns:
             return schema
@@ -181,13 +232,24 @@ class DeltaSource(AppendedSource["Versions", Version]):
             )
         return pa.schema([schema.field(name) for name in self.columns])
 
-    def _found(self, partition: str) -> tuple[int, str, DataFile]:
-        """The version, the kind of change and the file that a partition's name tells."""
+    def _columns_of(self, snapshot: Snapshot) -> str:
+        """What tells the columns that are read of *snapshot* from others."""
+        columns = [(one.name, str(one.type)) for one in self._projection(snapshot)]
+        return checksum(str(columns).encode())[:8]
+
+    def _found(self, partition: str, snapshot: Snapshot) -> tuple[int, str, DataFile]:
+        """The version, the kind of change and the file that a partition's name tells.
+
+        Raises:
+            ConfigurationError: a column is gone since the slice was planned.
+        """
         path, _, query = partition.partition("?")
         told = dict(parse_qsl(query, keep_blank_values=True))
         values = {
             name.removeprefix("="): value for name, value in told.items() if name.startswith("=")
         }
+        if "columns" in told and told["columns"] != self._columns_of(snapshot):
+            self._check_columns(int(told["of"]), snapshot)
         named = DataFile(path=path, size_bytes=0, partition=values)
         size = next((o.size_bytes for o in self.place.store().list(named.key)), 0)
         file = DataFile(path=path, size_bytes=size, partition=values)
@@ -201,15 +263,29 @@ class Versions:
     snapshot: Snapshot
     changes: bool
     skip_overwrites: bool
+    columns_of: Callable[[Snapshot], str] | None  # None where columns may go.
     _entries: dict[int, list[Action] | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.snapshot.place.name
 
+    def version(self, step: Version, /) -> str:
+        """The table's id, and a checksum of the version's actions if they are still there."""
+        entry = self._known_entry(step)
+        if entry is None:
+            return self.snapshot.id
+        body = json.dumps(entry, sort_keys=True).encode()
+        return f"{self.snapshot.id} {checksum(body)}"
+
     def read_ahead(self, steps: Sequence[Version]) -> None:
         entries = in_parallel(lambda step: self.snapshot.place.entry(step.number), steps, THREADS)
         self._entries.update(zip([step.number for step in steps], entries, strict=True))
+
+    def change_columns(self, steps: Sequence[Version]) -> bool:
+        """Whether one of *steps*, read ahead, may have changed the table's columns."""
+        entries = (self._entries[step.number] for step in steps)
+        return any("metaData" in one for entry in entries for one in entry or ())
 
     def files(self, step: Version, /) -> list[AddedFile]:
         """Raises ConfigurationError: rows were changed or deleted, or the version is gone."""
@@ -218,12 +294,13 @@ class Versions:
         entry = self._entry(step)
         added = [one["add"] for one in entry if one.get("add", {}).get("dataChange")]
         removed = [one["remove"] for one in entry if one.get("remove", {}).get("dataChange")]
-        if any("deletionVector" in one and one["deletionVector"] for one in (*added, *removed)):
-            raise self._refused(step, "has deletion vectors, which are not applied here")
+        fed = [one["cdc"] for one in entry if "cdc" in one] if self.changes else []
+        if fed:
+            return self._listed(step, fed, "")
+        if any(one.get("deletionVector") for one in (*added, *removed)):
+            raise self._has_vectors(step)
         if self.changes:
-            fed = [one["cdc"] for one in entry if "cdc" in one]
-            if fed:
-                return self._listed(step, fed, "")
+            removed = self._with_partitions(step, removed)
             return self._listed(step, removed, "delete") + self._listed(step, added, "insert")
         if not removed:
             return self._listed(step, added, "")
@@ -251,18 +328,21 @@ class Versions:
             assert found is not None, "the table was loaded a moment ago"
             snapshot = found
         if snapshot.has_vectors:
-            raise self._refused(step, "has deletion vectors, which are not applied here")
+            raise self._has_vectors(step)
         told = [
             {"path": one.path, "partitionValues": one.partition, "size": one.size_bytes}
             | ({} if one.rows is None else {"stats": f'{{"numRecords":{one.rows}}}'})
             for one in snapshot.files
         ]
-        return self._listed(step, told, "")
+        return self._listed(step, told, "", snapshot)
 
-    def _entry(self, step: Version) -> list[Action]:
+    def _known_entry(self, step: Version) -> list[Action] | None:
         if step.number not in self._entries:
             self._entries[step.number] = self.snapshot.place.entry(step.number)
-        entry = self._entries[step.number]
+        return self._entries[step.number]
+
+    def _entry(self, step: Version) -> list[Action]:
+        entry = self._known_entry(step)
         if entry is None:
             raise ConfigurationError(
                 f"{step} of {self.name} was cleaned out of its log before it was read; begin anew, "
@@ -270,14 +350,35 @@ class Versions:
             )
         return entry
 
+    def _with_partitions(
+        self, step: Version, removed: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """*removed*, each with the values of its partition, which a writer may leave out there."""
+        if not self.snapshot.partition_columns or all("partitionValues" in one for one in removed):
+            return removed
+        before = self.snapshot.place.load(step.number - 1)
+        assert before is not None, "the table was loaded a moment ago"
+        known = {file.path: file.partition for file in before.files}
+        return [one | {"partitionValues": known[str(one["path"])]} for one in removed]
+
     def _listed(
-        self, step: Version, actions: Sequence[dict[str, Any]], change: str
+        self,
+        step: Version,
+        actions: Sequence[dict[str, Any]],
+        change: str,
+        read_as: Snapshot | None = None,
     ) -> list[AddedFile]:
+        """The files of *actions*, with the columns of *read_as*, by default the table of now."""
+        read_as = read_as or self.snapshot
+        pinned = {}
+        if self.columns_of is not None:
+            pinned = {"columns": self.columns_of(read_as), "of": str(read_as.version)}
         found = []
         for one in sorted(actions, key=lambda one: str(one["path"])):
             told = {"version": str(step.number)} | ({"change": change} if change else {})
+            told |= pinned
             values = one.get("partitionValues") or {}
-            told |= {f"={name}": value for name, value in values.items() if value is not None}
+            told |= {f"={name}": value for name, value in values.items() if value}
             rows = self._rows_of(one)
             if rows:
                 found.append(AddedFile(f"{one['path']}?{urlencode(told)}", rows))
@@ -293,22 +394,78 @@ class Versions:
         size = action.get("size") or next((o.size_bytes for o in store.list(file.key)), 0)
         return int(open_parquet(store, DataFile(file.path, int(size), {})).metadata.num_rows)
 
+    def _has_vectors(self, step: Version) -> ConfigurationError:
+        return ConfigurationError(
+            f"{step} of {self.name} has deletion vectors, which are not applied here; purge them "
+            "(REORG TABLE ... APPLY (PURGE)), set delta.enableDeletionVectors to false, and begin "
+            "anew behind it"
+        )
+
     def _refused(self, step: Version, what: str) -> ConfigurationError:
         return ConfigurationError(
-            f"{step} of {self.name} {what}, and a source of appended rows cannot tell which; read "
-            "it with changes=True, pass over it with skip_overwrites=True, or begin anew behind it"
+            f"{step} of {self.name} {what}, and a source of appended rows cannot tell which; "
+            "read it with changes='rows', pass over it with skip_overwrites=True, or begin anew "
+            "behind it"
         )
 
 
-def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """*rows* in the columns of *schema*; those that the file has not are null."""
+def fitted(rows: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
+    """*rows* in the columns of *schema*; those that the file has not are null.
+
+    Raises:
+        ConfigurationError: a column of the file *what* is of another type than the table's now.
+    """
     import pyarrow as pa
 
-    columns = [
-        rows.column(one.name).cast(one.type, safe=False)
-        if one.name in rows.column_names
-        else pa.nulls(rows.num_rows, one.type)
-        for one in schema
-    ]
+    columns = []
+    for one in schema:
+        if one.name not in rows.column_names:
+            columns.append(pa.nulls(rows.num_rows, one.type))
+            continue
+        column = rows.column(one.name)
+        is_number = pa.types.is_integer(one.type) or pa.types.is_decimal(one.type)
+        try:
+            fits = _sort_of(column.type) == _sort_of(one.type)
+            columns.append(column.cast(one.type, safe=is_number) if fits else None)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            columns.append(None)
+        if columns[-1] is None:
+            raise ConfigurationError(
+                f"column {one.name!r} is {column.type} in {what}, and {one.type} in the table now, "
+                "which does not hold its values; begin anew behind that change, or leave the "
+                "column out of columns=..."
+            )
     kinds = [(one.name, one.type) for one in schema]
     return pa.Table.from_arrays(columns, schema=pa.schema(kinds))
+
+
+def _sort_of(dtype: pa.DataType) -> str:
+    """Types of one sort differ in width, unit or nullability; files of a table may, too."""
+    import pyarrow as pa
+
+    if is_text(dtype):
+        return "text"
+    if pa.types.is_dictionary(dtype):
+        return _sort_of(dtype.value_type)
+    for sort, names in (
+        ("number", (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)),
+        ("time", (pa.types.is_timestamp, pa.types.is_date)),
+        ("bytes", (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)),
+        ("list", (pa.types.is_list, pa.types.is_large_list)),
+    ):
+        if any(is_so(dtype) for is_so in names):
+            return sort
+    return str(dtype.id)
+
+
+def _weights(told: pa.Array | None, kind: str, count: int) -> pa.Array:
+    """The weights of *count* rows of the *kind*, or of the kinds that the feed has *told*."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if told is None:
+        return pa.repeat(pa.scalar(WEIGHTS[kind], pa.int8()), count)
+    if unknown := set(pc.unique(told).to_pylist()) - WEIGHTS.keys():
+        raise ConfigurationError(f"the change feed has a row of the kind {min(unknown, key=str)!r}")
+    is_back = pc.is_in(told, pa.array([name for name, weight in WEIGHTS.items() if weight < 0]))
+    return pc.if_else(is_back, pa.scalar(-1, pa.int8()), pa.scalar(1, pa.int8()))

@@ -170,10 +170,6 @@ class SnapshotRead:
     def sequence(self) -> int:
         return self.snapshot.sequence_number or 0
 
-    @property
-    def version(self) -> str:
-        return str(self.snapshot.snapshot_id)
-
     def __str__(self) -> str:
         return f"snapshot {self.snapshot.snapshot_id}"
 
@@ -246,6 +242,9 @@ class Appends:
             "replaced or made anew; have that snapshot be the head again, or begin anew without "
             "this state"
         )
+
+    def version(self, step: SnapshotRead) -> str:
+        return str(step.snapshot.snapshot_id)
 
     def files(self, step: SnapshotRead) -> list[AddedFile]:
         """The files to read of *step*, in order; none where no row was added.

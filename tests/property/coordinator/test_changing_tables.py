@@ -1,0 +1,289 @@
+"""Tables that others change, under random histories: the rows read are always those of a version.
+
+Rows of a Delta or Iceberg table are appended, updated, merged, deleted and overwritten, files are
+compacted, columns are added, versions restored, also while an epoch reads.  Checkpoints complete,
+fail and are repeated; jobs are restored backwards, from checkpoints and savepoints, with another
+parallelism.  Who reads what a plan says, twice, and adds it up, has at each checkpoint the rows
+that a plain reader of the table sees in the version of the position.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as Delta
+from deltalake import write_deltalake
+
+from harness.jobs import ManualClock
+from sluice.connectors.appended import BASE
+from sluice.connectors.delta import source as delta
+from sluice.coordinator.backfill import plan_backfill
+from sluice.coordinator.failure import abort_checkpoint
+from sluice.coordinator.restore import restore, savepoint_target
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import Triggered, trigger
+from sluice.core.configuration import CheckpointType
+from sluice.core.plan import CheckpointPlan
+from sluice.core.restoring import Choice
+from sluice.declaration import aggregates as agg
+from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import WEIGHT, SourcePosition, SourceSpec
+from sluice.errors import ConfigurationError, SluiceError
+from sluice.job.job import open_job
+from sluice.job.places import open_source_at
+from sluice.sinks import FilesTable
+from sluice.sources import DeltaTable
+from sluice.store.open import StoreLocation
+from tests.examples import TIMES
+from tests.planted import Fault
+from tests.subtasks import acknowledge, finish
+
+COLUMNS = ("id", "v", "part", "extra")
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("part", pa.string())])
+STEPS = 20
+
+
+class DeltaPlayed:
+    """A Delta table, whose *feeds* say whether it writes a change data feed."""
+
+    mark = delta.VERSIONS
+
+    def __init__(self, random: Random, folder: Path, *, feeds: bool) -> None:
+        self.random, self.place = random, str(folder / "sales")
+        self.is_partitioned = random.random() < 0.4
+        self.has_extra = False
+        self.start = random.choice(["0", "1", "earliest"])
+        self.oldest = 0  # Of the versions with the columns of now.
+        Delta.create(
+            self.place,
+            SCHEMA,
+            partition_by=["part"] if self.is_partitioned else None,
+            configuration={"delta.enableChangeDataFeed": str(feeds).lower()},
+        )
+        for _ in range(random.randint(1, 4)):
+            self.append()
+
+    def spec(self) -> SourceSpec:
+        return DeltaTable(f"file://{self.place}", changes="rows", start=self.start)
+
+    def some_rows(self) -> pa.Table:
+        rows = [
+            {
+                "id": self.random.randrange(8),
+                "v": self.random.choice(["a", "b", None]),
+                "part": self.random.choice(["x", "y z", "", None]),
+            }
+            for _ in range(self.random.randint(1, 5))
+        ]
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        if self.has_extra:
+            table = table.append_column("extra", pa.array([1.5] * len(rows)))
+        return table
+
+    def append(self) -> None:
+        write_deltalake(self.place, self.some_rows(), mode="append")
+
+    def change(self) -> None:
+        table, key = Delta(self.place), self.random.randrange(8)
+        match self.random.randrange(9):
+            case 0 | 1:
+                self.append()
+            case 2:
+                table.update(updates={"v": "'u'"}, predicate=f"id = {key}")
+            case 3:
+                table.delete(f"id >= {key}")
+            case 4:
+                rows = self.some_rows()
+                found = rows.group_by("id").aggregate([])  # One row an id, as MERGE asks.
+                source = found.append_column("v", pa.array(["m"] * found.num_rows))
+                source = source.append_column("part", pa.array(["x"] * found.num_rows))
+                merge = table.merge(source, "s.id = t.id", source_alias="s", target_alias="t")
+                merge.when_matched_update({"v": "s.v"}).when_not_matched_insert(
+                    {"id": "s.id", "v": "s.v", "part": "s.part"}
+                ).execute()
+            case 5:
+                write_deltalake(self.place, self.some_rows(), mode="overwrite")
+            case 6:
+                table.optimize.compact()
+            case 7 if not self.has_extra:
+                self.has_extra = True
+                write_deltalake(self.place, self.some_rows(), mode="append", schema_mode="merge")
+                self.oldest = table.version() + 1
+            case _ if self.oldest < table.version():
+                table.restore(self.random.randrange(self.oldest, table.version()))
+            case _:
+                self.append()
+
+    def rows_at(self, position: SourcePosition) -> Counter[Any] | None:
+        """The rows of the version that was read to its end; None if none was."""
+        (mark,) = (entry for entry in position if entry.partition == self.mark)
+        if mark.version.startswith(BASE):
+            return None
+        return counted(Delta(self.place, version=mark.offset - 1).to_pyarrow_table().to_pylist())
+
+
+def counted(rows: Sequence[dict[str, Any]]) -> Counter[Any]:
+    return Counter(tuple(row.get(name) for name in COLUMNS) for row in rows)
+
+
+class World:
+    """A job over a table; ``rows`` are by checkpoint those that it has absorbed."""
+
+    def __init__(self, random: Random, table: DeltaPlayed) -> None:
+        self.random, self.table = random, table
+        place = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
+        pipeline = Pipeline(
+            "changing",
+            checkpointing=Checkpointing(
+                num_retained=random.randint(1, 3), tolerable_failed_checkpoints=99
+            ),
+        )
+        rows = pipeline.source("sales", table.spec())
+        totals = rows.key_by("id").aggregate("totals", rows=agg.count())
+        totals.sink("out", FilesTable(changelog=True))
+        self.job = open_job(pipeline, place, clock=ManualClock())
+        limit = random.choice([None, 1, 4])
+        submit(self.job, configure(pipeline, {}, max_records_per_epoch=limit))
+        self.rows: dict[int | None, Counter[Any]] = {None: Counter()}
+        self.named: dict[str, int] = {}
+
+    def read(self, plan: CheckpointPlan) -> Counter[Any]:
+        (cut,) = plan.sources
+        source = open_source_at(self.job, cut, {})
+        found: Counter[Any] = Counter()
+        for piece in cut.slices:
+            rows = [row for batch in source.read(piece) for row in batch.to_pylist()]
+            assert len(rows) == piece.records
+            for row in rows:
+                found[tuple(row.get(name) for name in COLUMNS)] += row[WEIGHT]
+        return found
+
+    def checkpoint(self, name: str | None = None) -> bool:
+        """Take one; False if there was nothing to read."""
+        given: dict[str, Any] = {}
+        if name is not None:
+            given = {"type": CheckpointType.SAVEPOINT, "savepoint_name": name}
+        outcome = trigger(self.job, is_periodic=name is None, **given)
+        if not isinstance(outcome, Triggered):
+            return False
+        plan = outcome.plan
+        read = self.read(plan)
+        while self.random.random() < 0.3:
+            self.table.change()
+        assert self.read(plan) == read, "a slice has other rows the second time"
+        if self.random.random() < 0.3:
+            abort_checkpoint(self.job, plan.checkpoint_id, by="a test")
+            return True
+        acknowledge(self.job, plan)
+        finish(self.job, plan.checkpoint_id)
+        rows = Counter(self.rows[plan.parent])
+        rows.update(read)
+        assert min(rows.values(), default=0) >= 0, "a row was taken back that was not there"
+        rows = +rows
+        there = self.table.rows_at(plan.sources[0].position)
+        assert there in (None, rows), "the rows are not those of the version"
+        self.rows[plan.checkpoint_id] = rows
+        if name is not None:
+            self.named[name] = plan.checkpoint_id
+        return True
+
+    def restore(self) -> None:
+        wider = replace(self.job.state().configuration, parallelism=self.random.randint(1, 4))
+        completed = [one.checkpoint_id for one in self.job.state().completed]
+        if self.named and self.random.random() < 0.5:
+            name = self.random.choice(sorted(self.named))
+            restore(self.job, savepoint_target(self.job, name), configuration=wider)
+        elif completed:
+            target = Choice(self.random.choice(completed))
+            restore(self.job, target, configuration=wider)
+
+    def play(self) -> None:
+        for step in range(STEPS):
+            act = self.random.random()
+            if act < 0.5:
+                self.table.change()
+            elif act < 0.8:
+                self.checkpoint()
+            elif act < 0.88:
+                self.checkpoint(f"s{step}")
+            else:
+                self.restore()
+        while self.checkpoint():
+            pass
+        last = self.job.state().tip
+        assert last is not None
+        there = self.table.rows_at(self.job.metadata(last).sources[0].position)
+        assert self.rows[last] == there, "the rows at the end are not those of the table"
+
+
+KINDS: dict[str, Callable[[Random, Path], DeltaPlayed]] = {
+    "delta": lambda random, folder: DeltaPlayed(random, folder, feeds=False),
+    "delta feed": lambda random, folder: DeltaPlayed(random, folder, feeds=True),
+}
+
+
+@pytest.mark.parametrize("seed", range(6 * TIMES))
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_those_of_a_version_whatever_happened(
+    tmp_path: Path, kind: str, seed: int
+) -> None:
+    random = Random(seed)
+    World(random, KINDS[kind](random, tmp_path)).play()
+
+
+def test_what_the_root_keeps_no_copy_of_is_not_read_again(tmp_path: Path) -> None:
+    random = Random(0)
+    world = World(random, DeltaPlayed(random, tmp_path, feeds=False))
+    while world.checkpoint():
+        pass
+
+    with pytest.raises(ConfigurationError, match="no source of 'changing' declares input that is"):
+        plan_backfill(world.job, ["dt=2026-03-01"])
+
+
+VERSIONS = "connectors.delta.source:Versions"
+PLANTED = [
+    Fault(
+        "a removed file's rows stay",
+        f"{VERSIONS}.files",
+        'self._listed(step, removed, "delete") +',
+        "",
+    ),
+    Fault("a compaction brings rows", f"{VERSIONS}.files", 'get("dataChange")', 'get("path")'),
+    Fault(
+        "the row before an update stays",
+        "connectors.delta.source:_weights",
+        "weight < 0",
+        "name == 'delete'",
+    ),
+    Fault(
+        "an epoch ends amid a version",
+        "connectors.appended:AppendedSource._cut",
+        "self.takes_rows_back and not step.is_base",
+        "False",
+    ),
+]
+
+
+@pytest.mark.parametrize("fault", PLANTED, ids=lambda fault: fault.wrong)
+def test_a_planted_fault_is_found(tmp_path: Path, fault: Fault) -> None:
+    with fault.planted():
+        for seed in range(20):
+            kind = sorted(KINDS)[seed % len(KINDS)]
+            folder = tmp_path / str(seed)
+            folder.mkdir()
+            random = Random(seed)
+            try:
+                World(random, KINDS[kind](random, folder)).play()
+            except (AssertionError, SluiceError):
+                return
+    pytest.fail("20 histories did not find it")
