@@ -25,6 +25,7 @@ from sluice.operators.changes import without_pairs
 from sluice.operators.operator import WEIGHT
 from sluice.spark.deployment import KeyedRows
 from sluice.spark.tasks import Frame
+from sluice.state.key_hash import can_hash, key_hash
 from sluice.state.segments import HASH
 
 if TYPE_CHECKING:
@@ -153,12 +154,19 @@ def _numbered(
 
 
 def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, _: object) -> KeyedRows:
-    """As the real one for one input, with a hash of its own, and nothing pre-aggregated."""
+    """As the real one for one input, and nothing pre-aggregated.
+
+    A hash that only Spark computes is another one here.
+    """
     (rows,) = inputs
     frame = pl.from_arrow(pa.concat_tables(rows.partitions))
     assert isinstance(frame, pl.DataFrame)
     frame = frame.drop(SOURCE, strict=False)
-    hashes = frame.select(node.keys).hash_rows().reinterpret(signed=True)
+    keys = frame.select(node.keys)
+    if all(map(can_hash, keys.dtypes)):
+        hashes = pl.Series(key_hash(keys, node.keys))
+    else:
+        hashes = keys.hash_rows().reinterpret(signed=True)
     owners = [
         subtask_of(
             key_group_of(hash_, task.max_parallelism), task.max_parallelism, task.parallelism

@@ -63,6 +63,21 @@ def test_a_kind_and_a_key_choose(viewer: Api) -> None:
     assert (one["before"], one["changed"], chosen["changes"]) == (None, [], [one])
 
 
+def test_a_key_is_shown_as_it_came_to_be(viewer: Api) -> None:
+    one = found(viewer.get(STATE, **{"from": "1", "kind": "added"}))["changes"][0]
+    ((name, value),) = one["key"].items()
+
+    shown = found(viewer.get("/pipelines/auctions/state", key=f"{name}={value}"))
+
+    [table] = [table for table in shown["tables"] if table["stage"] == "count_bids"]
+    assert shown["checkpoints"] == [2, 1]
+    assert [one["first"] for one in table["versions"]] == [2, 1]
+    assert one["after"].items() <= table["versions"][0]["rows"][0].items()
+    assert table["versions"][1]["rows"] == []
+    unknown = viewer.get("/pipelines/auctions/state", key="x=1")
+    assert "no state is kept by the key (x)" in refused(unknown, 404)
+
+
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [

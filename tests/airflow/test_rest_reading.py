@@ -171,6 +171,7 @@ def test_the_journal_is_read_from_its_end_page_by_page(viewer: Api, job: Job) ->
         ("/pipelines/auctions/checkpoints?limit=0", 422, "query.limit"),
         ("/pipelines/auctions/state/count_bids?checkpoint=../../x", 422, "query.checkpoint"),
         ("/pipelines/auctions/state/nope", 404, "has no stage 'nope'"),
+        ("/pipelines/auctions/state", 422, "query.key"),
         ("/pipelines/auctions/state/count_bids?checkpoint=mine", 404, "there is no savepoint"),
     ],
 )

@@ -14,9 +14,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.airflow.rest import Api, auctions_in
+from harness.jobs import trigger_one
+from tests.airflow.rest import Api, auctions_in, take
 from tests.airflow.test_rest_access import routes
-from tests.subtasks import take_checkpoint
 
 EXAMPLES = 5  # Of each route; the examples are drawn, and the same each time.
 PROMISES = [
@@ -29,7 +29,8 @@ PROMISES = [
 
 @pytest.fixture(name="document")
 def _document(everybody: Api, root: str) -> Any:
-    take_checkpoint(auctions_in(root))
+    job = auctions_in(root)
+    take(job, trigger_one(job))
     return schemathesis.openapi.from_asgi("/sluice/openapi.json", everybody.client.app)
 
 

@@ -28,6 +28,7 @@ SHOWN = {
     "p/auctions/graph": ("Graph", "KeyedAggregate"),
     "p/auctions/state": ("State", "bid_auction"),
     "p/auctions/state/compare": ("Compare", "Besides state"),
+    "p/auctions/state/key?key=bid_auction%3D-1": ("Key", "not there"),
     "p/auctions/snapshots": ("Snapshots", "savepoint before"),
     "reasons/CHECKPOINT_EXPIRED": ("checkpoint expired", "What to do"),
 }

@@ -52,6 +52,26 @@ def test_a_key_a_kind_and_counts_are_asked_for(job: Job, sluice: Sluice) -> None
     assert "0 added, 0 removed, 0 changed" in removed
 
 
+def test_a_key_is_shown_as_it_came_to_be(job: Job, sluice: Sluice) -> None:
+    document = sluice("state", "diff", "auctions", 1, 2, "--kind", "changed", "--json").json
+    change = document["state"][0]["changes"][0]
+    key = f"bid_auction={change['key']['bid_auction']}"
+
+    printed = sluice("state", "find", "auctions", key).out
+    found = sluice("state", "find", "auctions", key, "--json").json
+    absent = sluice("state", "find", "auctions", "bid_auction=-1", "--checkpoint", 1).out
+    unknown = sluice("state", "find", "auctions", "auction=1").error
+
+    versions = found["tables"][0]["versions"]
+    assert [one["last"] for one in versions] == [2, 1]
+    for side, version in zip(("after", "before"), versions, strict=True):
+        assert change[side].items() <= version["rows"][0].items()
+    assert str(change["after"]["bids"]) in printed
+    assert "not there" in absent
+    assert "no state is kept by the key (auction)" in unknown
+    assert "per_auction: bid_auction" in unknown
+
+
 def test_a_snapshot_has_no_difference_to_itself(job: Job, sluice: Sluice) -> None:
     printed = sluice("state", "diff", "auctions", 2, "latest").out
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,7 @@ from sluice.surface.differences import (
     snapshot_difference,
     table_difference,
 )
+from sluice.surface.key_lookup import look_up_key
 from sluice.surface.state import open_state
 from sluice.surface.units import moment, size, watermark
 
@@ -177,6 +179,51 @@ def read(
     print_table(shown)
     total = sum(handle.segment.rows for handles in state.subtasks for handle in handles)
     print_line(f"{rows.height:,} rows shown; its segments hold {total:,}, older versions included")
+
+
+def find(
+    pipeline: PipelineName,
+    key: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COLUMN=VALUE...", help="Every column of the key; COLUMN alone is null."
+        ),
+    ],
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--checkpoint",
+            help="In this one alone: an id, 'latest', or a savepoint's name.  [default: the 20 "
+            "newest retained checkpoints]",
+        ),
+    ] = None,
+    stage: Annotated[
+        str | None, typer.Option("--stage", help="Only the state of this stage.")
+    ] = None,
+    root: Root = None,
+    endpoint_url: EndpointUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what every stage remembers of one key, and how it came to be."""
+    job = declared_job(pipeline, root, endpoint_url)
+    found = look_up_key(job, key, checkpoint=checkpoint, stage=stage)
+    if as_json:
+        print_json(found)
+        return
+    several = Counter(table.stage for table in found.tables)
+    for table in found.tables:
+        name = f"{table.stage}, {table.table}" if several[table.stage] > 1 else table.stage
+        shown = Table("checkpoint", *(column.name for column in table.columns), title=name)
+        for version in table.versions:
+            first, last = version.first, version.last
+            of = str(first) if first == last else f"{first} to {last}"
+            if not version.rows:
+                shown.add_row(of, Text("not there", style="dim"))
+            for row in version.rows:
+                shown.add_row(of, *(_cell(row[column.name]) for column in table.columns))
+            if version.has_more:
+                shown.add_row(of, Text("and more", style="dim"))
+        print_table(shown)
 
 
 def diff(

@@ -87,9 +87,16 @@ def table_of(state: AnyState) -> str:
             return VALUES if state.ttl is None else own_table_of(state)
 
 
+_BROADCAST = "broadcast:"  # Part of the state's format.
+
+
 def broadcast_table_of(state: BroadcastState[Any, Any]) -> str:
-    """The name of the table that holds a broadcast state; it is part of the state's format."""
-    return f"broadcast:{state.name}"
+    """The name of the table that holds a broadcast state."""
+    return _BROADCAST + state.name
+
+
+def is_broadcast_table(name: str) -> bool:
+    return name.startswith(_BROADCAST)
 
 
 def own_table_of(state: SingleValue) -> str:

@@ -24,7 +24,7 @@ from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.handles import StateHandle
 from sluice.core.ids import CheckpointId
 from sluice.declaration.arguments import checked_arguments
-from sluice.declaration.declared_states import migrates, ttl_of_table
+from sluice.declaration.declared_states import is_broadcast_table, migrates, ttl_of_table
 from sluice.declaration.nodes import StageNode
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
@@ -99,6 +99,40 @@ class StateTable:
         )
         for piece in state.scan_pieces(rows):
             yield piece.drop(HASH)
+
+    def of_key(self, key: Mapping[str, Any]) -> pl.DataFrame:
+        """The live rows of *key*, a value for each of the key columns.
+
+        Only the subtask that owns the key is read, at its hash; all rows are, where only Spark
+        computes the hash, and of broadcast state, whose rows share one.
+        """
+        import polars as pl
+
+        from sluice.state.cache import SegmentCache
+        from sluice.state.key_hash import can_hash, with_hash
+        from sluice.state.keyed import KeyedState
+        from sluice.state.merging import open_runs
+        from sluice.state.segments import HASH
+
+        schema = self.schema()
+        kinds = {name: schema.columns[name] for name in schema.key_columns}
+        found = [schema.columns.to_frame()]
+        if is_broadcast_table(self.name) or not all(map(can_hash, kinds.values())):
+            is_wanted = pl.all_horizontal(
+                pl.col(name).eq_missing(pl.lit(key[name], kind)) for name, kind in kinds.items()
+            )
+            for index in range(len(self.subtasks)):
+                found += (piece.filter(is_wanted) for piece in self.pieces(index))
+            return pl.concat(found)
+        wanted = with_hash(pl.DataFrame([key], schema=kinds), schema.key_columns)
+        hashed, cache = wanted[HASH].item(), SegmentCache(self.location)
+        for handles in self.subtasks:
+            owned = [one for one in handles if one.first_hash <= hashed <= one.last_hash]
+            state = KeyedState(
+                schema, open_runs(cache, owned), now_ms=self.as_of_ms, owner=f"stage {self.stage!r}"
+            )
+            found.append(state.lookup(wanted).drop(HASH))
+        return pl.concat(found)
 
     def schema(self) -> StateSchema:
         """The schema of the newest segment, to which older ones are evolved."""
@@ -196,20 +230,24 @@ def state_page(
     state = open_state(job, str(named), stage, table or tables[0])
     schema = state.schema()
     page = state.page(offset, limit + 1)
-    keys = {*schema.key_columns, *schema.sub_key_columns}
     return StatePage(
         checkpoint=named,
         stage=stage,
         table=state.name,
         tables=tables,
-        columns=tuple(
-            StateColumn(name=name, type=str(kind), is_key=name in keys)
-            for name, kind in page.schema.items()
-        ),
+        columns=shown_columns(schema),
         offset=offset,
         rows=tuple(json_value(row) for row in page.head(limit).to_dicts()),
         next=offset + limit if page.height > limit else None,
         stored_rows=sum(handle.segment.rows for handle in state.handles),
+    )
+
+
+def shown_columns(schema: StateSchema) -> tuple[StateColumn, ...]:
+    keys = {*schema.key_columns, *schema.sub_key_columns}
+    return tuple(
+        StateColumn(name=name, type=str(kind), is_key=name in keys)
+        for name, kind in schema.columns.items()
     )
 
 
@@ -281,7 +319,7 @@ def wanted_keys(key: tuple[str, ...], schema: StateSchema) -> pl.Expr:
         keys = (*schema.key_columns, *schema.sub_key_columns)
         if kind is None or name not in keys:
             raise ConfigurationError(f"{name!r} is no column of the key; it has {', '.join(keys)}")
-        value = _value(name, text, kind) if is_given else None
+        value = key_value(name, text, kind) if is_given else None
         wanted &= pl.col(name).eq_missing(pl.lit(value, kind))
     return wanted
 
@@ -301,8 +339,12 @@ def _tables_of(metadata: CheckpointMetadata, stage: str) -> tuple[str, ...]:
     return names
 
 
-def _value(name: str, text: str, kind: pl.DataType) -> Any:  # noqa: ANN401 - whatever a key holds
-    """The value of a column of this type that JSON shows as *text*."""
+def key_value(name: str, text: str, kind: pl.DataType) -> Any:  # noqa: ANN401 - whatever it holds
+    """The value of a column of this type that JSON shows as *text*.
+
+    Raises:
+        ConfigurationError: the column cannot have such a value.
+    """
     import polars as pl
 
     try:

@@ -16,8 +16,11 @@ export class Problem extends Error {
 
 export const pathOf = (...names) => names.map(encodeURIComponent).join("/");
 
+/** A list is given once for each of its values. */
 export function withQuery(path, query) {
-  const given = Object.entries(query).filter(([, value]) => value !== "" && value != null);
+  const given = Object.entries(query)
+    .flatMap(([name, values]) => [values].flat().map((value) => [name, value]))
+    .filter(([, value]) => value !== "" && value != null);
   return given.length ? `${path}?${new URLSearchParams(given)}` : path;
 }
 

@@ -44,6 +44,7 @@ from sluice.surface.differences import (
 )
 from sluice.surface.exceptions import ExceptionHistory, exception_history
 from sluice.surface.journal import JournalPage, journal_page
+from sluice.surface.key_lookup import KeyLookup, look_up_key
 from sluice.surface.monitoring import CONTENT_TYPE, metrics, text_of
 from sluice.surface.options import CheckpointConfig, checkpoint_config
 from sluice.surface.restore_preview import RestorePreview, restore_preview
@@ -247,6 +248,32 @@ def list_state(
 ) -> Response:
     """The keyed state of a stage in a checkpoint, a page of its rows."""
     return answer(state_page(job, checkpoint, stage, table=table, offset=offset, limit=limit))
+
+
+@inspection_router.get(
+    "/state",
+    tags=["state"],
+    responses=describe_responses(KeyLookup),
+    dependencies=[Depends(may_read_data)],
+)
+def find_key(
+    job: JobDep,
+    key: Annotated[
+        list[str],
+        Query(
+            min_length=1,
+            max_length=MOST_KEYS,
+            description="Each column as `column=value`; `column` alone is null",
+        ),
+    ],
+    checkpoint: Annotated[
+        str | None,
+        Query(pattern=f"^{SAVEPOINT_NAME}$", description="`latest`, an id, or a savepoint's name"),
+    ] = None,
+    stage: Annotated[str | None, Query(pattern=f"^{UID}$")] = None,
+) -> Response:
+    """One key in the state of every stage, over the newest retained checkpoints, or in one."""
+    return answer(look_up_key(job, key, checkpoint=checkpoint, stage=stage))
 
 
 @differences_router.get(

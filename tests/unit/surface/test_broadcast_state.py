@@ -143,7 +143,11 @@ def test_one_copy_is_kept_which_is_what_the_rows_wrote_at_any_parallelism() -> N
         assert rows_of(job, "broadcast:prices") == [
             (key, {"f0": price, "f1": count}) for key, (price, count) in sorted(expected.items())
         ]
-        assert len(open_state(job, "latest", STAGE, "broadcast:prices").subtasks) == 1
+        table = open_state(job, "latest", STAGE, "broadcast:prices")
+        assert len(table.subtasks) == 1
+        for key, (price, count) in expected.items():
+            of_key = table.of_key({table.schema().key_columns[0]: key})
+            assert of_key.rows() == [(key, {"f0": price, "f1": count})]
     assert state_table_names(job, "latest", STAGE) == ("broadcast:prices", "values")
 
 

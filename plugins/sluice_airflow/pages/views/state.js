@@ -1,4 +1,7 @@
-/** The keyed state of a stage in a checkpoint: its rows, a page at a time; or what changed between two. */
+/**
+ * The keyed state of a stage in a checkpoint: its rows, a page at a time; or what changed between two;
+ * or one key in every stage, as it came to be.
+ */
 
 import { useResource, withQuery } from "../api.js";
 import { count } from "../format.js";
@@ -10,7 +13,8 @@ import { Difference, shown } from "./difference.js";
 const PAGE = 100;
 
 export function State({ names, ...rest }) {
-  return names[0] === "compare" ? html`<${Difference} ...${rest} />` : html`<${StateOfOne} ...${rest} />`;
+  if (names[0] === "compare") return html`<${Difference} ...${rest} />`;
+  return names[0] === "key" ? html`<${Key} ...${rest} />` : html`<${StateOfOne} ...${rest} />`;
 }
 
 function StateOfOne({ uid, path, query }) {
@@ -22,6 +26,7 @@ function StateOfOne({ uid, path, query }) {
       if (!stages.length) return html`<${Empty} title="No stage keeps state"><p>Keyed stages do: windows, aggregates, joins, deduplication.</p><//>`;
       const chosen = { stage: stages[0].uid, checkpoint: "latest", ...query };
       return html`<${Choice} uid=${uid} stages=${stages} chosen=${chosen} />
+        <${KeyForm} uid=${uid} />
         <${Rows} key=${chosen.stage + chosen.checkpoint} uid=${uid} path=${path} chosen=${chosen} />`;
     }}<//>`;
 }
@@ -64,6 +69,50 @@ const Tables = ({ uid, chosen, data }) => data.tables.length > 1
       ? html`<strong>${name}</strong>`
       : html`<${Link} to=${["p", uid, "state"]} query=${{ stage: chosen.stage, checkpoint: chosen.checkpoint, table: name }}>${name}<//>`}`)}</p>`
   : null;
+
+function KeyForm({ uid, text = "" }) {
+  const find = (event) => {
+    event.preventDefault();
+    go(["p", uid, "state", "key"], { key: new FormData(event.target).get("key").trim() });
+  };
+  return html`<form class="filters" onSubmit=${find}>
+    <label>Key <input name="key" value=${text} required placeholder="user=7, day=2026-01-31"
+      title="Every column of the key as column=value; a column alone is null" /></label>
+    <button class="button" type="submit">Look up in all stages</button>
+  </form>`;
+}
+
+function Key({ uid, path, query }) {
+  const text = query.key ?? "";
+  const key = text.split(/,\s*(?=[^\s,=]+(?:=|,|$))/);
+  const resource = useResource(text ? withQuery(path("state"), { key }) : null, { everyMs: 0 });
+  return html`<p class="crumbs"><${Link} to=${["p", uid, "state"]}>State<//></p>
+    <h2 tabindex="-1">Key</h2>
+    <${KeyForm} uid=${uid} text=${text} />
+    ${text ? html`<${Resource} resource=${resource}>${(data) => html`
+      <p class="muted">In the retained checkpoints ${data.checkpoints.join(", ")}.</p>
+      ${data.tables.map((table) => html`<${KeyInTable} key=${table.stage + table.table} table=${table} />`)}
+      ${data.others.length ? html`<p class="muted">Kept by other keys: ${data.others.map(({ stage, table, key_columns: names }) =>
+        `${stage} (${table}) by ${names.join(", ")}`).join("; ")}.</p>` : null}`}<//>` : null}`;
+}
+
+function KeyInTable({ table }) {
+  const rows = table.versions.flatMap((version) => {
+    const of = version.first === version.last ? `${version.first}` : `${version.first} to ${version.last}`;
+    const shown = version.rows.map((row, index) => ({ of, row, place: index }));
+    if (!shown.length) return [{ of, row: null, place: 0 }];
+    return version.has_more ? [...shown, { of: `${of}, and more`, row: {}, place: -1 }] : shown;
+  });
+  const columns = columnsOf(table).map((column) => ({
+    ...column,
+    value: ({ row }) => (row ? row[column.name] : ""),
+    cell: ({ row }) => (row ? shown(row[column.name]) : html`<span class="absent">not there</span>`),
+  }));
+  const first = { name: "_of", title: "Checkpoint", value: ({ of }) => of };
+  return html`<h3>${table.stage}</h3>
+    <${Table} caption="${table.table} of ${table.stage}" columns=${[first, ...columns]} rows=${rows}
+      keyOf=${({ of, place }) => `${of} ${place}`} />`;
+}
 
 const columnsOf = ({ columns }) => columns.map(({ name, type, is_key: isKey }) => ({
   name,
