@@ -56,8 +56,8 @@ def changing(random: Random, plan: Plan) -> Plan:
             return plan
         after = changed(after, change.edits)
         acts += [change, *_later(random, plan, acts)]
-        if change.part == "columns":
-            break
+        if change.part == "columns" or (change.part and not change.consents):
+            break  # Without consent the plan may be as it was.
     drained = [Checkpoint(drains=True)] if drains or random.random() < 0.4 else []
     return replace(plan, acts=(*acts, *drained))
 
@@ -491,8 +491,8 @@ def _keep(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 
 
 def _spelling(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
-    """Blanks, the case of words, the order of operands and where a key is computed; nothing is
-    another.
+    """Blanks, the case of words and of columns that nobody else names, the order of operands and
+    where a key is computed; nothing is another.
     """
     edits: list[tuple[str, str, Any]] = []
     for one in plan.stages:
@@ -503,13 +503,14 @@ def _spelling(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
         if _may_select_keys(plan, one):
             ((key, text),) = one.inputs[0].key_expressions
             edits += [(one.uid, path, value) for path, value in _selected(key, text)]
-        for name, (kind, column, where, by) in one.args.get("aggregates", {}).items():
-            if where:
-                value = [kind, column, _otherwise(random, where), by]
-                edits.append((one.uid, f"args/aggregates/{name}", value))
-        if len(one.args.get("aggregates", {})) > 1:
-            turned = dict(reversed(one.args["aggregates"].items()))
-            edits = [e for e in edits if not (e[0] == one.uid and e[1].startswith("args/"))]
+        if columns := one.args.get("aggregates"):
+            read = _read_of(plan, one)
+            turned = {
+                name if name in read else name.replace("_a", "_A"): [
+                    kind, column, where and _otherwise(random, where), by
+                ]
+                for name, (kind, column, where, by) in reversed(columns.items())
+            }  # fmt: skip
             edits.append((one.uid, "args/aggregates", turned))
     return Change(uid=stage.uid, edits=tuple(edits)) if edits else None
 

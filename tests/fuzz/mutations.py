@@ -887,6 +887,21 @@ TRANSITIONS: dict[str, Mutation] = {
         "sql",
         needs=("changed_nothing",),
     ),
+    "cases_mean_something": Mutation(
+        "a column that is called so in another case is another",
+        "core.transitions:_spelt_as",
+        "names.get(name.lower(), name) for",
+        "name for",
+        needs=("changed_nothing",),
+    ),
+    "tables_have_one_case": Mutation(
+        "the state's own table of a column is found in its former case alone",
+        "exchange.snapshot:_respelt",
+        "now.get(handle.table.lower(), handle.table)",
+        "handle.table",
+        ("count_distinct", "percentile", "string_agg"),
+        needs=("changed_nothing", "aggregate"),
+    ),
     "order_means_something": Mutation(
         "the order of operands is another meaning",
         "declaration.sql_tree:_written",

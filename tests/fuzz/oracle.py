@@ -115,7 +115,8 @@ class Oracle:
         the rows *before*.
         """
         found = f"{name}_later"
-        names = [n for n in before.column_names if n in self.columns(name) or n == EPOCH]
+        known = {EPOCH, *(column.lower() for column in self.columns(name))}
+        names = [column for column in before.column_names if column.lower() in known]
         self.make(
             found,
             f"SELECT * FROM {q(name)} WHERE {EPOCH} > {epoch} "
@@ -326,6 +327,8 @@ class Oracle:
         kept = [key not in came for key in _keys_of(before, names)]
         rows = rows.drop_columns([EPOCH])
         before = before.filter(pa.array(kept, pa.bool_()))
+        known = {name.lower(): name for name in rows.column_names}
+        before = before.rename_columns([known.get(n.lower(), n) for n in before.column_names])
         before = before.select([n for n in before.column_names if n in rows.column_names])
         return pa.concat_tables([rows, before], promote_options="permissive")
 

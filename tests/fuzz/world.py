@@ -364,7 +364,11 @@ class World:
 
 
 def _as_declared(table: pa.Table, declared: pa.Schema) -> pa.Table:
-    """*table* without columns that are not declared any more, and with those that no file has."""
+    """*table* without columns that are not declared any more, and with those that no file has; a
+    column that is called so in another case is the one that it was.
+    """
+    names = {name.lower(): name for name in declared.names}
+    table = table.rename_columns([names.get(n.lower(), n) for n in table.column_names])
     kept = [n for n in table.column_names if n in (*declared.names, "kind")]
     for field_ in declared if kept else ():
         if field_.name not in kept:

@@ -227,6 +227,11 @@ def windows(window: Window, late: timedelta = timedelta(0), **source: Any) -> De
     return declare
 
 
+def appended_windows(rows: Rows) -> None:
+    counted = rows.stream().key_by("k").window("stage", Tumbling(10 * MINUTE), v=agg.count())
+    counted.sink("out", FilesTable())
+
+
 def join(how: Any) -> Declaration:
     def declare(rows: Rows) -> None:
         stream = rows.stream()
@@ -459,6 +464,22 @@ MORE: dict[str, tuple[bool, tuple[str | None, PartDifference], Case]] = {
             projected(v=agg.sum("x")),
         ),
     ),
+    "mean of a sum that is called so in another case": (
+        False,
+        (None, PartDifference.MEAN),
+        Case(
+            aggregate(V=agg.sum("x"), W=agg.count("x")),
+            aggregate(v=agg.sum("x"), w=agg.count("x"), m=agg.avg("x")),
+        ),
+    ),
+    "column that is called so in another case": (
+        False,
+        (None, CHANGED),
+        Case(
+            aggregate(v=agg.count(), W=agg.count_distinct("x")),
+            aggregate(v=agg.count(), w=agg.count_distinct("n")),
+        ),
+    ),
     "n smaller of versions": (
         False, SMALLER, Case(top(3, "n", (), unique="u"), top(1, "n", (), unique="u"))
     ),
@@ -616,15 +637,27 @@ def test_a_name_in_another_case_is_the_same(
 ) -> None:
     def declared(folder: str, key: str) -> Job:
         def declare(rows: Rows) -> None:
-            stream, x = rows.stream(), "x" if key == "k" else "X"
-            held = stream.key_by(key).aggregate(
+            def spelt(name: str) -> str:
+                return name if key == "k" else name.upper()
+
+            stream, x = rows.stream(spelt("at")), spelt("x")
+            aggregates = {
+                "n": agg.count(),
+                "s": agg.sum(x),
+                "d": agg.count_distinct(x),
+                "least": agg.first(x, by=x),
+                "median": agg.percentile(x, 0.5),
+            }
+            held = stream.key_by(key).stage(
                 "held",
-                n=agg.count(),
-                s=agg.sum(x),
-                d=agg.count_distinct(x),
-                most=agg.first(x, by=x),
+                KeyedAggregate(aggregates={spelt(n): of for n, of in aggregates.items()}),
             )
             held.sink("out", BY_K)
+            right = stream.where("n % 3 = 0").select("k", "n", "at").key_by(key)
+            pairs = stream.select("k", "x", "at").key_by(key).join("pairs", right, how="left")
+            pairs.key_by(key).aggregate("sums", v=agg.count(), w=agg.max("right_at")).sink(
+                "paired", BY_K
+            )
             best = stream.key_by(key).top_n("top", 2, by="n")
             best.sink("best", FilesTable(upsert_key=(key, "rank")))
             last = stream.select("k", f"x AS {x}").key_by(key).latest("last", by=x)
@@ -969,6 +1002,29 @@ def test_a_column_of_open_windows_begins_anew(spark: SparkSession, tmp_path: Pat
     assert counter(fired) == counter(whole.join(since, on="k", how="left"))
 
 
+def test_windows_of_another_size_begin_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    """As docs/guides/upgrades.md tells it."""
+
+    def declare(rows: Rows) -> None:
+        stream, at = rows.stream(), "timestamp '2026-01-01T00:30:00Z'"
+        before, behind = stream.where(f"at < {at}"), stream.where(f"at >= {at}")
+        old = before.key_by("k").window("stage", Tumbling(10 * MINUTE), v=agg.count())
+        new = behind.key_by("k").window("stage_4", Tumbling(4 * MINUTE), v=agg.count())
+        old.union("both", new).sink("out", FilesTable())
+
+    old = job_of(tmp_path / "job", appended_windows, is_updated=False)
+    right = job_of(tmp_path / "batch", declare, is_updated=False)
+    for job in (old, right):
+        submit(job, configure(job.pipeline, {}))
+    take(old, spark, EARLIER)
+
+    job = job_of(tmp_path / "job", declare, is_updated=False)
+    restore(job, Latest(), RestoreOptions(consent=Consent(kept=("stage",))))
+    after = take(job, spark, LATER, drain=True)
+
+    assert counter(after) == counter(take(right, spark, ALL, drain=True))
+
+
 @pytest.mark.parametrize(
     "key", [key for key in ANY if key[0] != "how"], ids=lambda key: f"{key[0] or 'column'} {key[1]}"
 )
@@ -1120,7 +1176,9 @@ def job_of(folder: Path, declare: Declaration, *, is_updated: bool, forgets: boo
 def take(
     job: Job, spark: SparkSession, rows: pl.DataFrame, *, drain: bool = False, shows: str = "out"
 ) -> pl.DataFrame:
-    """The table of the job that *shows* what it holds, behind an epoch of *rows*."""
+    """The table of the job that *shows* what it holds, behind an epoch of *rows*; a table calls a
+    column as it was called first, in any case.
+    """
     files = Path(job.location.root.removeprefix("file://")).parent / "files"
     rows.write_parquet(files / f"{len([*files.iterdir()])}.parquet")
     with EpochDriver(job, spark) as driver:
@@ -1129,6 +1187,7 @@ def take(
     if epoch.completed is None:
         raise RestoreError(str(epoch.failure))
     table = to_frame(open_sinks(job, {})[shows].read())  # type: ignore[attr-defined]
+    table = table.rename(str.lower)
     return net(table) if "kind" in table.columns else table
 
 

@@ -382,7 +382,7 @@ def partial_columns(
     with the next epoch; none where the whole stage is.
     """
     begun = [*begun]
-    known = () if before is None or uid in begun else before.partial
+    known = () if before is None or uid in begun else _spelt_as(before, now).partial
     partial = () if uid in begun else columns_begun(begun, uid)
     return tuple(column for column in now.columns if column in {*known, *partial})
 
@@ -623,6 +623,7 @@ def _changes_of(
     uid: str, before: Fingerprint, now: Fingerprint, uids: AbstractSet[str]
 ) -> Iterator[PartChange]:
     reads_updates = bool(before.updates_from or now.updates_from)
+    before = _spelt_as(before, now)
 
     def change(
         part: str | None, column: str | None, was: str, is_now: str, of: tuple[str, ...] = ()
@@ -664,6 +665,18 @@ def _changes_of(
                 known = before.columns.items() & now.columns.items()
                 of = _addends(is_now, {pair for pair in known if pair[0] not in before.partial})
             yield change(None, column, was, is_now, of)
+
+
+def _spelt_as(before: Fingerprint, now: Fingerprint) -> Fingerprint:
+    """*before* with its columns in the case in which they are called *now*."""
+    names = {name.lower(): name for name in now.columns}
+    spelt = {name: names.get(name.lower(), name) for name in before.columns}
+    return replace(
+        before,
+        columns={spelt[name]: text for name, text in before.columns.items()},
+        reads={spelt.get(name, name): text for name, text in before.reads.items()},
+        partial=tuple(spelt.get(name, name) for name in before.partial),
+    )
 
 
 def _is_told_by_itself(part: str, before: Fingerprint, now: Fingerprint) -> bool:

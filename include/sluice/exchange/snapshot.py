@@ -7,7 +7,7 @@ function has around its keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import assert_never
@@ -89,7 +89,7 @@ class KeyedSnapshot:
         if self._adopts is not None and isinstance(self._operator, ComputesColumns):
             computed = self._operator.state_of_means(self._adopts.means)
             self._reads_groups = replace(self._reads, computed=computed)
-        for handle in spec.state[work.subtask.index]:
+        for handle in _respelt(spec.state[work.subtask.index], self._operator.tables):
             if handle.table not in self._begun:
                 self._inherited.setdefault(handle.table, []).append(handle)
         self._buffer = GroupBuffer(self._operator, HashRange(*work.hash_range), spec.memory_bytes)
@@ -397,6 +397,17 @@ def _state_of(operator: Operator, columns: Sequence[str]) -> frozenset[str]:
         return frozenset()
     assert isinstance(operator, ComputesColumns), "only columns that are computed begin anew"
     return frozenset[str]().union(*map(operator.state_of, columns))
+
+
+def _respelt(handles: Sequence[StateHandle], tables: Iterable[str]) -> Iterator[StateHandle]:
+    """*handles* with their tables called as the operator calls its *tables* now: that of a column
+    may have been called so in another case.
+    """
+    known = {handle.table for handle in handles}
+    now = {name.lower(): name for name in tables if name not in known}
+    for handle in handles:
+        name = now.get(handle.table.lower(), handle.table)
+        yield handle if name == handle.table else replace(handle, table=name)
 
 
 def side_column(side: int, name: str) -> str:

@@ -202,8 +202,10 @@ class ReadOtherwise:
         table = table.drop_columns([name for name, gone in is_gone.items() if gone])
         if not self.computed:
             return table
-        values = (value.alias(name) for name, value in self.computed.items())
-        computed = to_table(to_frame(table).select(values))
+        values = [value.alias(name) for name, value in self.computed.items()]
+        read = {name.lower(): name for value in values for name in value.meta.root_names()}
+        rows = to_frame(table).rename(lambda name: read.get(name.lower(), name))
+        computed = to_table(rows.select(values))
         for name in computed.column_names:
             table = table.append_column(name, computed[name])
         return table

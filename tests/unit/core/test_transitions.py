@@ -622,6 +622,15 @@ def test_a_column_that_is_renamed_is_named() -> None:
     assert told({"total": ALONE}, {"total": named}, Consent(begun=("total.total",))) == []
 
 
+def test_a_column_that_is_called_so_in_another_case_is_the_same() -> None:
+    before = replace(TOTAL, reads={"": "rows", "s": "rows.where(s)"}, partial=("s",))
+    now = replace(TOTAL, columns={"N": "count()", "S": "sum(x)"})
+    now = replace(now, reads={"": "rows", "S": "rows.where(s)"})
+
+    assert told({"total": before}, {"total": now}) == []
+    assert partial_columns("total", before, now, ()) == ("S",)
+
+
 def test_columns_that_could_each_be_another_are_not_renamed() -> None:
     twice = with_columns(ALONE, a="sum(x)", b="sum(x)")
     named = with_columns(ALONE, c="sum(x)", d="sum(x)")
