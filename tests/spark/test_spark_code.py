@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
@@ -256,6 +259,72 @@ def test_a_table_is_as_the_barrier_pinned_it(job: FolderJob, tmp_path: Path) -> 
         job.epoch()
 
     assert sorted(job.table("out").rows()) == [(1, "a1"), (2, "b2")]
+
+
+def test_a_view_is_that_of_the_call_beside_other_stages_with_one_of_that_name(
+    job: FolderJob,
+) -> None:
+    came = [Event(), Event()]
+
+    def seen(number: int, rows: DataFrame) -> DataFrame:
+        rows.createOrReplaceTempView("rows")
+        came[number].set()
+        came[1 - number].wait(1)  # Or the other one is not called yet.
+        return rows.sparkSession.table("rows").groupBy("k").count()
+
+    rows = job.rows()
+    for number, name in enumerate(("even", "odd")):
+        job.pipeline.spark(
+            name,
+            partial(seen, number),
+            reads={"rows": rows.where(f"k % 2 = {number}")},
+            schema="k bigint, count bigint",
+            result=Replace("k"),
+            version="1",
+        ).sink(f"{name}_out", FilesTable(upsert_key=("k",)))
+    job.write("1.parquet", rows_of((1, 1), (2, 2), (2, 3)))
+
+    job.epoch()
+
+    assert job.table("even_out").rows() == [(2, 2)]
+    assert job.table("odd_out").rows() == [(1, 1)]
+
+
+def test_a_bag_has_rows_of_declared_partitions_alone(job: FolderJob) -> None:
+    code = job.pipeline.spark(
+        "code",
+        lambda rows: rows,
+        reads={"rows": job.rows()},
+        schema="k bigint, v bigint",
+        result=ReplacePartitions(("k", "v"), where="k IN (1, v)"),
+        version="1",
+    )
+    code.sink("changes", FilesTable(changelog=True))
+    job.write("1.parquet", rows_of((1, 1), (1, 1), (1, 2), (3, 3)))
+    job.epoch()
+    job.write("2.parquet", rows_of((1, 2), (4, 5)))
+
+    with suppress(ConfigurationError):  # As the driver raises what a declaration has to mend.
+        job.failure()
+
+    assert sorted(job.table("changes")["k"]) == [1, 1, 1, 3]
+    (failed,) = job.job.state().failed
+    assert "'code' has a row of the partition k = 4, v = 5, and its result is" in failed.message
+
+
+def test_partitions_that_are_declared_by_no_column_are_refused_by_the_check(
+    job: FolderJob, spark: SparkSession
+) -> None:
+    declared(job, lambda rows: rows, result=ReplacePartitions("k", key="v", where="day > 1"))
+    job.write("1.parquet", rows_of((1, 1)))
+
+    with pytest.raises(ConfigurationError) as refused:
+        check_pipeline(job.pipeline, spark, {}, None)
+
+    assert str(refused.value) == (
+        "the result of stage 'code' is declared by where='day > 1': 'day' is no column; there are "
+        "k, v"
+    )
 
 
 def test_changes_say_what_is_left_of_an_epoch(job: FolderJob) -> None:
@@ -550,7 +619,7 @@ LINES = {
     )
     if text.strip().startswith(piece)
 }
-FAILED: dict[str, tuple[Callable[..., DataFrame], Append | Upsert | Replace, str]] = {
+FAILED: dict[str, tuple[Callable[..., DataFrame], Result, str]] = {
     "two rows of a key": (
         lambda rows: rows,
         Upsert("k"),
@@ -575,6 +644,15 @@ FAILED: dict[str, tuple[Callable[..., DataFrame], Append | Upsert | Replace, str
         (
             "the answer of stage 'code' has 'k' null in a row with k = None, v = 3, and its "
             "result is kept by that key; leave such rows out, where('k IS NOT NULL'), or fill it"
+        ),
+    ),
+    "another partition": (
+        lambda rows: rows,
+        ReplacePartitions("k", key="v", where="k < 2"),
+        (
+            "the answer of stage 'code' has a row of the partition k = 2, and its result is "
+            "declared to replace those where k < 2; leave such rows out, or declare their "
+            "partition, too"
         ),
     ),
     "another type": (
@@ -640,7 +718,9 @@ FAILED: dict[str, tuple[Callable[..., DataFrame], Append | Upsert | Replace, str
 }
 
 # What the data alone can show: the others are found by the check, too.
-IS_CHECKED = {name: "key" not in name and "worker" not in name for name in FAILED}
+IS_CHECKED = {
+    name: not {"key", "worker", "partition"} & {*re.findall(r"\w+", name)} for name in FAILED
+}
 
 
 @pytest.mark.parametrize("name", FAILED)
@@ -659,6 +739,39 @@ def test_a_wrong_answer_fails_the_stage_with_one_sentence_and_nothing_is_acknowl
     assert sentence in failed.message
     assert state.completed == ()
     assert job.table("out").is_empty()
+
+
+@pytest.mark.parametrize("what", ["rows", "previous"])
+def test_an_answer_of_rows_that_an_earlier_call_was_given_is_refused(
+    job: FolderJob, what: str
+) -> None:
+    kept: list[DataFrame] = []
+
+    def keeping(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        kept.append({"rows": newest(rows), "previous": previous}[what])
+        return newest(rows).union(kept[0].where("k > 1"))
+
+    job.pipeline.spark(
+        "code",
+        keeping,
+        reads={"rows": job.rows()},
+        schema="k bigint, v bigint",
+        result=Replace(),
+        version="1",
+    ).sink("changes", FilesTable(changelog=True))
+    job.write("1.parquet", rows_of((1, 1)))
+    job.epoch()
+    job.write("2.parquet", rows_of((2, 2)))
+
+    with suppress(ConfigurationError):  # As the driver raises what a declaration has to mend.
+        job.failure()
+
+    (failed,) = job.job.state().failed
+    assert (
+        "the function of stage 'code' answers with rows of a DataFrame that it was given in an "
+        "earlier call, and kept; use what it is given in this one, and 'previous' for what it "
+        "computed before"
+    ) in failed.message
 
 
 @pytest.mark.parametrize("name", [name for name in FAILED if IS_CHECKED[name]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,36 @@ def test_a_column_says_what_came_since_and_the_lag_what_may_come_late(
     assert job.table("changes").height == 3 + 5
 
 
+@pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        ("INSERT INTO people VALUES (8, 'eve', 14)", "id = 8, changed = 14"),
+        ("UPDATE people SET name = 'anna', changed = 12 WHERE id = 1", "id = 1, changed = 12"),
+    ],
+)
+def test_a_row_behind_the_lag_fails_the_reading_until_the_lag_is_longer(
+    job: FolderJob, spark: SparkSession, people: Derby, change: str, row: str
+) -> None:
+    read(job, people, Column("changed", "id", lag=5, checked_lag=12))
+    job.epoch()
+    before = sorted(job.table("out").rows())
+    people.run("DELETE FROM people WHERE id = 3", change)
+
+    with suppress(ConfigurationError):  # As the driver raises what a declaration has to mend.
+        job.failure()
+
+    (failed,) = job.job.state().failed
+    assert (
+        f"SparkRead finds a row with {row} that no reading had, and 'changed' was read up to 20, "
+        "so the lag 5 is too short; declare a longer one, or read by Snapshot"
+    ) in failed.message
+    assert sorted(job.table("out").rows()) == before
+
+    longer, previous = Column("changed", "id", 8, 12), spark.createDataFrame(before, SCHEMA)
+    read_again = rows_since(people.rows, longer, previous, previous)
+    assert row in {f"id = {one.id}, changed = {one.changed}" for one in read_again.collect()}
+
+
 def test_a_reading_is_due_once_in_its_interval(job: FolderJob, people: Derby) -> None:
     spec = SparkRead(
         people.rows, SCHEMA, by=Snapshot("id"), every=timedelta(days=9999), version="1"
@@ -187,7 +218,7 @@ def test_a_column_and_a_lag_of_its_type_are_asked_for() -> None:
     with pytest.raises(ConfigurationError, match=r"\('at'\) is date and has the lag 3; write"):
         declare(Column("at", "id", lag=3))
     with pytest.raises(ConfigurationError, match=r"\('id'\) is int and has the lag .*; write"):
-        declare(Column("id", "id", lag=timedelta(days=1)))
+        declare(Column("id", "id", checked_lag=timedelta(days=1)))
 
 
 @pytest.fixture(name="in_new_york")

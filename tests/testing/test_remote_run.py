@@ -112,6 +112,49 @@ pipeline.spark_sql(
     result=Replace("customer"),
 ).sink("out", FilesTable(upsert_key=("customer",)))
 '''
+VIEWS = """
+import time
+
+from sluice import Pipeline, Replace
+from sluice.sinks import FilesTable
+from sluice.sources import Files
+
+
+def named(orders, name):
+    orders.createOrReplaceTempView("orders")
+    time.sleep(1)  # So that the other stage has a view of that name, too.
+    return orders.sparkSession.sql(f"SELECT '{name}' AS name, customer, amount FROM orders")
+
+
+def ann(orders):
+    return named(orders, "ann")
+
+
+def bob(orders):
+    return named(orders, "bob")
+
+
+pipeline = Pipeline("orders")
+schema = "customer string, amount bigint"
+orders = pipeline.source("orders", Files("orders.csv", format="csv", schema=schema))
+of_ann, of_bob = (
+    pipeline.spark(
+        function.__name__,
+        function,
+        reads={"orders": orders.where(f"customer = '{function.__name__}'")},
+        schema=f"name string, {schema}",
+        result=Replace(),
+    )
+    for function in (ann, bob)
+)
+pipeline.spark(
+    "both",
+    lambda ann, bob: ann.union(bob).drop("_change"),
+    changes={"ann": of_ann, "bob": of_bob},
+    schema=f"name string, {schema}",
+    result=Replace(("name", "customer")),
+).sink("out", FilesTable(upsert_key=("name", "customer")))
+"""
 INCLUDE = str(Path(__file__).parents[2] / "include")
 
 
@@ -205,6 +248,30 @@ def test_spark_code_goes_on_from_its_previous_result(
     assert [one["status"] for one in summary["checkpoints"]] == ["COMPLETED"] * 3
     out = pl.read_parquet(tmp_path / "out.parquet").select("customer", "spent", "rank")
     assert sorted(out.rows()) == [("a", 12, 1), ("b", 10, 2)]
+
+
+@pytest.mark.spark
+def test_a_view_is_that_of_the_call_on_a_server_too(tmp_path: Path, remote: str) -> None:
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "__init__.py").touch()
+    (tmp_path / "pipelines" / "orders.py").write_text(VIEWS)
+    (tmp_path / "orders.csv").write_text("ann,1\nbob,2\n")
+    command = [sys.executable, "-c", "from sluice.cli.main import main; main()", "run", "orders"]
+
+    result = subprocess.run(
+        [*command, "--remote", remote, "--json", "--output", "out.parquet"],
+        check=False,
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "SLUICE_ROOT"}
+        | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{INCLUDE}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    assert result.returncode == 0, result.stderr
+    out = pl.read_parquet(tmp_path / "out.parquet").select("name", "customer", "amount")
+    assert sorted(out.rows()) == [("ann", "ann", 1), ("bob", "bob", 2)]
 
 
 ROWS = (

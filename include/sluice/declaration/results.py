@@ -5,7 +5,8 @@
                          true takes the row of its key away
     Replace("customer")  its rows are the whole result; those that are not in it are taken away
     ReplacePartitions("day", key="customer")
-                         the same of each day that it has a row of; other days stay as they are
+                         the same of each day that it has a row of; other days stay as they are.
+                         With where="day >= '2026-03-01'" an answer for another day is an error
 
 Without a key, Replace() and ReplacePartitions("day"), a result is a bag: equal rows may be in it
 several times, and no columns tell two of its rows apart.
@@ -78,11 +79,13 @@ class ReplacePartitions:
     """The answer replaces all rows that have its values in ``partition_by``, one column or several.
 
     No two rows of such a partition have the same ``key``, if it has one.  A partition is kept by
-    one subtask, and compared in its memory.
+    one subtask, and compared in its memory.  A row of the answer for which ``where``, Spark's SQL,
+    is not true fails the stage: the function replaces a partition that it was not to.
     """
 
     partition_by: str | tuple[str, ...]
     key: str | tuple[str, ...] | None = None
+    where: str | None = None
 
     def __post_init__(self) -> None:
         if not self.partitions or len({*self.partitions}) < len(self.partitions):

@@ -3,7 +3,7 @@ sent.
 
 Rows of the state are those of the result, by its key; of a result without one each row has the
 number of its copies.  ``previous`` is read of them.  An answer with two rows of a key, or with a
-null in one, is refused before anything of it is kept.
+null in one, is refused before anything of it is kept, and so is a partition that is not declared.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sluice.operators.operator import (
     require_distinct,
 )
 from sluice.operators.ranking import ROWS
+from sluice.operators.sql import Compiled, NotCompiledError, condition, filtered
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
 from sluice.state.segments import DELETED, HASH, StateSchema
@@ -58,6 +59,7 @@ class SparkResultOperator(RawRows):
         key_types(stage.uid, pl.Schema(columns), code.identity)
         require_distinct(stage.uid, columns)
         self._uid, self._result = stage.uid, code.result
+        self._outside = _outside(stage.uid, code.result, columns)
         self._key = code.identity
         self._is_deleting = DELETED in answer
         self.output_schema = pl.Schema(columns)
@@ -69,8 +71,9 @@ class SparkResultOperator(RawRows):
         self.tables = {ROWS: self._schema}
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - neither plays a part here
-        """Raises ConfigurationError for a row without a key."""
+        """Raises ConfigurationError for a row without a key, or of another partition."""
         _refuse_nulls(self._uid, rows, self._key, self.output_schema)
+        _refuse_outside(self._uid, rows, self._result, self._outside)
         deleted = [DELETED] if self._is_deleting else []
         kept = rows.select(*self._schema.live.names(), *deleted)
         return Partial(groups={ROWS: kept}, late=self.output_schema.to_frame())
@@ -135,14 +138,16 @@ class SparkBagOperator(RawRows):
         key_types(stage.uid, self.output_schema, stage.keys)
         require_distinct(stage.uid, self.output_schema)
         self._uid, self._result = stage.uid, code.result
+        self._outside = _outside(stage.uid, code.result, self.output_schema)
         is_whole = isinstance(code.result, results.Replace)
         self._partitions = () if is_whole else stage.keys
         self._bag = Bag(self.output_schema, stage.keys, ttl_ms=None)
         self.tables = {ROWS: self._bag.schema}
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - neither plays a part here
-        """Raises ConfigurationError for a row without a partition."""
+        """Raises ConfigurationError for a row without a partition, or of another one."""
         _refuse_nulls(self._uid, rows, self._partitions, self.output_schema)
+        _refuse_outside(self._uid, rows, self._result, self._outside)
         return Partial(groups={ROWS: self._bag.weighed(rows)}, late=self.output_schema.to_frame())
 
     def combine(self, groups: Frames) -> Frames:
@@ -194,6 +199,39 @@ def _refuse_nulls(uid: str, rows: pl.DataFrame, keys: Sequence[str], schema: pl.
                 f"{_values(without, schema.names())}, and its result is kept by that key; leave "
                 f"such rows out, where({key + ' IS NOT NULL'!r}), or fill it"
             )
+
+
+def _outside(
+    uid: str, result: results.Result, columns: Mapping[str, pl.DataType]
+) -> Compiled | None:
+    """Whether a row is of a partition that the *result* does not declare; None if it may be any.
+
+    Raises:
+        ConfigurationError: the declared condition is none over these *columns*.
+    """
+    if not isinstance(result, results.ReplacePartitions) or result.where is None:
+        return None
+    try:
+        return condition(f"NOT coalesce({result.where}, false)", columns)
+    except NotCompiledError as error:
+        raise ConfigurationError(
+            f"the result of stage {uid!r} is declared by where={result.where!r}: {error}"
+        ) from None
+
+
+def _refuse_outside(
+    uid: str, rows: pl.DataFrame, result: results.Result, outside: Compiled | None
+) -> None:
+    if outside is None:
+        return
+    assert isinstance(result, results.ReplacePartitions)
+    found = filtered(rows, outside)
+    if found.height:
+        raise ConfigurationError(
+            f"the answer of stage {uid!r} has a row of the partition "
+            f"{_values(found, result.partitions)}, and its result is declared to replace those "
+            f"where {result.where}; leave such rows out, or declare their partition, too"
+        )
 
 
 def _values(rows: pl.DataFrame, names: list[str] | tuple[str, ...]) -> str:

@@ -406,6 +406,10 @@ def _started_with(spark: SparkSession, name: str, default: str) -> str:
     return given or default
 
 
+def is_remote(spark: SparkSession) -> bool:
+    return _context_of(spark) is None
+
+
 def _context_of(spark: SparkSession) -> SparkContext | None:
     """The context of a session with a JVM of its own; None of Spark Connect's."""
     from pyspark.sql import SparkSession

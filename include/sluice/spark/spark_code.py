@@ -9,9 +9,12 @@ Malformed rows of the inputs pass the function by, to the side output.
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
@@ -26,6 +29,7 @@ from sluice.declaration.results import Upsert
 from sluice.declaration.spark_results import RESULT, column_of
 from sluice.errors import ConfigurationError
 from sluice.exchange.reading import SOURCE, bounded
+from sluice.job.job import new_token
 from sluice.job.lineage import assigned_state
 from sluice.operators.build import build_operator
 from sluice.operators.changes import COPIES, OURS, repeated
@@ -40,6 +44,7 @@ from sluice.spark.frames import (
     polars_schema,
     read_in_parallel,
 )
+from sluice.spark.session import is_remote
 from sluice.spark.tasks import StageRun, columns_named
 from sluice.state.cache import SegmentCache
 from sluice.state.keyed import KeyedState
@@ -188,17 +193,20 @@ def answered(
         ConfigurationError: the answer is not what the stage declares, ``empty_results``.
         Exception: whatever the function raises.
     """
-    code = _code_of(node)
+    code, call = _code_of(node), f"{_GIVEN}{new_token()}"
     given: dict[str, object] = {
-        name: _given(node, name, _readable(rows))
+        name: _given(node, name, _readable(rows)).alias(call)
         for name, rows in zip(code.names, inputs, strict=True)
     }
-    given |= {name: rows.drop(*RESERVED) for name, rows in tables.items()}
+    given |= {name: rows.drop(*RESERVED).alias(call) for name, rows in tables.items()}
     is_one = _ONE in results
     if code.takes_previous:
-        kept = {name: one.rows for name, one in results.items() if one.node.is_stateful}
+        kept = {name: one.rows.alias(call) for name, one in results.items() if one.node.is_stateful}
         given[PREVIOUS] = kept[_ONE] if is_one else kept
-    found: object = code.function(**given)
+    with _CALLING:
+        found: object = code.function(**given)
+    for rows in found.values() if isinstance(found, Mapping) else [found]:
+        _check_is_of_call(node, rows, call)
     owner = f"the function of stage {node.uid!r}"
     answer = (
         _checked(owner, found, results[_ONE]) if is_one else _packed(owner, node, found, results)
@@ -210,6 +218,51 @@ def answered(
                 malformed.select(SOURCE, MALFORMED_COLUMN, RAW), allowMissingColumns=True
             )
     return answer
+
+
+# A call at a time: stages run beside each other in a session, whose views are those of them all.
+_CALLING = threading.RLock()
+_GIVEN = "given_in_"  # The alias of what a function is given begins so; its call is behind it.
+
+
+def _check_is_of_call(node: StageNode, answer: object, call: str) -> None:
+    """Raises ConfigurationError if the *answer* has rows that another *call* was given: they are of
+    another epoch, and may be gone.
+    """
+    if not isinstance(answer, _frame_type()):
+        return
+    others = {*re.findall(rf"{_GIVEN}[0-9a-f]{{16}}", _plan_of(answer))} - {call}
+    if others:
+        raise ConfigurationError(
+            f"the function of stage {node.uid!r} answers with rows of a DataFrame that it was "
+            "given in an earlier call, and kept; use what it is given in this one, and "
+            f"{PREVIOUS!r} for what it computed before"
+        )
+
+
+def _plan_of(rows: DataFrame) -> str:
+    """What Spark, or the client of a server, would compute *rows* of; the names in it are."""
+    execution: Any = getattr(rows, "_jdf", None)
+    if execution is not None:
+        return str(execution.queryExecution().analyzed().toString())
+    plan: Any = getattr(rows, "_plan")  # noqa: B009 - of Spark Connect alone
+    client: Any = getattr(rows.sparkSession, "client")  # noqa: B009 - as above
+    return str(plan.to_proto(client).SerializeToString(), "latin-1")
+
+
+def _frame_type() -> type[DataFrame]:
+    from pyspark.sql import DataFrame as SparkDataFrame  # Of a remote session, too.
+
+    return SparkDataFrame
+
+
+def views_of_its_call(run: StageRun) -> AbstractContextManager[object]:
+    """Until its rows are computed, the function of *run* is the last one called that made a view.
+
+    Without a server the name of a view is resolved in the call, and other calls need not wait.
+    """
+    is_resolved_late = isinstance(run.node.operation, SparkCode) and is_remote(run.spark)
+    return _CALLING if is_resolved_late else nullcontext()
 
 
 def without_reading(node: StageNode) -> StageNode:
@@ -280,10 +333,8 @@ def _packed(
 
 def _checked(owner: str, answer: object, result: KeptRows) -> DataFrame:
     """*answer* in the order of the declared columns."""
-    from pyspark.sql import DataFrame as SparkDataFrame  # Of a remote session, too.
-
     declared = result.empty
-    if not isinstance(answer, SparkDataFrame):
+    if not isinstance(answer, _frame_type()):
         raise ConfigurationError(
             f"{owner} returns {type(answer).__name__}, and not a DataFrame of Spark's; return one"
         )

@@ -64,7 +64,7 @@ from sluice.job.stage_input import StageInput, StreamInput, chained_behind, stag
 from sluice.protocol.keys import snapshot_task
 from sluice.spark.deployment import Deployment, compact_state, deploy, deploy_behind, subtask_of
 from sluice.spark.session import with_our_settings
-from sluice.spark.spark_code import without_reading
+from sluice.spark.spark_code import views_of_its_call, without_reading
 from sluice.spark.tasks import StageRun
 from sluice.state.segments import StateSchema
 
@@ -318,7 +318,8 @@ def _run(run: StageRun, pending: PendingCheckpoint, lineage: Lineage) -> tuple[_
     """Raises StageFailed, also where Spark lost a part of the chain in each run."""
     error: StageFailed | None = None
     for _ in range(RUNS_OF_A_CHAIN):
-        chain, done, error = _collected(run, pending, lineage)
+        with views_of_its_call(run):
+            chain, done, error = _collected(run, pending, lineage)
         if error is None:
             acks = [execution.ack for execution in done]
             return tuple(

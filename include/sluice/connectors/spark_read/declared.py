@@ -55,12 +55,14 @@ class Column:
 
     They replace those of their ``key``.  Rows within the lag are read again, and sent if they
     differ; rows without a value are read each time.  Not seen are rows that are deleted, and rows
-    that become visible more than ``lag`` behind a later one.
+    that become visible more than ``lag`` behind a later one: those that are at most
+    ``checked_lag`` behind it fail the epoch, as ``lag`` is too short.
     """
 
     name: str
     key: Key
     lag: _TimeLag | Annotated[int, NumberLimits(0)] = 0
+    checked_lag: _TimeLag | Annotated[int, NumberLimits(0)] = 0
 
 
 @checked_initializer
@@ -119,6 +121,9 @@ def rows_since(
     """The rows that may have come or changed since the *previous* reading.
 
     The largest value passes Python as text: as a time it would be one of the driver's time zone.
+
+    Raises:
+        ConfigurationError: a row within ``checked_lag`` is none of the *previous* ones.
     """
     rows, name = function(due.sparkSession), f"`{by.name}`"
     kind = previous.schema[by.name].dataType.simpleString()
@@ -128,14 +133,37 @@ def rows_since(
     if largest is None:
         return rows
     text = largest.replace("\\", "\\\\").replace("'", "\\'")
-    bound = f"CAST('{text}' AS {kind})"
-    if not isinstance(by.lag, timedelta):
-        bound = f"{bound} - {by.lag}" if by.lag else bound
-    elif kind == "date":
-        bound = f"date_sub({bound}, {-(-by.lag // timedelta(days=1))})"
-    else:
-        bound = f"{bound} - INTERVAL {by.lag // timedelta(microseconds=1)} MICROSECONDS"
+    bound = _less(f"CAST('{text}' AS {kind})", by.lag, kind)
+    if by.checked_lag:
+        least = _less(f"CAST('{text}' AS {kind})", by.checked_lag, kind)
+        behind = rows.where(f"{name} >= {least} AND {name} < {bound}")
+        _check_read(by, behind, previous, largest)
     return rows.where(f"{name} >= {bound} OR {name} IS NULL")
+
+
+def _less(value: str, lag: timedelta | int, kind: str) -> str:
+    """The *value* of a *kind* less a *lag*, in SQL."""
+    if not isinstance(lag, timedelta):
+        return f"{value} - {lag}" if lag else value
+    if kind == "date":
+        return f"date_sub({value}, {-(-lag // timedelta(days=1))})"
+    return f"{value} - INTERVAL {lag // timedelta(microseconds=1)} MICROSECONDS"
+
+
+def _check_read(by: Column, behind: DataFrame, previous: DataFrame, largest: str) -> None:
+    """Raises ConfigurationError for a row *behind* the bound that is not among *previous* ones."""
+    keys = (by.key,) if isinstance(by.key, str) else by.key
+    names = [*dict.fromkeys((*keys, by.name))]
+    shown = [f"CAST(`{name}` AS STRING) AS `{name}`" for name in names]
+    missed = behind.join(previous.select(*(f"`{name}`" for name in names)), names, "left_anti")
+    row = missed.orderBy(f"`{by.name}`").selectExpr(*shown).first()
+    if row is not None:
+        values = ", ".join(f"{name} = {value}" for name, value in zip(names, row, strict=True))
+        raise ConfigurationError(
+            f"SparkRead finds a row with {values} that no reading had, and {by.name!r} was read "
+            f"up to {largest}, so the lag {by.lag} is too short; declare a longer one, or read by "
+            "Snapshot"
+        )
 
 
 def _check_lag(by: Column, columns: Mapping[str, ColumnType]) -> None:
@@ -146,11 +174,12 @@ def _check_lag(by: Column, columns: Mapping[str, ColumnType]) -> None:
             f"{', '.join(columns)}"
         )
     kind = columns[by.name]
-    if by.lag and (kind.name in _TIMES) != isinstance(by.lag, timedelta):
-        raise ConfigurationError(
-            f"Column({by.name!r}) is {kind} and has the lag {by.lag!r}; write a timedelta for a "
-            "date or a time, and a number for a number"
-        )
+    for lag in (by.lag, by.checked_lag):
+        if lag and (kind.name in _TIMES) != isinstance(lag, timedelta):
+            raise ConfigurationError(
+                f"Column({by.name!r}) is {kind} and has the lag {lag!r}; write a timedelta for a "
+                "date or a time, and a number for a number"
+            )
 
 
 _TIMES = ("date", "timestamp", "timestamp_ntz")
