@@ -33,10 +33,10 @@ from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.failures import CheckpointFailureReason, page_of
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import PendingCheckpoint
+from sluice.core.units import duration, size
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, SluiceError
 from sluice.exchange.faults import Fault, fault_from_environment, parse_fault
-from sluice.surface.units import duration, size
 from sluice_airflow.compat import AirflowException, AirflowFailException, AirflowTaskTimeout
 from sluice_airflow.notes import Needed, note, note_silence, report_unanswered, switch_off_if_ended
 from sluice_airflow.runs import (

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, assert_never
 
+from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import page_of
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION
@@ -32,7 +33,7 @@ from sluice_airflow.declared import check_declaration
 from sluice_airflow.forms import given_params, require_unchanged
 from sluice_airflow.notes import note, switch_off_if_ended
 from sluice_airflow.operators import QUEUE_POLL_S, CheckpointOperator, TaskSummary, name_for_notes
-from sluice_airflow.runs import pending_of, run_cause, run_of
+from sluice_airflow.runs import completed_of, failed_of, pending_of, run_cause, run_of
 from sluice_airflow.stats import emit_stats
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from sluice.coordinator.trigger import NotDue, NotRunning, NotTriggered, Refused, Triggered
     from sluice.core.pending import PendingCheckpoint
     from sluice.core.plan import CheckpointPlan
+    from sluice.core.state import FailedCheckpoint
     from sluice.job.job import Job
 
 log = logging.getLogger(__name__)
@@ -75,9 +77,12 @@ class TriggerOperator(CheckpointOperator):
             log.info("checkpoint adopted checkpoint_id=%d", pending.checkpoint_id)
             note(context, triggered_note(pending, pending.savepoint_name))
             return {"checkpoint_id": pending.checkpoint_id, "records": pending.records}
+        before = completed_of(state, cause) or failed_of(state, cause)
         plan = self._plan_of(job, self.request(job, cause, context), context)
         pending = pending_of(job.state(), cause) if plan.type.is_savepoint else None
-        note(context, triggered_note(plan, None if pending is None else pending.savepoint_name))
+        triggered = triggered_note(plan, None if pending is None else pending.savepoint_name)
+        cleared = "" if before is None else f"; the run was cleared behind {_which(before)}"
+        note(context, triggered + cleared)
         return {
             "checkpoint_id": plan.checkpoint_id,
             "records": plan.records,
@@ -208,6 +213,12 @@ def triggered_note(checkpoint: CheckpointPlan | PendingCheckpoint, savepoint: st
     subject = name_for_notes(checkpoint.checkpoint_id, savepoint)
     at = datetime.fromtimestamp(checkpoint.triggered_at_ms / 1_000, UTC)
     return f"{subject} triggered at {at:%H:%M:%S} UTC, {checkpoint.records:,} records"
+
+
+def _which(before: CompletedCheckpoint | FailedCheckpoint) -> str:
+    """What a run that somebody cleared has taken before."""
+    outcome = "completed" if isinstance(before, CompletedCheckpoint) else "failed"
+    return f"checkpoint {before.checkpoint_id}, which {outcome}"
 
 
 def _skip(context: Context, reason: str) -> Never:

@@ -112,6 +112,22 @@ def test_data_in_flight_of_another_checkpoint_is_not_ignored_in_silence(
     )
 
 
+def test_a_run_that_is_cleared_behind_its_checkpoint_takes_another_and_says_so(
+    root: str, spark: StandInSpark
+) -> None:
+    a_checkpoint("run-1")
+    cleared = a_context(run_id="run-1")
+
+    TriggerOperator(task_id="trigger", pipeline=PIPELINE).execute(cleared)
+
+    assert cleared["ti"].notes[-1].startswith("checkpoint 2 triggered at ")
+    assert (
+        cleared["ti"]
+        .notes[-1]
+        .endswith("; the run was cleared behind checkpoint 1, which completed")
+    )
+
+
 def test_a_taken_savepoint_name_and_a_copy_into_the_job_are_said(
     root: str, spark: StandInSpark
 ) -> None:

@@ -48,6 +48,7 @@ from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import NO_GENERATION
 from sluice.core.restoring import RestoreApproval, RestoreOptions, Stop
 from sluice.core.tables import TableAhead
+from sluice.core.units import moment
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
 from sluice.surface.acts import (
@@ -84,7 +85,6 @@ from sluice.surface.options import (
     value_with_unit,
 )
 from sluice.surface.snapshots import NOT_COMPARED, FileDetails, file_details, plan_lines
-from sluice.surface.units import moment
 
 POLL_S = 0.5
 HINT_AFTER_S = 15.0  # Longer than most checkpoints, for which the request may have to wait.

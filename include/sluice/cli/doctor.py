@@ -33,6 +33,7 @@ from sluice.coordinator.garbage import of_earlier_journals
 from sluice.core.configuration import JobStatus
 from sluice.core.failures import STORES
 from sluice.core.ids import NO_GENERATION
+from sluice.core.units import size
 from sluice.declaration.project import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError, SluiceError
 from sluice.extras import DISTRIBUTION, Requirement, is_within, requirements
@@ -52,7 +53,6 @@ from sluice.store.open import StoreLocation, open_store
 from sluice.store.redaction import redacted
 from sluice.surface.journal import history_lines
 from sluice.surface.snapshots import newest_checked
-from sluice.surface.units import size
 
 SPARK_VARIABLE = "SLUICE_SPARK_REMOTE"
 CLOCK_TOLERANCE_MS = 5_000  # S3's times are whole seconds, and a slow request takes some.

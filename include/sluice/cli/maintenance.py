@@ -25,12 +25,12 @@ from sluice.cli.options import (
 from sluice.coordinator.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.ids import NO_GENERATION
+from sluice.core.units import size
 from sluice.declaration.durations import duration_of, milliseconds
 from sluice.declaration.places import VersionedSink
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, never_submitted_message
 from sluice.job.places import open_sinks
-from sluice.surface.units import size
 
 DEFAULT_TARGET_MB = 128
 DEFAULT_GRACE = "1h"  # The garbage collector's own default.

@@ -19,13 +19,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sluice.core.units import size
 from sluice.declaration.project import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
 from sluice.surface.acts import Act, Face, Field, Given, Kind
 from sluice.surface.snapshots import FileDetails
-from sluice.surface.units import size
 
 ROOT_VARIABLE = "SLUICE_ROOT"
 LEAST_COLUMN = 9  # Letters of a table's column, with its border: most words fit.

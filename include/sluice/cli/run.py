@@ -42,6 +42,7 @@ from sluice.coordinator.submission import TableConsent, check_sources, configure
 from sluice.core.configuration import JobConfiguration, JobStatus
 from sluice.core.failures import UNKNOWN_CHECKPOINT_ID
 from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.units import duration, size
 from sluice.declaration.pipeline import Pipeline, side_outputs
 from sluice.errors import CheckpointFailure, ConfigurationError, SluiceError
 from sluice.job.job import Job, verify_root
@@ -51,7 +52,6 @@ from sluice.spark.session import check_listening, local_session, remote_session,
 from sluice.store.redaction import redacted
 from sluice.surface.acts import RESTORE
 from sluice.surface.checkpoints import CheckpointRecord, history
-from sluice.surface.units import duration, size
 
 if TYPE_CHECKING:
     import polars as pl

@@ -31,6 +31,7 @@ from sluice.cli.options import (
 from sluice.coordinator.garbage import find_orphans
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.failures import FAILURE_REASONS, UNKNOWN_CHECKPOINT_ID
+from sluice.core.units import duration, moment, period, size, watermark
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.project import load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
@@ -61,7 +62,6 @@ from sluice.surface.snapshots import (
     checkpoint_details,
     snapshots,
 )
-from sluice.surface.units import duration, moment, period, size, watermark
 from sluice.surface.what_changed import what_changed
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ from sluice.core.ids import CheckpointId
 from sluice.core.pending import FIRST_ATTEMPT, PendingCheckpoint
 from sluice.core.restoring import Latest
 from sluice.core.state import CoordinatorState
+from sluice.core.units import period
 from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, RestoreError
 from sluice.job.job import Job, require_at_home
 from sluice.job.snapshots import LATEST, parsed_checkpoint_id
@@ -337,7 +338,7 @@ def _check_pending(
             if is_declined
             else CheckpointFailureReason.CHECKPOINT_EXPIRED
         )
-        message = f"found by the watchdog after {waited_ms} ms"
+        message = f"found by the watchdog after {period(waited_ms)}"
         after = fail_checkpoint(job, pending.checkpoint_id, reason, message)
         failed = after.failed_checkpoint(pending.checkpoint_id)
         reason = reason if failed is None else failed.reason

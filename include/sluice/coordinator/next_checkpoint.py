@@ -20,6 +20,7 @@ from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
 from sluice.core.requests import Admission, adopted, examine, rest_of_interval_ms
 from sluice.core.state import CoordinatorState
+from sluice.core.units import period
 from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.errors import FencedError
 from sluice.job.job import Job
@@ -106,7 +107,7 @@ class NextCheckpoint:
             return Waiting(message=examined.message, rest_ms=examined.retry_in_ms)
         rest_ms = rest_before_event_ms(state, self._interval_ms, now_ms) - self._lead_ms
         if rest_ms > 0:
-            return Waiting(message=f"the interval lasts {rest_ms} ms more", rest_ms=rest_ms)
+            return Waiting(message=f"the interval lasts {period(rest_ms)} more", rest_ms=rest_ms)
         found = self._ask_sources(head)
         if isinstance(found, Waiting):
             self._passed_ms = tick_ms

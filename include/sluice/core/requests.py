@@ -45,6 +45,7 @@ from sluice.core.state import (
     RejectedRequest,
     UnsuccessfulTrigger,
 )
+from sluice.core.units import period
 
 PAUSED_POLL_MS = 1_000  # When a host that can wait asks again whether checkpointing is resumed.
 EARLY_PART = 10  # A periodic run that comes a tenth of the interval early comes in time.
@@ -214,12 +215,14 @@ def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
     backlog_ms = state.configuration.interval_during_backlog_ms if state.is_backlog else None
     rest_ms = rest_of_interval_ms(state, backlog_ms, now_ms)
     if rest_ms > 0:
-        message = f"a source processes its backlog; its interval lasts {rest_ms} ms more"
+        message = f"a source processes its backlog; its interval lasts {period(rest_ms)} more"
         return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
     interval_ms = timing.interval_ms or 0
     rest_ms = rest_of_interval_ms(state, interval_ms, now_ms)
     if rest_ms > interval_ms // EARLY_PART:
-        message = f"the interval was changed to {interval_ms} ms, and lasts {rest_ms} ms more"
+        message = (
+            f"the interval was changed to {period(interval_ms)}, and lasts {period(rest_ms)} more"
+        )
         return replace(_rejected(state, too_soon, message), retry_in_ms=rest_ms)
     return None
 
@@ -281,7 +284,7 @@ def _dropped(
     retry_in_ms, message = None, _why_dropped(state, reason)
     if reason is CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS:
         retry_in_ms = decision.reschedule_in_ms
-        message = f"min_pause lasts {retry_in_ms} ms more"
+        message = f"min_pause lasts {period(retry_in_ms or 0)} more"
     dropped = _rejected(after, reason, message)
     return replace(dropped, head=decision.run, retry_in_ms=retry_in_ms)
 

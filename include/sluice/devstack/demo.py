@@ -23,6 +23,7 @@ from sluice.coordinator.submission import check_sources, configure, submit
 from sluice.core.configuration import JobStatus
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.state import CoordinatorState
+from sluice.core.units import duration, size
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.project import DAGS_VARIABLE, find_pipelines, is_selected, load_pipeline
 from sluice.devstack import stack
@@ -33,7 +34,6 @@ from sluice.job.places import open_side_table
 from sluice.store.open import StoreLocation
 from sluice.surface.acts import dag_ids
 from sluice.surface.checkpoints import history
-from sluice.surface.units import duration, size
 
 POLL_S = 0.5
 MAX_RESULT_ROWS = 20

@@ -25,6 +25,7 @@ from sluice.core.plan import SourceCut
 from sluice.core.restoring import RestoreApproval, RestoreOptions, Stop
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableAhead
+from sluice.core.units import size
 from sluice.errors import ConfigurationError, ProtocolViolation, RestoreError, SluiceError
 from sluice.job.job import Job
 from sluice.job.lineage import position_of
@@ -36,7 +37,6 @@ from sluice.store.journal import Journal
 from sluice.store.open import ReadMemory, RememberingStore
 from sluice.surface.options import OptionChange
 from sluice.surface.state import table_names
-from sluice.surface.units import size
 
 Facts: TypeAlias = Mapping[str, int | str]
 Entry: TypeAlias = tuple[int, int, bool]  # An offset, the records before it, whether it is sealed.

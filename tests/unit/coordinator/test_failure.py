@@ -192,7 +192,7 @@ def test_a_checkpoint_past_its_timeout_is_expired() -> None:
 
     assert watched.actions == ("aborted checkpoint 1: CHECKPOINT_EXPIRED",)
     assert job.state().status is JobStatus.RUNNING
-    assert job.state().failed[0].message == "found by the watchdog after 60000 ms"
+    assert job.state().failed[0].message == "found by the watchdog after 1 min"
     assert watch(job) == NOTHING
 
 

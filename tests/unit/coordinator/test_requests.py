@@ -345,7 +345,7 @@ def test_a_changed_interval_holds_from_the_last_trigger_on_and_a_tenth_early_is_
 
     assert early == NotDue(
         reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-        message="the interval was changed to 100000 ms, and lasts 11000 ms more",
+        message="the interval was changed to 1 min 40 s, and lasts 11.0 s more",
         retry_in_ms=11_000,
     )
     assert isinstance(in_time, Triggered)

@@ -423,7 +423,7 @@ def test_min_pause_holds_back_the_periodic_and_not_a_persons() -> None:
 
     assert trigger(job) == NotDue(
         reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-        message="min_pause lasts 6000 ms more",
+        message="min_pause lasts 6.0 s more",
         retry_in_ms=6_000,
     )
     assert job.journal.load() == before

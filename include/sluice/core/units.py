@@ -1,4 +1,4 @@
-"""Sizes, durations and moments as people read them: in the CLI, in Airflow's notes and pages."""
+"""Sizes, durations and moments as people read them: in messages, in the CLI, in Airflow's notes."""
 
 from __future__ import annotations
 
