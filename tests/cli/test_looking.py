@@ -14,8 +14,8 @@ from sluice.coordinator.restore import restore, savepoint_target
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
-from sluice.core.units import moment, watermark
 from sluice.job.job import Job
+from sluice.surface.moments import moment, watermark
 from tests.builders import SUBTASKS
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint

@@ -48,7 +48,6 @@ from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import NO_GENERATION
 from sluice.core.restoring import RestoreApproval, RestoreOptions, Stop
 from sluice.core.tables import TableAhead
-from sluice.core.units import moment
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.job.job import Job, never_submitted_message
 from sluice.surface.acts import (
@@ -76,6 +75,7 @@ from sluice.surface.journal import (
     repair_record,
     request_progress,
 )
+from sluice.surface.moments import moment
 from sluice.surface.options import (
     CheckpointConfig,
     OptionChange,

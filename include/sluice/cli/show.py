@@ -31,7 +31,7 @@ from sluice.cli.options import (
 from sluice.coordinator.garbage import find_orphans
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.failures import FAILURE_REASONS, UNKNOWN_CHECKPOINT_ID
-from sluice.core.units import duration, moment, period, size, watermark
+from sluice.core.units import duration, period, size
 from sluice.declaration.pipeline import side_outputs
 from sluice.declaration.project import load_pipeline, load_pipelines
 from sluice.errors import ConfigurationError
@@ -53,6 +53,7 @@ from sluice.surface.checkpoints import (
 from sluice.surface.exceptions import exception_history
 from sluice.surface.health import health
 from sluice.surface.journal import journal_records
+from sluice.surface.moments import moment, watermark
 from sluice.surface.monitoring import metrics_of_each, metrics_text, registry_of
 from sluice.surface.snapshots import (
     CheckpointDetails,

@@ -31,7 +31,7 @@ from sluice.cli.options import (
     print_table,
 )
 from sluice.cli.run import check_result_file, run_log, write_result
-from sluice.core.units import moment, size, watermark
+from sluice.core.units import size
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
 from sluice.spark.session import local_session
@@ -52,6 +52,7 @@ from sluice.surface.differences import (
     table_difference,
 )
 from sluice.surface.key_lookup import look_up_key
+from sluice.surface.moments import moment, watermark
 from sluice.surface.state import open_state
 
 if TYPE_CHECKING:

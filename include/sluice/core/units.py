@@ -1,10 +1,6 @@
-"""Sizes, durations and moments as people read them: in messages, in the CLI, in Airflow's notes."""
+"""Sizes and durations as people read them: in messages, in the CLI, in Airflow's notes."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
-
-from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 
 
 def duration(seconds: float) -> str:
@@ -30,19 +26,3 @@ def size(size_bytes: int) -> str:
         if size_bytes >= factor:
             return f"{size_bytes / factor:.1f} {unit}"
     return f"{size_bytes} B"
-
-
-def moment(at_ms: int) -> str:
-    """An instant in UTC, to the millisecond."""
-    at = datetime.fromtimestamp(at_ms // 1000, UTC)
-    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}"
-
-
-def watermark(at_ms: int) -> str:
-    match at_ms:
-        case _ if at_ms == MIN_WATERMARK:
-            return "none"
-        case _ if at_ms == MAX_WATERMARK:
-            return "end of input"
-        case _:
-            return moment(at_ms)

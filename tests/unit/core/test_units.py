@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
-from sluice.core.units import period, size, watermark
+from sluice.core.units import period, size
 
 
 @pytest.mark.parametrize(
@@ -31,17 +30,3 @@ def test_a_length_of_time_is_told_in_its_two_largest_units(milliseconds: int, wo
 )
 def test_a_size_is_told_in_decimal_units(size_bytes: int, words: str) -> None:
     assert size(size_bytes) == words
-
-
-@pytest.mark.parametrize(
-    ("at_ms", "words"),
-    [
-        (MIN_WATERMARK, "none"),
-        (MAX_WATERMARK, "end of input"),
-        (1_500, "1970-01-01 00:00:01.500"),
-    ],
-)
-def test_a_watermark_is_a_moment_unless_nothing_or_everything_was_seen(
-    at_ms: int, words: str
-) -> None:
-    assert watermark(at_ms) == words
