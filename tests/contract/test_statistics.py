@@ -183,6 +183,10 @@ def test_a_pending_checkpoint_has_the_figures_so_far(job: Job) -> None:
     measured = details(job, ONE)
 
     assert measured.checkpoint.status is CheckpointStatus.IN_PROGRESS
+    assert [stage.status for stage in measured.stages] == [
+        CheckpointStatus.COMPLETED,  # The stage: all its subtasks have acknowledged.
+        CheckpointStatus.IN_PROGRESS,
+    ]
     assert [[(s.index, s.status.value) for s in stage.subtasks] for stage in measured.stages] == [
         [(0, "completed"), (1, "completed")],
         [(0, "pending_or_failed"), (1, "pending_or_failed")],

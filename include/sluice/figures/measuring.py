@@ -89,12 +89,14 @@ def _stage(
     requests = [subtask.requests for subtask in done if subtask.requests is not None]
     in_flight = kept.in_flight_segments if kept is not None else None
     is_unaligned = is_overtaken or task.is_unaligned
+    # The coordinator acknowledged for a stage that was overtaken.
+    num_acknowledged = task.parallelism if is_overtaken else len(done)
+    has_acknowledged = num_acknowledged == task.parallelism
     return StageStats(
         id=task.uid,
-        status=status,
+        status=CheckpointStatus.COMPLETED if has_acknowledged else status,
         num_subtasks=task.parallelism,
-        # The coordinator acknowledged for a stage that was overtaken.
-        num_acknowledged_subtasks=task.parallelism if is_overtaken else len(done),
+        num_acknowledged_subtasks=num_acknowledged,
         attempt=answered.attempt,
         latest_ack_timestamp=latest,
         end_to_end_duration=_since(plan.triggered_at_ms, latest),

@@ -109,6 +109,7 @@ class SourceStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A stage's figures, summed over its subtasks (Flink's TaskStateStats).
 
+    ``status`` is COMPLETED once all its subtasks have acknowledged, and the checkpoint's before.
     ``unaligned_checkpoint``: it waited for no other stage, or the coordinator acknowledged for it.
     ``watermark`` is that of its output; ``bytes_out`` are those of its stream and of what it staged
     for sinks, as they are stored.  ``requests`` are those to stores, before the acks.
