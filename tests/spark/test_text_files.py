@@ -5,7 +5,7 @@ Lines of JSON that Python decodes hold what Spark reads of them, and all others 
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -199,6 +199,24 @@ def test_a_line_of_json_is_one_object_or_malformed_and_nothing_behind_it_is_lost
         (None, None, None),
         (22, None, None),
     ]
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+@pytest.mark.parametrize("pattern", [None, "dd.MM.yyyy"])
+def test_a_day_that_no_calendar_has_is_malformed(
+    spark: SparkSession, tmp_path: Path, format_: str, pattern: str | None
+) -> None:
+    days = ["2026-02-28", "2026-02-30", "2026-13-01", "2026-02-29T10:00:00Z"]
+    if pattern is not None:
+        days = ["28.02.2026", "30.02.2026", "1.2.2026", "29.02.2026"]
+    lines = [f'{{"day": "{day}"}}' if format_ == "json" else day for day in days]
+    (tmp_path / f"a.{format_}").write_text("\n".join(lines))
+    options = {} if pattern is None else {"dateFormat": pattern}
+
+    rows = rows_of(spark, Files(str(tmp_path), format=format_, schema="day date", options=options))
+
+    assert [row.day for row in rows if row["_malformed"] is None] == [date(2026, 2, 28)]
+    assert [raw for _, _, raw in bad(rows)] == lines[1:]
 
 
 def test_options_of_json_hold_within_a_line(spark: SparkSession, tmp_path: Path) -> None:

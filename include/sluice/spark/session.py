@@ -56,7 +56,7 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.caseSensitive": "false",
-    "spark.sql.legacy.timeParserPolicy": "EXCEPTION",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     # A stage's partitions are its subtasks, so Spark must not merge them.
     "spark.sql.adaptive.enabled": "false",
     # For a Python worker at once: Spark's default is 2 GiB, and a row may be a large block.
