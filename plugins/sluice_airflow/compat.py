@@ -54,7 +54,7 @@ def configuration() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
     return conf
 
 
-def stats() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
+def airflow_stats() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
     """What sends Airflow's metrics."""
     try:
         from airflow.sdk.observability import stats
@@ -75,8 +75,8 @@ __all__ = [
     "AirflowTaskTimeout",
     "AssetOrTimeSchedule",
     "DagRunTriggerException",
+    "airflow_stats",
     "configuration",
     "dag_run_to_trigger",
     "is_dag_test",
-    "stats",
 ]

@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from sluice.core.ids import CheckpointId
-from sluice_airflow.compat import configuration, stats
+from sluice_airflow.compat import airflow_stats, configuration
 
 if TYPE_CHECKING:
     from sluice.figures.metrics import Sample
@@ -35,7 +35,9 @@ def emit_stats(job: Job) -> None:
         for sample in metrics(job):
             if sample.metric.label not in _TEXTS:
                 tags = dict(zip(sample.metric.labels, sample.labels, strict=True))
-                stats().gauge(stat_name(sample, tagged=_are_tagged()), sample.value, tags=tags)
+                airflow_stats().gauge(
+                    stat_name(sample, tagged=_are_tagged()), sample.value, tags=tags
+                )
     except Exception:  # Nothing depends on it.
         log.warning("stats not emitted pipeline=%s", job.pipeline.uid, exc_info=True)
 

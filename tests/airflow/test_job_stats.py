@@ -75,7 +75,7 @@ def test_an_abort_and_the_watchdog_emit_too(root: str, received: Received) -> No
 def test_stats_that_fail_fail_no_task(
     root: str, received: Received, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compat.stats(), "gauge", _refuse)
+    monkeypatch.setattr(compat.airflow_stats(), "gauge", _refuse)
 
     a_checkpoint("run-1")
 

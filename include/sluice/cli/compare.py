@@ -28,7 +28,7 @@ MOST_SHOWN = 5
 _RIGHT, _COPIES = "_right", "_copies"
 
 
-def compare(
+def compare_tables(
     table_a: str, table_b: str, keys: tuple[str, ...], *, as_json: bool, endpoint_url: str | None
 ) -> None:
     """The command; it ends with DIFFERENT unless the tables are equal."""

@@ -68,9 +68,9 @@ def _compare(
     endpoint_url: EndpointUrl = None,
 ) -> None:
     """Compare two tables: rows that TABLE_B lacks, has besides, or has otherwise."""
-    from sluice.cli.compare import compare
+    from sluice.cli.compare import compare_tables
 
-    compare(table_a, table_b, tuple(key or ()), as_json=as_json, endpoint_url=endpoint_url)
+    compare_tables(table_a, table_b, tuple(key or ()), as_json=as_json, endpoint_url=endpoint_url)
 
 
 # The parameters of a pipeline are options, too.

@@ -264,7 +264,7 @@ class _Compiler:
             case Case(branches=branches, otherwise=otherwise):
                 return self._case(tree, list(branches), otherwise)
             case Star():
-                raise refused(tree)
+                raise not_compiled(tree)
 
     def _call(self, tree: Call) -> Value:
         match tree:
@@ -296,7 +296,7 @@ class _Compiler:
             case Call(function=function, arguments=arguments):
                 compile_ = _FUNCTIONS.get(function)
                 if compile_ is None:
-                    raise refused(tree)
+                    raise not_compiled(tree)
                 check_arity(tree)
                 return compile_(self, tree, tuple(self.value(one) for one in arguments))
 
@@ -318,13 +318,13 @@ class _Compiler:
 
     def _literal(self, literal: Literal) -> Value:
         if isinstance(literal.value, str) and literal.type.name != "string":
-            raise refused(literal)
+            raise not_compiled(literal)
         if literal.type.name == "decimal":
             dtype: pl.DataType = pl.Decimal(*literal.type.arguments)
         elif literal.type.name in _TYPES:
             dtype = _TYPES[literal.type.name]
         else:
-            raise refused(literal)
+            raise not_compiled(literal)
         return Value(pl.lit(literal.value, dtype), dtype, literal=literal)
 
     def _logic(self, tree: Call) -> Value:
@@ -332,7 +332,9 @@ class _Compiler:
         left, right = (self.value(one) for one in tree.arguments)
         for one, part in zip((left, right), tree.arguments, strict=True):
             if one.dtype not in (pl.Boolean(), pl.Null()):
-                raise refused(tree, f"{spelled(part)} is {spark_type(one.dtype)} and no boolean")
+                raise not_compiled(
+                    tree, f"{spelled(part)} is {spark_type(one.dtype)} and no boolean"
+                )
         left, right = left.cast(pl.Boolean()), right.cast(pl.Boolean())
         is_and = tree.function == "and"
         decides = left.expr if is_and else ~left.expr
@@ -363,7 +365,7 @@ class _Compiler:
         chosen = coerced(last, dtype).expr
         for condition, (part, _) in zip(conditions, branches, strict=True):
             if condition.dtype not in (pl.Boolean(), pl.Null()):
-                raise refused(tree, f"{spelled(part)} is {spark_type(condition.dtype)}")
+                raise not_compiled(tree, f"{spelled(part)} is {spark_type(condition.dtype)}")
         for condition, value in zip(conditions, values, strict=True):
             fails += _where(is_open, condition.fails)
             is_true = condition.cast(pl.Boolean()).expr.fill_null(value=False)
@@ -378,14 +380,14 @@ class _Compiler:
     def _cast(self, tree: Cast) -> Value:
         is_instant = tree.type.name in {"date", "timestamp"}
         if is_instant and not isinstance(tree.value, Literal) and is_constant(tree.value):
-            raise refused(tree)  # Spark reads 'now' and 'tomorrow' there.
+            raise not_compiled(tree)  # Spark reads 'now' and 'tomorrow' there.
         value = self.value(tree.value)
         if tree.type.name == "decimal":
             to: pl.DataType | None = pl.Decimal(*(tree.type.arguments or (10, 0)))
         else:
             to = None if tree.type.arguments else _TYPES.get(tree.type.name)
         if to is None:
-            raise refused(tree)
+            raise not_compiled(tree)
         return _cast_to(tree, signed(value), to)
 
 
@@ -404,7 +406,7 @@ def _cast_to(tree: Cast, value: Value, to: pl.DataType) -> Value:
     if of == to or of == pl.Null():
         return replace(value.cast(to), literal=None)
     if _kind(to) not in CASTS.get(_kind(of), ()):
-        raise refused(tree, f"from {spark_type(of)}")
+        raise not_compiled(tree, f"from {spark_type(of)}")
     if value.literal is not None and to in (pl.Date(), TIMESTAMP):
         return _read_once(tree, value, to)
     found = converted(value.expr, of, to)
@@ -417,7 +419,7 @@ def _read_once(tree: Cast, literal: Value, to: pl.DataType) -> Value:
     stops = [stop.rows.alias(str(place)) for place, stop in enumerate(found.stops)]
     value, *stopped = pl.select(found.value.alias("value"), *stops).row(0)
     if True in stopped:
-        raise refused(tree, f"{spelled(tree.value)} is no {spark_type(to)}")
+        raise not_compiled(tree, f"{spelled(tree.value)} is no {spark_type(to)}")
     return Value(pl.lit(value, to), to)
 
 
@@ -468,7 +470,7 @@ def spark_type(dtype: pl.DataType) -> str:
             return next((name for name, of in _TYPES.items() if of == dtype), str(dtype))
 
 
-def refused(tree: Expression, why: str = "") -> NotCompiledError:
+def not_compiled(tree: Expression, why: str = "") -> NotCompiledError:
     """The error for a piece of SQL that only Spark can compute."""
     behind = f" ({why})" if why else ""
     return NotCompiledError(f"only Spark knows {spelled(tree)!r}{behind}; {ELSEWHERE}")
@@ -477,7 +479,7 @@ def refused(tree: Expression, why: str = "") -> NotCompiledError:
 def check_arity(tree: Call) -> None:
     """Raises NotCompiledError if *tree* has too few arguments, or too many."""
     if not has_arity(tree):
-        raise refused(tree, f"with {len(tree.arguments)} arguments")
+        raise not_compiled(tree, f"with {len(tree.arguments)} arguments")
 
 
 def signed(value: Value) -> Value:
@@ -490,7 +492,7 @@ def as_decimal(tree: Expression, value: Value) -> pl.Decimal:
     if isinstance(value.dtype, pl.Decimal):
         return value.dtype
     if value.dtype not in _DIGITS:
-        raise refused(tree, f"{spark_type(value.dtype)} beside a decimal; cast one of them")
+        raise not_compiled(tree, f"{spark_type(value.dtype)} beside a decimal; cast one of them")
     if value.literal is not None and value.dtype != pl.Int8():  # Spark counts no digits of it.
         return pl.Decimal(len(str(value.literal.value).lstrip("-")), 0)
     return pl.Decimal(_DIGITS[value.dtype], 0)
@@ -498,7 +500,9 @@ def as_decimal(tree: Expression, value: Value) -> pl.Decimal:
 
 def _too_long(tree: Expression, digits: int) -> NotCompiledError:
     most = f"of {digits} digits, and there are {MOST_DIGITS}"
-    return refused(tree, f"{most}; cast its decimals to fewer, as CAST(total AS decimal(18,2))")
+    return not_compiled(
+        tree, f"{most}; cast its decimals to fewer, as CAST(total AS decimal(18,2))"
+    )
 
 
 def _common_type(tree: Expression, values: Sequence[Value]) -> pl.DataType:
@@ -566,7 +570,7 @@ def _wider(tree: Expression, one: pl.DataType, other: pl.DataType) -> pl.DataTyp
     digits = _digits_of_both(one, other)
     if digits is not None:
         raise _too_long(tree, digits[0])
-    raise refused(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
+    raise not_compiled(tree, f"{spark_type(one)} beside {spark_type(other)}; cast one of them")
 
 
 def wider_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
@@ -621,14 +625,14 @@ def _known(tree: Call, value: Value) -> Value:
     found = signed(value)
     is_known = found.dtype in _TYPES.values() or isinstance(found.dtype, pl.Decimal)
     if not is_known:
-        raise refused(tree, f"of {spark_type(value.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(value.dtype)}")
     return found
 
 
 def _numbers(tree: Call, values: Sequence[Value], wanted: Sequence[pl.DataType]) -> pl.DataType:
     dtype = _common_type(tree, values)
     if dtype not in wanted:
-        raise refused(tree, f"of {spark_type(dtype)}")
+        raise not_compiled(tree, f"of {spark_type(dtype)}")
     return dtype
 
 
@@ -653,7 +657,7 @@ def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     between = _BETWEEN.get(left.dtype) if left.dtype == right.dtype else None
     if tree.function == "-" and between is not None:
         instead = between.format(*map(spelled, tree.arguments))
-        raise refused(tree, f"an interval, which no column holds; write {instead}")
+        raise not_compiled(tree, f"an interval, which no column holds; write {instead}")
     dtype = _numbers(tree, (left, right), _NUMBERS)
     compute = _ARITHMETIC[tree.function]
     fails = _one_by_one((left, right))
@@ -868,7 +872,7 @@ def _rounded_decimal(tree: Call, value: Value, of: pl.Decimal, places: Sequence[
     literal = places[0].literal if places else Literal(0, ColumnType("int"))
     kept = None if literal is None or literal.value is None else int(str(literal.value))
     if kept is None or kept < 0:
-        raise refused(tree, "to other than a number of places that is written")
+        raise not_compiled(tree, "to other than a number of places that is written")
     if tree.function != "round" and not of.scale:
         return replace(value, literal=None)
     scale = min(of.scale, kept)
@@ -892,7 +896,7 @@ _EXACTLY = Context(prec=1_200)
 
 def _rounded_to(tree: Call, value: Value, places: Value) -> Value:
     if value.dtype not in _FLOATS or places.literal is None:
-        raise refused(tree, "of other than a double to a number of places that is written")
+        raise not_compiled(tree, "of other than a double to a number of places that is written")
     digits = int(str(places.literal.value))
     unit = Decimal(1).scaleb(-digits)
 
@@ -940,7 +944,7 @@ def _power(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     }
     found = powers.get(float(by)) if isinstance(by, int | float | Decimal) else None
     if found is None:
-        raise refused(tree, "to other than -1, 0, 0.5, 1 and 2; write x * x * x")
+        raise not_compiled(tree, "to other than -1, 0, 0.5, 1 and 2; write x * x * x")
     return Value(found, pl.Float64(), value.fails)
 
 
@@ -983,7 +987,7 @@ def _alike(tree: Call, values: list[Value]) -> list[Value]:
 
 def _not(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     if given[0].dtype not in (pl.Boolean(), pl.Null()):
-        raise refused(tree, f"of {spark_type(given[0].dtype)}")
+        raise not_compiled(tree, f"of {spark_type(given[0].dtype)}")
     value = given[0].cast(pl.Boolean())
     return Value(~value.expr, pl.Boolean(), value.fails)
 
@@ -1038,7 +1042,7 @@ def _extreme(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _texts(tree: Call, given: Sequence[Value]) -> list[Value]:
     for one in given:
         if one.dtype not in (pl.String(), pl.Null()):
-            raise refused(tree, f"of {spark_type(one.dtype)}; cast it")
+            raise not_compiled(tree, f"of {spark_type(one.dtype)}; cast it")
     return [one.cast(pl.String()) for one in given]
 
 
@@ -1064,7 +1068,7 @@ def _concat(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     values = [_known(tree, one) for one in given]
     for one in values:
         if one.dtype not in (pl.String(), pl.Null(), pl.Boolean(), *INTEGERS):
-            raise refused(tree, f"of {spark_type(one.dtype)}; cast it")
+            raise not_compiled(tree, f"of {spark_type(one.dtype)}; cast it")
     texts = [one.cast(pl.String()) for one in values]
     joined = pl.concat_str([one.expr for one in texts])
     fails = tuple(failure for one in texts for failure in one.fails)  # Spark computes all of them.
@@ -1077,7 +1081,7 @@ def _substring(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     numbers = [_known(tree, one) for one in given[1:]]
     for one in numbers:
         if one.dtype not in (*INTEGERS[:3], pl.Null()):
-            raise refused(tree, f"of {spark_type(one.dtype)}; cast it to int")
+            raise not_compiled(tree, f"of {spark_type(one.dtype)}; cast it to int")
     counts = [one.cast(pl.Int64()).expr for one in numbers]
     length = text.expr.str.len_chars().cast(pl.Int64())
     most = 2**31 - 1
@@ -1108,11 +1112,11 @@ def _like(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     literals = [one.literal for one in given[1:]]
     values = [one.value for one in literals if one is not None]
     if len(values) < len(literals) or not all(isinstance(one, str) for one in values):
-        raise refused(tree, "its pattern is no literal")
+        raise not_compiled(tree, "its pattern is no literal")
     pattern, escape = str(values[0]), str(values[1]) if len(values) > 1 else "\\"
     if tree.function == "ilike":
         if escape.isalpha():
-            raise refused(tree, "its pattern is in small letters, and so what escapes in it")
+            raise not_compiled(tree, "its pattern is in small letters, and so what escapes in it")
         pattern = pl.Series([pattern]).str.to_lowercase()[0]
     regex = _like_regex(tree, pattern, escape)
     return Value(text.expr.str.contains(regex), pl.Boolean(), text.fails)
@@ -1124,7 +1128,7 @@ def _like_regex(tree: Call, pattern: str, escape: str) -> str:
         if sign == escape:
             escaped = next(signs, "")
             if escaped not in {"%", "_", escape} or not escaped:
-                raise refused(tree, "its pattern escapes nothing")
+                raise not_compiled(tree, "its pattern escapes nothing")
             found += rf"\x{{{ord(escaped):x}}}"
         else:
             found += {"%": ".*", "_": "."}.get(sign, rf"\x{{{ord(sign):x}}}")
@@ -1136,7 +1140,7 @@ def _searched(tree: Call, given: Sequence[Value]) -> tuple[Value, Search]:
     try:
         return text, searched(tree)
     except RegexError as error:
-        raise refused(tree, f"its pattern {error}") from error
+        raise not_compiled(tree, f"its pattern {error}") from error
 
 
 def _by_its_end(text: pl.Expr, regex: Regex, search: Callable[[str], pl.Expr]) -> pl.Expr:
@@ -1187,7 +1191,7 @@ def _split_part(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
     by, part = _literal_of(tree, given[1], str), _literal_of(tree, given[2], int)
     if not part:
-        raise refused(tree, "its parts are 1 and more, or -1 and less")
+        raise not_compiled(tree, "its parts are 1 and more, or -1 and less")
     if not by:
         return replace(text, literal=None) if abs(part) == 1 else _none_of(text)
     place = part - 1 if part > 0 else part
@@ -1200,7 +1204,7 @@ def _substring_index(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Valu
     (text,) = _texts(tree, given[:1])
     by, count = _literal_of(tree, given[1], str), _literal_of(tree, given[2], int)
     if any(by[:size] == by[-size:] for size in range(1, len(by))):
-        raise refused(tree, "by what may begin in itself")
+        raise not_compiled(tree, "by what may begin in itself")
     if not by or not count:
         return _none_of(text)
     pieces = text.expr.str.split(by, literal=True)
@@ -1227,7 +1231,7 @@ def _padded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     size = max(0, _literal_of(tree, given[1], int))
     by = _literal_of(tree, given[2], str) if len(given) > 2 else " "
     if size > MOST_PADDED:
-        raise refused(tree, f"to more than {MOST_PADDED} signs")
+        raise not_compiled(tree, f"to more than {MOST_PADDED} signs")
     cut = text.expr.str.slice(0, size)
     if not by:
         return Value(cut, pl.String(), text.fails)
@@ -1260,7 +1264,7 @@ def _place(text: pl.Expr, part: pl.Expr) -> pl.Expr:
 def _place_behind(tree: Call, text: Value, part: Value, start: Value) -> Value:
     """From a place on: 0 for one that is null, whatever the texts are, or less than 1."""
     if start.dtype not in (*INTEGERS[:3], pl.Null()):
-        raise refused(tree, f"from a {spark_type(start.dtype)}; cast it to int")
+        raise not_compiled(tree, f"from a {spark_type(start.dtype)}; cast it to int")
     before = start.cast(pl.Int64()).expr - 1
     rest = text.expr.str.slice(pl.when(before >= 0).then(before).otherwise(0))
     place = _place(rest, part.expr)
@@ -1279,7 +1283,7 @@ L = TypeVar("L", str, int)
 def _literal_of(tree: Call, value: Value, wanted: type[L]) -> L:
     found = None if value.literal is None else value.literal.value
     if type(found) is not wanted:
-        raise refused(tree, "with other than literals")
+        raise not_compiled(tree, "with other than literals")
     return found
 
 
@@ -1287,7 +1291,7 @@ def _replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
     literals = [one.literal.value if one.literal is not None else None for one in given[1:]]
     if not all(isinstance(one, str) for one in literals):
-        raise refused(tree, "what it replaces is no literal")
+        raise not_compiled(tree, "what it replaces is no literal")
     search, by = str(literals[0]), str(literals[1]) if len(literals) > 1 else ""
     if not search:
         return replace(text, literal=None)
@@ -1300,16 +1304,16 @@ def _replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _array(tree: Call, value: Value) -> pl.DataType:
     """The type of an element."""
     if not isinstance(value.dtype, pl.List):
-        raise refused(tree, f"of {spark_type(value.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(value.dtype)}")
     of = instance_of(value.dtype.inner)
     if isinstance(of, pl.Struct) and [one.name for one in of.fields] == ["key", "value"]:
-        raise refused(tree, "of a map")
+        raise not_compiled(tree, "of a map")
     return of
 
 
 def _size(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     if not isinstance(given[0].dtype, pl.List):
-        raise refused(tree, f"of {spark_type(given[0].dtype)}")
+        raise not_compiled(tree, f"of {spark_type(given[0].dtype)}")
     return Value(given[0].expr.list.len().cast(pl.Int32()), pl.Int32(), given[0].fails)
 
 
@@ -1323,7 +1327,7 @@ def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         return _value_of_key(tree, array, array.dtype, place)
     of = _array(tree, array)
     if place.dtype not in INTEGERS[:3]:
-        raise refused(tree, f"at a {spark_type(place.dtype)}; cast it to int")
+        raise not_compiled(tree, f"at a {spark_type(place.dtype)}; cast it to int")
     at, size = place.cast(pl.Int64()).expr, array.expr.list.len().cast(pl.Int64())
     is_there = (at >= 0) & (at < size)
     if tree.function == "element_at":
@@ -1331,7 +1335,7 @@ def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
         at = pl.when(at > 0).then(at - 1).otherwise(at)
     found = pl.when(is_there).then(array.expr.list.get(at, null_on_oob=True))
     if is_constant(tree.arguments[1]) and _certainly_fails(place):
-        raise refused(tree, "its place cannot be computed")  # Spark does when it plans.
+        raise not_compiled(tree, "its place cannot be computed")  # Spark does when it plans.
     fails = _one_by_one((array, place))
     if tree.function != "get":
         fails = (
@@ -1345,7 +1349,7 @@ def _value_of_key(tree: Call, entries: Value, of: pl.Map, key: Value) -> Value:
     key_type, dtype = map(instance_of, (of.key, of.value))
     is_known = key_type == pl.String() or key_type in INTEGERS
     if not is_known or _common_type(tree, [replace(key, dtype=key_type), key]) != key_type:
-        raise refused(tree, f"of {spark_type(of)} and {spark_type(key.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(of)} and {spark_type(key.dtype)}")
     found = entries.expr.map.get(key.cast(key_type).expr)
     known = pl.when(key.expr.is_not_null()).then(found)
     return Value(known, dtype, _one_by_one((entries, key)))
@@ -1373,7 +1377,7 @@ def _array_contains(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
         of not in (pl.String(), *INTEGERS)
         or _common_type(tree, [replace(value, dtype=of), value]) != of
     ):
-        raise refused(tree, f"of {spark_type(array.dtype)} and {spark_type(value.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(array.dtype)} and {spark_type(value.dtype)}")
     sought = value.cast(of).expr
     has_null = array.expr.list.contains(pl.lit(None, of), nulls_equal=True)
     found = array.expr.list.contains(sought, nulls_equal=False)
@@ -1388,7 +1392,7 @@ def _array_contains(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
 
 def _days(tree: Call, value: Value) -> Value:
     if value.dtype not in (pl.Date(), TIMESTAMP):
-        raise refused(tree, f"of {spark_type(value.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(value.dtype)}")
     return value
 
 
@@ -1400,7 +1404,7 @@ def _near(tree: Call, value: Value) -> Value:
 
 def _instants(tree: Call, value: Value) -> Value:
     if value.dtype != TIMESTAMP:
-        raise refused(tree, f"of {spark_type(value.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(value.dtype)}")
     return value
 
 
@@ -1436,7 +1440,7 @@ def _extract(compiler: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
     literal = given[0].literal
     part = None if literal is None else _EXTRACTED.get(str(literal.value).lower())
     if part is None:
-        raise refused(tree)
+        raise not_compiled(tree)
     return _part(compiler, replace(tree, function=part), given[1:])
 
 
@@ -1456,7 +1460,7 @@ def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     value = coerced(_days(tree, given[1]), TIMESTAMP)
     every = _TRUNCATED.get(_literal_of(tree, given[0], str).lower())
     if every is None:
-        raise refused(tree)
+        raise not_compiled(tree)
     value = _near(tree, value)
     return Value(value.expr.dt.truncate(every), TIMESTAMP, value.fails)
 
@@ -1464,14 +1468,14 @@ def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     day, unit = given[0], _literal_of(tree, given[1], str).lower()
     if day.dtype != pl.Date() or unit not in {"year", "quarter", "month", "week"}:
-        raise refused(tree)
+        raise not_compiled(tree)
     day = _near(tree, day)
     return Value(day.expr.dt.truncate(_TRUNCATED[unit]), pl.Date(), day.fails)
 
 
 def _last_day(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     if given[0].dtype != pl.Date():
-        raise refused(tree, f"of {spark_type(given[0].dtype)}")
+        raise not_compiled(tree, f"of {spark_type(given[0].dtype)}")
     day = _near(tree, given[0])
     return Value(day.expr.dt.month_end(), pl.Date(), day.fails)
 
@@ -1484,7 +1488,7 @@ def _date(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     day, number = given
     if day.dtype != pl.Date() or number.dtype not in INTEGERS[:3]:
-        raise refused(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
     days, by = day.expr.cast(pl.Int32()), number.expr.cast(pl.Int32())
     found = days + by if tree.function == "date_add" else days - by
     fails = (*_one_by_one((day, number)), StoppedRows(tree, RANGE, ~found.is_between(*DAYS)))
@@ -1494,7 +1498,7 @@ def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 def _datediff(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     end, start = given
     if (end.dtype, start.dtype) != (pl.Date(), pl.Date()):
-        raise refused(tree, f"of {spark_type(end.dtype)} and {spark_type(start.dtype)}")
+        raise not_compiled(tree, f"of {spark_type(end.dtype)} and {spark_type(start.dtype)}")
     found = end.expr.cast(pl.Int32()) - start.expr.cast(pl.Int32())
     return Value(found, pl.Int32(), _one_by_one((end, start)))
 
@@ -1519,7 +1523,7 @@ def _moved(tree: Call, value: Value, by: Literal) -> Value:
     number = int(str(by.value)) * (-1 if tree.function == "-" else 1)
     months, micros = months * number, micros * number
     if abs(micros) > _MOST_MICROS or abs(months) > 12 * 10_000:
-        raise refused(tree, "of more than ten thousand years")
+        raise not_compiled(tree, "of more than ten thousand years")
     stays = value.dtype == pl.Date() and is_day
     value = _near(tree, value)
     at = value.expr
@@ -1537,7 +1541,7 @@ def _date_format(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     value, pattern = _days(tree, given[0]), _literal_text(tree, given[1])
     found = formatted(value.expr, value.dtype, pattern)
     if found is None:
-        raise refused(tree, f"the pattern {pattern!r}")
+        raise not_compiled(tree, f"the pattern {pattern!r}")
     return _of_conversion(tree, value, found, pl.String())
 
 
@@ -1546,7 +1550,7 @@ def _parsed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     (text,), pattern = _texts(tree, given[:1]), _literal_text(tree, given[1])
     found = instant_in(text.expr, pattern)
     if found is None:
-        raise refused(tree, f"the pattern {pattern!r}")
+        raise not_compiled(tree, f"the pattern {pattern!r}")
     value = _of_conversion(tree, text, found, TIMESTAMP)
     if tree.function == "to_date":
         return replace(value, expr=value.expr.dt.date(), dtype=pl.Date())
@@ -1555,7 +1559,7 @@ def _parsed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 
 def _literal_text(tree: Call, value: Value) -> str:
     if value.literal is None or not isinstance(value.literal.value, str):
-        raise refused(tree, "its pattern is no literal")
+        raise not_compiled(tree, "its pattern is no literal")
     return value.literal.value
 
 
@@ -1572,7 +1576,7 @@ def _unix_timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
         pattern = given[1] if len(given) > 1 else _SECONDS_WRITTEN
         value = _parsed(_, tree, (value, pattern))
     elif len(given) > 1:
-        raise refused(tree, f"of {spark_type(value.dtype)} by a pattern")
+        raise not_compiled(tree, f"of {spark_type(value.dtype)} by a pattern")
     micros = _days(tree, value).expr.cast(TIMESTAMP).dt.epoch("us")
     seconds = micros.abs().floordiv(1_000_000)  # Toward 1970, other than unix_seconds().
     return Value(pl.when(micros < 0).then(-seconds).otherwise(seconds), pl.Int64(), value.fails)

@@ -36,7 +36,7 @@ _PERIODIC = ("", "periodic")
 _MANUAL = "/manual__"  # In the id of a run that a person started.
 
 
-class ChangeKind(StrEnum):
+class JobChangeKind(StrEnum):
     """The kind of a change, as a chart marks it."""
 
     FAILURE = "failure"
@@ -53,7 +53,7 @@ class JobChange(msgspec.Struct, frozen=True, kw_only=True):
     ``checkpoint`` is the one that it is about, or the first that was taken behind it.
     """
 
-    kind: ChangeKind
+    kind: JobChangeKind
     timestamp: int
     says: str
     checkpoint: int | None = None
@@ -72,7 +72,7 @@ def what_changed(job: Job) -> WhatChanged:
     """The newest ``MAX_CHANGES``: two GETs, a LIST, and a GET for each entry of the journal."""
     lines = overview(job).history[::-1]
     told = [*_told(job.journal)]
-    restored = [one.timestamp for one in told if one.kind is ChangeKind.RESTORE]
+    restored = [one.timestamp for one in told if one.kind is JobChangeKind.RESTORE]
     found = [*told, *_of_lines(lines), *_between(lines, restored)]
     newest = sorted(found, key=lambda one: one.timestamp)[-MAX_CHANGES:]
     since = min((line.trigger_timestamp for line in lines), default=None)
@@ -86,7 +86,7 @@ def _of_lines(lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:
         if line.failure_timestamp is not None:
             is_act = line.failure_reason == CheckpointFailureReason.CHECKPOINT_ABORTED_BY_USER.value
             yield JobChange(
-                kind=ChangeKind.ACT if is_act else ChangeKind.FAILURE,
+                kind=JobChangeKind.ACT if is_act else JobChangeKind.FAILURE,
                 timestamp=line.failure_timestamp,
                 says=f"checkpoint {line.id} failed: {line.failure_message or 'no reason is known'}",
                 checkpoint=line.id,
@@ -94,7 +94,7 @@ def _of_lines(lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:
             )
         elif line.status is CheckpointStatus.COMPLETED and line.is_savepoint:
             yield JobChange(
-                kind=ChangeKind.SAVEPOINT,
+                kind=JobChangeKind.SAVEPOINT,
                 timestamp=line.completed_timestamp or line.trigger_timestamp,
                 says=f"savepoint {line.savepoint or line.id} was taken",
                 checkpoint=line.id,
@@ -102,7 +102,7 @@ def _of_lines(lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:
             )
         elif by is not None and _MANUAL in by:
             yield JobChange(
-                kind=ChangeKind.ACT,
+                kind=JobChangeKind.ACT,
                 timestamp=line.trigger_timestamp,
                 says=f"checkpoint {line.id} was asked for",
                 checkpoint=line.id,
@@ -117,7 +117,7 @@ def _between(lines: Sequence[CheckpointStats], restored: Sequence[int]) -> Itera
         at_ms, checkpoint = line.trigger_timestamp, line.id
         if line.declaration != before.declaration:
             yield JobChange(
-                kind=ChangeKind.DEPLOY,
+                kind=JobChangeKind.DEPLOY,
                 timestamp=at_ms,
                 says=f"another declaration: checkpoint {checkpoint} is the first of it",
                 checkpoint=checkpoint,
@@ -126,7 +126,7 @@ def _between(lines: Sequence[CheckpointStats], restored: Sequence[int]) -> Itera
             before.num_subtasks != line.num_subtasks
         ):
             yield JobChange(
-                kind=ChangeKind.RESCALE,
+                kind=JobChangeKind.RESCALE,
                 timestamp=at_ms,
                 says=f"rescaled from {before.num_subtasks} to {line.num_subtasks} subtasks",
                 checkpoint=checkpoint,
@@ -134,7 +134,7 @@ def _between(lines: Sequence[CheckpointStats], restored: Sequence[int]) -> Itera
         is_told = any(before.trigger_timestamp <= one <= at_ms for one in restored)
         if line.generation != before.generation and not is_told:
             yield JobChange(
-                kind=ChangeKind.RESTORE,
+                kind=JobChangeKind.RESTORE,
                 timestamp=at_ms,
                 says=f"restored, generation {line.generation}",
                 checkpoint=checkpoint,
@@ -154,7 +154,7 @@ def _of_event(event: Event, generation: int) -> JobChange | None:
             place = f"checkpoint {event.checkpoint_id}" if event.checkpoint_id else "empty state"
             place = place if event.origin is None else str(event.origin)
             return JobChange(
-                kind=ChangeKind.RESTORE,
+                kind=JobChangeKind.RESTORE,
                 timestamp=event.at_ms,
                 says=f"restored from {place}, generation {generation}",
                 checkpoint=event.checkpoint_id,
@@ -162,13 +162,15 @@ def _of_event(event: Event, generation: int) -> JobChange | None:
             )
         case JobFailed():
             return JobChange(
-                kind=ChangeKind.FAILURE, timestamp=event.at_ms, says=f"it failed: {event.message}"
+                kind=JobChangeKind.FAILURE,
+                timestamp=event.at_ms,
+                says=f"it failed: {event.message}",
             )
         case CheckpointingChanged():
             timing = event.timing
             what = "paused" if timing.is_paused else "changed or resumed"
             return JobChange(
-                kind=ChangeKind.ACT,
+                kind=JobChangeKind.ACT,
                 timestamp=event.at_ms,
                 says=f"checkpointing was {what}",
                 by=timing.changed_by or None,
@@ -184,4 +186,4 @@ def _of_event(event: Event, generation: int) -> JobChange | None:
             says = f"its journal was repaired: {event.message}"
         case _:
             return None
-    return JobChange(kind=ChangeKind.ACT, timestamp=event.at_ms, says=says)
+    return JobChange(kind=JobChangeKind.ACT, timestamp=event.at_ms, says=says)

@@ -17,7 +17,7 @@ from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
 from sluice.store.open import StoreLocation
 from sluice.surface import what_changed as module
-from sluice.surface.what_changed import ChangeKind, what_changed
+from sluice.surface.what_changed import JobChangeKind, what_changed
 from tests.subtasks import a_savepoint, take_checkpoint
 
 
@@ -25,7 +25,7 @@ def a_job(**given: Any) -> Job:
     return a_running_job(a_pipeline(tolerable_failed_checkpoints=9, **given))
 
 
-def told(job: Job) -> list[tuple[ChangeKind, str]]:
+def told(job: Job) -> list[tuple[JobChangeKind, str]]:
     """The oldest first."""
     return [(one.kind, one.says) for one in what_changed(job).changes[::-1]]
 
@@ -46,12 +46,12 @@ def test_failures_restores_savepoints_and_acts_are_on_one_time_line() -> None:
     pause(job, by="ann")
 
     assert told(job) == [
-        (ChangeKind.ACT, "it was submitted"),
-        (ChangeKind.SAVEPOINT, "savepoint mine was taken"),
-        (ChangeKind.FAILURE, "checkpoint 3 failed: too slow"),
-        (ChangeKind.RESTORE, "restored from savepoint mine, generation 2"),
-        (ChangeKind.ACT, "checkpoint 4 failed: aborted by ann"),
-        (ChangeKind.ACT, "checkpointing was paused"),
+        (JobChangeKind.ACT, "it was submitted"),
+        (JobChangeKind.SAVEPOINT, "savepoint mine was taken"),
+        (JobChangeKind.FAILURE, "checkpoint 3 failed: too slow"),
+        (JobChangeKind.RESTORE, "restored from savepoint mine, generation 2"),
+        (JobChangeKind.ACT, "checkpoint 4 failed: aborted by ann"),
+        (JobChangeKind.ACT, "checkpointing was paused"),
     ]
     newest, *_ = what_changed(job).changes
     assert newest.by == "ann"
@@ -68,8 +68,8 @@ def test_a_deploy_and_a_rescale_are_told_by_the_first_checkpoint_behind_them() -
     take_checkpoint(deployed)
 
     assert sorted(told(deployed)[2:]) == [
-        (ChangeKind.DEPLOY, "another declaration: checkpoint 2 is the first of it"),
-        (ChangeKind.RESCALE, "rescaled from 4 to 6 subtasks"),
+        (JobChangeKind.DEPLOY, "another declaration: checkpoint 2 is the first of it"),
+        (JobChangeKind.RESCALE, "rescaled from 4 to 6 subtasks"),
     ]
 
 
@@ -84,4 +84,4 @@ def test_what_the_journal_does_not_tell_any_more_is_in_the_lines(
     take_checkpoint(job)
     monkeypatch.setattr(module, "JOURNAL_ENTRIES", 1)
 
-    assert told(job) == [(ChangeKind.RESTORE, "restored, generation 2")]
+    assert told(job) == [(JobChangeKind.RESTORE, "restored, generation 2")]
