@@ -104,7 +104,7 @@ def test_a_snapshot_is_restored_by_its_path(job: Job, new_job: Job, sluice: Slui
     assert answer.out.splitlines()[-2].startswith("would restore savepoint mine: ")
     assert elsewhere.out.startswith(f"auctions is RUNNING from savepoint mine of {job.store.root}")
     assert twice.error.endswith("savepoint 'mine' says it once more; give one")
-    assert "is not the path of a snapshot: write its folder" in wrong.error
+    assert "is not the path of a snapshot; write ROOT/" in wrong.error
 
 
 def test_a_job_begins_in_a_new_root_from_a_checkpoint_of_another(
@@ -217,7 +217,7 @@ def test_state_that_means_something_else_is_told_by_every_command(
     assert keys_of(job) == before
 
     dry = sluice("restore", "auctions", *root, "--begin", "totals.n", "--dry-run")
-    assert "'totals.n' begins anew, and says what comes from here on" in dry.out
+    assert "'totals.n' begins anew: it counts only rows from here on" in dry.out
     assert sluice("restore", "auctions", *root, "--begin", "totals.n").code == 0
     assert job.state().consent == Consent(begun=("totals.n",))
 

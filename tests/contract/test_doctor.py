@@ -88,7 +88,9 @@ class TwoSteps(InMemoryStore):
 def test_a_store_that_looks_and_writes_in_two_steps_is_found_out() -> None:
     store = TwoSteps()
 
-    with pytest.raises(ConfigurationError, match="come at once replace one another"):
+    with pytest.raises(
+        ConfigurationError, match="lets concurrent writers of one key replace one another"
+    ):
         verify_one_winner(store, "race")
 
     bad = [one for one in store_findings(store) if one.status is not Status.OK]

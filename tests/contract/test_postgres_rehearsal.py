@@ -335,7 +335,7 @@ def test_keys_that_are_one_to_the_table_alone_are_refused_before(
             [
                 "CREATE TABLE {0}.orders (k text COLLATE folded PRIMARY KEY, n bigint)",
             ],
-            r"has the collation 'folded', to which different texts are one key; ",
+            r"has the collation 'folded', which takes different texts as one key; ",
         ),
         (
             [
@@ -347,7 +347,7 @@ def test_keys_that_are_one_to_the_table_alone_are_refused_before(
         ),
         (
             ["CREATE TABLE {0}.orders (k jsonb PRIMARY KEY, n bigint)"],
-            "'k' of table .* is part of the upsert key and is jsonb, to which different values",
+            "'k' of table .* is part of the upsert key and is jsonb, which takes different values",
         ),
     ],
     ids=["a collation", "a collation of the index", "jsonb"],

@@ -768,9 +768,8 @@ def test_an_answer_of_rows_that_an_earlier_call_was_given_is_refused(
 
     (failed,) = job.job.state().failed
     assert (
-        "the function of stage 'code' answers with rows of a DataFrame that it was given in an "
-        "earlier call, and kept; use what it is given in this one, and 'previous' for what it "
-        "computed before"
+        "the function of stage 'code' answers with rows of a DataFrame that it kept from an "
+        "earlier call; use those of this call, and 'previous' for earlier results"
     ) in failed.message
 
 

@@ -171,8 +171,8 @@ def test_rows_of_no_form_and_of_no_type_are_refused() -> None:
         "row 2 of source 'orders' is 2; a row is a dict of its columns"
     )
     assert refusal({"id": [1]}) == (
-        "the rows of source 'orders' are 'dict', which is no form of rows; give a list of dicts, a "
-        "frame, or a list of those, one for each epoch"
+        "the rows of source 'orders' are 'dict'; give a list of dicts, a frame, or a list of one "
+        "of these for each epoch"
     )
     assert refusal([]) == (
         "nothing says which columns source 'orders' has, as there is no row of it; give an empty "

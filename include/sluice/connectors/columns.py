@@ -74,15 +74,15 @@ def check_announced(found: pa.Schema, announced: pa.Schema, partition: str) -> N
         )
         if is_now != was:
             raise ConfigurationError(
-                f"column {name!r} of {partition} is {is_now}, and was {was} when the stage that "
-                "reads it was started; run the stage again, and give all that a source reads the "
-                "same columns"
+                f"column {name!r} of {partition} was {was} when the stage that reads it started, "
+                f"and is {is_now} now; run the stage again, and give everything that a source "
+                "reads the same columns"
             )
     if found.names != announced.names:
         raise ConfigurationError(
-            f"the columns of {partition} are {', '.join(found.names)}, and were "
-            f"{', '.join(announced.names)}, in that order, when the stage that reads them was "
-            "started; run the stage again, and give all that a source reads the same columns"
+            f"the columns of {partition} were {', '.join(announced.names)} when the stage that "
+            f"reads them started, and are {', '.join(found.names)} now; run the stage again, and "
+            "give everything that a source reads the same columns in the same order"
         )
 
 

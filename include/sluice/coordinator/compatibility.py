@@ -115,8 +115,8 @@ def require_planned(pipeline: Pipeline, plan: CheckpointPlan) -> None:
     if gone:
         raise ConfigurationError(
             f"checkpoint {plan.checkpoint_id} of {pipeline.uid!r} was triggered with "
-            f"{_quoted(gone)}, which the declaration has not any more; put it back, or let the "
-            "checkpoint fail and restore the job"
+            f"{_quoted(gone)}, no longer declared; put it back, or let the checkpoint fail and "
+            "restore the job"
         )
 
 
@@ -130,9 +130,9 @@ def require_sinks(
     gone = sorted((staged & {*_sinks_of(metadata)}) - {*pipeline.sinks, *state.dropped_stages})
     if gone:
         raise ConfigurationError(
-            f"checkpoint {metadata.checkpoint_id} of {pipeline.uid!r} has rows for sink "
-            f"{_quoted(gone)} that are not published yet; declare it until they are, or restore "
-            "the job with allow non-restored state, which drops them"
+            f"checkpoint {metadata.checkpoint_id} of {pipeline.uid!r} has unpublished rows for "
+            f"sink {_quoted(gone)}, no longer declared; declare it until they are published, "
+            "or restore the job with allow non-restored state, which drops them"
         )
 
 

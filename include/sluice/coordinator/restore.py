@@ -335,9 +335,9 @@ def pointed_at(job: Job, pointer: str) -> SnapshotPath:
     found = parse_snapshot_path(pointer)
     if found is None or found.checkpoint_id == 0:
         raise ConfigurationError(
-            f"{pointer!r} is not the path of a snapshot: write its folder, or the _metadata in it, "
-            "as ROOT/PIPELINE/checkpoints/ID or ROOT/PIPELINE/savepoints/NAME; a copy has to lie "
-            "under such a path, too, as its files are found by it"
+            f"{pointer!r} is not the path of a snapshot; write ROOT/PIPELINE/checkpoints/ID or "
+            "ROOT/PIPELINE/savepoints/NAME, or the _metadata below it; a copy needs such a path, "
+            "too"
         )
     return replace(found, root=_as_uri(found.root, job.store.root))
 

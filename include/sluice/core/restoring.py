@@ -388,7 +388,7 @@ def problems_behind_the_end(
         f"stage {uid!r} has finished in checkpoint {metadata.checkpoint_id}, and "
         f"{'stage' if producer in producers else 'source'} {producer!r} before it "
         f"{'has not' if metadata.stage(producer) or metadata.source(producer) else 'is new'}: its "
-        f"rows would come behind the end of all input. Let nothing new stand before {uid!r}, or "
+        f"rows would come after the end of all input. Put nothing new before {uid!r}, or "
         f"give {uid!r} a new uid and allow non-restored state, so that it begins anew"
         for uid, read in producers.items()
         if _has_finished(metadata, uid, producers)

@@ -755,7 +755,7 @@ def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]
         and (becomes := _covered_as(change, consent)) is not Becomes.BEGUN_ANEW
     ]
     lines += [
-        f"{target!r} begins anew, and says what comes from here on" for target in consent.begun
+        f"{target!r} begins anew: it counts only rows from here on" for target in consent.begun
     ]
     return tuple(lines)
 

@@ -87,8 +87,8 @@ class Checkpointing:
     interval: Annotated[
         CheckpointTime | None,
         Option(
-            says="How often a checkpoint is taken, at most; None: by hand only. A DAG that follows "
-            "a cron expression or an asset does not come sooner for it.",
+            says="The shortest time between two checkpoints; None: by hand only. A cron expression "
+            "or an asset still decides when its DAG runs.",
             kept_as="interval_ms",
             flink="interval",
             default_in_flink="none: no checkpoints",
@@ -97,7 +97,7 @@ class Checkpointing:
     schedule: Annotated[
         Schedule | None,
         Option(
-            says="What decides in the place of the interval.",
+            says="What starts checkpoints instead of the interval.",
             see="[airflow.md](../guides/airflow.md)",
             needs="`Continuous` needs one concurrent checkpoint",
         ),
@@ -115,8 +115,8 @@ class Checkpointing:
     timeout: Annotated[
         CheckpointTime,
         Option(
-            says="How long a checkpoint may be pending before it expires. One that is pending "
-            "keeps the deadline it has.",
+            says="How long a checkpoint may be pending before it expires. A change leaves the "
+            "deadline of a pending one.",
             kept_as="timeout_ms",
             flink="timeout",
             default_in_flink="10 min",
@@ -206,7 +206,7 @@ class Checkpointing:
     externalized_checkpoint_retention: Annotated[
         Retention,
         Option(
-            says="At which final ends of the job the retained checkpoints stay; a SUSPENDED job "
+            says="Whether retained checkpoints stay when the job ends for good; a SUSPENDED job "
             "keeps them all.",
             kept_as="retention",
             flink="externalized-checkpoint-retention",
@@ -264,15 +264,15 @@ class Checkpointing:
     target_age: Annotated[
         PositiveDuration | None,
         Option(
-            says="How old the newest completed checkpoint may become until the job is shown as "
-            "late; None: three intervals.",
+            says="The age of the newest completed checkpoint from which the job is shown as late; "
+            "None: three intervals.",
         ),
     ] = None
     history_size: Annotated[
         int,
         NumberLimits(1, MAXIMAL_HISTORY),
         Option(
-            says="How many checkpoints that ended, retained or not, statistics are kept of.",
+            says="For how many ended checkpoints, retained or not, statistics are kept.",
             see="[statistics](statistics.md)",
             flink="web.checkpoints.history",
             default_in_flink="10",

@@ -69,7 +69,7 @@ class Debezium:
             raise ConfigurationError("Debezium needs a key and an order; name their columns")
         if missing := [name for name in self.key if name not in self.columns]:
             raise ConfigurationError(
-                f"Debezium has the key {missing[0]!r}, which is none of its columns: "
+                f"the key {missing[0]!r} of Debezium is missing in its columns: "
                 f"{', '.join(self.columns)}; add it with its type"
             )
 

@@ -190,9 +190,8 @@ class Pipeline:
         if isinstance(spec, ReadBySparkSpec):
             if event_time is not None or idle_after is not None or table or induced:
                 raise ConfigurationError(
-                    f"source {uid!r} is read by Spark, and is given more than its spec; event time "
-                    "is named behind it, .event_time('column'), and what else a source may have it "
-                    "has not"
+                    f"source {uid!r} is a SparkRead, which takes no other argument of source(); "
+                    "name its event time behind it, with .event_time('column')"
                 )
             return self._read_by_spark(uid, spec, spec.reading())
         check_columns([] if event_time is None else [event_time], f"the event time of {uid!r}")

@@ -381,9 +381,10 @@ def stage_clock(
 def watermark_after_stage(
     job: Job, plan: CheckpointPlan, stage: str, acks: Sequence[Ack], before: StageState | None
 ) -> tuple[int, bool, dict[str, int]]:
-    """The watermark behind a stage at this barrier, known once all its subtasks have acknowledged;
-    whether it does not hold event time back, as nothing that it read does; and the latest event
-    time of each partition of its sources.
+    """Three answers about a stage at this barrier, once all its subtasks have acknowledged.
+
+    The watermark behind it (ms since 1970); whether it holds no event time back, because none of
+    its inputs does; and the latest event time of each partition of its sources (ms since 1970).
     """
     clock = stage_clock(job, plan, stage, None, before)
     measured_ms = measured_by(acks)

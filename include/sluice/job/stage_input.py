@@ -107,8 +107,8 @@ def _stream(
         # Without its columns no row of the other inputs could be read.
         raise ConfigurationError(
             f"stage {uid!r} reads {producer!r}, which has finished, and the checkpoint does not "
-            "say which columns it had: until now no stage has read it beside other inputs; restore "
-            f"a checkpoint from before {producer!r} finished"
+            "have its columns, as no stage has read it beside other inputs before; restore a "
+            f"checkpoint from before {producer!r} finished"
         )
     bound_ms = job.pipeline.stages[uid].out_of_orderness_ms(producer)
     overtaken = still_pending(state, plan.checkpoint_id).overtaken

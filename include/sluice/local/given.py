@@ -399,8 +399,8 @@ def _table(uid: str, frame: Rows) -> pa.Table:
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.table(frame)
     raise ConfigurationError(
-        f"the rows of source {uid!r} are {type(frame).__name__!r}, which is no form of rows; give "
-        "a list of dicts, a frame, or a list of those, one for each epoch"
+        f"the rows of source {uid!r} are {type(frame).__name__!r}; give a list of dicts, a frame, "
+        "or a list of one of these for each epoch"
     )
 
 

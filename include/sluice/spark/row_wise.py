@@ -85,7 +85,7 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
         what, instead = found
         raise ConfigurationError(
             f"the function of stage {uid!r} has {what}, whose result depends on where the "
-            f"barriers fall; it may look at one row at a time: use {instead} for what is of many"
+            f"barriers fall; a transform sees one row at a time: to see several, use {instead}"
         )
 
 

@@ -234,9 +234,8 @@ def _check_is_of_call(node: StageNode, answer: object, call: str) -> None:
     others = {*re.findall(rf"{_GIVEN}[0-9a-f]{{16}}", _plan_of(answer))} - {call}
     if others:
         raise ConfigurationError(
-            f"the function of stage {node.uid!r} answers with rows of a DataFrame that it was "
-            "given in an earlier call, and kept; use what it is given in this one, and "
-            f"{PREVIOUS!r} for what it computed before"
+            f"the function of stage {node.uid!r} answers with rows of a DataFrame that it kept "
+            f"from an earlier call; use those of this call, and {PREVIOUS!r} for earlier results"
         )
 
 

@@ -217,7 +217,7 @@ class StatisticsStore:
         self._store.create(key, encode_statistics(statistics))
 
     def ids(self) -> list[CheckpointId]:
-        """The checkpoints that statistics are kept of, in order; one LIST a thousand."""
+        """The checkpoints with statistics, in order; one LIST for each thousand."""
         listed = self._store.list(self._paths.all_statistics())
         kept = without_foreign(listed, self._paths.is_statistics, self._store.root)
         return [self._paths.statistics_of(found.key) for found in kept]

@@ -452,8 +452,8 @@ class Journal:
             return decode_begun(raw, key)
         except DamagedRecord as error:
             raise ProtocolViolation(
-                f"{error}; it is written once, and says which journal in {self._store.root} is the "
-                "job's: put it back from a copy of the root, or restore a savepoint in another one"
+                f"{error}; it names the job's journal in {self._store.root}: put it back from "
+                "a copy of the root, or restore a savepoint in another one"
             ) from error
 
     def _drawn(self) -> JournalPaths:

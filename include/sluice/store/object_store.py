@@ -209,7 +209,7 @@ def _race(store: ObjectStore, key: str, pool: ThreadPoolExecutor) -> None:
     believed = {*pool.map(write, range(RACERS))}
     if believed != {store.get(key)}:
         raise ConfigurationError(
-            f"the store at {store.root} lets writers of one key that come at once replace one "
+            f"the store at {store.root} lets concurrent writers of one key replace one "
             "another (If-None-Match: * is not atomic); sluice cannot keep a journal there: use AWS "
             f"S3, or another store listed in {STORES}"
         )

@@ -175,7 +175,7 @@ class Act:
 
 
 _ONE_AT_A_TIME = "a DAG run waits by itself"
-_OWN_ROOT = "it would be read or written with the rights of the API server: use the form"
+_OWN_ROOT = "it would have the API server's rights: use the form"
 
 FORCED = Field(
     name="forced",
@@ -392,11 +392,10 @@ RETIME = Act(
 
 BACKFILL = Act(
     name="backfill",
-    says="Read partitions of input again in an epoch of their own: what was read of them is taken "
-    "back, and what they are now is read.",
-    details="For sources with replaced='by partition', which read what was overwritten by "
-    "themselves, too. The process that runs the job takes it, and 'sluice checkpoints abort' "
-    "cancels it. All stages behind take the old rows back and get the new ones.",
+    says="Read partitions of input again in an epoch of their own: their old rows are taken back, "
+    "and the present ones are read.",
+    details="For sources with replaced='by partition'. The process that runs the job takes it, and "
+    "'sluice checkpoints abort' cancels it.",
     is_immediate=True,
     fields=(
         Field(

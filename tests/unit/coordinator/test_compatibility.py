@@ -335,7 +335,7 @@ def test_rows_of_a_sink_that_is_gone_are_not_lost_by_a_commit(act: Callable[[Job
     job = a_running_job(a_chain())
     complete_one(job)
 
-    with pytest.raises(ConfigurationError, match=r"has rows for sink 'results' that are not publi"):
+    with pytest.raises(ConfigurationError, match=r"has unpublished rows for sink 'results'"):
         act(changed(job, sink="table"))
 
     assert not job.state().completed[0].is_committed

@@ -121,7 +121,7 @@ def test_state_of_another_meaning_needs_a_consent_that_lasts_until_the_next_chec
     assert problem_of(refused).startswith("stage 'a': column 'n' was count() and is now sum(x);")
     assert isinstance(taken, RestoreApproval)
     assert taken.consent == consent
-    assert taken.changes == ("'a.n' begins anew, and says what comes from here on",)
+    assert taken.changes == ("'a.n' begins anew: it counts only rows from here on",)
     assert isinstance(again, RestoreApproval)
     assert isinstance(elsewhere, Stop)
 
@@ -496,7 +496,7 @@ def test_what_still_gives_rows_before_a_finished_stage_is_refused_by_both_names(
     kind, uid, how = before.split(" ", 2)
     assert problem == (
         f"stage {stage!r} has finished in checkpoint 7, and {kind} {uid!r} before it {how}: its "
-        f"rows would come behind the end of all input. Let nothing new stand before {stage!r}, or "
+        f"rows would come after the end of all input. Put nothing new before {stage!r}, or "
         f"give {stage!r} a new uid and allow non-restored state, so that it begins anew"
     )
 

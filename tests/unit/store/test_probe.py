@@ -70,7 +70,7 @@ class TwoOfSixteen(InMemoryStore):
     ("store", "message"),
     [
         (Ignoring(), r"ignores conditional writes \(If-None-Match: \*\)"),
-        (TwoOfSixteen(), "lets writers of one key that come at once replace one another"),
+        (TwoOfSixteen(), "lets concurrent writers of one key replace one another"),
     ],
 )
 def test_a_store_in_which_two_win_is_refused_and_left_as_it_was(
@@ -157,7 +157,7 @@ def test_nothing_begins_in_a_store_that_lets_two_writers_win(
 
     with (
         bad_stores(monkeypatch),
-        pytest.raises(ConfigurationError, match=r"memory://bad.* at once replace"),
+        pytest.raises(ConfigurationError, match=r"memory://bad.* concurrent writers"),
     ):
         begin(good)
 
@@ -179,7 +179,9 @@ def test_a_root_that_was_copied_to_a_bad_store_goes_no_further(
     with bad_stores(monkeypatch):
         job = a_job(root=f"{BAD}/copied")
         assert job.state().latest_completed is not None
-        with pytest.raises(ConfigurationError, match="at once replace one another"):
+        with pytest.raises(
+            ConfigurationError, match="concurrent writers of one key replace one another"
+        ):
             adopt(job)
 
 

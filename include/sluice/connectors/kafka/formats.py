@@ -90,7 +90,7 @@ class AvroValues:
             ) from error
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             raise ConfigurationError(
-                f"the Avro schema of the values is none of Avro's: {type(error).__name__} {error}; "
+                f"the Avro schema of the values is invalid: {type(error).__name__} {error}; "
                 "correct it"
             ) from error
 

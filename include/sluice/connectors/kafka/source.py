@@ -184,9 +184,9 @@ class KafkaSource(OffsetSource):
             return  # The log was compared, and the records there have expired since.
         raise ConfigurationError(
             f"partition {name!r} of {self.name} {what_was_done} to offset {end[0]} in leader epoch "
-            f"{end[1]}, and its leader has less of that now ({error.str()}): a leader without the "
-            "newest records was elected, and the records at these offsets are lost or others; "
-            "restore a checkpoint from before them, or begin anew"
+            f"{end[1]}, and its present leader has fewer records of that epoch ({error.str()}): a "
+            "leader without the newest records was elected, so the records at these offsets are "
+            "lost or replaced; restore a checkpoint from before them, or begin anew"
         )
 
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:
@@ -282,14 +282,14 @@ class KafkaSource(OffsetSource):
         return self.cluster.log_bounds(admin, [one])[one]
 
     def _check_epoch(self, last: Message, piece: Slice, planned: LogId) -> None:
-        """Check that the record, the latest of a batch, is none of a later leader than planned."""
+        """Refuse the latest record of a batch if a leader elected after the plan wrote it."""
         epoch = last.leader_epoch()
         if planned.epoch != NO_EPOCH and epoch is not None and epoch > planned.epoch:
             raise ConfigurationError(
                 f"offset {last.offset()} of partition {piece.partition!r} of {self.name} was "
                 f"planned in leader epoch {planned.epoch} and has a record of epoch {epoch}: a "
-                "leader without the newest records was elected, and others have their offsets; "
-                "restore a checkpoint from before them, or begin anew"
+                "leader without the newest records was elected, so other records have their "
+                "offsets; restore a checkpoint from before them, or begin anew"
             )
 
     def _offset_at(self, partition: str, timestamp_ms: int, now: Readable) -> int:

@@ -268,8 +268,8 @@ class PostgresTarget:
         if index.collation:
             raise ConfigurationError(
                 f"unique index {index.name!r} of table {self.table}, by which the sink upserts, "
-                f"has the collation {index.collation!r}, to which different texts are one key; "
-                f'make it anew with COLLATE "C"'
+                f"has the collation {index.collation!r}, which takes different texts as one key; "
+                f'create it anew with COLLATE "C"'
             )
         if nullable := [name for name in self.upsert_key if columns[name].is_nullable]:
             raise ConfigurationError(
@@ -599,13 +599,13 @@ def check_keys_are_told_apart(
         what = f"column {field.name!r} of table {table} is part of the upsert key"
         if column.collation:
             raise ConfigurationError(
-                f"{what} and has the collation {column.collation!r}, to which different texts are "
-                f'one key; ALTER TABLE {table} ALTER COLUMN {field.name} TYPE text COLLATE "C"'
+                f"{what} and has the collation {column.collation!r}, which takes different texts "
+                f'as one key; ALTER TABLE {table} ALTER COLUMN {field.name} TYPE text COLLATE "C"'
             )
         if column.type == "jsonb" and not _is_one_json(field.type):
             raise ConfigurationError(
-                f"{what} and is jsonb, to which different values of the rows are one key (spaces, "
-                "the order of fields, 1 and 1.0); make it text, or upsert by other columns"
+                f"{what} and is jsonb, which takes different values of the rows as one key "
+                "(spaces, the order of fields, 1 and 1.0); make it text, or upsert by other columns"
             )
 
 
