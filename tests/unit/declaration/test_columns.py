@@ -30,7 +30,7 @@ PACKAGE = Path(sluice.__file__).parent
 ROOMS = ("declaration", "state", "operators", "exchange", "spark", "connectors")
 # Texts that look like names of columns, and are none.
 OTHERS = {
-    *("_expr", "_is_distinct"),  # Of a node of Spark Connect.
+    *("_expr", "_is_distinct", "_plan"),  # Of a node of Spark Connect.
     *("_change_type", "_commit_version"),  # Of Delta's change data feed, and so of its rows.
     "_no_columns_yet",  # Of a Delta table's log alone: no row has it.
     *("_is_protocol", "_jdf", "_latest", "_manifests", "_metadata", "_ms", "_rows_of_the_epoch"),
