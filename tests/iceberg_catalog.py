@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from uuid import uuid4
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update.snapshot import _FastAppendFiles, _OverwriteFiles
+from pyiceberg.typedef import EMPTY_DICT, Record
 
 from sluice.connectors.iceberg.declared_sink import IcebergTable
 from sluice.connectors.iceberg.sink import IcebergSink
@@ -126,3 +142,84 @@ def append_by_hand(folder: Path, *ids: int) -> int:
 def expire_all_but_the_head(folder: Path) -> None:
     tomorrow = datetime.now(tz=UTC) + timedelta(days=1)
     loaded(folder).maintenance.expire_snapshots().older_than(tomorrow).commit()
+
+
+class _DeleteManifest(ManifestWriterV2):
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _Deleting(_FastAppendFiles):
+    """A snapshot with one more delete file, as engines that merge on reading write it."""
+
+    def with_deletes(self, file: DataFile) -> Self:
+        self.file = file
+        return self
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        entry = ManifestEntry.from_args(
+            status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=self.file
+        )
+        output, spec = self.new_manifest_output(), self._transaction.table_metadata.spec()
+        with _DeleteManifest(spec, self.schema(), output, self._snapshot_id, "deflate") as writer:
+            writer.add_entry(entry)
+        return [*super()._existing_manifests(), writer.to_manifest_file()]
+
+
+class _Compacting(_OverwriteFiles):
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        summary = super()._summary(snapshot_properties)
+        return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+def delete_places(
+    table: Table, places: Sequence[tuple[str, int]], *, is_equality: bool = False
+) -> None:
+    """Commit a delete file that names *places* of data files; or says that it names values."""
+    rows = pa.table({"file_path": [path for path, _ in places], "pos": [at for _, at in places]})
+    location = f"{table.location()}/data/{uuid4()}-deletes.parquet"
+    with table.io.new_output(location).create(overwrite=False) as stream:
+        pq.write_table(rows, stream)
+    content = DataFileContent.EQUALITY_DELETES if is_equality else DataFileContent.POSITION_DELETES
+    file = DataFile.from_args(
+        content=content, file_path=location, file_format=FileFormat.PARQUET, partition=Record(),
+        record_count=len(places), file_size_in_bytes=len(table.io.new_input(location)),
+    )  # fmt: skip
+    file.spec_id = 0
+    with table.transaction() as transaction:
+        counts = {"added-delete-files": "1", "added-position-deletes": str(len(places))}
+        deleting = _Deleting(Operation.DELETE, transaction, table.io, snapshot_properties=counts)
+        deleting.with_deletes(file).commit()
+
+
+def places_of(table: Table, column: str, value: int) -> list[tuple[str, int]]:
+    """The places in data files, deleted ones too, whose *column* is at least *value*."""
+    found = []
+    for path in table.inspect.files()["file_path"].to_pylist():
+        with table.io.new_input(path).open() as stream:
+            names = pq.read_schema(stream).names
+        if column not in names:
+            continue
+        with table.io.new_input(path).open() as stream:
+            values = pq.read_table(stream, columns=[column])[column].to_pylist()
+        found += [(path, at) for at, one in enumerate(values) if one >= value]
+    return found
+
+
+def compact(table: Table) -> None:
+    """Write all rows into one file anew: a snapshot that replaces files and changes no row."""
+    tasks = list(table.scan().plan_files())
+    rows = table.scan().to_arrow()
+    if not rows.num_rows:
+        return
+    with table.transaction() as transaction:
+        compacting = _Compacting(Operation.OVERWRITE, transaction, table.io)
+        for task in tasks:
+            compacting.delete_data_file(task.file)
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+            compacting.append_data_file(file)
+        compacting.commit()

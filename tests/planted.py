@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from types import FunctionType
 from typing import Any
@@ -48,6 +49,8 @@ class Fault:
             found = inspect.getattr_static(found, name)
         if isinstance(found, property):
             found = found.fget
+        elif isinstance(found, cached_property):
+            found = found.func
         found = inspect.unwrap(found)
         assert isinstance(found, FunctionType), f"{self.place} is no function"
         return found

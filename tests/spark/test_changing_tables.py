@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable as Delta
 from deltalake import write_deltalake
@@ -16,7 +17,16 @@ from deltalake import write_deltalake
 from sluice.declaration import aggregates as agg
 from sluice.declaration.places import SourceSpec
 from sluice.sinks import FilesTable
-from sluice.sources import DeltaTable
+from sluice.sources import DeltaTable, IcebergTable
+from tests.iceberg_catalog import (
+    TABLE,
+    a_table,
+    compact,
+    delete_places,
+    loaded,
+    places_of,
+    properties,
+)
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -62,9 +72,47 @@ class DeltaOrders:
         return Delta(self.place).to_pyarrow_table()
 
 
-TABLES: dict[str, Callable[[Path], DeltaOrders]] = {
+class IcebergOrders:
+    """Updates are copied on write, deletes are merged on read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        a_table(folder, SCHEMA)
+
+    def spec(self) -> SourceSpec:
+        return IcebergTable(TABLE, properties(self.folder), changes="rows")
+
+    def append(self, rows: pa.Table) -> None:
+        loaded(self.folder).append(rows)
+
+    def move(self) -> None:
+        rows = self.rows()
+        moved = rows.filter(pc.is_in(rows["id"], pa.array(range(0, 99, 4))))
+        shops = pa.array(["z"] * moved.num_rows, pa.string())
+        self.merge(moved.set_column(1, "shop", shops).cast(SCHEMA))
+
+    def delete(self) -> None:
+        delete_places(loaded(self.folder), places_of(loaded(self.folder), "id", 11)[::2])
+
+    def merge(self, rows: pa.Table) -> None:
+        loaded(self.folder).overwrite(
+            rows, f"id IN ({', '.join(map(str, rows['id'].to_pylist()))})"
+        )
+
+    def compact(self) -> None:
+        compact(loaded(self.folder))
+
+    def overwrite(self, rows: pa.Table) -> None:
+        loaded(self.folder).overwrite(rows)
+
+    def rows(self) -> pa.Table:
+        return loaded(self.folder).scan().to_arrow()
+
+
+TABLES: dict[str, Callable[[Path], DeltaOrders | IcebergOrders]] = {
     "delta": lambda folder: DeltaOrders(folder, feeds=False),
     "delta feed": lambda folder: DeltaOrders(folder, feeds=True),
+    "iceberg": IcebergOrders,
 }
 
 

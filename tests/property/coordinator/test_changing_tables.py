@@ -15,16 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as Delta
 from deltalake import write_deltalake
+from pyiceberg.types import DoubleType
 
 from harness.jobs import ManualClock
 from sluice.connectors.appended import BASE
 from sluice.connectors.delta import source as delta
+from sluice.connectors.iceberg import source as iceberg
 from sluice.coordinator.backfill import plan_backfill
 from sluice.coordinator.failure import abort_checkpoint
 from sluice.coordinator.restore import restore, savepoint_target
@@ -41,15 +43,41 @@ from sluice.errors import ConfigurationError, SluiceError
 from sluice.job.job import open_job
 from sluice.job.places import open_source_at
 from sluice.sinks import FilesTable
-from sluice.sources import DeltaTable
+from sluice.sources import DeltaTable, IcebergTable
 from sluice.store.open import StoreLocation
 from tests.examples import TIMES
+from tests.iceberg_catalog import (
+    TABLE,
+    a_table,
+    compact,
+    delete_places,
+    loaded,
+    places_of,
+    properties,
+)
 from tests.planted import Fault
 from tests.subtasks import acknowledge, finish
+
+pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 
 COLUMNS = ("id", "v", "part", "extra")
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("part", pa.string())])
 STEPS = 20
+
+
+def some_rows(random: Random, *, has_extra: bool) -> pa.Table:
+    rows = [
+        {
+            "id": random.randrange(8),
+            "v": random.choice(["a", "b", None]),
+            "part": random.choice(["x", "y z", "", None]),
+        }
+        for _ in range(random.randint(1, 5))
+    ]
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    if has_extra:
+        table = table.append_column("extra", pa.array([1.5] * len(rows)))
+    return table
 
 
 class DeltaPlayed:
@@ -76,18 +104,7 @@ class DeltaPlayed:
         return DeltaTable(f"file://{self.place}", changes="rows", start=self.start)
 
     def some_rows(self) -> pa.Table:
-        rows = [
-            {
-                "id": self.random.randrange(8),
-                "v": self.random.choice(["a", "b", None]),
-                "part": self.random.choice(["x", "y z", "", None]),
-            }
-            for _ in range(self.random.randint(1, 5))
-        ]
-        table = pa.Table.from_pylist(rows, SCHEMA)
-        if self.has_extra:
-            table = table.append_column("extra", pa.array([1.5] * len(rows)))
-        return table
+        return some_rows(self.random, has_extra=self.has_extra)
 
     def append(self) -> None:
         write_deltalake(self.place, self.some_rows(), mode="append")
@@ -131,14 +148,84 @@ class DeltaPlayed:
         return counted(Delta(self.place, version=mark.offset - 1).to_pyarrow_table().to_pylist())
 
 
+Played: TypeAlias = "DeltaPlayed | IcebergPlayed"
+
+
 def counted(rows: Sequence[dict[str, Any]]) -> Counter[Any]:
     return Counter(tuple(row.get(name) for name in COLUMNS) for row in rows)
+
+
+class IcebergPlayed:
+    """An Iceberg table in a SQL catalog; deletes *in_files* name places in data files."""
+
+    mark = iceberg.SNAPSHOTS
+
+    def __init__(self, random: Random, folder: Path, *, in_files: bool) -> None:
+        self.random, self.folder, self.in_files = random, folder, in_files
+        self.has_extra = False
+        self.start = "earliest"
+        a_table(folder, SCHEMA)
+        for _ in range(random.randint(1, 4)):
+            self.append()
+        if random.random() < 0.4:
+            self.start = str(random.choice(loaded(folder).snapshots()).snapshot_id)
+
+    def spec(self) -> SourceSpec:
+        return IcebergTable(TABLE, properties(self.folder), changes="rows", start=self.start)
+
+    def some_rows(self) -> pa.Table:
+        return some_rows(self.random, has_extra=self.has_extra)
+
+    def append(self) -> None:
+        loaded(self.folder).append(self.some_rows())
+
+    def change(self) -> None:
+        table, key = loaded(self.folder), self.random.randrange(8)
+        match self.random.randrange(9):
+            case 0 | 1:
+                self.append()
+            case 2 | 3 if self.in_files:
+                self.delete_places(key)
+            case 2:
+                table.delete(f"id >= {key}")
+            case 3:
+                table.overwrite(self.some_rows(), f"id = {key}")
+            case 4:
+                table.overwrite(self.some_rows())
+            case 5 | 6:
+                compact(table)
+            case 7 if not self.has_extra:
+                self.has_extra = True
+                with table.update_schema() as update:
+                    update.add_column("extra", DoubleType())
+            case _ if self.in_files:
+                self.append()
+                self.delete_places(key)
+            case _:
+                rows = self.some_rows().group_by("id").aggregate([("v", "min"), ("part", "min")])
+                rows = rows.rename_columns(["id", "v", "part"])
+                table.overwrite(rows, f"id = {rows['id'][0].as_py()}")
+
+    def delete_places(self, key: int) -> None:
+        """Delete some rows on reading; places that are deleted already may be named again."""
+        places = places_of(loaded(self.folder), "id", key)
+        if places:
+            chosen = self.random.sample(places, self.random.randint(1, len(places)))
+            delete_places(loaded(self.folder), sorted(chosen))
+
+    def rows_at(self, position: SourcePosition) -> Counter[Any] | None:
+        """The rows of the snapshot that was read to its end; None if none was."""
+        (mark,) = (entry for entry in position if entry.partition == self.mark)
+        if not mark.version or mark.version.startswith(BASE):
+            return None
+        table = loaded(self.folder)
+        return counted(table.scan(snapshot_id=int(mark.version)).to_arrow().to_pylist())
 
 
 class World:
     """A job over a table; ``rows`` are by checkpoint those that it has absorbed."""
 
-    def __init__(self, random: Random, table: DeltaPlayed) -> None:
+    def __init__(self, random: Random, table: Played) -> None:
         self.random, self.table = random, table
         place = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
         pipeline = Pipeline(
@@ -225,13 +312,15 @@ class World:
         assert self.rows[last] == there, "the rows at the end are not those of the table"
 
 
-KINDS: dict[str, Callable[[Random, Path], DeltaPlayed]] = {
+KINDS: dict[str, Callable[[Random, Path], Played]] = {
     "delta": lambda random, folder: DeltaPlayed(random, folder, feeds=False),
     "delta feed": lambda random, folder: DeltaPlayed(random, folder, feeds=True),
+    "iceberg, copy on write": lambda random, folder: IcebergPlayed(random, folder, in_files=False),
+    "iceberg, merge on read": lambda random, folder: IcebergPlayed(random, folder, in_files=True),
 }
 
 
-@pytest.mark.parametrize("seed", range(6 * TIMES))
+@pytest.mark.parametrize("seed", range(2 * TIMES))
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_those_of_a_version_whatever_happened(
     tmp_path: Path, kind: str, seed: int
@@ -250,7 +339,9 @@ def test_what_the_root_keeps_no_copy_of_is_not_read_again(tmp_path: Path) -> Non
         plan_backfill(world.job, ["dt=2026-03-01"])
 
 
+CHANGES = "connectors.iceberg.changes"
 VERSIONS = "connectors.delta.source:Versions"
+KINDS_OF = {CHANGES: "iceberg, merge on read"}
 PLANTED = [
     Fault(
         "a removed file's rows stay",
@@ -266,6 +357,18 @@ PLANTED = [
         "name == 'delete'",
     ),
     Fault(
+        "rows of a removed file stay",
+        f"{CHANGES}:changed_files",
+        "if path not in are:",
+        "if False:",
+    ),
+    Fault(
+        "places that a delete file names stay",
+        f"{CHANGES}:changed_files",
+        "for did in (DELETED, BACK)",
+        "for did in (BACK,)",
+    ),
+    Fault(
         "an epoch ends amid a version",
         "connectors.appended:AppendedSource._cut",
         "self.takes_rows_back and not step.is_base",
@@ -278,7 +381,9 @@ PLANTED = [
 def test_a_planted_fault_is_found(tmp_path: Path, fault: Fault) -> None:
     with fault.planted():
         for seed in range(20):
-            kind = sorted(KINDS)[seed % len(KINDS)]
+            kind = KINDS_OF.get(
+                fault.place.partition(":")[0], "delta feed" if seed % 2 else "delta"
+            )
             folder = tmp_path / str(seed)
             folder.mkdir()
             random = Random(seed)

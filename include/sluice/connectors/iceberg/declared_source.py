@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.params import Env, Param, said_of, value_of
@@ -23,14 +23,16 @@ class IcebergTable:
     property ``name`` is the catalog's own.  ``start``: ``earliest`` begins with all rows of the
     oldest existing snapshot, a snapshot's id with all rows of that one, ``latest`` with rows that
     are appended from now on.  Snapshots that change or delete rows stop the pipeline, unless
-    ``skip_overwrites`` is set.  Without ``columns`` a row has those of the table.  A ``bounded``
-    source ends with the snapshots that exist.
+    ``skip_overwrites`` is set.  With ``changes="rows"`` they are read, too: the stream has the rows
+    of the table, and takes back those that an update or a delete took from it.  Without ``columns``
+    a row has those of the table.  A ``bounded`` source ends with the snapshots that exist.
     """
 
     table: str | Param
     catalog: Mapping[str, str | Param | Env]
     start: str | int | Param = "earliest"
     columns: tuple[str, ...] = ()
+    changes: Literal[False, "rows"] = False
     skip_overwrites: bool = False
     bounded: bool = False
 
@@ -38,8 +40,14 @@ class IcebergTable:
     def params(self) -> tuple[Param, ...]:
         return params_of(self.table, self.start, *self.catalog.values())
 
+    @property
+    def takes_rows_back(self) -> bool:
+        """See ``ChangingSourceSpec``."""
+        return self.changes == "rows"
+
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
-        return SourceMeaning(places=(f"table {said_of(self.table, params)}",))
+        what = "changing table" if self.changes else "table"
+        return SourceMeaning(places=(f"{what} {said_of(self.table, params)}",))
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         """Raises ConfigurationError: a parameter is missing or wrong."""
@@ -53,6 +61,7 @@ class IcebergTable:
             ),
             start=value_of(self.start, params) or "earliest",
             columns=self.columns,
+            changes=self.changes,
             skip_overwrites=self.skip_overwrites,
             bounded=self.bounded,
         )

@@ -1,9 +1,10 @@
-"""The source of rows appended to an Iceberg table; its partitions are data files.
+"""The source of rows appended to an Iceberg table, or of its changes; its partitions are files.
 
 The table is read snapshot by snapshot, and of each the files that it added, in a fixed order.
 Snapshots are immutable, so a repeated plan finds the same files.  A compaction (``replace``)
 changes no row and is skipped.  A snapshot that deletes or changes rows (``overwrite``, ``delete``)
-cannot be read as appended rows, and is refused or, if that is declared, skipped.
+cannot be read as appended rows, and is refused or, if that is declared, skipped.  With
+``changes="rows"`` it is read: the rows of ``changes.changed_files``, each with its weight.
 
 What was read is an ancestor of the table's head, or the table is refused.  ``CREATE OR REPLACE
 TABLE`` keeps the table's uuid, its old snapshots and the count of sequence numbers, and begins a
@@ -23,7 +24,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import parse_qsl, urlencode
 
 from sluice.connectors.appended import (
     BASE,
@@ -35,16 +37,27 @@ from sluice.connectors.appended import (
 )
 from sluice.connectors.files.parquet import cast_to_known_schema, known_schema
 from sluice.connectors.iceberg.catalog import CatalogTable, Tags
+from sluice.connectors.iceberg.changes import (
+    CAME,
+    WEIGHTS,
+    WENT,
+    ChangedFile,
+    Rows,
+    changed_files,
+    places_of,
+)
 from sluice.connectors.iceberg.data_files import projected_batch
 from sluice.core.plan import Slice
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.places import SourcePosition
+from sluice.declaration.places import WEIGHT, SourcePosition
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyiceberg.manifest import ManifestEntry
+    from numpy.typing import NDArray
+    from pyiceberg.manifest import DataFile, ManifestEntry
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
@@ -61,6 +74,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
     place: CatalogTable
     start: str = "earliest"
     columns: tuple[str, ...] = ()
+    changes: Literal[False, "rows"] = False
     skip_overwrites: bool = False
     bounded: bool = False
 
@@ -71,10 +85,16 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
                 "'earliest', 'latest', or a snapshot's id"
             )
 
+    @property
+    def takes_rows_back(self) -> bool:
+        return self.changes == "rows"
+
     def schema(self) -> pa.Schema:
+        import pyarrow as pa
+
         schema = _arrow_schema(self._projection(self.place.load()))
         check_source_columns(schema.names, f"Iceberg table {self.place.name}")
-        return schema
+        return schema.append(pa.field(WEIGHT, pa.int8())) if self.takes_rows_back else schema
 
     @property
     def mark(self) -> str:
@@ -83,19 +103,33 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
     @contextmanager
     def _appends(self) -> Iterator[Appends]:
         with self.place.failures():
-            yield Appends(self.place.load(), self.skip_overwrites)
+            yield Appends(self.place.load(), self.skip_overwrites, self.takes_rows_back)
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
         with self.place.failures():
             table = self.place.load()
-            location = _located(table, piece.partition)
+            path, query = piece.partition, ""
+            if self.takes_rows_back:
+                path, _, query = path.rpartition("?")
+            location = _located(table, path)
             projection = self._projection(table)
             if columns is not None:
                 whole = {path.partition(".")[0] for path in columns} | {*columns}
                 names = [field.name for field in projection.fields if field.name in whole]
-                projection = projection.select(*names)
+                # Without any, rows have no number.
+                projection = projection.select(*(names or [projection.fields[0].name]))
             try:
-                yield from read_row_range(table, location, piece.start, piece.end, projection)
+                if not query:
+                    yield from read_row_range(table, location, piece.start, piece.end, projection)
+                    return
+                change = Change.parsed(query)
+                self._check_columns(table, change.schema)
+                is_weighed = columns is None or WEIGHT in columns
+                for batch in read_changed(table, location, piece, change, projection):
+                    weight = pa.repeat(pa.scalar(WEIGHTS[change.did], pa.int8()), batch.num_rows)
+                    yield batch.append_column(WEIGHT, weight) if is_weighed else batch
             except FileNotFoundError as error:
                 raise ConfigurationError(
                     f"{location} of the Iceberg table {self.place.name} is gone; restore it, or "
@@ -132,6 +166,10 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
         return Cursor(self.mark, base.sequence - 1, f"{BASE}{base.snapshot.snapshot_id}")
 
     def _steps(self, appends: Appends, cursor: Cursor) -> list[SnapshotRead]:
+        if self.takes_rows_back and (read := cursor.version.removeprefix(BASE)):
+            snapshot = appends.table.snapshot_by_id(int(read))
+            if snapshot is not None:
+                self._check_columns(appends.table, snapshot.schema_id)
         if not cursor.version.startswith(BASE):
             return appends.after(cursor.sequence, cursor.version)
         base_id = cursor.version.removeprefix(BASE)
@@ -152,6 +190,24 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
                 f"{', '.join(known)}"
             )
         return schema.select(*self.columns)
+
+    def _check_columns(self, table: Table, schema_id: int | None) -> None:
+        """Check that rows with the columns of that schema can be taken back as they were read.
+
+        Raises:
+            ConfigurationError: a column of it is gone, or a declared one is.
+        """
+        now = self._projection(table)
+        before = table.schemas().get(-1 if schema_id is None else schema_id)
+        if self.columns or before is None:
+            return
+        for one in before.fields:
+            if now.find_column_name(one.field_id) != one.name:
+                raise ConfigurationError(
+                    f"column {one.name!r} of the Iceberg table {self.place.name} was read, and is "
+                    "dropped or renamed, so rows with it cannot be taken back; begin anew behind "
+                    "that change, with columns=... that stay"
+                )
 
 
 def _located(table: Table, name: str) -> str:
@@ -174,12 +230,37 @@ class SnapshotRead:
         return f"snapshot {self.snapshot.snapshot_id}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What happened to rows of a data file, in the name of a partition.
+
+    It lies between the snapshots ``parent`` (0: none) and ``snapshot``; ``schema`` is the one that
+    the table had when the slice was planned.
+    """
+
+    did: str
+    snapshot: int
+    parent: int
+    schema: int
+
+    @classmethod
+    def parsed(cls, query: str) -> Change:
+        told = dict(parse_qsl(query))
+        numbers = {name: int(told[name]) for name in ("snapshot", "parent", "schema")}
+        return cls(did=told["did"], **numbers)
+
+    def __str__(self) -> str:
+        names = ("did", "snapshot", "parent", "schema")
+        return urlencode({name: getattr(self, name) for name in names})
+
+
 @dataclass(frozen=True, slots=True)
 class Appends:
     """The history of *table*'s main branch."""
 
     table: Table
     skip_overwrites: bool = False
+    takes_rows_back: bool = False
 
     @property
     def name(self) -> str:
@@ -256,6 +337,9 @@ class Appends:
 
         summary = step.snapshot.summary
         operation = summary.operation if summary is not None else None
+        if self.takes_rows_back:
+            is_compacted = operation is Operation.REPLACE and not _grows(step.snapshot)
+            return [] if is_compacted and not step.is_base else self._changed(step)
         if step.is_base:
             return self._described(self._live(step.snapshot))
         if operation is Operation.APPEND:
@@ -275,12 +359,18 @@ class Appends:
         return []
 
     def rows(self, step: SnapshotRead) -> int | None:
-        """The number of rows to read of *step*, by its summary alone; None if it has none."""
+        """The number of rows to read of *step*, by its summary alone; None if that is not known."""
         from pyiceberg.table.snapshots import Operation
 
         summary = step.snapshot.summary
         if summary is None:
             return None
+        if self.takes_rows_back:
+            is_append = summary.operation is Operation.APPEND
+            is_compacted = summary.operation is Operation.REPLACE and not _grows(step.snapshot)
+            has_deletes = _count(step.snapshot, "total-delete-files") > 0
+            if has_deletes if step.is_base else not (is_append or is_compacted):
+                return None
         if not step.is_base and summary.operation is not Operation.APPEND:
             return 0
         name = "total-records" if step.is_base else "added-records"
@@ -290,9 +380,60 @@ class Appends:
     def adds_rows(self, step: SnapshotRead) -> bool:
         """Whether *step* may have added rows, by its summary alone."""
         summary = step.snapshot.summary
-        if summary is None or step.is_base:
+        if summary is None or step.is_base or self.takes_rows_back:
             return True
         return summary.additional_properties.get("added-records", "0") != "0"
+
+    def _changed(self, step: SnapshotRead) -> list[AddedFile]:
+        """The files with rows that *step* brought or took."""
+        snapshot = step.snapshot
+        parent = None if step.is_base else self._parent(snapshot)
+        if not step.is_base and parent is None and _inherits(snapshot):
+            changes = [
+                ChangedFile(entry.data_file, CAME, entry.data_file.record_count)
+                for entry in self._added(snapshot)
+            ]
+        else:
+            before, after = Rows(self.table, parent), Rows(self.table, snapshot)
+            try:
+                changes = list(changed_files(before, after))
+            except FileNotFoundError as error:
+                raise ConfigurationError(
+                    f"a manifest or delete file of {step} of {self.name}, or of the one before it, "
+                    f"is gone ({error}); restore it, or begin anew, and expire snapshots only when "
+                    "they are read"
+                ) from error
+        schema = snapshot.schema_id if step.is_base else self.table.metadata.current_schema_id
+        found = []
+        for one in changes:
+            change = Change(
+                did=one.did,
+                snapshot=snapshot.snapshot_id,
+                parent=0 if parent is None else parent.snapshot_id,
+                schema=-1 if schema is None else schema,
+            )
+            if one.rows:
+                found.append(AddedFile(f"{self._name_of(one.file)}?{change}", one.rows))
+        return sorted(found, key=lambda file: file.name)
+
+    def _parent(self, snapshot: Snapshot) -> Snapshot | None:
+        """The snapshot before; None if it had no rows, or *snapshot* only appended some.
+
+        Raises:
+            ConfigurationError: it has expired, so what *snapshot* took is not known.
+        """
+        from pyiceberg.table.snapshots import Operation
+
+        id_, summary = snapshot.parent_snapshot_id, snapshot.summary
+        parent = None if id_ is None else self.table.snapshot_by_id(id_)
+        is_append = summary is not None and summary.operation is Operation.APPEND
+        if parent is None and not is_append and (id_ is not None or _inherits(snapshot)):
+            raise ConfigurationError(
+                f"the snapshot before {snapshot.snapshot_id} of {self.name} has expired, so the "
+                "rows that it took are not known; begin anew there, and expire snapshots only "
+                "when they are read"
+            )
+        return parent
 
     def _check_begin(self, oldest: Snapshot, sequence: int, snapshot_id: str) -> None:
         """Check that *oldest*, the first existing snapshot, follows the last one that was read.
@@ -343,21 +484,23 @@ class Appends:
                 )
 
     def _described(self, entries: Iterator[ManifestEntry]) -> list[AddedFile]:
-        from pyiceberg.manifest import FileFormat
-
-        below = f"{self.table.location().rstrip('/')}/"
         found = []
         for entry in entries:
-            file = entry.data_file
-            if file.file_format is not FileFormat.PARQUET:
-                raise ConfigurationError(
-                    f"{file.file_path} of {self.name} is {file.file_format.value}; only Parquet "
-                    "can be read by rows: rewrite it"
-                )
-            if file.record_count:
-                name = file.file_path.removeprefix(below)
-                found.append((entry.sequence_number or 0, name, file.record_count))
+            name, rows = self._name_of(entry.data_file), entry.data_file.record_count
+            if rows:
+                found.append((entry.sequence_number or 0, name, rows))
         return [AddedFile(name, rows) for _, name, rows in sorted(found)]
+
+    def _name_of(self, file: DataFile) -> str:
+        """Its path below the table's location, or else whole."""
+        from pyiceberg.manifest import FileFormat
+
+        if file.file_format is not FileFormat.PARQUET:
+            raise ConfigurationError(
+                f"{file.file_path} of {self.name} is {file.file_format.value}; only Parquet can be "
+                "read by rows: rewrite it"
+            )
+        return file.file_path.removeprefix(f"{self.table.location().rstrip('/')}/")
 
 
 def _grows(snapshot: Snapshot) -> bool:
@@ -390,6 +533,46 @@ def read_row_range(
     wanted = _arrow_schema(schema)
     for batch in projected_rows(table, location, start, end, schema):
         yield cast_to_known_schema(batch, wanted, location)
+
+
+def read_changed(
+    table: Table, location: str, piece: Slice, change: Change, schema: Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of *piece*, which counts those alone to which *change* happened."""
+    places = _places(table, location, piece.end, change)
+    if places is None:
+        yield from read_row_range(table, location, piece.start, piece.end, schema)
+        return
+    chosen = places[piece.start : piece.end]
+    at = int(chosen[0])
+    for batch in read_row_range(table, location, at, int(chosen[-1]) + 1, schema):
+        end = at + batch.num_rows
+        mine = chosen[(chosen >= at) & (chosen < end)]
+        if len(mine):
+            yield batch.take(mine - at)
+        at = end
+
+
+def _places(table: Table, location: str, count: int, change: Change) -> NDArray[np.int64] | None:
+    """The places of the first *count* rows that *change* happened to; None if those are all."""
+    import numpy as np
+
+    def rows_of(snapshot_id: int) -> Rows:
+        snapshot = table.snapshot_by_id(snapshot_id)
+        if snapshot is None and snapshot_id:
+            raise ConfigurationError(
+                f"snapshot {snapshot_id} of the Iceberg table {'.'.join(table.name())} expired "
+                "before its changes were read; begin anew, and expire snapshots only when they "
+                "are read"
+            )
+        return Rows(table, snapshot)
+
+    if change.did not in (CAME, WENT):
+        return places_of(change.did, location, rows_of(change.parent), rows_of(change.snapshot))
+    gone = rows_of(change.snapshot if change.did == CAME else change.parent).deleted(location)
+    if not len(gone):
+        return None
+    return np.setdiff1d(np.arange(count + len(gone)), gone)[:count]
 
 
 def projected_rows(
