@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import date, timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -204,7 +204,7 @@ def test_a_line_of_json_is_one_object_or_malformed_and_nothing_behind_it_is_lost
 @pytest.mark.parametrize("format_", ["csv", "json"])
 @pytest.mark.parametrize("pattern", [None, "dd.MM.yyyy"])
 def test_a_day_that_no_calendar_has_is_malformed(
-    spark: SparkSession, tmp_path: Path, format_: str, pattern: str | None
+    spark: SparkSession, tmp_path: Path, format_: Literal["csv", "json"], pattern: str | None
 ) -> None:
     days = ["2026-02-28", "2026-02-30", "2026-13-01", "2026-02-29T10:00:00Z"]
     if pattern is not None:
