@@ -290,6 +290,22 @@ def test_a_view_is_that_of_the_call_beside_other_stages_with_one_of_that_name(
     assert job.table("odd_out").rows() == [(1, 1)]
 
 
+def test_how_rows_are_computed_is_not_the_functions_to_say(
+    job: FolderJob, spark: SparkSession
+) -> None:
+    def adaptive(rows: DataFrame) -> DataFrame:
+        rows.sparkSession.conf.set("spark.sql.adaptive.enabled", "true")
+        return newest(rows)
+
+    declared(job, adaptive, result=Replace("k"))
+    job.write("1.parquet", rows_of((1, 1), (2, 2)))
+
+    job.epoch()
+
+    assert sorted(job.table("out").rows()) == [(1, 1), (2, 2)]
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
+
+
 def test_a_bag_has_rows_of_declared_partitions_alone(job: FolderJob) -> None:
     code = job.pipeline.spark(
         "code",
@@ -596,6 +612,11 @@ def broken(rows: DataFrame) -> DataFrame:
     raise ValueError(f"no rates for {rows.columns}")
 
 
+def zoned(rows: DataFrame) -> DataFrame:
+    rows.sparkSession.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    return newest(rows)
+
+
 def misspelt(rows: DataFrame) -> DataFrame:
     return rows.select("k", "value")
 
@@ -693,6 +714,14 @@ FAILED: dict[str, tuple[Callable[..., DataFrame], Result, str]] = {
         (
             "the function of stage 'code' answers with '_deleted' as int; it says of a row "
             "whether it is taken away, so it is a boolean: cast it, or rename it"
+        ),
+    ),
+    "a setting of all stages": (
+        zoned,
+        Upsert("k"),
+        (
+            "the function of stage 'code' sets spark.sql.session.timeZone to 'Europe/Berlin', and "
+            "all stages of a job share a session, in which it is 'UTC'; leave it out"
         ),
     ),
     "no answer": (

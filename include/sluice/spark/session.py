@@ -64,6 +64,9 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024**2),
 }
 
+# The settings among them that say how rows are computed, and not which.
+_HOW = ("spark.sql.adaptive.", "spark.sql.execution.")
+
 # What a Spark is started with, once, for Python workers that start fast and do not wait for TCP.
 PYTHON_WORKERS = {
     "spark.python.daemon.module": "sluice.spark.worker_daemon",
@@ -361,6 +364,16 @@ def with_our_settings(spark: SparkSession) -> SparkSession:
         for name, value in SETTINGS.items():
             spark.conf.set(name, str(value))
     return spark
+
+
+def set_again(spark: SparkSession) -> dict[str, str]:
+    """Give the session our settings again; returns those that it had, and that rows depend on."""
+    there = spark.conf.getAll
+    found = {name: there.get(name, "") for name in SETTINGS}
+    others = {name: value for name, value in found.items() if value != str(SETTINGS[name])}
+    if others:
+        with_our_settings(spark)
+    return {name: value for name, value in others.items() if not name.startswith(_HOW)}
 
 
 def is_on_one_machine(spark: SparkSession) -> bool:

@@ -44,7 +44,7 @@ from sluice.spark.frames import (
     polars_schema,
     read_in_parallel,
 )
-from sluice.spark.session import is_remote
+from sluice.spark.session import SETTINGS, is_remote, set_again
 from sluice.spark.tasks import StageRun, columns_named
 from sluice.state.cache import SegmentCache
 from sluice.state.keyed import KeyedState
@@ -205,6 +205,7 @@ def answered(
         given[PREVIOUS] = kept[_ONE] if is_one else kept
     with _CALLING:
         found: object = code.function(**given)
+        _check_settings(node, next(iter(results.values())).empty.sparkSession)
     for rows in found.values() if isinstance(found, Mapping) else [found]:
         _check_is_of_call(node, rows, call)
     owner = f"the function of stage {node.uid!r}"
@@ -223,6 +224,16 @@ def answered(
 # A call at a time: stages run beside each other in a session, whose views are those of them all.
 _CALLING = threading.RLock()
 _GIVEN = "given_in_"  # The alias of what a function is given begins so; its call is behind it.
+
+
+def _check_settings(node: StageNode, spark: SparkSession) -> None:
+    """Raises ConfigurationError if the function has set what the rows of all stages depend on."""
+    for name, value in set_again(spark).items():
+        raise ConfigurationError(
+            f"the function of stage {node.uid!r} sets {name} to {value!r}, and all stages of a job "
+            f"share a session, in which it is {SETTINGS[name]!r}; leave it out, and say what is "
+            "meant where it is meant, as to_utc_timestamp(), convert_timezone() and try_cast() do"
+        )
 
 
 def _check_is_of_call(node: StageNode, answer: object, call: str) -> None:
