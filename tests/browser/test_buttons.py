@@ -100,6 +100,21 @@ def test_it_asks_first_and_links_to_the_run_it_started(
     assert tab.errors == []
 
 
+def test_a_backfill_asks_for_partitions_and_says_why_they_are_not_read(
+    tab: Tab, served: Served
+) -> None:
+    show(tab, served, "p/auctions/overview", "Overview")
+    ask(tab, "Backfill")
+    tab.evaluate(f"{DIALOG}.querySelector('[name=input]').value = 'day=1, day=3..4'")
+    tab.evaluate(f"{DIALOG}.querySelector('[name=dry-run]').click()")
+    tab.until(f"{CONFIRM}.textContent === 'Say what would be read again'")
+
+    confirm(tab)
+
+    tab.until(f"{DIALOG}.textContent.includes('day=1, day=3..4 cannot be read again')")
+    assert posts(tab) == ["backfill"]
+
+
 @pytest.mark.parametrize(
     ("title", "field", "value", "suffix", "asked"),
     [

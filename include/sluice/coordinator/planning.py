@@ -201,7 +201,7 @@ def cut_again(
     """
     cuts: list[SourceCut] = []
     is_chosen, unknown = False, {*words}
-    refused = ""
+    others: dict[str, Source] = {}
     params = state.configuration.params
     keepers = [uid for uid in job.pipeline.sources if keeps_copies(open_source(job, uid, params))]
     for uid, node in job.pipeline.sources.items():
@@ -220,13 +220,14 @@ def cut_again(
             barrier = source.plan_again(before.whole, named, parallelism=_readers(job, state, uid))
             is_chosen = is_chosen or bool(barrier.slices)
         else:
-            if getattr(source, "folder_columns", None):
-                refused = uid
+            others[uid] = source
             barrier = source.plan(before.whole, max_records=None, parallelism=1, until={})
         cuts.append(_as_cut(job, uid, previous, before, source, barrier, shares_files=shares_files))
     if not is_chosen:
         asked = ", ".join(words)
         if not keepers:
+            in_folders = [uid for uid, of in others.items() if of.partition_values(()) is not None]
+            refused = in_folders[-1] if in_folders else ""
             what = f"source {refused!r}" if refused else f"no source of {job.pipeline.uid!r}"
             declares = "does not declare" if refused else "declares"
             raise ConfigurationError(

@@ -13,7 +13,7 @@ const ALIVE = ["RUNNING", "RESTARTING", "FAILING", "SUSPENDED"];
 
 /**
  * `first` are the fields that are shown at once, the others of the act are below "More"; `fields` are of this dialog alone.
- * `body` and `bodyOf` make the request, and `done` is said where no run starts.
+ * `body` and `bodyOf` make the request, and `done`, or what `doneOf` makes of the answer, is said where no run starts.
  * An act is open to a job that is RUNNING, or as it says itself.
  */
 const ACTS = {
@@ -40,6 +40,13 @@ const ACTS = {
     title: "Stop with a savepoint", does: "Stop the job", place: ["stop"], isDangerous: true,
     first: ["savepoint-name", "drain", "forced"],
     text: "The job takes a savepoint and is SUSPENDED; a restore resumes it. A job that is drained cannot be resumed where it was: its windows have fired.",
+  },
+  backfill: {
+    title: "Backfill", does: "Read the partitions again", doesDry: "Say what would be read again", place: ["backfill"], first: ["input", "dry-run"],
+    text: "What was read of these partitions is taken back, and what they are now is read, in a checkpoint of its own. To abort that checkpoint cancels it.",
+    doneOf: ({ plan, request_id: isAsked }) => html`${isAsked ? "It is asked for." : "Nothing is asked for yet."}
+      ${plan.sources.map((one) => ` Of ${one.source}, ${count(one.rows_taken_back)} rows of ${count(one.files_taken_back)} files are taken back, and ${count(one.rows)} rows of ${count(one.files)} files are read.`)}
+      ${plan.stages.length ? ` These go to ${plan.stages.join(", ")}.` : ""}`,
   },
   cancel: {
     title: "Cancel the job", does: "Cancel the job", place: ["cancel"], isDangerous: true,
@@ -217,5 +224,5 @@ function Done({ act, answer, path }) {
   const { data } = useResource(answer.run ? path("requests", answer["request-id"]) : null);
   return html`<p role="status">${answer.run
     ? html`Started: <a href=${answer.run}>run ${answer["request-id"]}</a> is ${data ? html`<strong>${data.status}</strong>: ${data.says}` : "asked for its outcome."}`
-    : act.done ?? "Done."}</p>`;
+    : act.doneOf?.(answer) ?? act.done ?? "Done."}</p>`;
 }
