@@ -261,6 +261,35 @@ def test_a_table_is_as_the_barrier_pinned_it(job: FolderJob, tmp_path: Path) -> 
     assert sorted(job.table("out").rows()) == [(1, "a1"), (2, "b2")]
 
 
+def test_a_bag_may_have_maps_beside_other_columns(job: FolderJob) -> None:
+    def mapped(rows: DataFrame, previous: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+        new = rows.select("k", F.create_map(F.lit("v"), "v").alias("m"))
+        return previous.where("m['v'] < 3").unionAll(new)
+
+    code = job.pipeline.spark(
+        "code",
+        mapped,
+        reads={"rows": job.rows()},
+        schema="k bigint, m map<string,bigint>",
+        result=Replace(),
+    )
+    code.sink("changes", FilesTable(changelog=True))
+    job.write("1.parquet", rows_of((1, 1), (1, 1), (1, 2), (2, 3)))
+    job.epoch()
+    job.write("2.parquet", rows_of((1, 2), (3, 4)))
+
+    job.epoch()
+
+    changes = [(kind, k, dict(m)) for kind, k, m in job.table("changes").rows()]
+    assert sorted(changes[4:], key=str) == [
+        ("+I", 1, {"v": 2}),
+        ("+I", 3, {"v": 4}),
+        ("-D", 2, {"v": 3}),
+    ]
+
+
 def test_a_view_is_that_of_the_call_beside_other_stages_with_one_of_that_name(
     job: FolderJob,
 ) -> None:
@@ -859,6 +888,26 @@ REFUSED: dict[str, tuple[Callable[[FolderJob, Stream], object], str]] = {
             "stage 'code' declares 'k' as varchar(5), and no column of a DataFrame is of that "
             "type; declare it as string"
         ),
+    ),
+    "a map as a key": (
+        lambda job, rows: job.pipeline.spark(
+            "code",
+            newest,
+            reads={"rows": rows},
+            schema="k bigint, m array<map<string,int>>",
+            result=ReplacePartitions("k", key="m"),
+        ),
+        (
+            "stage 'code' keeps its result by 'm', which is array<map<string,int>>, and Spark does "
+            "not tell maps apart; keep it by another column, or declare an array of structs, "
+            "map_entries()"
+        ),
+    ),
+    "maps alone": (
+        lambda job, rows: job.pipeline.spark(
+            "code", newest, reads={"rows": rows}, schema="m map<string,int>", result=Replace()
+        ),
+        "stage 'code' keeps its result by 'm', which is map<string,int>, and Spark does not tell",
     ),
     "no key": (
         lambda job, rows: Upsert(()),

@@ -22,6 +22,10 @@ class ColumnType:
     arguments: tuple[int, ...] = ()
     fields: tuple[tuple[str, ColumnType], ...] = ()
 
+    @property
+    def has_map(self) -> bool:
+        return self.name == "map" or any(of.has_map for _, of in self.fields)
+
     def __str__(self) -> str:
         """As in a schema: ``decimal(10,2)``, ``array<string>``, ``struct<a:int>``."""
         arguments = f"({','.join(map(str, self.arguments))})" if self.arguments else ""

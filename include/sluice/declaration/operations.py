@@ -341,7 +341,10 @@ class SparkCode:
             case results.ReplacePartitions(partitions=partitions):
                 return partitions
             case kept:
-                return kept.columns or tuple(row_schema("the result", self.schema))
+                if kept.columns:
+                    return kept.columns
+                columns = row_schema("the result", self.schema).items()
+                return tuple(name for name, of in columns if not of.has_map)  # Spark hashes none.
 
     @property
     def identity(self) -> tuple[str, ...]:

@@ -394,6 +394,15 @@ class Pipeline:
                     f"stage {uid!r} keeps its result by {key!r}, which its schema does not have; "
                     f"it has {', '.join(columns)}"
                 )
+        by = (*operation.key, *operation.identity)
+        with_map = [name for name in by if columns[name].has_map]
+        if with_map or (is_kept and not operation.results and not operation.key):
+            name = (with_map or [*columns])[0]
+            raise ConfigurationError(
+                f"stage {uid!r} keeps its result by {name!r}, which is {columns[name]}, and Spark "
+                "does not tell maps apart; keep it by another column, or declare an array of "
+                "structs, map_entries()"
+            )
         if self.checkpointing.unaligned:
             raise ConfigurationError(
                 f"stage {uid!r} is Spark code, which is given all rows of an epoch at once, and "
