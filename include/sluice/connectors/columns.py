@@ -68,10 +68,7 @@ def check_announced(found: pa.Schema, announced: pa.Schema, partition: str) -> N
     if found.equals(announced):
         return
     for name in dict.fromkeys([*announced.names, *found.names]):
-        is_now, was = (
-            schema.field(name).type if schema.names.count(name) == 1 else "no such column"
-            for schema in (found, announced)
-        )
+        is_now, was = (_type_of(name, schema) for schema in (found, announced))
         if is_now != was:
             raise ConfigurationError(
                 f"column {name!r} of {partition} was {was} when the stage that reads it started, "
@@ -84,6 +81,16 @@ def check_announced(found: pa.Schema, announced: pa.Schema, partition: str) -> N
             f"reads them started, and are {', '.join(found.names)} now; run the stage again, and "
             "give everything that a source reads the same columns in the same order"
         )
+
+
+def _type_of(name: str, schema: pa.Schema) -> pa.DataType | str:
+    match schema.names.count(name):
+        case 0:
+            return "missing"
+        case 1:
+            return schema.field(name).type
+        case _:
+            return "there twice"
 
 
 def narrowed_schema(schema: pa.Schema, paths: Sequence[str]) -> pa.Schema:
