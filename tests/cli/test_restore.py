@@ -217,7 +217,7 @@ def test_state_that_means_something_else_is_told_by_every_command(
     assert keys_of(job) == before
 
     dry = sluice("restore", "auctions", *root, "--begin", "totals.n", "--dry-run")
-    assert "'totals.n' begins anew: it counts only rows from here on" in dry.out
+    assert "'totals.n' begins anew, with the rows from here on" in dry.out
     assert sluice("restore", "auctions", *root, "--begin", "totals.n").code == 0
     assert job.state().consent == Consent(begun=("totals.n",))
 

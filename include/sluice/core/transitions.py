@@ -754,9 +754,7 @@ def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]
         and _is_covered(change, consent)
         and (becomes := _covered_as(change, consent)) is not Becomes.BEGUN_ANEW
     ]
-    lines += [
-        f"{target!r} begins anew: it counts only rows from here on" for target in consent.begun
-    ]
+    lines += [f"{target!r} begins anew, with the rows from here on" for target in consent.begun]
     return tuple(lines)
 
 

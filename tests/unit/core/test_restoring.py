@@ -121,7 +121,7 @@ def test_state_of_another_meaning_needs_a_consent_that_lasts_until_the_next_chec
     assert problem_of(refused).startswith("stage 'a': column 'n' was count() and is now sum(x);")
     assert isinstance(taken, RestoreApproval)
     assert taken.consent == consent
-    assert taken.changes == ("'a.n' begins anew: it counts only rows from here on",)
+    assert taken.changes == ("'a.n' begins anew, with the rows from here on",)
     assert isinstance(again, RestoreApproval)
     assert isinstance(elsewhere, Stop)
 

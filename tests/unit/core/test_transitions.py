@@ -153,7 +153,7 @@ def test_what_is_begun_anew_is_said_once() -> None:
     changes = compare({"t": ALONE}, {"t": with_columns(ALONE, n="sum(y)")}, {"t"})
 
     assert notes_of(changes, Consent(begun=("t",))) == (
-        "'t' begins anew: it counts only rows from here on",
+        "'t' begins anew, with the rows from here on",
     )
 
 
@@ -251,7 +251,7 @@ def test_a_part_that_the_table_does_not_know_is_refused() -> None:
     assert problem.startswith("stage 't': its colour was none and is now red; rows that were sent")
     assert row_of("colour", PartDifference.CHANGED) is None
     assert notes_of(compare({"t": ALONE}, now, {"t"}), Consent(begun=("t",))) == (
-        "'t' begins anew: it counts only rows from here on",
+        "'t' begins anew, with the rows from here on",
     )
 
 
