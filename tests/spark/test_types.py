@@ -22,6 +22,7 @@ from sluice.declaration.operations import Tumbling
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.sql_tree import LITERAL
 from sluice.errors import ConfigurationError
+from sluice.job.analysis import analyse
 from sluice.job.places import open_side_table
 from sluice.operators.common_types import common_type
 from sluice.sinks import FilesTable
@@ -81,6 +82,22 @@ def test_a_row_is_the_same_either_way(job: FolderJob, spark: SparkSession, condi
     assert job.table("first_out").to_dicts() == [{"k": 1, **expected}]
     assert job.table("out").drop("other").to_dicts() == [{"k": 1, **expected}] * 4
     assert job.table("counts_out").rows() == [(1, 2, Decimal(2**64 - 1))]
+
+
+def test_what_is_known_without_spark_is_what_spark_says(
+    job: FolderJob, spark: SparkSession
+) -> None:
+    source = job.rows()
+    for number, name in enumerate(TYPES):
+        latest = source.select("k", f"`{name}`").key_by("k").latest(f"latest_{number}", by="k")
+        latest.sink(f"out_{number}", FilesTable(upsert_key=("k",)))
+    job.write("1.parquet", a_table())
+
+    known = {uid: one for uid, one in analyse(job.pipeline, {}, None).items() if one is not None}
+
+    assert known.items() <= check_pipeline(job.pipeline, spark, {}, None).items()
+    types = {of for one in known.values() for of in map(type, one.columns.dtypes())}
+    assert types >= {pl.List, pl.Map, pl.Int64}
 
 
 def test_a_list_of_a_stage_before_passes_through_the_jvm(job: FolderJob) -> None:

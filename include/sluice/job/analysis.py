@@ -55,7 +55,7 @@ from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
 from sluice.state.evolution import Evolution
 from sluice.state.key_hash import can_hash
-from sluice.state.segments import StateSchema, empty_frame, to_table
+from sluice.state.segments import StateSchema, empty_frame, instance_of, to_table
 
 # Column -> type; None for a type that only Spark knows, or instead of columns that only it knows.
 ColumnTypes: TypeAlias = Mapping[str, pl.DataType | None]
@@ -192,18 +192,35 @@ def _source_columns(uid: str, source: Source) -> ColumnTypes:
 
 
 def _unless_spark_changes(dtype: pl.DataType) -> pl.DataType | None:
-    return dtype if dtype in _TYPES.values() or isinstance(dtype, pl.Decimal) else None
+    match dtype:
+        case pl.List() | pl.Map() | pl.Struct():
+            return dtype if None not in map(_unless_spark_changes, _inner_types(dtype)) else None
+        case _:
+            return dtype if dtype in _TYPES.values() or isinstance(dtype, pl.Decimal) else None
+
+
+def _inner_types(dtype: pl.List | pl.Map | pl.Struct) -> list[pl.DataType]:
+    match dtype:
+        case pl.Struct():
+            return [instance_of(of.dtype) for of in dtype.fields]
+        case pl.Map():
+            return [instance_of(dtype.key), instance_of(dtype.value)]
+        case _:
+            return [instance_of(dtype.inner)]
 
 
 def _polars(column: ColumnType) -> pl.DataType | None:
     inside = [(name, _polars(of)) for name, of in column.fields]
     known = {name: of for name, of in inside if of is not None}
+    types = [of for _, of in inside if of is not None]
     match column.name:
         case "decimal":
             precision, scale = (*column.arguments, *_DECIMAL[len(column.arguments) :])
             return pl.Decimal(precision, scale)
-        case "array" if known:
-            return pl.List(known[""])
+        case "array" if types:
+            return pl.List(*types)
+        case "map" if len(types) == len(inside):
+            return pl.Map(*types)
         case "struct" if len(known) == len(inside):
             return pl.Struct(known)
         case name:

@@ -417,6 +417,15 @@ def test_a_kind_of_join_that_is_none_is_refused_when_it_is_declared(
     assert str(error.value) == expected
 
 
+def test_a_mistake_beside_nested_columns_needs_no_spark(tmp_path: Path) -> None:
+    schema = "id bigint, tags array<string>, m map<string, struct<a: int>>"
+    rows = Pipeline("p").source("rows", Files(str(tmp_path), format="json", schema=schema))
+    rows.key_by("id").aggregate("a", n=agg.sum("idd")).sink("out", FilesTable(upsert_key=("id",)))
+
+    with pytest.raises(ConfigurationError, match=r"stage 'a' has no column 'idd' .*mean 'id'"):
+        analyse(rows.pipeline, {}, None)
+
+
 def of_odd_columns(folder: Path) -> Stream:
     columns = {"id": [1], "x": pa.nulls(1), "mix": [2]}
     pq.write_table(pa.table(columns), folder / "odd.parquet")
