@@ -200,7 +200,9 @@ def test_a_column_may_be_a_time(job: FolderJob) -> None:
 def test_what_else_a_source_may_have_is_refused() -> None:
     spec = SparkRead(by_time, "id int, at timestamp", by=Snapshot("id"), every=EVERY)
 
-    with pytest.raises(ConfigurationError, match=r"event time is named behind it, .event_time"):
+    with pytest.raises(
+        ConfigurationError, match=r"name its event time behind it, with .event_time"
+    ):
         Pipeline("p").source("times", spec, event_time="at")
 
 
