@@ -147,6 +147,18 @@ def test_the_base_of_an_older_start_stays_what_it_was(folder: Path) -> None:
     assert read_after(a_source(folder, start=first, skip_overwrites=True), cut.position) == [2]
 
 
+@pytest.mark.parametrize("scheme", ["file:", "file://", ""])
+def test_a_file_is_found_where_its_writer_says_it_is(folder: Path, scheme: str) -> None:
+    """Hadoop's, as Spark writes them, have one slash behind the scheme."""
+    added = folder / "elsewhere.parquet"
+    pq.write_table(pa.Table.from_pylist(rows(0, 2), SCHEMA), added)
+    loaded(folder).add_files([f"{scheme}{added}"])
+
+    assert read_after(a_source(folder)) == [0, 1]
+    loaded(folder).append(pa.Table.from_pylist(rows(2, 3), SCHEMA))
+    assert read_after(a_source(folder, changes="rows")) == [0, 1, 2]
+
+
 def test_an_unknown_start_is_named(folder: Path) -> None:
     known = append(folder, 0, 1)
     with pytest.raises(ConfigurationError, match=f"snapshot 17 is not .* one of {known}"):

@@ -21,6 +21,7 @@ and one that was added later is null.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SNAPSHOTS = "snapshots"
+
+_ABSOLUTE = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*:)?/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +214,8 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
 
 
 def _located(table: Table, name: str) -> str:
-    is_absolute = "://" in name or name.startswith("/")
-    return name if is_absolute else f"{table.location().rstrip('/')}/{name}"
+    """The location of a file by its path, which is below the table's or, as Hadoop's, absolute."""
+    return name if _ABSOLUTE.match(name) else f"{table.location().rstrip('/')}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
