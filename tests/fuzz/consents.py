@@ -89,7 +89,8 @@ def _expected(job: Job, act: Change) -> Becomes | None:
 def _require(expected: Becomes | None, act: Change, message: str, *, is_first: bool) -> None:
     if expected in (Becomes.SAME, Becomes.TAKEN_OVER):
         raise DifferenceError(f"{act.part or 'nothing'} of {act.uid!r} changed, and: {message}")
-    if is_first and (expected is not None and f"{act.uid!r}" not in message):
+    may_be_told_of_others = expected in (None, Becomes.RECOMPUTED)
+    if is_first and not may_be_told_of_others and f"{act.uid!r}" not in message:
         raise DifferenceError(f"{act.part!r} of {act.uid!r} changed, which is not said: {message}")
 
 

@@ -902,6 +902,13 @@ TRANSITIONS: dict[str, Mutation] = {
         ("count_distinct", "percentile", "string_agg"),
         needs=("changed_nothing", "aggregate"),
     ),
+    "sub_keys_have_one_order": Mutation(
+        "of rows that are known by all their columns these keep their order for ever",
+        "state.evolution:Evolutions.is_sorted_otherwise",
+        "return is_same_key and",
+        "return False and",
+        needs=("changed_nothing", "behind"),
+    ),
     "order_means_something": Mutation(
         "the order of operands is another meaning",
         "declaration.sql_tree:_written",

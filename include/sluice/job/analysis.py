@@ -53,8 +53,9 @@ from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.operators.operator import Operator, require_column, require_columns
 from sluice.operators.sql import TYPES, NotCompiledError, compiled
 from sluice.state.cache import SegmentCache
-from sluice.state.evolution import Evolution
+from sluice.state.evolution import Evolutions
 from sluice.state.key_hash import can_hash
+from sluice.state.runs import Run, RunSlice
 from sluice.state.segments import StateSchema, empty_frame, instance_of, to_table
 
 # Column -> type; None for a type that only Spark knows, or instead of columns that only it knows.
@@ -386,7 +387,8 @@ def _state_problems(
         for run in sorted({max(runs[name])} | oldest, reverse=True):
             stored = SegmentCache(job.location, job.store).open(runs[name][run].segment)
             try:
-                Evolution(tables[name], stored, f"stage {uid!r}")
+                evolutions = Evolutions(tables[name], f"stage {uid!r}")
+                RunSlice.of(Run(table=stored), evolutions).rows(0, 0)
             except RestoreError as error:
                 yield str(error)
                 break

@@ -7,7 +7,8 @@
     lists, structs        by their fields     anything else: refused
     a state's value       by its migration    a state's tuple: only by a migration
 
-Key and sub-key columns stay as they are, but for their case: rows are sorted by them, and hashed.
+Key and sub-key columns stay as they are, but for their case, as rows are sorted by them, and hashed
+by the key; where sub-key columns are in another order, rows are sorted anew as they are read.
 A TTL may be added (rows written before never expire until they are written again) and removed (the
 stored times of writes are ignored).
 """
@@ -39,14 +40,14 @@ class Evolutions:
 
     def __init__(self, schema: StateSchema, owner: str) -> None:
         """*owner* is the stage whose state it is, for messages."""
-        self._schema = schema
+        self.schema = schema
         self._owner = owner
         self._known: dict[tuple[pa.Schema, bytes | None], Evolution] = {}
 
     def of(self, table: pa.Table) -> Evolution:
         stored = (table.schema, _identity_of(table))
         if stored not in self._known:
-            self._known[stored] = Evolution(self._schema, table, self._owner)
+            self._known[stored] = Evolution(self.schema, table, self._owner)
         return self._known[stored]
 
     def respelt(self, table: pa.Table) -> pa.Table:
@@ -54,10 +55,10 @@ class Evolutions:
 
         A function's states are the names of its code, of which two may differ in case alone.
         """
-        known = {*table.column_names, *self._schema.declared}
-        now = {name.lower(): name for name in self._schema.live if name not in known}
+        known = {*table.column_names, *self.schema.declared}
+        now = {name.lower(): name for name in self.schema.live if name not in known}
         names = [
-            name if name in self._schema.live else now.get(name.lower(), name)
+            name if name in self.schema.live else now.get(name.lower(), name)
             for name in table.column_names
         ]
         if names == table.column_names:
@@ -68,6 +69,19 @@ class Evolutions:
             spelt = [[now.get(name.lower(), name) for name in part] for part in before]
             metadata[IDENTITY] = _encoded(spelt)
         return table.rename_columns(names).replace_schema_metadata(metadata)
+
+
+    def is_sorted_otherwise(self, table: pa.Table) -> bool:
+        """Whether rows are sorted by the same columns, with those of the sub-key in another order.
+
+        No hash changes by it, and no segment ends within one.
+        """
+        before = _identity_of(table)
+        if before in (None, identity_metadata(self.schema)[IDENTITY]):
+            return False
+        key, sub_key = json.loads(before or b"")
+        is_same_key = tuple(key) == self.schema.key_columns
+        return is_same_key and sorted(sub_key) == sorted(self.schema.sub_key_columns)
 
 
 class Evolution:

@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle, StateHandle
 from sluice.state.at_once import agree, chosen, constant, without
-from sluice.state.evolution import Evolution, Evolutions
-from sluice.state.segments import HASH, StateSchema, hash_column, to_frame
+from sluice.state.evolution import Evolution, Evolutions, identity_metadata
+from sluice.state.segments import HASH, StateSchema, hash_column, to_frame, to_table
 
 Indices = npt.NDArray[np.int64]
 
@@ -183,6 +183,9 @@ class _OpenedRun:
 
     def __init__(self, run: Run, evolutions: Evolutions) -> None:
         table = evolutions.respelt(run.table() if callable(run.table) else run.table)
+        if evolutions.is_sorted_otherwise(table):
+            rows = newest_per_identity(to_frame(table), evolutions.schema.identity)
+            table = to_table(rows).replace_schema_metadata(identity_metadata(evolutions.schema))
         self.evolution = evolutions.of(table)
         self.table = table.select(self.evolution.columns)
         self.hashes = hash_column(self.table)

@@ -75,6 +75,7 @@ def test_the_same_meaning_passes_and_a_new_column_asks_for_consent() -> None:
     )
 
     check(job, a_pipeline(agg.max("price")))
+    check(job, a_pipeline(agg.max("price"), key="BID_AUCTION"))
     with pytest.raises(ConfigurationError, match=r"column 'n' is new, count\(\); .* counted.n"):
         check(job, more)
 

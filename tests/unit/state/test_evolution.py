@@ -162,6 +162,22 @@ def test_a_column_in_another_case_is_the_same() -> None:
     assert rows == [{"id": 1, "amount": 5, "other": "x"}, {"id": 2, "amount": 6, "other": "y"}]
 
 
+def test_rows_are_found_by_the_columns_of_a_sub_key_in_another_order() -> None:
+    columns = pl.Schema({"id": pl.Int64(), "a": pl.Int64(), "b": pl.String()})
+    before = StateSchema(columns=columns, key_columns=("id",), sub_key_columns=("a", "b"))
+    now = replace(before, sub_key_columns=("b", "a"))
+    old = a_run(before, *((1, a, b) for a in range(20) for b in "yxz"), (2, None, "x"))
+    later = a_run(now, (1, 20, "x"), (1, 3, "x"))
+
+    rows = read(now, old, later)
+
+    assert sorted((r["id"], r["b"], r["a"]) for r in rows if r["id"] == 1) == [
+        (1, b, a) for b in "xyz" for a in range(21) if a < 20 or b == "x"
+    ]
+    merged = merge_runs(now, [old, later], drop_tombstones=True)
+    assert merged.select(["b", "a"]).to_pylist()[:3] == [{"b": "x", "a": a} for a in range(3)]
+
+
 def test_states_of_a_function_differ_by_their_case() -> None:
     run = a_run(a_schema(Amount=pl.Int64), (1, 5))
     declared = {"amount": DeclaredColumn(state="amount", dtype=pl.Int64())}
