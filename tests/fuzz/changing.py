@@ -50,14 +50,16 @@ def changing(random: Random, plan: Plan) -> Plan:
         acts += [gone, *_later(random, plan, acts)]
         acts += [back, *_later(random, plan, acts)]
         return replace(plan, acts=tuple(acts))
+    if Random(f"{plan.seed} older").random() < 0.2:
+        acts.append(Restore(back=1))
     for _ in range(random.choice((1, 1, 1, 2))):
         change = _drawn(random, after)
         if change is None or (change.part == "columns" and after is not plan):
             return plan
         after = changed(after, change.edits)
         acts += [change, *_later(random, plan, acts)]
-        if change.part == "columns" or (change.part and not change.consents):
-            break  # Without consent the plan may be as it was.
+        if change.part == "columns":
+            break
     drained = [Checkpoint(drains=True)] if drains or random.random() < 0.4 else []
     return replace(plan, acts=(*acts, *drained))
 
@@ -325,7 +327,7 @@ def _read_of(plan: Plan, stage: StagePlan) -> set[str]:
     texts = [*stage.where, *(text for sink in sinks for text in sink.where)]
     found = {name for name in stage.args["aggregates"] if any(name in text for text in texts)}
     found |= {*stage.select}
-    return found.union(*((*sink.upsert_key, *sink.partition_by) for sink in sinks))
+    return found.union(*((*sink.upsert_key, *sink.partition_by, *sink.select) for sink in sinks))
 
 
 def _renamed(random: Random, plan: Plan, stage: StagePlan) -> Change | None:

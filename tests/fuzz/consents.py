@@ -11,7 +11,7 @@ import re
 from sluice.coordinator.restore import restore
 from sluice.coordinator.trigger import trigger
 from sluice.core.configuration import CheckpointType
-from sluice.core.restoring import Latest, RestoreOptions
+from sluice.core.restoring import Choice, RestoreOptions
 from sluice.core.transitions import ROWS, Becomes, Consent, PartDifference, row_of
 from sluice.declaration.changelog import Append
 from sluice.errors import ConfigurationError, RestoreError
@@ -29,7 +29,7 @@ class DifferenceError(Exception):
     """A sink does not hold what it must, or a restore does not say what it must."""
 
 
-def consented(job: Job, act: Change) -> Consent | None:
+def consented(job: Job, act: Change, target: Choice) -> Consent | None:
     """The consent with which the *job* was restored, as the *act* wants it; None: it was not.
 
     Raises DifferenceError where the table of transitions says otherwise.
@@ -42,7 +42,7 @@ def consented(job: Job, act: Change) -> Consent | None:
         before = job.state()
         try:
             options = RestoreOptions(consent=consent, allow_non_restored_state=leaves_out)
-            restore(job, Latest(), options)
+            restore(job, target, options)
         except RestoreError as error:
             if job.state() != before:
                 raise DifferenceError(f"what was refused changed the job: {error}") from error

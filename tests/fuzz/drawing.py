@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from tests.fuzz.changing import FOREVER, changing
 from tests.fuzz.data import column_sql
@@ -107,6 +107,7 @@ def draw(seed: int) -> Plan:
     plan = replace(plan, tuning=(*plan.tuning, *apart))  # The rest of a plan stays as it was.
     plan = only_used(plan)
     plan = _apart(drawing, plan)
+    plan = _projected(Random(f"{seed} projected"), drawing, plan)
     plan = _in_lines(Random(f"{seed} lines of text"), plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     plan = unaligned(Random(f"{seed} unaligned"), plan)
@@ -152,6 +153,19 @@ def _apart(drawing: Drawing, plan: Plan) -> Plan:
     )
 
 
+def _projected(random: Random, drawing: Drawing, plan: Plan) -> Plan:
+    """Of stages some with another reader, of some of their columns."""
+    streams = {stream.uid: stream for stream in drawing.streams}
+    sinks = list(plan.sinks)
+    for stage in plan.stages:
+        stream = streams.get(stage.uid)
+        if stream is not None and random.random() < 0.15:
+            sink = replace(sink_for(random, stream), uid=f"{stage.uid}_part")
+            names = [n for n in stream.columns if n in sink.upsert_key or random.random() < 0.6]
+            sinks.append(replace(sink, select=tuple(names or stream.columns)))
+    return replace(plan, sinks=tuple(sinks))
+
+
 def _in_lines(random: Random, plan: Plan) -> Plan:
     """Of sources in files some in lines of text; not where rows have to come in their order."""
     ordered = {one.inputs[0].producer for one in plan.stages if one.args.get("unique")}
@@ -163,7 +177,9 @@ def _in_lines(random: Random, plan: Plan) -> Plan:
         if is_file and source.uid not in ordered and random.random() < 0.2:
             packed = random.choice(("", *PACKED))
             is_csv = not is_nested and random.random() < 0.5
-            sources[place] = replace(source, format="csv" if is_csv else "json", packed=packed)
+            has_header = is_csv and Random(f"{plan.seed} header").random() < 0.5
+            format_: Literal["csv", "json"] = "csv" if is_csv else "json"
+            sources[place] = replace(source, format=format_, packed=packed, has_header=has_header)
     return replace(plan, sources=tuple(sources))
 
 

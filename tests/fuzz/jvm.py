@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.key_groups import key_group_of, subtask_of
 from sluice.core.plan import TaskPlan
@@ -74,6 +75,9 @@ def decoded_text(rows: Frame, how: TextDecoding, *, is_begun: bool = False) -> F
     """The rows in lines, of which none is malformed; what Python has decoded is not used."""
 
     def of_lines(part: pa.Table) -> pa.Table:
+        if how.has_header:
+            records = pc.struct_field(part.column(SOURCE), "record")
+            part = part.filter(pc.greater(records, 0))
         table = decoded(how.format, how.schema, part.column(how.column).to_pylist())
         for name in (*how.keeps, SOURCE):
             table = table.append_column(part.schema.field(name), part.column(name))

@@ -65,13 +65,15 @@ def as_read(source: SourcePlan, rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=rows.schema)
 
 
-def encoded(source: SourcePlan, rows: pa.Table) -> bytes:
-    """A line for each row."""
+def encoded(source: SourcePlan, rows: pa.Table, *, begins: bool) -> bytes:
+    """A line for each row; of a file that begins perhaps one before them."""
     if source.format == "json":
         lines = (json.dumps(row, default=_text) for row in rows.to_pylist())
         return "".join(f"{line}\n" for line in lines).encode()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
+    if source.has_header and begins:
+        writer.writerow([name.upper() for name in rows.column_names])
     for row in rows.to_pylist():
         writer.writerow(["" if value is None else _field(value) for value in row.values()])
     return text.getvalue().encode()

@@ -64,6 +64,7 @@ def features(plan: Plan) -> set[str]:
     found |= {*plan.values, *(source.format for source in plan.sources)}
     found |= {"lines"} if any(source.has_lines for source in plan.sources) else set()
     found |= {"grown_lines"} if any(s.has_files_that_grow for s in plan.sources) else set()
+    found |= {"header"} if any(source.has_header for source in plan.sources) else set()
     found |= {"packed"} if any(source.packed for source in plan.sources) else set()
     found |= {name for sink in plan.sinks for name in _options(sink)}
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
@@ -73,6 +74,9 @@ def features(plan: Plan) -> set[str]:
     found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
     found |= {"dwindling"} if plan.stages[-1].uid == DWINDLES else set()
     found |= _unaligned(plan) if plan.unaligned else set()
+    acts = zip(plan.acts, plan.acts[1:], strict=False)
+    is_older = any(isinstance(a, Restore) and isinstance(b, Change) for a, b in acts)
+    found |= {"changed_older"} if is_older else set()
     found |= {"restore" for act in plan.acts if isinstance(act, Restore)}
     rescaled = [act for act in plan.acts if isinstance(act, Restore) and act.parallelism]
     found |= {"rescale"} if rescaled else set()
@@ -108,6 +112,7 @@ def _has_other_arguments(plan: Plan, act: Change) -> bool:
 def _options(sink: SinkPlan) -> set[str]:
     found = {"json_table"} if sink.format == "json" else set()
     found |= {"filtered_reader"} if sink.where else set()
+    found |= {"projected_reader"} if sink.select else set()
     found |= {"compacted"} if sink.compact_when_files else set()
     return found | ({"partitioned"} if sink.partition_by else set())
 
@@ -171,6 +176,20 @@ PATHS: dict[str, Mutation] = {
         "if self.is_consumed(producer) else added",
         "if stage.steps else added",
         needs=("filtered_reader",),
+    ),
+    "a_reader_projects_for_all": Mutation(
+        "a projection of one reader of a stream is that of all",
+        "declaration.pipeline:Pipeline._left_to",
+        "if self.is_consumed(producer) else added",
+        "if stage.steps else added",
+        needs=("projected_reader",),
+    ),
+    "a_header_is_in_every_part": Mutation(
+        "of a file of lines that has grown a row is taken for its header",
+        "connectors.files.text:FilesSource._check_header",
+        "and before.offset == 0",
+        "",
+        needs=("header", "grown_lines", "epochs"),
     ),
     "a_sink_filters_not": Mutation(
         "a sink gets the rows that its own filter drops",

@@ -77,8 +77,11 @@ class Past:
 
     def rows_of(self, source: str, epoch: int) -> Iterator[tuple[str, pa.Table]]:
         """The rows that *epoch*, counted from 1, has read, by partition."""
+        of = self.plan.source(source)
+        headers = int(of is not None and of.has_header)  # A record, and no row.
         for partition, (start, end) in self._read(source, epoch).items():
-            yield partition, self.rows[source][partition].slice(start, end - start)
+            first = max(start, headers)
+            yield partition, self.rows[source][partition].slice(first, max(end - first, 0))
 
     def watermarks(self) -> dict[str, list[int]]:
         """Of each stage, at each barrier."""

@@ -29,6 +29,7 @@ class SourcePlan:
     grows: bool = False
     format: Literal["parquet", "avro", "json", "csv"] = "parquet"
     packed: str = ""
+    has_header: bool = False
     idle_after_ms: int | None = None
     moved: bool = False
 

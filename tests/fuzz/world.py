@@ -85,6 +85,7 @@ class World:
     subtasks: int = field(default=0, init=False)
     is_behind: bool = field(default=False, init=False)
     has_changed: bool = field(default=False, init=False)
+    is_as_it_was: bool = field(default=False, init=False)  # As a change was refused.
 
     def __post_init__(self) -> None:
         self.past = Past(self.plan)
@@ -133,7 +134,13 @@ class World:
             return Files(str(self.folder / source.uid), format="text")
         if source.has_lines:
             place = str(self.folder / source.uid)
-            return Files(place, format=source.format, schema=ddl_of(source), bounded=False)
+            return Files(
+                place,
+                format=source.format,
+                schema=ddl_of(source),
+                header=source.has_header,
+                bounded=False,
+            )
         empty = batch_of(self.plan, source, 0, ())  # It says what the columns are.
         self._write(source, "empty", empty)
         return Files(str(self.folder / source.uid), format=source.format, bounded=False)
@@ -150,8 +157,11 @@ class World:
             write_avro(rows, path)
         elif source.has_lines:
             with path.open("ab") as file:
-                file.write(PACKED[source.packed](encoded(source, rows)))
+                file.write(PACKED[source.packed](encoded(source, rows, begins=file.tell() == 0)))
             rows = as_read(source, rows)
+            if source.has_header and path.name not in known:
+                header = pa.table([pa.nulls(1, one.type) for one in rows.schema], rows.schema)
+                rows = pa.concat_tables([header, rows])
         else:
             pq.write_table(rows, path, row_group_size=16)
         known[path.name] = pa.concat_tables([known.get(path.name, rows.slice(0, 0)), rows])
@@ -283,7 +293,8 @@ class World:
         """
         after = changed(self.plan, act.edits)
         state = self.job.state()
-        if after == self.plan or not self.past.epochs or self.is_behind or not state.completed:
+        is_nothing = after == self.plan or not self.past.epochs or not state.completed
+        if is_nothing or self.is_as_it_was:
             return
         job = replace(self.job, pipeline=self._declared(after))
         object.__setattr__(job, "time", self.job.time)  # TTLs would wait for one that begins anew.
@@ -294,8 +305,10 @@ class World:
         empty = [stage for stage in stateful if stage.uid not in metadata.held]
         if any(stage.args.get("lateness") for stage in empty):
             return  # What it sent, to be replaced, may be in the state of others.
-        consent = consented(job, act)
+        newest = CheckpointId(self._newest)  # Later ones may be there, from before a restore.
+        consent = consented(job, act, Choice(newest))
         if consent is None:
+            self.is_as_it_was = True
             return
         names = {uid: new for uid, path, new in act.edits if path == "uid"}
         begun = Consent(begun=(*(stage.uid for stage in empty), *names.values()))

@@ -70,7 +70,6 @@ class Evolutions:
             metadata[IDENTITY] = _encoded(spelt)
         return table.rename_columns(names).replace_schema_metadata(metadata)
 
-
     def is_sorted_otherwise(self, table: pa.Table) -> bool:
         """Whether rows are sorted by the same columns, with those of the sub-key in another order.
 
