@@ -91,7 +91,7 @@ class SparkResultOperator(RawRows):
         is_gone = was_there & ~is_kept
         gone = before.filter(is_gone)
         replaced = _replaced(self._result, answered, state[ROWS])
-        if replaced is not None:
+        if replaced is not None and replaced.height > was_there.sum():
             others = replaced.join(after, on=self._schema.identity, how="anti", nulls_equal=True)
             gone = pl.concat([gone, others])
         return Outcome(
