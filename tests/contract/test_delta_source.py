@@ -284,6 +284,46 @@ def test_a_column_that_was_read_and_is_gone_or_another_is_named(tmp_path: Path) 
         rows_of(feed, plan(feed))
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "is_held"),
+    [
+        (pa.int32(), pa.float64(), True),
+        (pa.int64(), pa.float64(), False),
+        (pa.int64(), pa.int32(), False),
+        (pa.int32(), pa.decimal128(12, 2), True),
+        (pa.int32(), pa.decimal128(11, 2), False),
+        (pa.decimal128(5, 2), pa.decimal128(7, 3), True),
+        (pa.decimal128(5, 2), pa.decimal128(5, 1), False),
+        (pa.float32(), pa.float64(), True),
+        (pa.float64(), pa.float32(), False),
+        (pa.date32(), pa.timestamp("us", "UTC"), True),
+        (pa.timestamp("us", "UTC"), pa.date32(), False),
+        (pa.struct([("a", pa.int32())]), pa.struct([("b", pa.string()), ("a", pa.int64())]), True),
+        (pa.struct([("a", pa.int32()), ("b", pa.string())]), pa.struct([("a", pa.int32())]), False),
+        (pa.list_(pa.float64()), pa.list_(pa.int64()), False),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), True),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.string()), False),
+    ],
+    ids=str,
+)
+def test_rows_are_taken_back_where_the_type_of_now_has_each_of_their_values(
+    tmp_path: Path, was: pa.DataType, now: pa.DataType, is_held: bool
+) -> None:
+    place = str(tmp_path / "sales")
+    write_deltalake(place, pa.table({"c": pa.nulls(2, was)}))
+    source = a_source(tmp_path, changes="rows")
+    first = plan(source)
+    write_deltalake(
+        place, pa.table({"c": pa.nulls(1, now)}), mode="overwrite", schema_mode="overwrite"
+    )
+
+    if is_held:
+        assert len(rows_of(source, plan(source, first.position))) == 3
+    else:
+        with pytest.raises(ConfigurationError, match=r"'c' .* was read as .* cannot be taken back"):
+            plan(source, first.position)
+
+
 def test_a_vector_without_a_feed_is_refused_where_changes_are_read(tmp_path: Path) -> None:
     append(tmp_path, 0, 2)
     source = a_source(tmp_path, changes="rows")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.types import LongType
+from pyiceberg.types import LongType, StringType
 
 from sluice.connectors.iceberg.declared_source import IcebergTable
 from sluice.connectors.iceberg.source import SNAPSHOTS
@@ -157,6 +157,43 @@ def test_a_column_that_was_read_and_is_dropped_is_named(folder: Path) -> None:
     assert weighed(few, plan(few, first.position)) == {(5,): -1}
     with pytest.raises(ConfigurationError, match="has no column 'v'; it has n, more"):
         plan(a_source(folder, columns=("v",)), first.position)
+
+
+def test_a_column_that_was_dropped_and_added_again_is_another(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [("n", pa.int64()), ("v", pa.string()), ("s", pa.struct([("a", pa.int64())]))]
+    )
+    a_table(tmp_path, schema)
+    loaded(tmp_path).append(pa.table({"n": [1], "v": ["x"], "s": [{"a": 7}]}, schema=schema))
+    few, nested = (a_source(tmp_path, columns=("n", one)) for one in ("v", "s"))
+    rest = a_source(tmp_path, columns=("n",))
+    read = [plan(one).position for one in (few, nested, rest)]
+    with loaded(tmp_path).update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("v")
+        update.delete_column("s.a")
+    with loaded(tmp_path).update_schema() as update:
+        update.add_column("v", StringType())
+        update.add_column(("s", "a"), LongType())
+    loaded(tmp_path).delete("n = 1")
+
+    for source, position, name in ((few, read[0], "v"), (nested, read[1], "s.a")):
+        with pytest.raises(ConfigurationError, match=rf"column '{name}' .* was read, and is dropp"):
+            plan(source, position)
+    assert weighed(rest, plan(rest, read[2])) == {(1,): -1}
+
+
+def test_a_table_whose_columns_were_renamed_before_it_is_read_is_read(folder: Path) -> None:
+    with loaded(folder).update_schema() as update:
+        update.rename_column("v", "w")
+    source = a_source(folder)
+    first = plan(source, (), 4)  # The rest of the first table is still to be read.
+    with loaded(folder).update_schema() as update:
+        update.add_column("more", LongType())
+    rest = plan(source, first.position)
+    loaded(folder).delete("n = 0")
+
+    assert weighed(source, rest) == {(n, "a", None): 1 for n in (4, 5)}
+    assert weighed(source, plan(source, rest.position)) == {(0, "a", None): -1}
 
 
 def test_what_has_expired_or_is_gone_is_named(folder: Path) -> None:

@@ -518,7 +518,7 @@ FAULTS = [
     Caught(
         "a snapshot that is read whole may have left the history",
         "connectors.iceberg.source:IcebergSource._steps",
-        "raise appends.is_no_ancestor(base_id, cursor.sequence + 1)", "return []",
+        "raise appends.is_no_ancestor(read, cursor.sequence + 1)", "return []",
         test_a_table_that_was_replaced_is_refused_by_what_was_read_of_it,
         {"snapshots_after": 3, "expires": False},
         raises=(IndexError,),

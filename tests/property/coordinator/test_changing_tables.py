@@ -218,8 +218,9 @@ class IcebergPlayed:
         (mark,) = (entry for entry in position if entry.partition == self.mark)
         if not mark.version or mark.version.startswith(BASE):
             return None
-        table = loaded(self.folder)
-        return counted(table.scan(snapshot_id=int(mark.version)).to_arrow().to_pylist())
+        snapshot_id, _, _ = mark.version.partition(" ")
+        table = loaded(self.folder).scan(snapshot_id=int(snapshot_id))
+        return counted(table.to_arrow().to_pylist())
 
 
 class World:

@@ -209,7 +209,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
         there = snapshot.schema
         for one in self._projection(before):
             at = there.get_field_index(one.name)
-            if at >= 0 and _sort_of(there.field(at).type) == _sort_of(one.type):
+            if at >= 0 and _holds(there.field(at).type, one.type):
                 continue
             now = f"is {there.field(at).type} now" if at >= 0 else "is gone now"
             raise ConfigurationError(
@@ -456,6 +456,39 @@ def _sort_of(dtype: pa.DataType) -> str:
         if any(is_so(dtype) for is_so in names):
             return sort
     return str(dtype.id)
+
+
+def _holds(now: pa.DataType, was: pa.DataType) -> bool:
+    """Whether the type *now* has each value of the type *was*, as Delta widens types.
+
+    A struct may have more fields than it had.
+    """
+    from pyarrow import types
+
+    if types.is_struct(was) and types.is_struct(now):
+        places = [(one.type, now.get_field_index(one.name)) for one in was]
+        return all(at >= 0 and _holds(now.field(at).type, kind) for kind, at in places)
+    if types.is_map(was) and types.is_map(now):
+        return _holds(now.key_type, was.key_type) and _holds(now.item_type, was.item_type)
+    if types.is_list(was) and types.is_list(now):
+        return _holds(now.value_type, was.value_type)
+    if types.is_integer(was):
+        digits = {8: 3, 16: 5, 32: 10}.get(was.bit_width, 19)
+        is_wider = types.is_integer(now) and now.bit_width >= was.bit_width
+        is_exact = types.is_float64(now) and was.bit_width <= 32
+        return bool(is_wider or is_exact or _has_digits(now, digits, 0))
+    if types.is_decimal(was):
+        return _has_digits(now, was.precision - was.scale, was.scale)
+    is_wider = types.is_float64(now) and types.is_floating(was)
+    return bool(now == was or is_wider or (types.is_timestamp(now) and types.is_date(was)))
+
+
+def _has_digits(now: pa.DataType, whole: int, fraction: int) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_decimal(now) and now.scale >= fraction and now.precision - now.scale >= whole
+    )
 
 
 def _weights(told: pa.Array | None, kind: str, count: int) -> pa.Array:

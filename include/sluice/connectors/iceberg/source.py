@@ -11,7 +11,7 @@ TABLE`` keeps the table's uuid, its old snapshots and the count of sequence numb
 line of snapshots without a parent, the first of which inherits no row.
 
 The position's entry of a snapshot, ``snapshots`` in ``connectors/appended.py``,
-has its sequence number and id.
+has its sequence number and id; with ``changes`` the id of the schema, too, as which it was read.
 
 A file is read in the columns of the table's present schema, which are matched by field id, or by
 the table's name mapping where the file has none, as the format demands: a renamed column is found,
@@ -143,7 +143,8 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
         """Tag the snapshot that was read last, and the one that is being read."""
         with self._appends() as appends:
             cursor = parsed(position, self.mark)
-            ids = [int(cursor.version.removeprefix(BASE))] if cursor.version else []
+            read, _ = _read_of(cursor)
+            ids = [int(read)] if read else []
             if cursor.file and not cursor.version.startswith(BASE):
                 ids += [step.snapshot.snapshot_id for step in self._steps(appends, cursor)[:1]]
             Tags(self.place).keep(name, ids)
@@ -162,25 +163,24 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
         if self.start == "latest":
             if head is None:
                 return Cursor(self.mark)
-            return Cursor(self.mark, head.sequence_number or 0, str(head.snapshot_id))
+            version = appends.version(SnapshotRead(head))
+            return Cursor(self.mark, head.sequence_number or 0, version)
         base = appends.base(int(self.start) if self.start.isdecimal() else None)
         if base is None:
             return Cursor(self.mark)
-        return Cursor(self.mark, base.sequence - 1, f"{BASE}{base.snapshot.snapshot_id}")
+        return Cursor(self.mark, base.sequence - 1, f"{BASE}{appends.version(base)}")
 
     def _steps(self, appends: Appends, cursor: Cursor) -> list[SnapshotRead]:
-        if self.takes_rows_back and (read := cursor.version.removeprefix(BASE)):
-            snapshot = appends.table.snapshot_by_id(int(read))
-            if snapshot is not None:
-                self._check_columns(appends.table, snapshot.schema_id)
+        read, schema = _read_of(cursor)
+        if schema is not None:
+            self._check_columns(appends.table, schema)
         if not cursor.version.startswith(BASE):
-            return appends.after(cursor.sequence, cursor.version)
-        base_id = cursor.version.removeprefix(BASE)
-        base = next((one for one in appends.ancestors() if str(one.snapshot_id) == base_id), None)
+            return appends.after(cursor.sequence, read)
+        base = next((one for one in appends.ancestors() if str(one.snapshot_id) == read), None)
         if base is None:
-            raise appends.is_no_ancestor(base_id, cursor.sequence + 1)
-        steps = appends.after(base.sequence_number or 0, base_id)
-        return [SnapshotRead(base, is_base=True), *steps]
+            raise appends.is_no_ancestor(read, cursor.sequence + 1)
+        steps = appends.after(base.sequence_number or 0, read)
+        return [SnapshotRead(base, is_base=True, schema=schema), *steps]
 
     def _projection(self, table: Table) -> Schema:
         schema = table.schema()
@@ -194,23 +194,35 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
             )
         return schema.select(*self.columns)
 
-    def _check_columns(self, table: Table, schema_id: int | None) -> None:
+    def _check_columns(self, table: Table, schema_id: int) -> None:
         """Check that rows with the columns of that schema can be taken back as they were read.
 
+        A field is known by its id, at any depth: one that was dropped and added again is another.
+
         Raises:
-            ConfigurationError: a column of it is gone, or a declared one is.
+            ConfigurationError: a column or field of it is gone, or a declared column is.
         """
         now = self._projection(table)
-        before = table.schemas().get(-1 if schema_id is None else schema_id)
-        if self.columns or before is None:
+        before = table.schemas().get(schema_id)
+        if before is None:
             return
-        for one in before.fields:
-            if now.find_column_name(one.field_id) != one.name:
+        read = [one.name for one in before.fields if one.name in (self.columns or (one.name,))]
+        for id_ in sorted(before.select(*read).field_ids) if read else ():
+            name = before.find_column_name(id_)
+            if now.find_column_name(id_) != name:
                 raise ConfigurationError(
-                    f"column {one.name!r} of the Iceberg table {self.place.name} was read, and is "
+                    f"column {name!r} of the Iceberg table {self.place.name} was read, and is "
                     "dropped or renamed, so rows with it cannot be taken back; begin anew behind "
                     "that change, with columns=... that stay"
                 )
+
+
+def _read_of(cursor: Cursor) -> tuple[str, int | None]:
+    """The id of the snapshot that was read, and of the schema that its rows were read in, where
+    rows are taken back; see ``Appends.version``.
+    """
+    read, _, schema = cursor.version.removeprefix(BASE).partition(" ")
+    return read, int(schema) if schema else None
 
 
 def _located(table: Table, name: str) -> str:
@@ -220,10 +232,13 @@ def _located(table: Table, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRead:
-    """A snapshot to read: the files it added, or with ``is_base`` all files of the table then."""
+    """A snapshot to read: the files it added, or with ``is_base`` all files of the table then, in
+    the columns of ``schema``, by default those of now.
+    """
 
     snapshot: Snapshot
     is_base: bool = False
+    schema: int | None = None
 
     @property
     def sequence(self) -> int:
@@ -328,7 +343,9 @@ class Appends:
         )
 
     def version(self, step: SnapshotRead) -> str:
-        return str(step.snapshot.snapshot_id)
+        """The snapshot's id, and where rows are taken back that of the schema they are read in."""
+        read = str(step.snapshot.snapshot_id)
+        return f"{read} {self.table.metadata.current_schema_id}" if self.takes_rows_back else read
 
     def files(self, step: SnapshotRead) -> list[AddedFile]:
         """The files to read of *step*, in order; none where no row was added.
@@ -406,14 +423,14 @@ class Appends:
                     f"is gone ({error}); restore it, or begin anew, and expire snapshots only when "
                     "they are read"
                 ) from error
-        schema = snapshot.schema_id if step.is_base else self.table.metadata.current_schema_id
+        schema = self.table.metadata.current_schema_id if step.schema is None else step.schema
         found = []
         for one in changes:
             change = Change(
                 did=one.did,
                 snapshot=snapshot.snapshot_id,
                 parent=0 if parent is None else parent.snapshot_id,
-                schema=-1 if schema is None else schema,
+                schema=schema,
             )
             if one.rows:
                 found.append(AddedFile(f"{self._name_of(one.file)}?{change}", one.rows))
