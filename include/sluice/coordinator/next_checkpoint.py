@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sluice.coordinator.planning import has_rows_in_flight, is_full
+from sluice.coordinator.planning import has_rows_in_flight, is_full, starting_sources
 from sluice.core.configuration import JobStatus
 from sluice.core.decider import CheckpointRequest
 from sluice.core.ids import CheckpointId
@@ -153,6 +153,8 @@ def _work_after_barrier(job: Job, head: Head) -> _WorkAfterBarrier:
     state = head.state
     lineage = lineage_of_tip(job, state)
     owes = "rows are in flight" if has_rows_in_flight(job, lineage) else ""
+    if starting := starting_sources(job, state, lineage):
+        owes = f"{', '.join(starting)} begins with what comes from now on"
     if is_full(state):
         owes = "the first checkpoint after a restore shares no files"
     return _WorkAfterBarrier(

@@ -44,6 +44,7 @@ from sluice.job.places import (
     NOT_COPIED,
     keeps_copies,
     open_source,
+    starts_at_end,
     store_copies,
     with_copies,
     write_table,
@@ -143,11 +144,30 @@ def make_plan(
         savepoint_token="" if request.savepoint_name is None else new_token(),
         journal_seq=head.seq,
     )
-    has_work = drains or full or recomputed or adopts or has_rows_in_flight(job, lineage)
+    has_work = (
+        drains
+        or full
+        or recomputed
+        or adopts
+        or has_rows_in_flight(job, lineage)
+        or starting_sources(job, state, lineage)
+    )
     is_idle = plan.records == 0 and not has_work
     if request.is_periodic and is_idle:
         return NothingToDo(message="no new records since the last checkpoint")
     return plan
+
+
+def starting_sources(job: Job, state: CoordinatorState, lineage: Lineage) -> tuple[str, ...]:
+    """The sources whose first position is the end of their input: a checkpoint keeps it, though
+    there is nothing to read, or the next one would begin at a later end.
+    """
+    return tuple(
+        node.uid
+        for node in job.pipeline.stream_sources()
+        if lineage.source(node.uid) is None
+        and starts_at_end(open_source(job, node.uid, state.configuration.params))
+    )
 
 
 def is_full(state: CoordinatorState) -> bool:

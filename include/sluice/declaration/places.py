@@ -358,6 +358,14 @@ def takes_rows_back(spec: SourceSpec) -> bool:
 
 
 @runtime_checkable
+class StartingSource(Protocol):
+    """A source that may begin at its end, wherever that is when it is first planned."""
+
+    @property
+    def starts_at_end(self) -> bool: ...
+
+
+@runtime_checkable
 class KeepingSource(Protocol):
     """A source whose input may be replaced, so that the root keeps what was read of it.
 

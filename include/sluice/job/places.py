@@ -26,6 +26,7 @@ from sluice.declaration.places import (
     ProbedSink,
     ReadableSink,
     Source,
+    StartingSource,
 )
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.sinks import open_side_output, open_sink
@@ -87,6 +88,10 @@ def with_copies(
 
 def keeps_copies(source: Source) -> TypeGuard[KeepingSource]:
     return isinstance(source, KeepingSource) and source.keeps_copies
+
+
+def starts_at_end(source: Source) -> bool:
+    return isinstance(source, StartingSource) and source.starts_at_end
 
 
 def store_copies(job: Job, cut: SourceCut, source: Source, plan: CheckpointPlan) -> SourceCut:

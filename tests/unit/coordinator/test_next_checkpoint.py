@@ -6,7 +6,9 @@ import secrets
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from harness.counting_store import CountingStore
 from harness.jobs import ManualClock, a_job, a_running_job
@@ -30,7 +32,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job, open_job
 from sluice.sinks import FilesTable
-from sluice.sources import Files
+from sluice.sources import DeltaTable, Files
 from sluice.store.memory import InMemoryStore
 from sluice.store.open import StoreLocation
 from tests.subtasks import a_savepoint, acknowledge, finish, take_checkpoint
@@ -68,6 +70,30 @@ def test_the_interval_is_the_shortest_distance_and_the_lead_shortens_it() -> Non
 
     assert early == Waiting(message="the interval lasts 500 ms more", rest_ms=500)
     assert in_time == Due(message="new records in events", next_id=CheckpointId(2))
+
+
+def test_where_a_source_begins_at_the_end_is_kept_though_nothing_is_read(tmp_path: Path) -> None:
+    place = str(tmp_path / "sales")
+    rows = pa.table({"k": [1]})
+    write_deltalake(place, rows)
+    pipeline = Pipeline("sales")
+    sales = pipeline.source("sales", DeltaTable(f"file://{place}", start="latest"))
+    counts = sales.key_by("k").aggregate("count", n=agg.count())
+    counts.sink("results", FilesTable(upsert_key=("k",)))
+    clock = ManualClock()
+    job = a_running_job(pipeline, clock=clock)
+
+    first = an_outlook(job).poll()
+    take_checkpoint(job)
+    clock.advance(MINUTE_MS)
+    idle = an_outlook(job).poll()
+    write_deltalake(place, rows, mode="append")
+    second = an_outlook(job).poll()
+
+    said = "sales begins with what comes from now on"
+    assert first == Due(message=said, next_id=CheckpointId(1))
+    assert idle == Waiting(message="waiting for records in sales")
+    assert second == Due(message="new records in sales", next_id=CheckpointId(2))
 
 
 def test_a_tick_has_one_checkpoint_and_passes_where_there_is_nothing_to_do(tmp_path: Path) -> None:

@@ -92,6 +92,11 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
     def takes_rows_back(self) -> bool:
         return self.changes == "rows"
 
+    @property
+    def starts_at_end(self) -> bool:
+        """See ``StartingSource``."""
+        return self.start == "latest"
+
     def schema(self) -> pa.Schema:
         import pyarrow as pa
 

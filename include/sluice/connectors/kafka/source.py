@@ -189,6 +189,11 @@ class KafkaSource(OffsetSource):
             "lost or replaced; restore a checkpoint from before them, or begin anew"
         )
 
+    @property
+    def starts_at_end(self) -> bool:
+        """See ``StartingSource``."""
+        return self.start == "latest"
+
     def first_offset(self, partition: str, now: Readable, *, is_new: bool) -> int:
         if is_new:
             return now.first
