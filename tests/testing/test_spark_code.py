@@ -6,7 +6,7 @@ drawn from a grammar, and every version that a run publishes is compared with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -22,6 +22,7 @@ from sluice.sources import Files
 from sluice.testing import Kill, LocalRun, Restore, run_local
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
 Row: TypeAlias = dict[str, Any]
@@ -71,8 +72,17 @@ def in_sql(orders: DataFrame) -> DataFrame:
 def in_python(orders: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
+    def summed(rows: pd.DataFrame) -> pd.DataFrame:
+        sums = rows.groupby("customer", as_index=False).agg(spent=("amount", "sum"))
+        return sums[["customer", "spent"]]
+
+    def positive(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for rows in frames:
+            yield rows[rows["amount"] > 0]
+
     doubled = F.udf(lambda amount: 2 * amount, "bigint")
-    return grouped(orders.withColumn("amount", doubled("amount")))
+    rows = orders.withColumn("amount", doubled("amount")).mapInPandas(positive, ORDERS)
+    return rows.groupBy("customer").applyInPandas(summed, TOTALS)
 
 
 def alone(increment: DataFrame, _: DataFrame) -> DataFrame:
