@@ -597,7 +597,7 @@ def _places(table: Table, location: str, count: int, change: Change) -> NDArray[
     gone = rows_of(change.snapshot if change.did == CAME else change.parent).deleted(location)
     if not len(gone):
         return None
-    return np.setdiff1d(np.arange(count + len(gone)), gone)[:count]
+    return np.setdiff1d(np.arange(count + len(gone)), gone, assume_unique=True)[:count]
 
 
 def projected_rows(
