@@ -35,6 +35,9 @@ _LIBRARIES = tuple(
 )
 _OWN = str(Path(__file__).parents[1])
 
+# Of a field of a frozen dataclass: it plays no part in what a function means.
+CHECKS_ONLY = {"sluice": "checks only"}
+
 _Node = TypeVar("_Node", bound=ast.AST)
 _Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
@@ -98,9 +101,8 @@ class _Reading:
             if value is self.whole:
                 yield from self.pieces(getattr(value, "__dict__", {}))
             elif is_dataclass(value) and getattr(value, "__dataclass_params__").frozen:  # noqa: B009
-                yield from self.pieces(
-                    {one.name: getattr(value, one.name) for one in fields(value)}
-                )
+                meant = [one for one in fields(value) if one.metadata != CHECKS_ONLY]
+                yield from self.pieces({one.name: getattr(value, one.name) for one in meant})
 
     def _of_function(self, function: FunctionType) -> Iterator[str]:
         name = function.__qualname__.rpartition(".")[2]
@@ -178,8 +180,12 @@ class _Reading:
 
 
 def _package_of(function: object) -> str:
-    named = function.func if isinstance(function, partial) else function
-    module = getattr(named, "__module__", None) or type(named).__module__
+    """The package of *function*; of one of sluice around a user's that of the user's."""
+    if isinstance(function, partial):
+        package = _package_of(function.func)
+        around = map(_package_of, filter(callable, function.args))
+        return next(around, package) if package == __name__.partition(".")[0] else package
+    module = getattr(function, "__module__", None) or type(function).__module__
     return str(module).partition(".")[0]
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import linecache
 import re
 import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import sluice.declaration
 from sluice.declaration.functions import described_function, function_digest
+from sluice.sources import Column, Snapshot, SparkRead
 
+SCHEMA = "id bigint, at timestamp"
+OWN = str(Path(sluice.declaration.__path__[0]).parent)
 FUNCTION = '''
 import re
 import json
@@ -208,6 +214,39 @@ def test_of_what_an_object_holds_only_what_cannot_change_plays_a_part() -> None:
     assert function_digest(Asking(Settings(1), Client())) != function_digest(
         Asking(Settings(2), Client())
     )
+
+
+def a_table(spark: Any) -> Any:
+    return spark.table("sales")
+
+
+@pytest.mark.parametrize("by", [Snapshot("id"), Column("at", "id", timedelta(seconds=5))])
+def test_what_sluice_does_around_a_function_plays_no_part(
+    by: Snapshot | Column, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SparkRead(a_table, SCHEMA, by, every=timedelta(minutes=1))
+    before = function_digest(read.reading().function)
+    getlines = linecache.getlines
+
+    def changed(path: str, names: Any = None) -> list[str]:
+        return [line.replace("spark", "session") for line in getlines(path, names)]
+
+    def changed_here(path: str, names: Any = None) -> list[str]:
+        return changed(path, names) if path.startswith(OWN) else getlines(path, names)
+
+    monkeypatch.setattr(linecache, "getlines", changed_here)
+    assert function_digest(read.reading().function) == before
+    monkeypatch.setattr(linecache, "getlines", changed)
+    assert function_digest(read.reading().function) != before
+
+
+def test_a_check_of_what_is_read_plays_no_part() -> None:
+    def digest(**lags: timedelta) -> str:
+        read = SparkRead(a_table, SCHEMA, Column("at", "id", **lags), every=timedelta(minutes=1))
+        return function_digest(read.reading().function)
+
+    assert digest(checked_lag=timedelta(hours=1)) == digest()
+    assert digest(lag=timedelta(hours=1)) != digest()
 
 
 def test_a_library_plays_no_part_and_a_function_without_source_is_its_name() -> None:

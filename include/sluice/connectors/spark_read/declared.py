@@ -9,7 +9,7 @@ behind reads what the checkpoint has, and never the place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -22,6 +22,7 @@ from sluice.declaration.durations import (
     PositiveDuration,
     milliseconds,
 )
+from sluice.declaration.functions import CHECKS_ONLY
 from sluice.declaration.places import SparkReading
 from sluice.declaration.results import Replace, Upsert
 from sluice.errors import ConfigurationError
@@ -62,7 +63,9 @@ class Column:
     name: str
     key: Key
     lag: _TimeLag | Annotated[int, NumberLimits(0)] = 0
-    checked_lag: _TimeLag | Annotated[int, NumberLimits(0)] = 0
+    checked_lag: _TimeLag | Annotated[int, NumberLimits(0)] = field(
+        default=0, metadata=CHECKS_ONLY
+    )
 
 
 @checked_initializer
