@@ -115,6 +115,8 @@ def test_latest_begins_behind_what_is_there(tmp_path: Path) -> None:
         plan(a_source(tmp_path, start=7))
     with pytest.raises(ConfigurationError, match="the start 'now' of the Delta table"):
         a_source(tmp_path, start="now")
+    with pytest.raises(ConfigurationError, match="would take back rows that were never read; begi"):
+        a_source(tmp_path, start="latest", changes="rows")
 
 
 def test_partitions_and_columns_that_were_added_later(tmp_path: Path) -> None:

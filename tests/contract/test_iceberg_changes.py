@@ -215,6 +215,11 @@ def test_what_has_expired_or_is_gone_is_named(folder: Path) -> None:
         rows_of(source, changes)
 
 
+def test_changes_do_not_begin_behind_the_rows_that_they_take_back(folder: Path) -> None:
+    with pytest.raises(ConfigurationError, match="would take back rows that were never read; begi"):
+        a_source(folder, start="latest")
+
+
 def test_a_changing_table_retracts() -> None:
     changing = IcebergTable("shop.sales", {"type": "sql"}, changes="rows")
     appended = IcebergTable("shop.sales", {"type": "sql"})

@@ -140,6 +140,15 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
         """Whether all changes are read, as rows with weights."""
         return False
 
+    def _check_start(self, start: str, name: str) -> None:
+        """Raises ConfigurationError: changes would take back rows that were never read."""
+        if self.takes_rows_back and start == "latest":
+            raise ConfigurationError(
+                f"{name} is read with changes='rows' and start='latest', so that its changes would "
+                "take back rows that were never read; begin with start='earliest', or read the "
+                "rows that are appended"
+            )
+
     def _appends(self) -> AbstractContextManager[AppendsT]:
         raise NotImplementedError
 

@@ -90,6 +90,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
                 f"the start {self.start!r} of {self.place.name} is unknown; write 'earliest', "
                 "'latest', or a version's number"
             )
+        self._check_start(self.start, self.place.name)
 
     @property
     def mark(self) -> str:

@@ -87,6 +87,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
                 f"the start {self.start!r} of Iceberg table {self.place.name} is unknown; write "
                 "'earliest', 'latest', or a snapshot's id"
             )
+        self._check_start(self.start, f"the Iceberg table {self.place.name}")
 
     @property
     def takes_rows_back(self) -> bool:
