@@ -266,6 +266,13 @@ class CommitOperator(CheckpointOperator):
             "savepoint": completed.savepoint_name,
         }
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - Airflow's
+        """What the checkpoint read and published, where Airflow's OpenLineage provider asks."""
+        from sluice_airflow.openlineage import checkpoint_lineage
+
+        job = self.open_job()
+        return checkpoint_lineage(job, checkpoint_of(job.state(), run_cause(task_instance)))
+
 
 def _completion_note(completed: CompletedCheckpoint) -> str:
     """The run's note, such as "checkpoint 42 completed, 3.2 MB, 1.8 s, 10,000 records"."""

@@ -90,7 +90,7 @@ def created(folder: Path, *requirements: str) -> Environment:
 def asked_for() -> list[str]:
     """What ``sluice[all]`` requires, named directly: of these the oldest versions are wanted."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    extras = {**project["optional-dependencies"], "all": [], "submit": []}
+    extras = {**project["optional-dependencies"], "all": [], "openlineage": [], "submit": []}
     return [*project["dependencies"], *itertools.chain.from_iterable(extras.values())]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.datasets import Dataset, dataset_at
 from sluice.declaration.params import Param, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
@@ -53,6 +54,10 @@ class DeltaTable:
         from sluice.store.open import StoreLocation
 
         return (StoreLocation(value_of(self.location, params)).name,)
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        return (dataset_at(value_of(self.location, params)),)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         """Raises ConfigurationError: a parameter is missing or wrong."""

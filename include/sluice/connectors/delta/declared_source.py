@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.datasets import Dataset, dataset_at
 from sluice.declaration.params import Param, said_of, value_of
 from sluice.declaration.places import SourceMeaning, params_of
 
@@ -48,6 +49,10 @@ class DeltaTable:
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
         what = "changes" if self.changes is True else "changing rows" if self.changes else "rows"
         return SourceMeaning(places=(f"{what} of {said_of(self.location, params)}",))
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        return (dataset_at(value_of(self.location, params)),)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         """Raises ConfigurationError: a parameter is missing or wrong."""

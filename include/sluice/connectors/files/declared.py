@@ -12,7 +12,8 @@ from sluice.connectors.files.folders import FolderColumns
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.columns import check_source_columns
-from sluice.declaration.params import Env, Param, said_of, value_of
+from sluice.declaration.datasets import Dataset, dataset_at
+from sluice.declaration.params import Env, Param, of_place, said_of, value_of
 from sluice.declaration.places import GivenForm, SourceMeaning, TextDecoding, nulls_of, params_of
 from sluice.errors import ConfigurationError
 
@@ -157,6 +158,10 @@ class Files:
     def takes_rows_back(self) -> bool:
         """See ``ChangingSourceSpec``."""
         return self.replaced == "by partition"
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        return (dataset_at(of_place(self.location, params)),)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         from sluice.connectors.files.avro import AvroSource

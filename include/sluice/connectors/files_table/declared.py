@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.datasets import Dataset, dataset_at
 from sluice.declaration.params import Param, value_of
 from sluice.declaration.places import check_changelog
 from sluice.errors import ConfigurationError
@@ -81,6 +82,11 @@ class FilesTable:
 
         location = value_of(self.location, params)
         return (StoreLocation(location).name,) if location else ()
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        location = value_of(self.location, params)
+        return (dataset_at(location),) if location else ()
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> ManifestTable:
         from sluice.connectors.files_table.table import ManifestTable

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.connectors.iceberg.declared_source import dataset_of
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
@@ -56,6 +58,10 @@ class IcebergTable:
         """See ``PlacedSinkSpec``: each branch has a time line of its own."""
         where = (of_place(self.catalog.get(key, ""), params).rstrip("/") for key in _CATALOG)
         return (f"{value_of(self.table, params)} ({self.branch})", *where)
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        return (dataset_of(self.catalog, self.table, params),)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> IcebergSink:
         """Raises ConfigurationError: a parameter is missing or wrong."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
-from sluice.declaration.params import Env, Param, said_of, value_of
+from sluice.declaration.datasets import Dataset
+from sluice.declaration.params import Env, Param, of_place, said_of, value_of
 from sluice.declaration.places import SourceMeaning, params_of
 
 if TYPE_CHECKING:
@@ -49,6 +51,10 @@ class IcebergTable:
         what = "changing table" if self.changes else "table"
         return SourceMeaning(places=(f"{what} {said_of(self.table, params)}",))
 
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        return (dataset_of(self.catalog, self.table, params),)
+
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         """Raises ConfigurationError: a parameter is missing or wrong."""
         from sluice.connectors.iceberg.catalog import CatalogTable, catalog_properties
@@ -65,3 +71,12 @@ class IcebergTable:
             skip_overwrites=self.skip_overwrites,
             bounded=self.bounded,
         )
+
+
+def dataset_of(
+    catalog: Mapping[str, str | Param | Env], table: str | Param, params: Mapping[str, str]
+) -> Dataset:
+    """The table by the address of its catalog, or by the warehouse of one that has none."""
+    address = of_place(catalog.get("uri", "") or catalog.get("warehouse", ""), params)
+    without_password = re.sub(r"//[^/@]*@", "//", address)
+    return Dataset(without_password.rstrip("/") or "iceberg", value_of(table, params))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from sluice.declaration.arguments import NumberLimits, checked_initializer
 from sluice.declaration.column_types import row_schema
+from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, placed, said_of, value_of
 from sluice.declaration.places import (
     GivenForm,
@@ -136,6 +137,11 @@ class Kafka:
         of_registry = (registry.url, registry.user, registry.password) if registry else ()
         options = (self.bootstrap_servers, self.topics, *self.config.values(), *of_registry)
         return tuple(dict.fromkeys(params_of(*options)))
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        servers = of_place(self.bootstrap_servers, params)
+        return tuple(_dataset(servers, topic) for topic in self._topics(params))
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:  # noqa: ARG002 - not S3
         return self._source(params)
@@ -290,6 +296,11 @@ class KafkaTopic:
         if isinstance(self._value(), JsonRow):
             self._format().check_json(schema, f"sink {uid!r}")
 
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        servers = of_place(self.bootstrap_servers, params)
+        return (_dataset(servers, value_of(self.topic, params)),)
+
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         """See ``SinkSpec``; rows are staged at *default*."""
         from sluice.connectors.staged_files import StagedFiles
@@ -412,3 +423,8 @@ def _cluster(declared: Kafka | KafkaTopic, params: Mapping[str, str]) -> Cluster
 def _resolved(value: Text, params: Mapping[str, str]) -> str | Env:
     """*value* with parameters resolved; a secret stays a name until it is used."""
     return value if isinstance(value, Env) else value_of(value, params)
+
+
+def _dataset(bootstrap_servers: str, topic: str) -> Dataset:
+    """By the first of the brokers in one order."""
+    return Dataset(f"kafka://{min(map(str.strip, bootstrap_servers.split(',')))}", topic)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, placed, value_of
 from sluice.declaration.places import check_changelog, params_of
 from sluice.errors import ConfigurationError
@@ -66,6 +67,12 @@ class PostgresTable:
         from sluice.connectors.postgres.server import database_of
 
         return (value_of(self.table, params), *database_of(of_place(self.dsn, params)))
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        from sluice.connectors.postgres.server import dataset_of
+
+        return (dataset_of(of_place(self.dsn, params), value_of(self.table, params)),)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         from sluice.connectors.staged_files import StagedFiles

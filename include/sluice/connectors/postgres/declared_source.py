@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from sluice.declaration.arguments import checked_initializer
+from sluice.declaration.datasets import Dataset
 from sluice.declaration.durations import PositiveMicroseconds
-from sluice.declaration.params import Env, Param, said_of, value_of
+from sluice.declaration.params import Env, Param, of_place, said_of, value_of
 from sluice.declaration.places import SourceMeaning, params_of
 from sluice.errors import ConfigurationError
 
@@ -57,6 +58,12 @@ class PostgresTable:
     @property
     def params(self) -> tuple[Param, ...]:
         return params_of(self.dsn, self.table)
+
+    def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
+        """See ``NamedPlaceSpec``."""
+        from sluice.connectors.postgres.server import dataset_of
+
+        return (dataset_of(of_place(self.dsn, params), value_of(self.table, params)),)
 
     def meaning(self, params: Mapping[str, str]) -> SourceMeaning:
         named = [text.partition("::") for text in self.columns]

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from sluice.declaration.datasets import Dataset
 from sluice.errors import ConfigurationError, ProtocolViolation, SluiceError, StoreUnavailable
 from sluice.extras import require_installed
 
@@ -84,6 +85,16 @@ def database_of(dsn: str) -> tuple[str, ...]:
     except Error:
         return (dsn,)
     return tuple(str(given.get(part) or usual) for part, usual in _ADDRESS.items())
+
+
+def dataset_of(dsn: str, table: str) -> Dataset:
+    """The table as OpenLineage names it; without a schema it is one of ``public``."""
+    address = database_of(dsn)
+    if len(address) == 1:
+        return Dataset("postgres", table)
+    host, port, database = address
+    name = table if "." in table else f"public.{table}"
+    return Dataset(f"postgres://{host}:{port}", f"{database}.{name}")
 
 
 @dataclass(frozen=True, slots=True)
