@@ -33,6 +33,7 @@ CALLED_FROM_OUTSIDE = {
     "deserialize": "Airflow, of a timetable",
     "infer_manual_data_interval": "Airflow, of a timetable",
     "get_link": "Airflow, of a link of an operator",
+    "get_openlineage_facets_on_complete": "Airflow's OpenLineage provider, of an operator",
     "on_kill": "Airflow, of an operator",
     "on_load": "Airflow, of a plugin",
     "NewFilesTrigger": "a declaration's Watcher, which names it as text",

@@ -60,8 +60,8 @@ def test_no_file_names_a_package_registry() -> None:
 
 
 def test_every_dependency_of_the_distribution_is_in_the_lock_and_allowed() -> None:
-    """Our image is made of what a team may install: the ranges hold the locked versions."""
-    locked = pins("requirements.txt")
+    """What is tested, our image included, is what a team may install: the ranges hold it."""
+    locked = pins("requirements-dev.txt")
     extras = PROJECT["optional-dependencies"]
     asked = [
         Requirement(text)
