@@ -63,9 +63,7 @@ class Column:
     name: str
     key: Key
     lag: _TimeLag | Annotated[int, NumberLimits(0)] = 0
-    checked_lag: _TimeLag | Annotated[int, NumberLimits(0)] = field(
-        default=0, metadata=CHECKS_ONLY
-    )
+    checked_lag: _TimeLag | Annotated[int, NumberLimits(0)] = field(default=0, metadata=CHECKS_ONLY)
 
 
 @checked_initializer
