@@ -211,6 +211,9 @@ def _event_time(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
         return None
     if source.event_time is None or "u" not in dict(source.columns):
         return None
+    reads = [given for one in plan.stages for given in one.inputs if given.producer == source.uid]
+    if any(given.select for given in reads):  # It may leave the other out.
+        return None
     return Change(uid=stage.uid, part="event time", edits=((source.uid, "event_time", "u"),))
 
 

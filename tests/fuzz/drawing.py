@@ -122,7 +122,9 @@ def _apart(drawing: Drawing, plan: Plan) -> Plan:
     sinks = [_with_options(random, sink, streams[sink.producer]) for sink in plan.sinks]
     for stage in plan.stages:
         text = result_condition(random, streams[stage.uid])
-        if text and random.random() < 0.2:  # Another reader of the stream, with its own filter.
+        if (
+            text and random.random() < 0.2 and not _forgets(stage)
+        ):  # Another reader of the stream, with its own filter.
             sink = replace(sink_for(random, streams[stage.uid]), uid=f"{stage.uid}_some")
             sinks.append(_with_options(random, replace(sink, where=(text,)), streams[stage.uid]))
     sources = [
@@ -159,11 +161,16 @@ def _projected(random: Random, drawing: Drawing, plan: Plan) -> Plan:
     sinks = list(plan.sinks)
     for stage in plan.stages:
         stream = streams.get(stage.uid)
-        if stream is not None and random.random() < 0.15:
+        if stream is not None and random.random() < 0.15 and not _forgets(stage):
             sink = replace(sink_for(random, stream), uid=f"{stage.uid}_part")
             names = [n for n in stream.columns if n in sink.upsert_key or random.random() < 0.6]
             sinks.append(replace(sink, select=tuple(names or stream.columns)))
     return replace(plan, sinks=tuple(sinks))
+
+
+def _forgets(stage: StagePlan) -> bool:
+    """What is forgotten is not taken back, so it may stay in a table for ever."""
+    return 0 < (stage.args.get("ttl") or 0) < FOREVER
 
 
 def _in_lines(random: Random, plan: Plan) -> Plan:
