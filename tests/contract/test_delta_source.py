@@ -326,6 +326,22 @@ def test_rows_are_taken_back_where_the_type_of_now_has_each_of_their_values(
             plan(source, first.position)
 
 
+def test_a_file_of_a_partition_without_a_value_is_called_as_the_log_has_it(tmp_path: Path) -> None:
+    parts = pa.table({"n": [1, 2], "part": ["", ""]})
+    write_deltalake(str(tmp_path / "sales"), parts, partition_by=["part"])
+    log = tmp_path / "sales" / "_delta_log" / f"{0:020d}.json"
+    (add,) = [one["add"] for one in map(json.loads, log.read_text().splitlines()) if "add" in one]
+    source = a_source(tmp_path, changes=True, start="latest")
+    whole = plan(source).position
+    write_deltalake(str(tmp_path / "sales"), parts, mode="append")
+
+    (piece,) = plan(source, whole, 1).slices
+
+    assert add["partitionValues"] == {"part": ""}
+    assert piece.partition.endswith("?version=1&change=insert&%3Dpart=")  # Positions have it.
+    assert [row["part"] for row in rows_of(source, plan(source, whole))] == [None, None]
+
+
 def test_a_vector_without_a_feed_is_refused_where_changes_are_read(tmp_path: Path) -> None:
     append(tmp_path, 0, 2)
     source = a_source(tmp_path, changes="rows")

@@ -252,7 +252,9 @@ class DeltaSource(AppendedSource["Versions", Version]):
         path, _, query = partition.partition("?")
         told = dict(parse_qsl(query, keep_blank_values=True))
         values = {
-            name.removeprefix("="): value for name, value in told.items() if name.startswith("=")
+            name.removeprefix("="): value or None
+            for name, value in told.items()
+            if name.startswith("=")
         }
         if "columns" in told and told["columns"] != self._columns_of(snapshot):
             self._check_columns(int(told["of"]), snapshot)
@@ -384,7 +386,7 @@ class Versions:
             told = {"version": str(step.number)} | ({"change": change} if change else {})
             told |= pinned
             values = one.get("partitionValues") or {}
-            told |= {f"={name}": value for name, value in values.items() if value}
+            told |= {f"={name}": value for name, value in values.items() if value is not None}
             rows = self._rows_of(one)
             if rows:
                 found.append(AddedFile(f"{one['path']}?{urlencode(told)}", rows))
