@@ -64,6 +64,9 @@ def features(plan: Plan) -> set[str]:
     found |= {*plan.values, *(source.format for source in plan.sources)}
     found |= {"lines"} if any(source.has_lines for source in plan.sources) else set()
     found |= {"grown_lines"} if any(s.has_files_that_grow for s in plan.sources) else set()
+    reads = [given for stage in plan.stages for given in stage.inputs]
+    is_filtered = any(given.where and plan.source(given.producer) for given in reads)
+    found |= {"filtered_source"} if is_filtered else set()
     found |= {"header"} if any(source.has_header for source in plan.sources) else set()
     found |= {"packed"} if any(source.packed for source in plan.sources) else set()
     found |= {name for sink in plan.sinks for name in _options(sink)}
@@ -221,7 +224,7 @@ PATHS: dict[str, Mutation] = {
         "exchange.snapshot:KeyedSnapshot._read_clock",
         "if clock.producer not in self.executions:",
         "if False:",
-        needs=("chained",),
+        needs=("chained", "filtered_source"),
     ),
     "block_is_short": Mutation(
         "the last row of a block is left out",
