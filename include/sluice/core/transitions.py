@@ -18,6 +18,7 @@ that send it updates, or not at all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -32,6 +33,7 @@ ROWS = "rows"  # Those that a sink publishes, and how.
 SHOWN = "columns"  # What a sink shows of rows that a stage holds.
 INPUT, TIME, BOUND = "input", "event time", "out of orderness"
 _PLURAL = ("bounds", SHOWN, "keys", ROWS)  # Parts.
+_RENAMED = re.compile(r"\.rename\([^()]*\)")
 
 
 class Becomes(StrEnum):
@@ -668,13 +670,20 @@ def _changes_of(
 
 
 def _spelt_as(before: Fingerprint, now: Fingerprint) -> Fingerprint:
-    """*before* with its columns in the case in which they are called *now*."""
+    """*before* with its columns in the case in which they are called *now*; what a join renames was
+    told as it was declared, and is in lower case now.
+    """
+
+    def spelt_in(text: str) -> str:
+        return _RENAMED.sub(lambda found: found[0].lower(), text)
+
     names = {name.lower(): name for name in now.columns}
     spelt = {name: names.get(name.lower(), name) for name in before.columns}
     return replace(
         before,
         columns={spelt[name]: text for name, text in before.columns.items()},
-        reads={spelt.get(name, name): text for name, text in before.reads.items()},
+        parts={name: spelt_in(text) for name, text in before.parts.items()},
+        reads={spelt.get(name, name): spelt_in(text) for name, text in before.reads.items()},
         partial=tuple(spelt.get(name, name) for name in before.partial),
     )
 

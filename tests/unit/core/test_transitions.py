@@ -622,6 +622,15 @@ def test_a_column_that_is_renamed_is_named() -> None:
     assert told({"total": ALONE}, {"total": named}, Consent(begun=("total.total",))) == []
 
 
+def test_what_a_join_renames_is_the_same_in_the_case_in_which_it_was_told_before() -> None:
+    text = "rows | others.where(x = 'A').rename(right_At = At)"
+    before = replace(TOTAL, parts={"input": text}, reads={"": text})
+    text = "rows | others.where(x = 'A').rename(right_at = at)"
+    now = replace(TOTAL, parts={"input": text}, reads={"": text})
+
+    assert told({"total": before}, {"total": now}) == []
+
+
 def test_a_column_that_is_called_so_in_another_case_is_the_same() -> None:
     before = replace(TOTAL, reads={"": "rows", "s": "rows.where(s)"}, partial=("s",))
     now = replace(TOTAL, columns={"N": "count()", "S": "sum(x)"})
