@@ -20,8 +20,10 @@ import pytest
 import sluice.declaration
 from sluice.declaration.functions import described_function, function_digest
 from sluice.sources import Column, Snapshot, SparkRead
+from tests.patching import replace_in
 
 SCHEMA = "id bigint, at timestamp"
+FUNCTIONS = "sluice.declaration.functions"
 OWN = str(Path(sluice.declaration.__path__[0]).parent)
 FUNCTION = '''
 import re
@@ -234,9 +236,9 @@ def test_what_sluice_does_around_a_function_plays_no_part(
     def changed_here(path: str, names: Any = None) -> list[str]:
         return changed(path, names) if path.startswith(OWN) else getlines(path, names)
 
-    monkeypatch.setattr(linecache, "getlines", changed_here)
+    replace_in(monkeypatch, FUNCTIONS, "linecache", getlines=changed_here)
     assert function_digest(read.reading().function) == before
-    monkeypatch.setattr(linecache, "getlines", changed)
+    replace_in(monkeypatch, FUNCTIONS, "linecache", getlines=changed)
     assert function_digest(read.reading().function) != before
 
 
