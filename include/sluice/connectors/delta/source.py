@@ -362,7 +362,8 @@ class Versions:
         self, step: Version, removed: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
         """*removed*, each with the values of its partition, which a writer may leave out there."""
-        if not self.snapshot.partition_columns or all("partitionValues" in one for one in removed):
+        columns = {*self.snapshot.partition_columns}
+        if all(columns <= {*(one.get("partitionValues") or ())} for one in removed):
             return removed
         before = self.snapshot.place.load(step.number - 1)
         assert before is not None, "the table was loaded a moment ago"
