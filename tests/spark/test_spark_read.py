@@ -221,6 +221,8 @@ def test_a_column_and_a_lag_of_its_type_are_asked_for() -> None:
         declare(Column("at", "id", lag=3))
     with pytest.raises(ConfigurationError, match=r"\('id'\) is int and has the lag .*; write"):
         declare(Column("id", "id", checked_lag=timedelta(days=1)))
+    with pytest.raises(ConfigurationError, match=r"the lag 5, and its checked_lag 5 looks no furt"):
+        declare(Column("id", "id", lag=5, checked_lag=5))
 
 
 @pytest.fixture(name="in_new_york")

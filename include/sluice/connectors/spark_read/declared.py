@@ -181,6 +181,15 @@ def _check_lag(by: Column, columns: Mapping[str, ColumnType]) -> None:
                 f"Column({by.name!r}) is {kind} and has the lag {lag!r}; write a timedelta for a "
                 "date or a time, and a number for a number"
             )
+    if by.checked_lag and _amount(by.checked_lag) <= _amount(by.lag):
+        raise ConfigurationError(
+            f"Column({by.name!r}) has the lag {by.lag}, and its checked_lag {by.checked_lag} looks "
+            "no further behind; make it longer, or leave it out"
+        )
+
+
+def _amount(lag: timedelta | int) -> float:
+    return lag.total_seconds() if isinstance(lag, timedelta) else lag
 
 
 _TIMES = ("date", "timestamp", "timestamp_ntz")
