@@ -17,6 +17,7 @@ from sluice.declaration.pipeline import Stream
 from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from sluice.surface.key_lookup import look_up_key
 from tests.spark.folder_job import FolderJob, stage_of
 from tests.spark.spark_jobs import spark_jobs
 
@@ -262,3 +263,24 @@ def test_rows_are_enriched_and_then_windowed(
     assert [seconds_of(one) for one in (first, second, third)] == [4, 21, 50]
     late = open_side_table(job.job, "counts.late").read().to_pylist()
     assert [row["town"] for row in late] == ["t3"]
+
+
+def test_a_key_is_looked_up_in_a_table_that_has_no_rows_any_more(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = FolderJob(spark, tmp_path)
+    stream = job.rows(event_time="at")
+    left, right = (stream.where(f"side = '{side}'").select("k", "at").key_by("k") for side in "LR")
+    joined = left.window_join("joined", right, Tumbling(timedelta(minutes=1)), how="left")
+    joined.sink("out", FilesTable())
+    for hour, sides in enumerate(("LR", "R")):
+        at = datetime(2026, 1, 1, hour, tzinfo=UTC)
+        of = {"k": [hour] * len(sides), "side": [*sides], "at": [at] * len(sides)}
+        job.write(f"{hour}.parquet", pl.DataFrame(of))
+        job.epoch()
+
+    found = {table.table: table.versions for table in look_up_key(job.job, ["k=0"]).tables}
+
+    assert {
+        name: [(one.first, len(one.rows)) for one in versions] for name, versions in found.items()
+    } == {"left": [(2, 0), (1, 1)], "right": [(2, 0), (1, 1)]}

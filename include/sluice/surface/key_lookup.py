@@ -100,8 +100,8 @@ def look_up_key(
     tables: list[KeyInTable] = []
     others: list[OtherKey] = []
     for one in newest.stages:
-        for name in table_names(one) if stage in (None, one.uid) else ():
-            columns = stored_table(job, newest, one.uid, name).schema().key_columns
+        for name, newest_of in _tables(known, one.uid) if stage in (None, one.uid) else ():
+            columns = stored_table(job, newest_of, one.uid, name).schema().key_columns
             if {*columns} == {*given}:
                 tables.append(_in_table(job, known, one.uid, name, given))
             else:
@@ -141,6 +141,18 @@ def _snapshots(job: Job, checkpoint: str | None) -> dict[int | str, CheckpointMe
     if not ids:
         return {LATEST: snapshot_metadata(job, LATEST)}  # Says why there is none.
     return {one: job.metadata(CheckpointId(one)) for one in ids[:MAX_CHECKPOINTS]}
+
+
+def _tables(
+    known: Mapping[int | str, CheckpointMetadata], stage: str
+) -> list[tuple[str, CheckpointMetadata]]:
+    """The tables that *stage* has or had, each with the newest checkpoint in which it has rows."""
+    found: dict[str, CheckpointMetadata] = {}
+    for metadata in known.values():
+        state = metadata.stage(stage)
+        for name in table_names(state) if state is not None else ():
+            found.setdefault(name, metadata)
+    return sorted(found.items(), key=lambda one: one[0])
 
 
 def _in_table(
