@@ -1107,6 +1107,13 @@ TRANSITIONS: dict[str, Mutation] = {
         "pass",
         needs=("changed_columns",),
     ),
+    "equal_rows_are_not_shown_anew": Mutation(
+        "a table keeps what it showed of rows that change in nothing that it shows by now",
+        "exchange.output:StageOutput.add",
+        "sink.behind_steps(every, is_anew=True)",
+        "sink.behind_steps(changes)",
+        needs=("changed_columns",),
+    ),
     "nothing_is_sent_again": Mutation(
         "a stage that is recomputed reads only what changed",
         "exchange.snapshot:KeyedSnapshot.finish",

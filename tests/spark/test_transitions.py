@@ -829,6 +829,30 @@ def test_a_column_that_begins_anew_is_shown_so_in_all_rows(
     assert shown["v"].sum() == EARLIER.height + 1
 
 
+def test_a_row_that_changes_in_nothing_that_its_table_shows_is_shown_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A table gets another column while a group changes in one that the table never has."""
+
+    def declared(*shown: str) -> Job:
+        def declare(rows: Rows) -> None:
+            computed = rows.stream().key_by("k").aggregate("stage", v=agg.sum("x"), n=agg.count())
+            computed.select("k", "v", *shown).sink("out", BY_K)
+
+        return job_of(tmp_path, declare, is_updated=False)
+
+    old = declared()
+    submit(old, configure(old.pipeline, {}))
+    before = take(old, spark, EARLIER)
+    job = declared("v * 2 AS twice")
+    restore(job, Latest())
+    nothing = EARLIER.with_columns(x=pl.col("x") * 0)
+    shown = take(job, spark, nothing)
+
+    assert counter(shown.select("k", "v")) == counter(before.select("k", "v"))
+    assert shown["twice"].to_list() == (shown["v"] * 2).to_list()
+
+
 def test_what_a_filter_drops_as_a_column_begins_anew_leaves_the_table(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -127,15 +127,15 @@ class StageOutput:
         """
         stage = self._work.spec.stage
         if self._kind == Append():
-            changes = rows = projected_result(stage, rows)
+            changes = every = rows = projected_result(stage, rows)
             taken_back = rows.clear()
         elif self._is_plain and WEIGHT not in rows.columns:
-            changes = rows  # Nobody asks for the weighed ones.
+            changes = every = rows  # Nobody asks for the weighed ones.
             taken_back = rows.clear() if retracted is None else retracted
         else:
             is_weighed = WEIGHT in rows.columns
             changes = rows if is_weighed else changes_of(rows, retracted, stage.keys)
-            changes = projected_result(stage, changes)
+            changes = every = projected_result(stage, changes)
             # An operator yields no pairs, but a projection may make equal rows of different ones.
             if is_weighed or stage.is_projected:
                 changes = without_pairs(changes)
@@ -143,7 +143,11 @@ class StageOutput:
         self.rows_out += rows.height
         self._emit(rows, taken_back)
         for sink in self._sinks:
-            own = sink.behind_steps(changes) if sink.has_steps else (rows, taken_back)
+            if sink.uid in self._work.spec.republished and not self._is_plain:
+                # It shows the row that is taken back otherwise, so that no row is equal to it.
+                own = sink.behind_steps(every, is_anew=True)
+            else:
+                own = sink.behind_steps(changes) if sink.has_steps else (rows, taken_back)
             sink.add(*own)
             if former is not None:
                 sink.take_away(former, but=own[0])
@@ -226,14 +230,19 @@ class _SinkFiles:
         self._deletes = RowFiles(partial(output.stage_rows, sink))
         self.files = (self._rows, self._deletes)
 
-    def behind_steps(self, changes: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The rows of the stage's stream that are the sink's, and those taken back."""
+    def behind_steps(
+        self, changes: pl.DataFrame, *, is_anew: bool = False
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The rows of the stage's stream that are the sink's, and those taken back; of a table that
+        is published anew those, too, that are equal in what it shows by now.
+        """
         steps = self._node.steps
         changes = behind(steps, changes, self._node.input)
         if self._is_append:
             return changes, changes.clear()
         is_projected = any(isinstance(step, Projection) for step in steps)
-        return split_by_weight(without_pairs(changes) if is_projected else changes)
+        has_pairs = is_projected and not is_anew
+        return split_by_weight(without_pairs(changes) if has_pairs else changes)
 
     def add(self, rows: pl.DataFrame, taken_back: pl.DataFrame) -> None:
         if DELETED in rows.columns:
