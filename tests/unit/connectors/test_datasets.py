@@ -55,6 +55,21 @@ def test_a_place_has_the_names_that_others_know(spec: Any, found: list[tuple[str
     assert "secret" not in repr(datasets)
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql+psycopg2://ann:sec/ret@db.example/catalog",
+        "postgresql+psycopg2://ann:sec@ret@db.example/catalog",
+        "postgresql+psycopg2://ann:sec?ret@db.example/catalog",
+        "postgresql://db.example/catalog?user=ann&password=secret",
+    ],
+)
+def test_no_password_of_a_catalog_is_told_however_it_is_written(uri: str) -> None:
+    (found,) = sources.IcebergTable("a.b", {"type": "sql", "uri": uri}).datasets({})
+
+    assert found.namespace.partition("://")[2] == "db.example/catalog"
+
+
 def test_a_path_is_one_place_wherever_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

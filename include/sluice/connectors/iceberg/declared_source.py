@@ -78,5 +78,6 @@ def dataset_of(
 ) -> Dataset:
     """The table by the address of its catalog, or by the warehouse of one that has none."""
     address = of_place(catalog.get("uri", "") or catalog.get("warehouse", ""), params)
-    without_password = re.sub(r"//[^/@]*@", "//", address)
+    # SQLAlchemy takes any sign in a password, and one in the query.
+    without_password, _, _ = re.sub(r"//.*@", "//", address).partition("?")
     return Dataset(without_password.rstrip("/") or "iceberg", value_of(table, params))
