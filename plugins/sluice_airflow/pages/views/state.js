@@ -77,14 +77,14 @@ function KeyForm({ uid, text = "" }) {
   };
   return html`<form class="filters" onSubmit=${find}>
     <label>Key <input name="key" value=${text} required placeholder="user=7, day=2026-01-31"
-      title="Every column of the key as column=value; a column alone is null" /></label>
+      title="Every column of the key as column=value; a column alone is null, and stands first" /></label>
     <button class="button" type="submit">Look up in all stages</button>
   </form>`;
 }
 
 function Key({ uid, path, query }) {
   const text = query.key ?? "";
-  const key = text.split(/,\s*(?=[^\s,=]+(?:=|,|$))/);
+  const key = text.split(/,\s*(?=[^\s,=]+=)/);
   const resource = useResource(text ? withQuery(path("state"), { key }) : null, { everyMs: 0 });
   return html`<p class="crumbs"><${Link} to=${["p", uid, "state"]}>State<//></p>
     <h2 tabindex="-1">Key</h2>
