@@ -324,15 +324,13 @@ def _reads_a_text(call: Call) -> bool:
 
 def _may_name_the_clock(text: Expression) -> bool:
     """Whether *text* may be one that Spark reads off the clock: it computes a text without columns,
-    such as ``lower('TODAY')``, before it makes a day or an instant of it.
+    such as ``lower('TODAY')`` or ``coalesce(NULL, 'today')``, before it makes a day or an instant
+    of it.
     """
-    match text:
-        case Literal(value=str() as constant):
-            return names_the_clock(constant)
-        case Call(function=function) if function in TEXTS:
-            parts = [*parts_of(text)]
-            texts = (part.value for part in parts if isinstance(part, Literal))
-            named = any(isinstance(one, str) and re.search("[A-Za-z]", one) for one in texts)
-            return named and not any(isinstance(part, (Column, Star)) for part in parts)
-        case _:
-            return False
+    parts = [*parts_of(text)]
+    if any(isinstance(part, (Column, Star)) for part in parts):
+        return False
+    texts = [part.value for part in parts if isinstance(part, Literal)]
+    if any(isinstance(part, Call) and part.function in TEXTS for part in parts):
+        return any(isinstance(one, str) and re.search("[A-Za-z]", one) for one in texts)
+    return any(isinstance(one, str) and names_the_clock(one) for one in texts)

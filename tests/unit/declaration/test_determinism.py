@@ -71,6 +71,13 @@ def same(rows: Any) -> Any:
         ("timestamp '2026-01-01'", None),
         ("name = 'now'", None),
         ("cast(lower('TODAY') AS date)", "CAST(lower('TODAY') AS date)"),
+        ("cast(coalesce(NULL, 'today') AS date)", "CAST(coalesce(NULL, 'today') AS date)"),
+        (
+            "cast(if(true, lower('NOW'), '') AS timestamp)",
+            "CAST(CASE WHEN TRUE THEN lower('NOW') ELSE '' END AS timestamp)",
+        ),
+        ("cast(coalesce(x, 'today') AS date)", None),
+        ("cast(coalesce(NULL, '2026-01-01') AS date)", None),
         ("to_timestamp('to' || 'day')", "to_timestamp(concat('to', 'day'))"),
         ("date(upper(name))", None),
         ("date(concat('2026', '-01-01'))", None),
