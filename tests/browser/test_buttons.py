@@ -270,7 +270,7 @@ def test_a_job_that_was_never_submitted_can_be_asked_for_nothing(tab: Tab, serve
     enabled = tab.until(f"{button('Pause')} && [...{PLACE}.querySelectorAll('.actions button')]"
                         ".map((one) => one.disabled)")  # fmt: skip
 
-    assert enabled == [True] * 5
+    assert enabled == [True] * 6
 
 
 def test_a_pending_checkpoint_is_aborted_on_its_page(tab: Tab, served: Served, job: Job) -> None:
