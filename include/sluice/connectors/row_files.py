@@ -62,11 +62,15 @@ def _without_column(type_: pa.DataType) -> pa.DataType | None:
 
 
 def decode_parquet(body: bytes) -> pa.Table:
-    """The rows of a Parquet file; raises ArrowInvalid for other bytes."""
+    """The rows of a Parquet file; raises ArrowInvalid for other bytes.
+
+    A thread of Arrow's may hold *body* longer than the call, and if Python ends before it lets go,
+    the process ends by SIGABRT: no other thread reads.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.read_table(pa.BufferReader(body))
+    return pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
 
 
 def has_nulls(file: RawIOBase, columns: Sequence[str], place: str) -> bool:

@@ -113,7 +113,7 @@ class Rows:
 
         with self.table.io.new_input(file.file_path).open() as stream:
             if file.file_format is FileFormat.PARQUET:
-                return pq.read_table(stream, columns=["file_path", "pos"])
+                return pq.ParquetFile(stream).read(["file_path", "pos"], use_threads=False)
             if file.file_format is not FileFormat.PUFFIN:
                 raise ConfigurationError(
                     f"the delete file {file.file_path} of {self._name} is "

@@ -213,7 +213,8 @@ class Staging:
 
         self._checked(staged)
         with self.table.io.new_input(self.location(staged.file)).open() as stream:
-            return pq.read_table(stream, columns=None if columns is None else [*columns])
+            wanted = None if columns is None else [*columns]
+            return pq.ParquetFile(stream).read(wanted, use_threads=False)  # See decode_parquet.
 
     def footers(self, staged: Iterable[Committable]) -> list[pq.FileMetaData]:
         """The footers of *staged*; ProtocolViolation when a file is missing or changed."""
