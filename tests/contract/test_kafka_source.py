@@ -412,7 +412,7 @@ def test_a_log_that_lost_what_was_read_is_refused_however_many_records_it_gets(
                 plan(source, barrier.position)
         for piece in whole.slices:
             if piece.end > 3:
-                with pytest.raises(ConfigurationError, match=r"'t-.*/0' .*(other records have|truncated)"):
+                with pytest.raises(ConfigurationError, match=r"'t-.*/0' .*(other records|truncated)"):
                     read_slice(source, piece)
 
     assert values(read(source, plan(source))) == [*"abcuvwxyz"]
@@ -441,7 +441,7 @@ def test_a_log_that_loses_records_while_they_are_read_is_refused(broker: Place) 
         send(broker, topic, 0, *"xyz")
 
     broker.broker.before["Fetch"] = lose
-    with pytest.raises(ConfigurationError, match=r"'t-.*/0' of .*(has fewer|other records have)"):
+    with pytest.raises(ConfigurationError, match=r"'t-.*/0' of .*(has fewer|other records)"):
         read_slice(source, whole.slices[-1])
 
 
