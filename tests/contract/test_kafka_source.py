@@ -412,7 +412,9 @@ def test_a_log_that_lost_what_was_read_is_refused_however_many_records_it_gets(
                 plan(source, barrier.position)
         for piece in whole.slices:
             if piece.end > 3:
-                with pytest.raises(ConfigurationError, match=r"'t-.*/0' .*(other records|truncated)"):
+                with pytest.raises(
+                    ConfigurationError, match=r"'t-.*/0' .*(other records|truncated)"
+                ):
                     read_slice(source, piece)
 
     assert values(read(source, plan(source))) == [*"abcuvwxyz"]
