@@ -49,7 +49,7 @@ _FUNCTIONS = (Process, ProcessKeyed, SparkCode, Transform)  # They say nothing o
 def checkpoint_lineage(
     job: Job, checkpoint_id: CheckpointId
 ) -> OperatorLineage[InputDataset | OutputDataset, Any]:
-    """A load of the journal and two GETs: the checkpoint's statistics and its ``_metadata``.
+    """Two loads of the journal, and two GETs: the checkpoint's statistics and its ``_metadata``.
 
     Raises:
         ConfigurationError, RestoreError: nothing is kept of the checkpoint any more.
