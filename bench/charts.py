@@ -3,7 +3,7 @@
 The same history gives the same bytes, so a commit shows what changed.  What was disturbed is not
 drawn, and nothing is compared with it; a chart without any record says so.
 
-    bench-ratio.svg    best peer / Sluice in wall seconds, by row, over the commits
+    bench-ratio.svg    best peer / Sluice in CPU seconds, by row, over the commits
     bench-state.svg    seconds against the size of the state: a small epoch, and a restore
     bench-change.svg   against what an epoch brings: seconds, and the bytes of its checkpoint
 """
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.engines.registry import ENGINES
-from bench.forms import QUICK_SCALE, FormName
 from bench.history import HISTORY, Record, read_history
 from bench.workloads import WORKLOADS
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
-SCALES: dict[FormName, float] = {"full": 1.0, "quick": QUICK_SCALE}
 COLORS = dict(zip(ENGINES, (f"C{number}" for number in range(len(ENGINES))), strict=True))
 OWN_MARK, PEER_MARK = "o", "s"
 
@@ -76,21 +74,21 @@ def draw(history: Sequence[Record], folder: Path) -> list[Path]:
     return [folder / name for name in charts]
 
 
-def comparable(history: Iterable[Record], form: FormName) -> list[Record]:
-    """The records of *form* at its own scale."""
-    return [one for one in history if one.form == form and one.scale == SCALES[form]]
+def comparable(history: Iterable[Record]) -> list[Record]:
+    """The records of the full form, at its own scale."""
+    return [one for one in history if one.form == "full" and one.scale == 1]
 
 
-def ratios(history: Iterable[Record], form: FormName) -> dict[str, dict[str, float]]:
-    """By row and commit, the wall seconds of the best exactly-once peer over those of Sluice.
+def ratios(history: Iterable[Record], engine: str) -> dict[str, dict[str, float]]:
+    """By row and commit, the CPU seconds of the best exactly-once peer over those of *engine*.
 
-    Where Sluice or a peer was disturbed, or one of them is missing, there is none.  Of a commit
+    Where *engine* or a peer was disturbed, or one of them is missing, there is none.  Of a commit
     that was measured more than once the last figures count.
     """
-    newest = {(one.row, one.commit, one.engine): one for one in comparable(history, form)}
+    newest = {(one.row, one.commit, one.engine): one for one in comparable(history)}
     found: dict[str, dict[str, float]] = {}
     for row, commit in dict.fromkeys((row, commit) for row, commit, _ in newest):
-        own = newest.get((row, commit, "sluice"))
+        own = newest.get((row, commit, engine))
         peers = [
             one
             for name, entry in ENGINES.items()
@@ -98,30 +96,27 @@ def ratios(history: Iterable[Record], form: FormName) -> dict[str, dict[str, flo
         ]
         if own is None or not peers or any(one.disturbed for one in (own, *peers)):
             continue
-        best = min(one.wall_median_s for one in peers)
-        found.setdefault(row, {})[commit] = best / own.wall_median_s
+        best = min(one.cpu_median_s for one in peers)
+        found.setdefault(row, {})[commit] = best / own.cpu_median_s
     return found
 
 
 def latest(history: Iterable[Record], rows: Sequence[str]) -> dict[str, dict[str, Record]]:
     """By engine and row, the last undisturbed record of the full form."""
     found: dict[str, dict[str, Record]] = {}
-    for one in comparable(history, "full"):
+    for one in comparable(history):
         if one.row in rows and not one.disturbed:
             found.setdefault(one.engine, {})[one.row] = one
     return {name: found[name] for name in ENGINES if name in found}
 
 
 def _ratio_chart(history: Sequence[Record]) -> Figure:
-    figure, sides = _two("Best exactly-once peer / Sluice, wall seconds: above 1 Sluice is faster")
-    forms: tuple[tuple[FormName, str], ...] = (
-        ("full", "full form"),
-        ("quick", "quick form: its ratios are its own"),
-    )
-    for side, (form, title) in zip(sides, forms, strict=True):
-        found = ratios(history, form)
-        commits = list(dict.fromkeys(one.commit for one in comparable(history, form)))
-        dates = {one.commit: one.date for one in history}
+    figure, sides = _two("Best exactly-once peer / Sluice, CPU seconds: above 1 Sluice needs less")
+    engines = (("sluice", "as a DAG's task runs it"), ("sluice_run", "sluice run"))
+    dates = {one.commit: one.date for one in history}
+    for side, (engine, title) in zip(sides, engines, strict=True):
+        found = ratios(history, engine)
+        commits = list(dict.fromkeys(one.commit for one in comparable(history)))
         side.set_title(title, fontsize=10)
         if not found:
             _say_empty(side)

@@ -22,6 +22,7 @@ class Entry:
 
 ENGINES = {
     "sluice": Entry(module="bench.engines.sluice", role="ours"),
+    "sluice_run": Entry(module="bench.engines.sluice", role="ours"),
     "sluice_s3": Entry(module="bench.engines.sluice", role="ours"),
     "spark_hdfs": Entry(module="bench.engines.spark_streaming", role="peer"),
     "spark_rocksdb": Entry(module="bench.engines.spark_streaming", role="peer"),
@@ -33,8 +34,6 @@ ENGINES = {
         role="limit",
         environment={"POLARS_MAX_THREADS": "2"},
     ),
-    # The last one: the charts' colours go by the order.
-    "sluice_connect": Entry(module="bench.engines.sluice", role="ours"),
 }
 
 

@@ -1,8 +1,8 @@
 """Sluice: trigger, stages, acks, finalize and commit of every epoch, driven by one process.
 
-The root is a folder, or with the engine ``sluice_s3`` the development S3 server on loopback.  Spark
-is the one of ``sluice run``, or with ``sluice_connect`` a Spark Connect server as the local stack
-starts it, which is the way of every DAG; its CPU is in the sum.  Where a peer writes its rows
+Spark is a Connect server as the local stack starts it, which is the way of every DAG, and its CPU
+is in the sum; with the engine ``sluice_run`` it is the session of ``sluice run``.  The root is a
+folder, or with ``sluice_s3`` the development S3 server on loopback.  Where a peer writes its rows
 nowhere, neither does Sluice: the result is read from the state at the end.
 """
 
@@ -86,7 +86,7 @@ def _session(request: Request, job: Job) -> Iterator[SparkSession]:
     from sluice.spark.deployment import rows_pass_jvm
     from sluice.spark.session import local_session, remote_session
 
-    if request.engine == "sluice_connect":
+    if request.engine != "sluice_run":
         with _connect_server(request) as remote, remote_session(remote) as spark:
             yield spark
         return

@@ -130,8 +130,8 @@ HISTORY = [
     a_record("restore_1m", "sluice", 0.9, commit="bbbbbbbbbbbb"),
     a_record("restore_1m", "flink_hashmap", 9.9, commit="bbbbbbbbbbbb", disturbed=True),
     a_record("nexmark_q4", "sluice", 18.0),
-    a_record("keyed_5m_1m", "sluice", 0.6, form="quick", scale=0.05),
-    a_record("keyed_5m_1m", "duckdb", 0.3, form="quick", scale=0.05),
+    a_record("keyed_5m_1m", "sluice_run", 0.6),
+    a_record("keyed_5m_1m", "duckdb", 0.3),
     a_record("keyed_5m_1m", "sluice", 0.6, form="quick", scale=0.001),
     a_record("keyed_5m_1m", "duckdb", 60.0, form="quick", scale=0.001),
 ]
@@ -147,14 +147,14 @@ def texts_of(path: Path) -> list[str]:
 def test_a_ratio_is_that_to_the_best_peer_and_of_undisturbed_rows_only() -> None:
     a, b = "aaaaaaaaaaaa", "bbbbbbbbbbbb"
 
-    full, quick = ratios(HISTORY, "full"), ratios(HISTORY, "quick")
+    of_a_task, of_a_run = ratios(HISTORY, "sluice"), ratios(HISTORY, "sluice_run")
 
     # q4 has no peer; the last restore's was disturbed; what ran at another scale is not compared.
-    assert full == {
+    assert of_a_task == {
         "small_delta": {a: 1.5, b: 3.0},
         "restore_1m": {a: pytest.approx(4.5 / 0.8)},
     }
-    assert quick == {"keyed_5m_1m": {a: 0.5}}
+    assert of_a_run == {"keyed_5m_1m": {a: 0.5}}
 
 
 def test_the_newest_undisturbed_figures_count() -> None:
