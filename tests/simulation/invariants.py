@@ -115,6 +115,9 @@ class Invariants:
     world: World
 
     def __init__(self) -> None:
+        # Lives, with their generation, in which one took the place over: also of a root that was
+        # emptied since, as who overslept that goes on with what it was told.
+        self.takes_over: set[tuple[str, int]] = set()
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -123,7 +126,6 @@ class Invariants:
         self.lives: set[str] = set()  # Of the job in this bucket.
         self.was_just_restored = False
         self.accepts = False  # A person once took a table as it was.
-        self.takes_over: set[int] = set()  # Generations in which one took the place over.
         self.head = CoordinatorState()
         self.entries: dict[str, bytes] = {}  # Of the journal, also those that are gone.
         self.plans: dict[int, CheckpointPlan] = {}
@@ -304,7 +306,7 @@ class Invariants:
         if isinstance(event, JobSubmitted | JobRestored) and event.tables is not None:
             self.accepts |= event.tables.accepts
             if self.world.frame is not None and self.world.frame.takes_over:
-                self.takes_over.add(event.generation)
+                self.takes_over.add((after.life, event.generation))
         self.needed = None
 
     def _committed(self, before: CoordinatorState, checkpoint_id: int) -> None:

@@ -74,7 +74,7 @@ class Readers:
     def recovered(self, writer: Writer, recovery: Recovery, doomed: Collection[int]) -> None:
         """*doomed* are the checkpoints whose rows go away with it."""
         seen, version = self.seen, recovery.version
-        takes_over = writer.generation in self.world.witness.takes_over
+        takes_over = (writer.life, writer.generation) in self.world.witness.takes_over
         is_told = takes_over or recovery.roll_back or recovery.accepts
         is_told |= not any(self.world.place.rows.values())
         if seen.other and not is_told:

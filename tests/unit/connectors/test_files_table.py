@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.connectors.files_table.columns import conformed_to_schema, united, wider
+from sluice.connectors.files_table.log import TableLog, timeline_of
 from sluice.connectors.files_table.maintenance import decoded_latest
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.connectors.staged_files import (
@@ -141,6 +142,25 @@ def test_a_version_that_is_gone_is_missed(table: ManifestTable) -> None:
         publish(table, FIRST, 3, parent=1)
     with pytest.raises(TableMismatch, match="does not show checkpoint 1"):
         table.recover(SECOND, Recovery(version=1, through=2, roll_back=True))
+
+
+def test_a_recovery_that_slept_while_the_table_was_deleted_shows_nothing(
+    table: ManifestTable,
+) -> None:
+    """Its fence shows version 1, of which there is no manifest; a new life begins behind it."""
+    publish(table, FIRST, 1)
+    sleeping = timeline_of(TableLog(table.store))
+    table.store.delete([listed.key for listed in table.store.list("_manifests/")])
+
+    sleeping.recover(SECOND, Recovery(version=1, through=1))
+
+    assert names(table) == ["00000000000000000001_0000000002_0000000001.json"]
+    assert shown(table) == []
+    found = table.compare(THEIRS.life, None)
+    assert (found.other_life, found.ahead) == ("a", ())
+    table.recover(THEIRS, Recovery(version=None, through=2, replaces=("a",)))
+    publish(table, THEIRS, 3)
+    assert shown(table) == [3]
 
 
 def test_an_id_that_another_life_took_is_refused_by_both_names(table: ManifestTable) -> None:

@@ -154,12 +154,14 @@ class TableLog:
     def newest(self, known: int = 0) -> int | None:
         """The version from which readers follow the chain.
 
-        Only names behind the existing version *known* are listed.
+        Only names behind the existing version *known* are listed.  Fences alone show nothing: a
+        recovery slept while the table was deleted, and wrote them into what was empty.
         """
-        newest: int | None = known or None
+        newest, is_there = known or None, bool(known)
         for name in self.names(behind=known):
             newest = name.shown
-        return newest
+            is_there = is_there or not name.is_fence
+        return newest if is_there else None
 
     def chain(
         self,
