@@ -73,8 +73,11 @@ class Readers:
 
     def recovered(self, writer: Writer, recovery: Recovery, doomed: Collection[int]) -> None:
         """*doomed* are the checkpoints whose rows go away with it."""
-        seen, version = self.seen, recovery.version
-        takes_over = (writer.life, writer.generation) in self.world.witness.takes_over
+        seen, witness, version = self.seen, self.world.witness, recovery.version
+        # What a restore continues before anybody recovered the place, the submission's consent too.
+        before = seen.generation if seen.life == writer.life else 0
+        generations = range(before + 1, writer.generation + 1)
+        takes_over = any((writer.life, one) in witness.takes_over for one in generations)
         is_told = takes_over or recovery.roll_back or recovery.accepts
         is_told |= not any(self.world.place.rows.values())
         if seen.other and not is_told:

@@ -139,22 +139,29 @@ def trigger(
         TableMismatch: a table does not show what the job continues; a person decides.
         StoreUnavailable: a store did not answer; it counts towards the tolerable failures.
     """
+    request_id = request_id or uuid.uuid4().hex
+
+    def as_of(head: Head) -> CheckpointRequest:
+        # A job that was submitted anew has another clock, and other times.
+        now_ms = job.now_ms()
+        return CheckpointRequest(
+            request_id=request_id,
+            type=type,
+            is_periodic=is_periodic,
+            is_forced=is_forced,
+            is_full=is_full,
+            requested_at_ms=now_ms,
+            expires_at_ms=now_ms + timeout_ms(job, head.state),
+            savepoint_name=savepoint_name,
+            is_canonical=is_canonical,
+            cause=cause,
+        )
+
     head = job.journal.load_on()
-    now_ms = job.now_ms()
-    request = CheckpointRequest(
-        request_id=request_id or uuid.uuid4().hex,
-        type=type,
-        is_periodic=is_periodic,
-        is_forced=is_forced,
-        is_full=is_full,
-        requested_at_ms=now_ms,
-        expires_at_ms=now_ms + timeout_ms(job, head.state),
-        savepoint_name=savepoint_name,
-        is_canonical=is_canonical,
-        cause=cause,
-    )
-    if examine(head.state, request, now_ms).admission is not Admission.RUNS:
+    request = as_of(head)
+    if examine(head.state, request, request.requested_at_ms).admission is not Admission.RUNS:
         head = job.journal.load()  # Only the whole journal is certain that it may not.
+        request = as_of(head)
     barriers = barriers or {}
     if not type.is_savepoint and any(queued.awaits_a_host for queued in head.state.queue):
         taken_up = _adopt(job, head, request, barriers)

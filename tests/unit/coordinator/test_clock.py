@@ -28,7 +28,9 @@ from sluice.coordinator.failure import fail_checkpoint, watch
 from sluice.coordinator.next_checkpoint import NextCheckpoint, Waiting
 from sluice.coordinator.publication import commit, is_kept_alive, kept_alive
 from sluice.coordinator.requests import UserRequest, request_checkpoint
-from sluice.coordinator.restore import restore, savepoint_target
+from sluice.coordinator.restore import restore, savepoint_target, stop
+from sluice.coordinator.submission import configure, submit
+from sluice.coordinator.trigger import trigger
 from sluice.core.compaction import Compaction, MergedRuns, replaced_segment
 from sluice.core.configuration import CheckpointType, JobStatus
 from sluice.core.failures import CheckpointFailureReason as Reason
@@ -94,6 +96,24 @@ def test_a_handle_on_another_clock_is_a_machine_of_its_own() -> None:
     trigger_one(job)
 
     assert watch(ahead).actions == ()
+
+
+def test_a_request_has_the_clock_of_the_job_as_it_was_submitted_anew() -> None:
+    """Asked for by one who last read of the job before, and what came next is truncated."""
+    base = a_shared_job()
+    trigger_one(base)
+    asleep, _ = on_a_machine(base, base.clock())
+    assert asleep.state().pending
+    again, _ = on_a_machine(base, base.clock() + HOUR_MS)
+    stop(again, JobStatus.FAILED)
+    submit(again, configure(again.pipeline, {}))
+    trigger_one(again)
+    assert again.journal.truncate(keep=1)
+
+    trigger(asleep)
+
+    (queued,) = again.state().queue
+    assert abs(queued.requested_at_ms - again.now_ms()) <= TOLERANCE_MS
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
