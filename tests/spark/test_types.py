@@ -100,6 +100,25 @@ def test_what_is_known_without_spark_is_what_spark_says(
     assert types >= {pl.List, pl.Map, pl.Int64}
 
 
+def test_what_reads_updates_is_known_without_spark(job: FolderJob, spark: SparkSession) -> None:
+    source = job.rows()
+    table = FilesTable(changelog=True)
+    counts = source.key_by("k").aggregate("counts", n=agg.count(), most=agg.max("v"))
+    by_count = counts.where("n > 1").key_by("n")
+    by_count.aggregate("sums", total=agg.sum("most"), least=agg.min("k + 1")).sink(
+        "sums_out", table
+    )
+    by_count.top_n("best", 3, by="most", unique="k").sink("best_out", table)
+    by_count.join("pairs", source.select("k AS n", "v").key_by("n")).sink("pairs_out", table)
+    both = counts.union("both", counts.select("k", "n", "most + 1 AS most"))
+    both.key_by("k").aggregate("again", n=agg.count()).sink("again_out", table)
+    job.write("1.parquet", pl.DataFrame({"k": [1], "v": [2]}))
+
+    known = analyse(job.pipeline, {}, None)
+
+    assert known == check_pipeline(job.pipeline, spark, {}, None)
+
+
 def test_a_list_of_a_stage_before_passes_through_the_jvm(job: FolderJob) -> None:
     """A running variance of a stage's doubles is computed behind Spark's own shuffle."""
     lists = job.rows().transform("same", lambda frame: frame).key_by("k")

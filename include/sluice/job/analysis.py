@@ -31,7 +31,7 @@ from sluice.declaration.determinism import (
 from sluice.declaration.expressions import Filter, result_name, words_read
 from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.nodes import Input, SinkNode, StageNode
-from sluice.declaration.operations import Lookup, SparkCode, Transform, Union
+from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode, Transform, Union
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import (
     MALFORMED_COLUMN,
@@ -252,7 +252,7 @@ def _stage_result(
     if not is_known:
         return None
     match stage.operation:
-        case Transform() | SparkCode():
+        case Transform() | SparkCode() | KeyedLookup():
             return None
         case Lookup() as lookup:
             table = rows[lookup.table]
@@ -273,6 +273,8 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
     for step in stream.steps:
         if isinstance(step, Filter):
             require_columns(uid, step.condition, columns, where)
+            if stream.kind != Append() and _type_of(step.condition, _known(columns)) is None:
+                return None  # Spark says whether it answers alike when the row is taken back.
             continue
         selected: dict[str, pl.DataType | None] = {}
         known = _known(columns)
@@ -347,7 +349,7 @@ def _looked_up(
 def _stateless(pipeline: Pipeline, stage: StageNode, columns: ColumnTypes | None) -> Result | None:
     """The result of a stage without state, after its filters and projections."""
     schema = None if columns is None else _known(columns)
-    if schema is None or len(schema) < len(columns or ()) or stage.kind != Append():
+    if schema is None or len(schema) < len(columns or ()):
         return None
     pipeline.check_answers(stage.uid, schema.names())
     return Result(projected_result(stage, schema.to_frame()).schema, stage.kind)
@@ -356,9 +358,13 @@ def _stateless(pipeline: Pipeline, stage: StageNode, columns: ColumnTypes | None
 def _of_operator(pipeline: Pipeline, stage: StageNode, inputs: list[ColumnTypes]) -> Result | None:
     schemas = [_known(columns) for columns in inputs]
     all_known = all(len(schema) == len(of) for schema, of in zip(schemas, inputs, strict=True))
-    if not all_known or stage.reads_updates or not _can_hash_keys(stage, schemas):
+    if not all_known or not _can_hash_keys(stage, schemas):
         return None
-    operator = build_operator(stage, schemas)
+    weighted = (
+        schema if stream.kind == Append() else pl.Schema({**schema, WEIGHT: pl.Int8()})
+        for stream, schema in zip(stage.shuffled, schemas, strict=True)
+    )
+    operator = build_operator(stage, list(weighted))
     pipeline.check_answers(stage.uid, operator.output_schema.names())
     columns = projected_result(stage, operator.output_schema.to_frame()).schema
     return Result(columns, stage.kind).of(operator)
