@@ -53,9 +53,14 @@ from sluice.state.segments import HASH, StateSchema
 LEFT = "left"
 RIGHT = "right"
 SIDES = (LEFT, RIGHT)
+MATCHED = ("matched:left", "matched:right")
 SENT = "sent"
 
 _OTHER_COPIES = "_other_copies"
+_MATCHED = "_matched"
+_BEFORE = "_before"
+_HAD = "_had"
+_HAS = "_has"
 _NUMBER = "_number"  # Distinguishes the rows that were sent of one key.
 
 _NO_COLUMNS: Mapping[str, pl.DataType] = {}
@@ -166,7 +171,8 @@ class ChangelogJoin(RawRows):
 
     An epoch reads from state only the keys that it touches; of an outer side's own rows, only those
     whose partners came or went.  With a TTL, a row is forgotten when it was not written for that
-    long, and no result is taken back for that.
+    long, and no result is taken back for that; so a table more says how many copies of a row were
+    yielded, or taken back, for a partner that may be forgotten since.
 
     Output is sorted by hash, then by all columns.  A row that one epoch would both yield and take
     back is left out.
@@ -180,7 +186,7 @@ class ChangelogJoin(RawRows):
         """
         assert isinstance(stage.operation, ops.RegularJoin)
         how = stage.operation.how
-        reserved = [COPIES, _OTHER_COPIES]
+        reserved = [COPIES, _OTHER_COPIES, _MATCHED, _BEFORE, _HAD, _HAS]
         columns = JoinColumns(stage, left, right, how, reserved=reserved, takes_updates=True)
         self._columns = columns
         self._bags = [Bag(kept, columns.keys, ttl_ms=stage.ttl_ms) for kept in columns.kept]
@@ -189,6 +195,16 @@ class ChangelogJoin(RawRows):
         self._yields_matched = how == "semi"
         self._yields_alone = _yield_alone(how)
         self.tables = {name: bag.schema for name, bag in zip(SIDES, self._bags, strict=True)}
+        self._forgets = stage.ttl_ms is not None
+        depends = (self._yields_matched or self._yields_alone[0], self._yields_alone[1])
+        for name, does, kept in zip(MATCHED, depends, columns.kept, strict=True):
+            if self._forgets and does:
+                self.tables[name] = StateSchema(
+                    columns=pl.Schema({**kept, _MATCHED: pl.Int64()}),
+                    key_columns=columns.keys,
+                    sub_key_columns=tuple(column for column in kept if column not in columns.keys),
+                    ttl_ms=stage.ttl_ms,
+                )
         self.output_schema = columns.result
 
     def partial(self, rows: pl.DataFrame, time: EpochTime, side: int = 0) -> Partial:  # noqa: ARG002 - time plays no part here
@@ -258,14 +274,19 @@ class ChangelogJoin(RawRows):
             changes.append(bag.changed(rows.filter(~is_unkept), state[name]))
         stored = self._stored(changes, state)
         parts = [self._no_result(), *more]
+        told: dict[str, Changes] = {}
         if self._has_pairs:
             parts += self._pairs(changes, stored)
-        if self._yields_matched or self._yields_alone[0]:
-            left = self._yielded(changes, stored, 0, matched=self._yields_matched)
-            parts += [self._alone(rows, 0) for rows in (*left, keyless[0])]
-        if self._yields_alone[1]:
-            right = self._yielded(changes, stored, 1, matched=False)
-            parts += [self._alone(rows, 1) for rows in (*right, keyless[1])]
+        for side, is_matched in enumerate((self._yields_matched, False)):
+            if not (is_matched or self._yields_alone[side]):
+                continue
+            if self._forgets:
+                name = MATCHED[side]
+                rows, told[name] = self._told(changes, stored, side, state[name])
+                yielded = [rows]
+            else:
+                yielded = self._yielded(changes, stored, side, matched=is_matched)
+            parts += [self._alone(rows, side) for rows in (*yielded, keyless[side])]
         output, retracted = self._split(
             pl.concat([part.select(parts[0].columns) for part in parts])
         )
@@ -275,7 +296,8 @@ class ChangelogJoin(RawRows):
             changes={
                 name: bag.changes(change)
                 for name, bag, change in zip(SIDES, self._bags, changes, strict=True)
-            },
+            }
+            | told,
         )
 
     def _stored(
@@ -326,6 +348,43 @@ class ChangelogJoin(RawRows):
             goes_out(stays_in(now, had), has),
             gone.with_columns(-pl.col(COPIES)),
         ]
+
+    def _told(
+        self, changes: list[BagChange], stored: list[pl.DataFrame], side: int, state: KeyedState
+    ) -> tuple[pl.DataFrame, Changes]:
+        """``_yielded`` where a partner may be forgotten, which changes nothing that was yielded:
+        *state* has of each row the copies that had a partner when that was last told.
+        """
+        had, has = self._partners(changes, stored, 1 - side)
+        change, key = changes[side], self._columns.key
+        turned = pl.concat([self._without(had, has), self._without(has, had)])
+        others = self._with(stored[side], turned)
+        touched = change.rows.with_columns(change.before.alias(_BEFORE))
+        rows = pl.concat([touched, others.with_columns(pl.col(COPIES).alias(_BEFORE))])
+        rows = newest_per_identity(rows, self._bags[side].identity)
+        for name, keys in ((_HAD, had), (_HAS, has)):
+            marked = keys.with_columns(pl.lit(value=True).alias(name))
+            rows = rows.join(marked, on=key, how="left", maintain_order="left")
+        rows = rows.hstack([state.find(rows)[_MATCHED].fill_null(0)])
+
+        before, now = pl.col(_BEFORE), pl.col(COPIES)
+        matched_before = (
+            pl.when(pl.col(_HAD))
+            .then(before)
+            .otherwise(pl.min_horizontal(pl.col(_MATCHED), before))
+        )
+        kept = pl.when(pl.col(_HAD)).then(0).otherwise(pl.min_horizontal(matched_before, now))
+        matched = pl.when(pl.col(_HAS)).then(now).otherwise(kept)
+        came = matched - matched_before
+        if not self._yields_matched:
+            came = now - before - came
+        yielded = rows.with_columns(came.alias(COPIES)).filter(pl.col(COPIES) != 0)
+        after = rows.with_columns(matched.alias(_MATCHED)).select(state.schema.live.names())
+        is_kept = after[_MATCHED] > 0
+        was_kept = rows[_MATCHED] > 0
+        return yielded, Changes(
+            upserts=after.filter(is_kept), deletes=after.filter(~is_kept & was_kept)
+        )
 
     def _partners(
         self, changes: list[BagChange], stored: list[pl.DataFrame], side: int

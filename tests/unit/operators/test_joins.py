@@ -15,7 +15,7 @@ from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, 
 from sluice.errors import ConfigurationError
 from sluice.operators.build import build_operator
 from sluice.operators.joins import RegularJoinOperator
-from sluice.operators.operator import EpochTime
+from sluice.operators.operator import WEIGHT, EpochTime
 from sluice.operators.timed_joins import WindowJoinOperator
 from tests.property.operators.subtask import Subtask
 from tests.unit.operators.auctions import INSTANT, LEFT, RIGHT, Played, a_stage, interval
@@ -134,6 +134,31 @@ def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
     assert too_late.output.is_empty()
     assert too_late.retracted is not None
     assert too_late.retracted.is_empty()
+
+
+def test_a_row_is_told_of_a_partner_once_though_that_one_was_forgotten() -> None:
+    """Its first partner is forgotten before it is, and then another one comes, and goes."""
+    left, right, other = (1, at(0), None), (1, at(1), 10), (1, at(2), 11)
+    weights = [pl.Schema({**schema, WEIGHT: pl.Int8()}) for schema in (LEFT, RIGHT)]
+    alone, pair = (*left, None, None, None), (*left, *other)
+    expected: dict[str, tuple[list[Any], ...]] = {
+        "left": ([pair], [], [alone], [pair]),
+        "anti": ([], [], [left], []),
+        "semi": ([], [], [], [left]),
+    }
+    for how, outcomes in expected.items():
+        stage = replace(a_stage(ops.RegularJoin(how=how)), ttl_ms=100)  # type: ignore[arg-type]
+        played = Played(build_operator(stage, weights), schemas=(weights[0], weights[1]))
+        played.epoch([], [(*right, 1)], 0, at_ms=1_000)
+        played.epoch([(*left, 1)], [], 0, at_ms=1_090)
+
+        came = played.epoch([], [(*other, 1)], 0, at_ms=1_110)
+        gone = played.epoch([], [(*other, -1)], 0, at_ms=1_111)
+
+        assert came.retracted is not None
+        assert gone.retracted is not None
+        frames = (came.output, came.retracted, gone.output, gone.retracted)
+        assert tuple(frame.rows() for frame in frames) == outcomes, how
 
 
 # --- interval -------------------------------------------------------------------------------------
