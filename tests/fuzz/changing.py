@@ -64,9 +64,14 @@ def changing(random: Random, plan: Plan) -> Plan:
     return replace(plan, acts=(*acts, *drained))
 
 
+def forgets(stage: StagePlan) -> bool:
+    """Whether its state expires while a plan is played."""
+    return 0 < (stage.args.get("ttl") or 0) < FOREVER
+
+
 def _forgets_in_a_changelog(plan: Plan) -> bool:
     """What TTLs forget stays in a changelog, as if it had been another row."""
-    forgetful = {stage.uid for stage in plan.stages if 0 < (stage.args.get("ttl") or 0) < FOREVER}
+    forgetful = {stage.uid for stage in plan.stages if forgets(stage)}
     return any(sink.changelog and sink.producer in forgetful for sink in plan.sinks)
 
 
@@ -146,7 +151,7 @@ def _argument(part: str, name: str, others: Callable[[Random, Any], Any]) -> Dra
 
 def _n(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
     given, value = stage.args.get("n"), random.choice((1, 2, 3))
-    if given is None or value == given:
+    if given is None or value == given or forgets(stage):
         return None
     size = "smaller" if value < given else "larger"
     difference = size if stage.op == "top_n" else "changed"
@@ -165,6 +170,8 @@ def _window(random: Random, given: Any) -> Any:
 def _how(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
     """The kind of a join, where all that read it take changes of any kind."""
     given, alike = stage.args.get("how"), ("inner", "left", "right", "full")
+    if forgets(stage):
+        return None
     if stage.op == "window_join" and given in ("inner", "left"):
         return _of(stage, "how", ("args/how", "left" if given == "inner" else "inner"))
     sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
@@ -184,7 +191,7 @@ def _bounds(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 
 
 def _ttl(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
-    if not 0 < (stage.args.get("ttl") or 0) < FOREVER or stage.op == "deduplicate":
+    if not forgets(stage) or stage.op == "deduplicate":
         return None
     value = random.choice((None, 4_000, 12_000, 40_000))
     if value == stage.args["ttl"]:

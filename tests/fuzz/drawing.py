@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
-from tests.fuzz.changing import FOREVER, changing
+from tests.fuzz.changing import FOREVER, changing, forgets
 from tests.fuzz.data import column_sql
 from tests.fuzz.dwindling import dwindling
 from tests.fuzz.lines import PACKED
@@ -37,6 +37,7 @@ OPTIONAL = {
 }  # fmt: skip
 KEYABLE = ("int", "text", "bool", "date", "long")
 ORDERED = ("int", "long", "huge", "double", "text", "bool", "date", "decimal", "time")
+FORGETFUL_JOINS = (("join", "inner"), ("join", "semi"))
 
 
 @dataclass
@@ -85,7 +86,7 @@ def draw(seed: int) -> Plan:
     drawing = drawn(seed)
     random = drawing.random
     _sinks(drawing)
-    _ttls(drawing, Random(f"{seed} ttl"))
+    _ttls(drawing, seed)
     _operator_lists(drawing, Random(f"{seed} lists"))
     _uniques(drawing, Random(f"{seed} uniques"))
     _broadcasts(drawing, Random(f"{seed} broadcasts"))
@@ -123,7 +124,7 @@ def _apart(drawing: Drawing, plan: Plan) -> Plan:
     for stage in plan.stages:
         text = result_condition(random, streams[stage.uid])
         if (
-            text and random.random() < 0.2 and not _forgets(stage)
+            text and random.random() < 0.2 and not forgets(stage)
         ):  # Another reader of the stream, with its own filter.
             sink = replace(sink_for(random, streams[stage.uid]), uid=f"{stage.uid}_some")
             sinks.append(_with_options(random, replace(sink, where=(text,)), streams[stage.uid]))
@@ -161,16 +162,11 @@ def _projected(random: Random, drawing: Drawing, plan: Plan) -> Plan:
     sinks = list(plan.sinks)
     for stage in plan.stages:
         stream = streams.get(stage.uid)
-        if stream is not None and random.random() < 0.15 and not _forgets(stage):
+        if stream is not None and random.random() < 0.15 and not forgets(stage):
             sink = replace(sink_for(random, stream), uid=f"{stage.uid}_part")
             names = [n for n in stream.columns if n in sink.upsert_key or random.random() < 0.6]
             sinks.append(replace(sink, select=tuple(names or stream.columns)))
     return replace(plan, sinks=tuple(sinks))
-
-
-def _forgets(stage: StagePlan) -> bool:
-    """What is forgotten is not taken back, so it may stay in a table for ever."""
-    return 0 < (stage.args.get("ttl") or 0) < FOREVER
 
 
 def _in_lines(random: Random, plan: Plan) -> Plan:
@@ -293,8 +289,9 @@ def sink_for(random: Random, stream: Stream) -> SinkPlan:
     return sink
 
 
-def _ttls(drawing: Drawing, random: Random) -> None:
+def _ttls(drawing: Drawing, seed: int) -> None:
     """State that is forgotten, where that shows in a sink alone: what went out of it stays."""
+    random = Random(f"{seed} ttl")
     read = {given.producer for stage in drawing.stages for given in stage.inputs}
     streams = {stream.uid: stream for stream in drawing.streams}
     keyed = {sink.producer for sink in drawing.sinks if sink.upsert_key == _keys(drawing, sink)}
@@ -309,6 +306,11 @@ def _ttls(drawing: Drawing, random: Random) -> None:
         if stage.op in ("top_n", "join", "process") and random.random() < 0.2:
             drawing.stages[place] = replace(stage, args={**stage.args, "ttl": FOREVER})
             continue
+        apart = Random(f"{seed} ttl of {stage.uid}")
+        if _may_forget(drawing, stage, read) and apart.random() < 0.5:
+            more = {"ttl": apart.choice((2_000, 4_000, 12_000, 40_000))}
+            drawing.stages[place] = replace(stage, args={**stage.args, **more})
+            continue
         is_last = stage.uid in keyed and stage.uid not in read and not stage.where
         kinds = {kind for kind, *_ in stage.args.get("aggregates", {}).values()}
         has_own_ttls = kinds & {"count_distinct", "percentile", "string_agg"}  # For each value.
@@ -317,6 +319,21 @@ def _ttls(drawing: Drawing, random: Random) -> None:
             ttl = random.choice((None, None, 4_000, 12_000, 40_000))
             if ttl is not None:
                 drawing.stages[place] = replace(stage, args={**stage.args, "ttl": ttl})
+
+
+def _may_forget(drawing: Drawing, stage: StagePlan, read: set[str]) -> bool:
+    """Whether rows that only come are all that its state may forget, and what it sends is not taken
+    back, or is in tables of its keys and ranks alone.
+    """
+    producers = {given.producer for given in stage.inputs}
+    if not all(one.is_append for one in drawing.streams if one.uid in producers):
+        return False
+    if stage.op == "top_n":
+        keys = (*stage.inputs[0].keys, "rank")
+        sinks = [sink for sink in drawing.sinks if sink.producer == stage.uid]
+        is_read = stage.uid in read or stage.where or stage.select
+        return not is_read and all(sink.upsert_key == keys for sink in sinks)
+    return stage.op == "process" or (stage.op, stage.args.get("how")) in FORGETFUL_JOINS
 
 
 def _operator_lists(drawing: Drawing, random: Random) -> None:

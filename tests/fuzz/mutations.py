@@ -16,8 +16,9 @@ from typing import Any
 
 from sluice.exchange.reading import interned_input
 from sluice.operators import sql
+from tests.fuzz.changing import forgets
 from tests.fuzz.dwindling import DWINDLES
-from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan
+from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan, StagePlan
 from tests.planted import Fault
 
 
@@ -73,6 +74,7 @@ def features(plan: Plan) -> set[str]:
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
     found |= {"idle"} if any(one.idle_after_ms is not None for one in plan.sources) else set()
     found |= {"forgets"} if any("ttl" in stage.args for stage in plan.stages) else set()
+    found |= {_forgetful(stage) for stage in plan.stages if forgets(stage)}
     found |= {"capped"} if plan.max_records else set()
     found |= {*plan.tuning, plan.way, *(("parallel",) if plan.parallelism > 1 else ())}
     found |= {"dwindling"} if plan.stages[-1].uid == DWINDLES else set()
@@ -87,6 +89,11 @@ def features(plan: Plan) -> set[str]:
     checkpoints = sum(isinstance(act, Checkpoint) for act in plan.acts)
     found |= {"epochs"} if checkpoints > 1 else set()
     return found
+
+
+def _forgetful(stage: StagePlan) -> str:
+    """A stage whose TTL expires, as a feature."""
+    return f"{stage.args.get('how', stage.op)}_forgets"
 
 
 def _changed(plan: Plan) -> set[str]:
@@ -695,6 +702,34 @@ OPERATORS: dict[str, Mutation] = {
         "value > value.top_k",
         ("latest", "top_n", "window_top_n"),
         needs=("prunes",),
+    ),
+    "equal_ranks_are_forgotten": Mutation(
+        "ranks that do not change expire, though rows of their key come",
+        "operators.ranking:BestRows._outcome",
+        "upserts=ranked if self._is_refreshed else news",
+        "upserts=news",
+        needs=("top_n_forgets", "epochs"),
+    ),
+    "pairs_of_all_time": Mutation(
+        "a join meets rows whose time has passed",
+        "state.keyed:KeyedState.lookup",
+        "return self._live(merged)",
+        "return chosen(merged.filter(~pl.col(DELETED)), self.schema.live)",
+        needs=("inner_forgets", "epochs"),
+    ),
+    "known_keys_are_forgotten": Mutation(
+        "the key of a semi join expires, though rows of it come",
+        "operators.joins:RegularJoinOperator._semi",
+        "upserts=keys if self._is_refreshed else new_keys",
+        "upserts=new_keys",
+        needs=("semi_forgets", "epochs"),
+    ),
+    "process_forgets_nothing": Mutation(
+        "a function gets state whose time has passed",
+        "state.keyed:KeyedState.find",
+        "position[np.append(dead, True)[position]] = -1",
+        "dead",
+        needs=("process_forgets", "epochs"),
     ),
     "first_again": Mutation(
         "deduplicate() lets a key through in every epoch",

@@ -96,7 +96,7 @@ class Oracle:
         for target in consent.begun:
             uid, _, column = target.partition(".")
             if column:
-                self._columns_anew[uid, column] = epoch
+                self._columns_anew[uid, column.lower()] = epoch
             else:
                 self._anew[uid] = epoch
         for sink in self.past.plan.sinks:
@@ -106,9 +106,13 @@ class Oracle:
                 self._absent.setdefault(sink.uid, []).append((self._changed_at, epoch))
         self._changed_at = epoch
 
+    def has_completed_none(self) -> bool:
+        """Whether no checkpoint that counts has completed since the declaration changed."""
+        return self._changed_at == len(self.past.epochs)
+
     def since_when(self, stage: StagePlan, column: str) -> int:
         """The epoch behind which a column of the stage began anew."""
-        return self._columns_anew.get((stage.uid, column), 0)
+        return self._columns_anew.get((stage.uid, column.lower()), 0)
 
     def _later(self, name: str, epoch: int, before: pa.Table) -> str:
         """The name of a table: the rows of the table *name* that are of epochs behind *epoch*, and

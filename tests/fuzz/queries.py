@@ -25,6 +25,7 @@ EPOCH = "_epoch"
 BOUNDS = ("window_start", "window_end")
 INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
 LATE = ("late", "late_right")
+MANY = 1_000_000  # Epochs, which no play has.
 TIMED = ("window", "window_top_n", "interval_join", "window_join")
 
 
@@ -108,22 +109,25 @@ def window_top_n(oracle: Oracle, stage: StagePlan) -> str:
 
 
 def top_n(oracle: Oracle, stage: StagePlan) -> str:
+    """What was sent of the ranks of a key that was forgotten since stays."""
     given, args, keys = oracle.given(stage), stage.args, stage.inputs[0].keys
     others = oracle.of(given, keys)
     ties = dict.fromkeys([*args.get("ties_by", ()), *args.get("unique", ()), *others])
     types = oracle.columns(given)
     rest = sorted_by(types, [c for c in ties if c not in (*keys, args["by"])], "ASC NULLS FIRST")
     order = ", ".join([f"{q(args['by'])} DESC NULLS LAST", *rest])
-    rank = f"ROW_NUMBER() OVER (PARTITION BY {listed(keys)} ORDER BY {order})"
-    rows = q(given)
+    rows = in_lives(oracle, stage, given) or f"(SELECT *, 1 AS _life FROM {q(given)})"
+    rank = f"ROW_NUMBER() OVER (PARTITION BY {listed(keys)}, _life ORDER BY {order})"
     if args.get("unique") and not oracle.is_updating(given):
-        one = listed([*keys, *args["unique"]])
+        one = f"{listed([*keys, *args['unique']])}, _life"
         newest = f"ROW_NUMBER() OVER (PARTITION BY {one} ORDER BY {q(args['by'])} DESC NULLS LAST)"
         rows = f"(SELECT * FROM {rows} QUALIFY {newest} = 1)"
-    return (
-        f"SELECT {listed(keys)}, CAST({rank} AS INTEGER) AS rank, {listed(others)}, 0 AS {EPOCH} "
-        f"FROM {rows} QUALIFY rank <= {args['n']}"
+    ranked = (
+        f"SELECT {listed(keys)}, CAST({rank} AS INTEGER) AS rank, {listed(others)}, 0 AS {EPOCH}, "
+        f"_life FROM {rows} QUALIFY rank <= {args['n']}"
     )
+    newest = f"_life = max(_life) OVER (PARTITION BY {listed([*keys, 'rank'])})"
+    return f"SELECT * EXCLUDE (_life) FROM ({ranked}) QUALIFY {newest}"
 
 
 def latest(oracle: Oracle, stage: StagePlan) -> str:
@@ -180,6 +184,9 @@ def join(oracle: Oracle, stage: StagePlan) -> str:
     left, right = oracle.given(stage, 0), oracle.given(stage, 1)
     on = keys_equal(stage)
     columns = join_columns(oracle, stage, left, right)
+    known = is_known_still(oracle, stage, f"l.{EPOCH}", f"r.{EPOCH}")
+    if known is not None and how in ("inner", "semi"):
+        on = f"{on} AND {known}"
     match how:
         case "inner":
             epoch = _later(f"l.{EPOCH}", f"r.{EPOCH}")
@@ -252,10 +259,11 @@ def window_join(oracle: Oracle, stage: StagePlan) -> str:
 
 def process(oracle: Oracle, stage: StagePlan) -> str:
     given, key = oracle.given(stage), q(stage.args["key"])
-    total = f"sum(count(*)) OVER (PARTITION BY {key} ORDER BY {EPOCH})"
+    rows = in_lives(oracle, stage, given) or f"(SELECT *, 1 AS _life FROM {q(given)})"
+    total = f"sum(count(*)) OVER (PARTITION BY {key}, _life ORDER BY {EPOCH})"
     return (
         f'SELECT {key}, count(*) AS "rows", CAST({total} AS BIGINT) AS total, {EPOCH} '
-        f"FROM {q(given)} GROUP BY {key}, {EPOCH}"
+        f"FROM {rows} GROUP BY {key}, _life, {EPOCH}"
     )
 
 
@@ -438,30 +446,56 @@ def on_time(oracle: Oracle, stage: StagePlan, side: int) -> str:
 
 def remembered(oracle: Oracle, stage: StagePlan, given: str) -> str:
     """The rows that state still knows: with a TTL, of a key that rested that long, those since."""
-    ttls = [epoch.ttl_ms.get(stage.uid) for epoch in oracle.past.epochs]
-    if not any(ttls):
+    lives = in_lives(oracle, stage, given)
+    if lives is None:
         return q(given)
+    keys = listed(stage.inputs[0].keys)
+    newest = f"_life = max(_life) OVER (PARTITION BY {keys})"
+    return f"(SELECT * EXCLUDE (_life) FROM {lives} QUALIFY {newest})"
+
+
+def in_lives(oracle: Oracle, stage: StagePlan, given: str) -> str | None:
+    """The rows, each with the ``_life`` of its key, which has one more whenever it was forgotten in
+    between; None without a TTL.
+    """
+    known = is_known_still(oracle, stage, "_last", EPOCH)
+    if known is None:
+        return None
     names = stage.inputs[0].keys
     keys = listed(names)
-    times = ", ".join(
-        f"({n}, {at}, {'NULL' if ttl is None else ttl})"
-        for n, (at, ttl) in enumerate(zip(oracle.past.barriers_ms(), ttls, strict=True), start=1)
-    )
     rests = (
         f"SELECT {keys}, {EPOCH}, lag({EPOCH}) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
         f"_last FROM (SELECT DISTINCT {keys}, {EPOCH} FROM {q(given)})"
     )
-    # At every barrier since it was there last the key may have been forgotten.
-    forgotten = (
-        f"EXISTS (FROM (VALUES {times}) t(n, ms, ttl), (VALUES {times}) l(n, ms, ttl) "
-        f"WHERE l.n = _last AND t.n > _last AND t.n <= {EPOCH} AND t.ms - l.ms >= t.ttl)"
-    )
-    begins = (
-        f"SELECT {keys}, max({EPOCH}) AS _begin FROM ({rests}) "
-        f"WHERE _last IS NULL OR {forgotten} GROUP BY {keys}"
+    begins = f"CASE WHEN _last IS NULL OR NOT {known} THEN 1 ELSE 0 END"
+    lives = (
+        f"SELECT {keys}, {EPOCH}, sum({begins}) OVER (PARTITION BY {keys} ORDER BY {EPOCH}) AS "
+        f"_life FROM ({rests})"
     )
     same = " AND ".join(f"r.{q(name)} IS NOT DISTINCT FROM b.{q(name)}" for name in names)
-    return f"(SELECT r.* FROM {q(given)} r JOIN ({begins}) b ON {same} AND r.{EPOCH} >= b._begin)"
+    return (
+        f"(SELECT r.*, b._life FROM {q(given)} r JOIN ({lives}) b ON {same} "
+        f"AND r.{EPOCH} = b.{EPOCH})"
+    )
+
+
+def is_known_still(oracle: Oracle, stage: StagePlan, one: str, other: str) -> str | None:
+    """A condition of two columns of epochs: what state wrote in the earlier of them was there in
+    the later, as it had expired at none of the barriers between; None without a TTL.
+    """
+    ttls = [epoch.ttl_ms.get(stage.uid) for epoch in oracle.past.epochs]
+    if not any(ttls):
+        return None
+    at_ms = oracle.past.barriers_ms()
+    pairs = []
+    for first in range(len(ttls)):
+        for last in range(first, len(ttls)):
+            ttl = ttls[last]
+            if last > first and ttl is not None and at_ms[last] - at_ms[first] >= ttl:
+                break
+            pairs.append(first * MANY + last)
+    pair = f"(least({one}, {other}) - 1) * {MANY} + greatest({one}, {other}) - 1"
+    return f"list_contains({pairs}::BIGINT[], {pair})"
 
 
 def q(name: str) -> str:

@@ -296,6 +296,8 @@ class World:
         is_nothing = after == self.plan or not self.past.epochs or not state.completed
         if is_nothing or self.is_as_it_was:
             return
+        if act.difference == "absent" and self.oracle.has_completed_none():
+            act = replace(act, part="")  # Nothing was sent while the sink was not declared.
         job = replace(self.job, pipeline=self._declared(after))
         object.__setattr__(job, "time", self.job.time)  # TTLs would wait for one that begins anew.
         metadata = job.base_metadata(state)
