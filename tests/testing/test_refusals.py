@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluice.declaration.params import Param
+from sluice.declaration.params import Param, param
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import Sink
 from sluice.errors import CheckpointFailure, ConfigurationError, StageFailed
@@ -42,6 +42,24 @@ def test_names_that_the_declaration_has_not_are_refused_with_those_that_it_has()
     assert refusal(named(), {**ROWS, "names": []}) == (
         "parameter 'least' is not set (what an order is worth); pass params={\"least\": ...}"
     )
+
+
+@pytest.mark.parametrize(
+    ("table", "params"),
+    [("s3://lake/t", {}), (param("where"), {}), (param("where"), {"where": "s3://lake/t"})],
+    ids=["a place", "a parameter without a value", "a parameter with a value"],
+)
+def test_two_sinks_of_one_table_are_refused_though_neither_is_written(
+    table: str | Param, params: dict[str, str]
+) -> None:
+    pipeline = totals()
+    orders = pipeline.source("more", Files("more", format="json", schema="n int"))
+    orders.transform("one", lambda rows: rows).sink("first", FilesTable(table))
+    orders.transform("other", lambda rows: rows).sink("second", FilesTable(table))
+
+    said = refusal(pipeline, {**ROWS, "more": []}, params=params)
+
+    assert said.startswith("sinks 'first' and 'second' write one table, "), said
 
 
 def test_a_table_for_more_epochs_than_there_are_is_refused() -> None:

@@ -121,10 +121,12 @@ def _unread(declared: Pipeline) -> Iterator[str]:
 
 def _analysed(job: Job, params: Mapping[str, str]) -> Mapping[str, Result]:
     from sluice.job.analysis import analyse, check_state
+    from sluice.job.places import check_tables
 
     for node in job.pipeline.sources.values():
         # Columns may be declared, and nothing be there to read.
         node.spec.open(params, job.location.endpoint_url).check_place()
+    check_tables(job.pipeline, params, job.location)
     found = analyse(job.pipeline, params, job.location.endpoint_url)
     for note in check_state(job, found):
         typer.secho(f"warning: {job.pipeline.uid}: {note}", err=True, fg="yellow")

@@ -46,7 +46,12 @@ from sluice.core.units import duration, size
 from sluice.declaration.pipeline import Pipeline, side_outputs
 from sluice.errors import CheckpointFailure, ConfigurationError, SluiceError
 from sluice.job.job import Job, verify_root
-from sluice.job.places import has_result_table, open_result_table, open_side_table
+from sluice.job.places import (
+    check_tables,
+    has_result_table,
+    open_result_table,
+    open_side_table,
+)
 from sluice.spark.jvm import find_java
 from sluice.spark.session import check_listening, local_session, remote_session, require_pyspark
 from sluice.store.redaction import redacted
@@ -236,6 +241,7 @@ def _check_without_spark(
     sink, output = wanted
     if output is not None and sink is not None:
         open_result_table(job, configuration.params, sink)
+    check_tables(job.pipeline, configuration.params, job.location)
     found = analyse(job.pipeline, configuration.params, endpoint_url)
     require_pyspark("sluice run")
     if remote is None:

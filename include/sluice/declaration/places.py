@@ -509,10 +509,10 @@ class TypedSinkSpec(Protocol):
 class PlacedSinkSpec(Protocol):
     """A descriptor of a sink whose table has one time line, so that no other sink may write it."""
 
-    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+    def table_of(self, params: Mapping[str, str], default: StoreLocation) -> tuple[str, ...]:
         """Which table it writes, in one spelling: for people, and then what else tells it apart.
 
-        Empty for one of the sink's own.  The place is not asked.
+        *default* is where the sink may have a table of its own.  The place is not asked.
         """
         ...
 

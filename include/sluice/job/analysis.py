@@ -45,7 +45,6 @@ from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError, RestoreError
 from sluice.exchange.output import projected_result
 from sluice.job.job import Job
-from sluice.job.places import check_tables
 from sluice.operators.arguments import aggregate_arguments, is_sql
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
@@ -102,7 +101,6 @@ def analyse(
             f"pipeline {pipeline.uid!r} has no sink, so its result would be lost; add "
             f'one: stream.sink("my_sink", FilesTable())'
         )
-    check_tables(pipeline, params)
     rows: dict[str, ColumnTypes | None] = {}
     for uid, node in pipeline.sources.items():
         source = node.spec.open(params, endpoint_url)

@@ -33,6 +33,7 @@ from sluice.exchange.sinks import open_side_output, open_sink
 from sluice.job.job import Job
 from sluice.job.lineage import position_of
 from sluice.job.snapshots import verified
+from sluice.protocol.keys import PipelinePaths
 from sluice.protocol.records import checksum
 from sluice.store.object_store import in_parallel
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from sluice.declaration.pipeline import Pipeline
     from sluice.declaration.places import OwnTable, Sink
+    from sluice.store.open import StoreLocation
 
 
 # Every subtask of a lookup holds the table in memory, and each barrier reads it whole.  Larger
@@ -157,12 +159,17 @@ def open_sinks(job: Job, params: Mapping[str, str]) -> dict[str, Sink]:
     return declared | {uid: open_side_table(job, uid) for uid in side_outputs(job.pipeline)}
 
 
-def check_tables(pipeline: Pipeline, params: Mapping[str, str]) -> None:
-    """Raises ConfigurationError if two sinks write one table, which has one time line."""
+def check_tables(pipeline: Pipeline, params: Mapping[str, str], root: StoreLocation) -> None:
+    """Raises ConfigurationError if two sinks of a job at *root* write one table, which has one time
+    line.
+    """
     writers: dict[tuple[str, ...], str] = {}
+    names = PipelinePaths(pipeline.uid)
     for uid, node in pipeline.sinks.items():
-        table = node.spec.table_of(params) if isinstance(node.spec, PlacedSinkSpec) else ()
-        first = writers.setdefault(table, uid) if table else uid
+        if not isinstance(node.spec, PlacedSinkSpec):
+            continue
+        table = node.spec.table_of(params, root.below(names.table(uid)))
+        first = writers.setdefault(table, uid)
         if first != uid:
             raise ConfigurationError(
                 f"sinks {first!r} and {uid!r} write one table, {table[0]}, whose versions are one "
@@ -178,7 +185,7 @@ def verify_tables(job: Job, params: Mapping[str, str]) -> None:
         ConfigurationError: one ignores conditional writes, or lets two writers win; it is named.
             Or two sinks write one table.
     """
-    check_tables(job.pipeline, params)
+    check_tables(job.pipeline, params, job.location)
     for uid, node in job.pipeline.sinks.items():
         sink = open_sink(node, params, job.location, job.names)
         if isinstance(sink, ProbedSink):

@@ -27,7 +27,7 @@ from sluice.core.configuration import CheckpointingMode
 from sluice.core.plan import Slice
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.nodes import SinkNode, SourceNode
-from sluice.declaration.params import ENVIRONMENT_PREFIX, Param
+from sluice.declaration.params import ENVIRONMENT_PREFIX, Param, resolve_params
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import (
     MALFORMED_COLUMN,
@@ -45,12 +45,12 @@ from sluice.declaration.places import (
     takes_rows_back,
 )
 from sluice.errors import ConfigurationError
+from sluice.job.places import check_tables
 from sluice.sinks import FilesTable
+from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from sluice.store.open import StoreLocation
 
 INSTANT = pa.timestamp("us", tz="UTC")
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
@@ -331,13 +331,34 @@ def check_params(
     needed: tuple[Param, ...], given: Mapping[str, str], environment: Mapping[str, str]
 ) -> None:
     """Raises ConfigurationError when a required parameter is missing."""
-    for one in needed:
+    for one in _unset(needed, given, environment):
+        meaning = f" ({one.help})" if one.help else ""
+        raise ConfigurationError(
+            f'parameter {one.name!r} is not set{meaning}; pass params={{"{one.name}": ...}}'
+        )
+
+
+def _unset(
+    declared: tuple[Param, ...], given: Mapping[str, str], environment: Mapping[str, str]
+) -> Iterator[Param]:
+    """The required parameters that have no value."""
+    for one in declared:
         is_set = one.name in given or ENVIRONMENT_PREFIX + one.name.upper() in environment
         if one.required and one.default is None and not is_set:
-            meaning = f" ({one.help})" if one.help else ""
-            raise ConfigurationError(
-                f'parameter {one.name!r} is not set{meaning}; pass params={{"{one.name}": ...}}'
-            )
+            yield one
+
+
+def check_places(
+    pipeline: Pipeline, given: Mapping[str, str], environment: Mapping[str, str]
+) -> None:
+    """Raises ConfigurationError if two declared sinks write one table.
+
+    A place whose parameter has no value is told apart by the parameter.
+    """
+    unset = (one.name for one in _unset(pipeline.params, given, environment))
+    stand_ins = {name: f"memory://{name}" for name in unset}
+    params = resolve_params(pipeline.params, {**stand_ins, **given}, pipeline.uid)
+    check_tables(pipeline, params, StoreLocation("memory://run_local"))
 
 
 def source_rows(

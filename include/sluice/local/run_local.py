@@ -48,6 +48,7 @@ from sluice.local.given import (
     StandIns,
     check_cut,
     check_params,
+    check_places,
     cut,
     declared_rows,
     local_params,
@@ -274,6 +275,7 @@ def prepared_pipeline(
 ) -> Iterator[Prepared]:
     """*pipeline*, ready to be run; ConfigurationError when the rows do not fit its sources."""
     _check_sources(pipeline, rows)
+    check_places(pipeline, params, os.environ)
     with (
         session_of(spark) as session,
         tempfile.TemporaryDirectory(prefix="sluice-local-", ignore_cleanup_errors=True) as folder,

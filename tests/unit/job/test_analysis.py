@@ -22,9 +22,12 @@ from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.places import SinkSpec
 from sluice.errors import ConfigurationError
 from sluice.job.analysis import Result, analyse, check_sink_schema
+from sluice.job.places import check_tables
 from sluice.sinks import DeltaTable, FilesTable, IcebergTable, KafkaTopic, PostgresTable
 from sluice.sources import Files, Kafka
+from sluice.store.open import StoreLocation
 
+ROOT = StoreLocation("s3://jobs")
 COLUMNS = "user string, city string, n bigint, at timestamp"
 UTC = pl.Datetime("us", "UTC")
 
@@ -312,6 +315,8 @@ def of_files(location: str | Param) -> FilesTable:
     [
         (of_files("s3://lake/t"), of_files("s3://lake/t/"), "s3://lake/t"),
         (of_files("s3://lake/t"), DeltaTable("s3://lake/t", ("user",)), "s3://lake/t"),
+        (of_files(""), of_files("s3://jobs/world/tables/one/"), "s3://jobs/world/tables/one"),
+        (of_files("s3://jobs/world/tables/other"), of_files(""), "s3://jobs/world/tables/other"),
         (of_files(param("where")), of_files("s3://lake/t"), "s3://lake/t"),
         (DeltaTable("file:///t", ("user",)), DeltaTable("file:///t/", ("user",)), "file:/t"),
         (in_iceberg(), in_iceberg(uri="http://rest/"), "db.t (main)"),
@@ -328,7 +333,7 @@ def test_two_sinks_of_one_table_are_refused(
     totals.sink("other", other)
 
     with pytest.raises(ConfigurationError) as refused:
-        analyse(world.pipeline, {"where": "s3://lake/t"}, None)
+        check_tables(world.pipeline, {"where": "s3://lake/t"}, ROOT)
 
     assert str(refused.value) == (
         f"sinks 'one' and 'other' write one table, {table}, whose versions are one sink's "
@@ -344,7 +349,7 @@ def test_a_linked_folder_is_the_same_table(world: World, tmp_path: Path) -> None
     totals.sink("other", of_files(f"file://{tmp_path}/link"))
 
     with pytest.raises(ConfigurationError, match="sinks 'one' and 'other' write one table"):
-        world.results()
+        check_tables(world.pipeline, {}, ROOT)
 
 
 @pytest.mark.parametrize("location", ["s3a://lake/t", "lake/t"])
@@ -352,7 +357,7 @@ def test_a_location_in_no_store_is_refused(world: World, location: str) -> None:
     world.clicks.key_by("user").aggregate("totals", n=agg.count()).sink("t", of_files(location))
 
     with pytest.raises(ConfigurationError, match=f"the root '{location}' .*; write s3://"):
-        world.results()
+        check_tables(world.pipeline, {}, ROOT)
 
 
 def test_tables_apart_are_taken(world: World) -> None:
@@ -368,7 +373,7 @@ def test_tables_apart_are_taken(world: World) -> None:
     for number, sink in enumerate(apart):
         totals.sink(f"s{number}", sink)
 
-    assert world.results()["totals"] is not None
+    check_tables(world.pipeline, {}, ROOT)
 
 
 def test_any_source_may_be_a_table(world: World) -> None:

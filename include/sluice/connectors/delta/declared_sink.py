@@ -49,11 +49,9 @@ class DeltaTable:
     def params(self) -> tuple[Param, ...]:
         return params_of(self.location)
 
-    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+    def table_of(self, params: Mapping[str, str], default: StoreLocation) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``."""
-        from sluice.store.open import StoreLocation
-
-        return (StoreLocation(value_of(self.location, params)).name,)
+        return (default.elsewhere(value_of(self.location, params)).name,)
 
     def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
         """See ``NamedPlaceSpec``."""

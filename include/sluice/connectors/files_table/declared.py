@@ -76,12 +76,10 @@ class FilesTable:
 
         check_format_types(self.format, schema, uid)
 
-    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+    def table_of(self, params: Mapping[str, str], default: StoreLocation) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``."""
-        from sluice.store.open import StoreLocation
-
         location = value_of(self.location, params)
-        return (StoreLocation(location).name,) if location else ()
+        return ((default.elsewhere(location) if location else default).name,)
 
     def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
         """See ``NamedPlaceSpec``."""

@@ -54,7 +54,11 @@ class IcebergTable:
     def params(self) -> tuple[Param, ...]:
         return params_of(self.table, self.identity, *self.catalog.values())
 
-    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+    def table_of(
+        self,
+        params: Mapping[str, str],
+        default: StoreLocation,  # noqa: ARG002 - of a spec
+    ) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``: each branch has a time line of its own."""
         where = (of_place(self.catalog.get(key, ""), params).rstrip("/") for key in _CATALOG)
         return (f"{value_of(self.table, params)} ({self.branch})", *where)

@@ -310,7 +310,11 @@ class KafkaTopic:
         files = StagedFiles(uid, open_store(default), self.upsert_key)
         return StagedSink(files, self._target(uid, params))
 
-    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+    def table_of(
+        self,
+        params: Mapping[str, str],
+        default: StoreLocation,  # noqa: ARG002 - of a spec
+    ) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``: each writer of a topic has a time line of its own."""
         servers = sorted(map(str.strip, of_place(self.bootstrap_servers, params).split(",")))
         topic = value_of(self.topic, params)

@@ -62,7 +62,11 @@ class PostgresTable:
 
         check_nested_types(schema, f"sink {uid!r}")
 
-    def table_of(self, params: Mapping[str, str]) -> tuple[str, ...]:
+    def table_of(
+        self,
+        params: Mapping[str, str],
+        default: StoreLocation,  # noqa: ARG002 - of a spec
+    ) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``."""
         from sluice.connectors.postgres.server import database_of
 
