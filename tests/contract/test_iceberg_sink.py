@@ -6,6 +6,7 @@ rows are mapped by field, or refused with the fix.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -241,6 +242,24 @@ def test_null_lists_and_maps_stay_null(
     assert raw_rows(tmp_path) == [*OF_NESTED, OF_NESTED[0] | {"id": 4}]
 
 
+@pytest.mark.parametrize("of", [pa.float64(), pa.float32()], ids=str)
+def test_a_row_is_in_one_partition_whatever_its_number_is_equal_to(
+    tmp_path: Path, of: pa.DataType
+) -> None:
+    a_table(tmp_path, pa.schema([("id", pa.int64()), ("x", of)]))
+    with loaded(tmp_path).update_spec() as change:
+        change.add_field("x", "identity", "x")
+    numbers = [0.0, -0.0, math.nan, 1.5, None, math.nan, -0.0]
+    table = pa.table({"id": range(len(numbers)), "x": pa.array(numbers, of)})
+    sink = a_sink(tmp_path)
+
+    sink.commit(JOB, 1, None, [stage_table(sink, 1, table)])
+
+    assert [str(row) for row in raw_rows(tmp_path)] == [str(row) for row in table.to_pylist()]
+    with pytest.raises(ConfigurationError, match=rf"partitioned by 'x', a {of}, where pyiceberg"):
+        stage_table(a_sink(tmp_path, "id"), 2, table)
+
+
 def raw_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of the data files, as they are there: pyiceberg's own scan makes nulls empty."""
     files = [task.file.file_path for task in loaded(folder).scan().plan_files()]
@@ -262,6 +281,23 @@ def test_rows_that_do_not_fit_are_refused_when_they_are_staged(tmp_path: Path) -
     with pytest.raises(ConfigurationError, match="several rows of one key"):
         stage(a_sink(tmp_path, "id"), 1, rows(1, 1))
     assert sink.unpublished().staged == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [(pa.float64(), pa.float32()), (pa.list_(pa.float64()), pa.list_(pa.float32()))],
+    ids=["a number", "a number in a list"],
+)
+def test_a_number_that_the_table_would_round_is_refused_when_it_is_staged(
+    tmp_path: Path, given: pa.DataType, wanted: pa.DataType
+) -> None:
+    a_table(tmp_path, pa.schema([("x", wanted)]))
+    rows = pa.table({"x": pa.nulls(1, given)})
+
+    with pytest.raises(ConfigurationError, match=r"column 'x' is .*double.*, which would round it"):
+        stage_table(a_sink(tmp_path), 1, rows)
+
+    assert stage_table(a_sink(tmp_path), 1, pa.table({"x": pa.nulls(1, wanted)})).rows == 1
 
 
 def test_a_table_that_nobody_made_is_named(tmp_path: Path) -> None:

@@ -159,6 +159,22 @@ def test_a_file_is_found_where_its_writer_says_it_is(folder: Path, scheme: str) 
     assert read_after(a_source(folder, changes="rows")) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("starts_at", [0, 1], ids=["the oldest", "one of version 1"])
+def test_rows_from_before_an_upgrade_to_version_2_are_read(tmp_path: Path, starts_at: int) -> None:
+    table = a_table(tmp_path, SCHEMA, properties={"format-version": "1"})
+    append(tmp_path, 0, 2)
+    second = append(tmp_path, 2, 4)
+    with table.refresh().transaction() as change:
+        change.upgrade_table_version(2)
+
+    source = a_source(tmp_path, start=["earliest", second][starts_at])
+    first = plan(source)
+    append(tmp_path, 4, 5)
+
+    assert sorted(numbers(source, first)) == [0, 1, 2, 3]
+    assert read_after(source, first.position) == [4]
+
+
 def test_an_unknown_start_is_named(folder: Path) -> None:
     known = append(folder, 0, 1)
     with pytest.raises(ConfigurationError, match=f"snapshot 17 is not .* one of {known}"):

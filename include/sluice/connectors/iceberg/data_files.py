@@ -16,7 +16,7 @@ depend on names, so that is not used.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,11 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArra
 
     if column.type == field.type:
         return column
+    if _rounds(column.type, field.type):
+        raise ConfigurationError(
+            f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
+            f"{name}, which would round it; cast it in the stage"
+        )
     try:
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -91,13 +96,55 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArra
         ) from error
 
 
-def check_writable(table: Table) -> None:
+def _rounds(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values are rounded in silence: Arrow's cast refuses what else does not fit."""
+    import pyarrow as pa
+
+    if pa.types.is_floating(given) and pa.types.is_floating(wanted):
+        return bool(given.bit_width > wanted.bit_width)
+    inner = range(min(given.num_fields, wanted.num_fields))
+    return any(_rounds(given.field(n).type, wanted.field(n).type) for n in inner)
+
+
+def partitioned(table: Table, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
+    """*rows*, cut by the present partitions of *table*: each is in one.
+
+    pyiceberg compares the values of partitions, so it loses NaN, which is equal to nothing, and has
+    the rows of 0.0 and -0.0 in both partitions.
+    """
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import _get_field_from_arrow_table
+    from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+
+    schema, spec = table.schema(), table.spec()
+    values = []
+    for field in spec.fields:
+        name = schema.find_column_name(field.source_id)
+        assert name is not None, "a partition is of a column of the table"
+        transform = field.transform.pyarrow_transform(schema.find_type(field.source_id))
+        values.append(transform(_get_field_from_arrow_table(rows, name)))
+    names = [str(number) for number in range(len(values))]
+    numbered = pa.table([*values, pa.array(range(rows.num_rows))], [*names, "row"])
+    groups = numbered.group_by(names, use_threads=False).aggregate([("row", "list")])
+    for group in groups.to_pylist():
+        found = [
+            PartitionFieldValue(field=field, value=group[name])
+            for field, name in zip(spec.fields, names, strict=True)
+        ]
+        key = PartitionKey(field_values=found, partition_spec=spec, schema=schema)
+        yield key.partition, rows.take(group["row_list"])
+
+
+def check_writable(table: Table, *, is_upserted: bool) -> None:
     """Check, before a checkpoint is committed, that pyiceberg can write the table.
 
     Raises:
-        ConfigurationError: the table is of a format that pyiceberg only reads.
+        ConfigurationError: the table is of a format that pyiceberg only reads, or rows are to be
+            replaced in partitions that may be of NaN.
         NotInstalledError: rows cannot be put into partitions of this kind without pyiceberg-core.
     """
+    from pyiceberg.types import DoubleType, FloatType
+
     if table.metadata.format_version > NEWEST_WRITTEN:
         raise ConfigurationError(
             f"the Iceberg table {'.'.join(table.name())} is of format version "
@@ -106,7 +153,14 @@ def check_writable(table: Table) -> None:
         )
     schema = table.schema()
     for field in table.spec().fields:
-        field.transform.pyarrow_transform(schema.find_type(field.source_id))
+        of = schema.find_type(field.source_id)
+        if is_upserted and isinstance(of, FloatType | DoubleType):
+            raise ConfigurationError(
+                f"the Iceberg table {'.'.join(table.name())} is partitioned by "
+                f"{schema.find_column_name(field.source_id)!r}, a {of}, where pyiceberg cannot "
+                "replace rows; partition it by another column, or leave upsert_key out"
+            )
+        field.transform.pyarrow_transform(of)
 
 
 def check_required(table: Table, columns: Sequence[str], name: str) -> None:

@@ -39,6 +39,7 @@ from sluice.connectors.iceberg.data_files import (
     fitted,
     footer,
     of_table,
+    partitioned,
 )
 from sluice.connectors.iceberg.source import projected_rows
 from sluice.connectors.staged_files import check_keys, check_tokens
@@ -122,7 +123,7 @@ class IcebergSink:
         rest = f"{by.subtask:05d}-{by.attempt_token}{kind}"
         file = file_name(by.checkpoint_id, by.checkpoint_token, rest)
         with self.place.failures():
-            check_writable(target)
+            check_writable(target, is_upserted=bool(self.upsert_key))
             schema = target.schema()
             if is_delete:
                 rows, schema = rows.select(self.upsert_key), schema.select(*self.upsert_key)
@@ -139,7 +140,7 @@ class IcebergSink:
         if table is None:
             return
         with self.place.failures():
-            check_writable(table)
+            check_writable(table, is_upserted=bool(self.upsert_key))
             if table.schema().fields:
                 fitted(schema.empty_table(), table.schema(), self.place.name)
             check_required(table, schema.names, self.place.name)
@@ -474,21 +475,16 @@ class Publication:
     def _rewritten(self, rows: pa.Table) -> Iterator[DataFile]:
         """The data files of *rows*, one for each of the table's present partitions.
 
-        pyiceberg only cuts the rows: what writes them makes null lists and maps empty.
+        pyiceberg does not write them: it makes null lists and maps empty.
         """
-        from pyiceberg.io.pyarrow import _determine_partitions
-
         table = self.lineage.table
         rows = fitted(rows, table.schema(), ".".join(table.name()))
         if table.spec().is_unpartitioned():
             yield self._written_file(rows, None)
             return
-        parts = list(_determine_partitions(table.spec(), table.schema(), rows))
         yield from in_parallel(
-            lambda part: self._written_file(
-                part.arrow_table_partition, part.partition_key.partition
-            ),
-            parts,
+            lambda part: self._written_file(part[1], part[0]),
+            list(partitioned(table, rows)),
             THREADS,
         )
 

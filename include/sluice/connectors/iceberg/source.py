@@ -306,8 +306,13 @@ class Appends:
         return list(ancestors_of(self.head, self.table.metadata))
 
     def base(self, snapshot_id: int | None) -> SnapshotRead | None:
-        """The snapshot of this id, or by default the oldest that exists, to be read whole."""
+        """The snapshot of this id, or by default the oldest that exists, to be read whole.
+
+        Of those from before an upgrade to version 2, which have no number, only the newest counts.
+        """
         ancestors = self.ancestors()
+        numbered = [one for one in ancestors if one.sequence_number]
+        ancestors = ancestors[: len(numbered) + 1]
         found = [one for one in ancestors if snapshot_id is None or one.snapshot_id == snapshot_id]
         if not found and snapshot_id is not None:
             raise ConfigurationError(
@@ -489,7 +494,7 @@ class Appends:
 
         for manifest in snapshot.manifests(self.table.io):
             is_added = manifest.added_snapshot_id == snapshot.snapshot_id
-            if not is_added or manifest.content is not ManifestContent.DATA:
+            if not is_added or manifest.content != ManifestContent.DATA:
                 continue
             for entry in manifest.fetch_manifest_entry(self.table.io):
                 is_new = entry.snapshot_id == snapshot.snapshot_id
@@ -501,7 +506,7 @@ class Appends:
 
         for manifest in snapshot.manifests(self.table.io):
             entries = manifest.fetch_manifest_entry(self.table.io)
-            if manifest.content is ManifestContent.DATA:
+            if manifest.content == ManifestContent.DATA:  # Of version 1 it is a plain 0.
                 yield from entries
             elif entries:
                 raise ConfigurationError(
