@@ -1,11 +1,12 @@
-"""A subtask of few rows has Polars plan few queries: each takes 0.1 to 0.2 ms, however few they
-are, so an epoch of many subtasks was little else.
+"""A subtask of few rows has Polars plan few queries, and make few schemas: a query takes 0.1 to
+0.2 ms, however few the rows are, so an epoch of many subtasks was little else.
 """
 
 from __future__ import annotations
 
 import secrets
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,10 +31,11 @@ from sluice.spark.stage import run_stage
 from sluice.store.open import StoreLocation
 
 ROWS, EPOCHS, PARALLELISM = 500, 3, 5
-MOST = 16  # Twelve or fewer when this was written, and sixty before.
+MOST_QUERIES = 16  # Twelve or fewer when this was written, and sixty before.
+MOST_SCHEMAS = 32  # 24 or fewer when this was written, and 67 before.
 
 
-def test_a_subtask_of_a_keyed_aggregate_plans_few_queries(
+def test_a_subtask_of_a_keyed_aggregate_plans_few_queries_and_makes_few_schemas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_CACHE_DIR", str(tmp_path / "cache"))
@@ -47,7 +49,7 @@ def test_a_subtask_of_a_keyed_aggregate_plans_few_queries(
     location = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
     job = open_job(pipeline, location, clock=ManualClock())
     submit(job, configure(pipeline, {}, parallelism=PARALLELISM))
-    asked: list[int] = []
+    asked: list[Counter[str]] = []
 
     with stages_without_spark(lambda what: _counting(what, asked)):
         for _ in range(EPOCHS - 1):
@@ -60,21 +62,22 @@ def test_a_subtask_of_a_keyed_aggregate_plans_few_queries(
             commit(job, outcome.plan.checkpoint_id)
 
     assert len(asked) == 2 * PARALLELISM
-    assert 0 < max(asked) <= MOST
+    assert 0 < max(one["queries"] for one in asked) <= MOST_QUERIES
+    assert 0 < max(one["schemas"] for one in asked) <= MOST_SCHEMAS
 
 
 @contextmanager
-def _counting(what: str, asked: list[int]) -> Iterator[None]:
-    """Keep in *asked* how many queries a subtask has planned and computed."""
+def _counting(what: str, asked: list[Counter[str]]) -> Iterator[None]:
+    """Keep in *asked* how many queries a subtask has computed, and how many schemas it has made."""
     if what != "subtask":
         yield
         return
-    queries = 0
+    found = Counter[str]()
 
-    def count(_: FrameType, event: str, called: object) -> None:
-        nonlocal queries
+    def count(frame: FrameType, event: str, called: object) -> None:
         if event == "c_call" and getattr(called, "__name__", "") == "collect":
-            queries += "LazyFrame" in type(getattr(called, "__self__", None)).__name__
+            found["queries"] += "LazyFrame" in type(getattr(called, "__self__", None)).__name__
+        found["schemas"] += event == "call" and frame.f_code is pl.Schema.__init__.__code__
 
     before = sys.getprofile()
     sys.setprofile(count)
@@ -82,4 +85,4 @@ def _counting(what: str, asked: list[int]) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(before)
-    asked.append(queries)
+    asked.append(found)

@@ -85,6 +85,10 @@ class StateSchema:
     ``is_written_once`` no row replaces another, and none is deleted before its timer is due.
     ``refused`` are columns that a run may not have, with the reason; ``declared`` are those of a
     user's states.  ``one_hash`` is the hash of every row, if it is not the hash of its key.
+
+    ``live`` are the columns of rows that are read: the hash and the declared ones; ``stored``,
+    those of rows in a run, are these and the reserved ones.  A subtask asks for both dozens of
+    times.
     """
 
     columns: pl.Schema
@@ -96,6 +100,8 @@ class StateSchema:
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     declared: Mapping[str, DeclaredColumn] = field(default_factory=dict[str, DeclaredColumn])
     one_hash: int | None = None
+    live: pl.Schema = field(init=False, repr=False, compare=False)
+    stored: pl.Schema = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert self.key_columns, "keyed state needs a key"
@@ -103,6 +109,10 @@ class StateSchema:
         assert not {HASH, DELETED, WRITTEN} & self.columns.keys(), "these three are reserved"
         assert self.time_column is None or self.columns[self.time_column] == pl.Int64()
         assert self.ttl_ms is None or self.ttl_ms > 0
+        live = pl.Schema({HASH: pl.Int64(), **self.columns})
+        written = {} if self.ttl_ms is None else {WRITTEN: pl.Int64()}
+        object.__setattr__(self, "live", live)
+        object.__setattr__(self, "stored", pl.Schema({**live, **written, DELETED: pl.Boolean()}))
 
     @property
     def is_former(self) -> bool:
@@ -116,17 +126,6 @@ class StateSchema:
     @property
     def identity(self) -> tuple[str, ...]:
         return (*self.key, *self.sub_key_columns)
-
-    @property
-    def live(self) -> pl.Schema:
-        """The columns of rows that are read: the hash and the declared columns."""
-        return pl.Schema({HASH: pl.Int64(), **self.columns})
-
-    @property
-    def stored(self) -> pl.Schema:
-        """The columns of rows in a run: those of ``live`` and the reserved ones."""
-        written = {} if self.ttl_ms is None else {WRITTEN: pl.Int64()}
-        return pl.Schema({**self.live, **written, DELETED: pl.Boolean()})
 
     def has_expired(self, written_ms: int | None, now_ms: int) -> bool:
         """Whether a write has expired; one from before the stage had a TTL never does."""
