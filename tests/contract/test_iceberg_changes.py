@@ -244,7 +244,7 @@ FAULTS = [
         test_rows_that_are_deleted_on_reading_are_taken_back_once,
     ),
     Caught(
-        "a compaction takes all rows back and brings them", f"{SOURCE}:Appends.files",
+        "a compaction takes all rows back and brings them", f"{SOURCE}:IcebergHistory.files",
         "return [] if is_compacted and", "return [] if False and",
         test_a_compaction_brings_no_changes_whatever_was_deleted_before,
     ),

@@ -19,7 +19,7 @@ from pyiceberg.types import StringType
 
 from sluice.connectors.appended import AddedFile
 from sluice.connectors.iceberg.declared_source import IcebergTable
-from sluice.connectors.iceberg.source import SNAPSHOTS, Appends, SnapshotRead
+from sluice.connectors.iceberg.source import SNAPSHOTS, IcebergHistory, SnapshotRead
 from sluice.core.plan import PartitionOffset
 from sluice.declaration.places import Barrier, Source, SourcePosition
 from sluice.errors import ConfigurationError
@@ -447,7 +447,7 @@ def test_a_table_that_was_empty_and_is_replaced_before_it_is_read_is_refused(fol
 
 def test_a_replacement_that_adds_rows_is_no_compaction(folder: Path) -> None:
     append(folder, 0, 3)
-    appends = Appends(loaded(folder))
+    appends = IcebergHistory(loaded(folder))
 
     def files_of(added: int, removed: int) -> list[AddedFile]:
         """pyiceberg, as which the tests write, has no compaction."""
@@ -506,7 +506,7 @@ def test_a_hold_survives_commits_of_others_in_between(
     assert read_after(source, cut.position) == [10, 11, 12]
 
 
-APPENDS = "connectors.iceberg.source:Appends"
+APPENDS = "connectors.iceberg.source:IcebergHistory"
 FAULTS = [
     Caught(
         "a table is known by its name and the number of its snapshot", f"{APPENDS}.after",

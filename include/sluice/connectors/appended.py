@@ -78,7 +78,7 @@ class Appends(Protocol[StepT_contra]):
         ...
 
 
-AppendsT = TypeVar("AppendsT", bound="Appends[Any]")
+AppendsT = TypeVar("AppendsT", bound=Appends[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
         assert parallelism > 0
 
         with self._appends() as appends:
-            cursor = parsed(position, self.mark) if position else self._first(appends)
+            cursor = parsed_cursor(position, self.mark) if position else self._first(appends)
             steps = self._steps(appends, cursor)
             last = None
             if until is not None:
@@ -268,7 +268,7 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
         return files[names.index(cursor.file) + cursor.is_done :]
 
 
-def parsed(position: SourcePosition, mark: str) -> Cursor:
+def parsed_cursor(position: SourcePosition, mark: str) -> Cursor:
     entries = offsets_by_partition(position)
     read = entries.pop(mark)
     assert len(entries) <= 1, "at most one file is read in part"

@@ -12,7 +12,7 @@ a call.  The texts ``'now'``, ``'today'`` and their like are the clock where Spa
 instant of them: in a cast they are found here, beside a column once its type is known.  Spark's
 names of clocks mean the column, where there is one: with and without backticks
 they are found once the columns are known.  Of functions in Python, registered or not, Catalyst
-knows whether they were declared with ``asNondeterministic()``: ``spark/determinism.py`` asks it.
+knows whether they were declared with ``asNondeterministic()``: ``spark/checking.py`` asks it.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ from sluice.declaration.spark_columns import SparkColumn, sql_text
 from sluice.declaration.spark_results import keeps_any, packed_schema, result_named
 from sluice.declaration.spark_sql import answer_of_text, read_by_text
 from sluice.declaration.sql import parsed
-from sluice.declaration.sql_functions import not_compiled
+from sluice.declaration.sql_functions import only_sparks
 from sluice.declaration.sql_tree import Column, spelled
 from sluice.errors import ConfigurationError
 from sluice.protocol.keys import check_uid
@@ -1325,7 +1325,7 @@ def _check_types(uid: str, columns: Mapping[str, object]) -> None:
 def _check_compiled(owner: str, text: str, step: Step) -> None:
     """Raises ConfigurationError if *text*, behind a stage, is SQL that Spark alone knows."""
     sql = parsed(text)
-    only = not_compiled(sql)
+    only = only_sparks(sql)
     if only is not None:
         why = f" ({only.why})" if only.why else ""
         raise ConfigurationError(

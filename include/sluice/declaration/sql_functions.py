@@ -283,7 +283,7 @@ class OnlySparks:
     why: str = ""
 
 
-def not_compiled(sql: Sql) -> OnlySparks | None:
+def only_sparks(sql: Sql) -> OnlySparks | None:
     """What of *sql* only Spark can compute, by its structure; None if that is nothing."""
     if sql.tree is None:
         return OnlySparks(sql.unread)

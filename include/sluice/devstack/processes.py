@@ -215,7 +215,8 @@ def _wait_until_gone(
         time.sleep(_POLL_S)
     for record in records:
         # A JVM's first thread is a zombie before the others have ended, and not waited for.
-        _reap(record.pid, within_s=_KILL_WAIT_S)
+        if inspect(record.pid) is None:  # Else it is a stranger's: not even a zombie is left.
+            _reap(record.pid, within_s=_KILL_WAIT_S)
     return True
 
 

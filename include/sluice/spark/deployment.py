@@ -103,7 +103,7 @@ from sluice.spark.frames import (
 )
 from sluice.spark.pruning import pruned_input
 from sluice.spark.session import is_on_one_machine, task_slots
-from sluice.spark.spark_code import answered, pinned_tables, previous_results, with_tables
+from sluice.spark.spark_code import answered, pinned_tables, previous_results, with_current_tables
 from sluice.spark.tasks import (
     Batches,
     Frame,
@@ -521,7 +521,9 @@ def answer_of_code(run: StageRun, inputs: Sequence[DataFrame]) -> KeyedRows:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     node, task = run.node, run.task
-    answer = answered(node, with_tables(run, inputs), pinned_tables(run), previous_results(run))
+    answer = answered(
+        node, with_current_tables(run, inputs), pinned_tables(run), previous_results(run)
+    )
     if not node.is_stateful:
         result = polars_schema(answer)
         return KeyedRows(

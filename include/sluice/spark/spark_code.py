@@ -128,7 +128,7 @@ def _rows_kept(run: StageRun, result: KeptRows, state: StageState | None) -> Dat
     return _rows_in(run, node.uid, columns, schema, shares)
 
 
-def with_tables(run: StageRun, inputs: Sequence[DataFrame]) -> list[DataFrame]:
+def with_current_tables(run: StageRun, inputs: Sequence[DataFrame]) -> list[DataFrame]:
     """*inputs*, of which those that are ``current`` are all rows that are there."""
     code = _code_of(run.node)
     named = zip(code.names, run.node.inputs, inputs, strict=True)

@@ -28,6 +28,7 @@ from sluice.core.handles import MAX_HASH, MIN_HASH, SegmentHandle
 from sluice.core.plan import SourceCut
 from sluice.errors import ConfigurationError
 from sluice.job.job import Job
+from sluice.job.snapshots import LATEST
 from sluice.surface.snapshots import (
     Facts,
     elsewhere,
@@ -284,6 +285,38 @@ def read_between(pair: Pair) -> dict[str, int]:
             for name, (_, records, _) in new.items()
         )
     return found
+
+
+class RestorePreview(msgspec.Struct, frozen=True, kw_only=True):
+    """``repeats`` are the records per source that completed checkpoints have read since, and that
+    are read again; ``aborts`` are pending checkpoints, whose ``pending_records`` are, too.
+    """
+
+    repeats: dict[str, int]
+    aborts: tuple[int, ...]
+    pending_records: int
+
+
+def restore_preview(job: Job, named: str) -> RestorePreview:
+    """What a restore from a snapshot would repeat and abort, before anybody asks for it.
+
+    *named* is ``latest``, an id, or a savepoint's name.  What becomes of its tables is in
+    ``Snapshot.tables_ahead``, of a list with checks.
+
+    Raises:
+        ConfigurationError: it is not retained.
+        RestoreError: its ``_metadata`` is gone, or there is no such savepoint.
+    """
+    state = job.state()
+    repeats: dict[str, int] = {}
+    if state.completed:
+        pair = open_pair(job, SnapshotName(named=named), SnapshotName(named=LATEST))
+        repeats = read_between(pair)
+    return RestorePreview(
+        repeats=repeats,
+        aborts=tuple(pending.checkpoint_id for pending in state.pending),
+        pending_records=sum(pending.records for pending in state.pending),
+    )
 
 
 def table_difference(

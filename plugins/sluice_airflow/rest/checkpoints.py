@@ -34,11 +34,13 @@ from sluice.surface.differences import (
     PLACE,
     ChangeKind,
     DifferenceQuery,
+    RestorePreview,
     SnapshotDifference,
     SnapshotName,
     TableDifference,
     chosen_table,
     open_pair,
+    restore_preview,
     snapshot_difference,
     table_difference,
 )
@@ -47,7 +49,6 @@ from sluice.surface.journal import JournalPage, journal_page
 from sluice.surface.key_lookup import KeyLookup, look_up_key
 from sluice.surface.monitoring import CONTENT_TYPE, metrics, text_of
 from sluice.surface.options import CheckpointConfig, checkpoint_config
-from sluice.surface.restore_preview import RestorePreview, restore_preview
 from sluice.surface.skew import JobSkew, job_skew
 from sluice.surface.snapshots import Snapshot, snapshots
 from sluice.surface.state import StatePage, state_page

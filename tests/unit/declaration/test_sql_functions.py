@@ -10,7 +10,7 @@ import pytest
 from sluice.declaration.aggregates import count
 from sluice.declaration.pipeline import Pipeline, Stream
 from sluice.declaration.sql import parsed
-from sluice.declaration.sql_functions import CASTS, FUNCTIONS, Signature, not_compiled
+from sluice.declaration.sql_functions import CASTS, FUNCTIONS, Signature, only_sparks
 from sluice.errors import ConfigurationError
 from sluice.sources import Files
 
@@ -71,7 +71,7 @@ def test_the_page_lists_what_is_computed() -> None:
     ],
 )
 def test_a_piece_that_only_spark_knows_is_named(text: str, piece: str | None) -> None:
-    only = not_compiled(parsed(text))
+    only = only_sparks(parsed(text))
 
     assert (None if only is None else only.piece) == piece
 

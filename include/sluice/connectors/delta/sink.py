@@ -74,7 +74,7 @@ THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class _Head:
     """The newest version of the table, None if there is none, and its time line."""
 
     snapshot: Snapshot | None
@@ -125,7 +125,7 @@ class DeltaTarget(TargetDefaults):
     ) -> None:
         added: dict[tuple[str, ...], list[_Written]] = {}
 
-        def changed(head: Head) -> _Change:
+        def changed(head: _Head) -> _Change:
             snapshot, metadata = head.snapshot, list[Action]()
             if head.has_columns and snapshot is not None:
                 snapshot.check_writable(changes=bool(self.upsert_key))
@@ -160,7 +160,7 @@ class DeltaTarget(TargetDefaults):
         return snapshot is None or all(one.rows == 0 for one in snapshot.files)
 
     def recover(self, writer: Writer, recovery: Recovery) -> None:
-        def changed(head: Head) -> _Change:
+        def changed(head: _Head) -> _Change:
             snapshot = head.snapshot
             if snapshot is None:
                 return _Change(self._metadata(placeholder(), None))
@@ -186,8 +186,8 @@ class DeltaTarget(TargetDefaults):
 
     def _commit(
         self,
-        decide: Callable[[Head], Timeline | None],
-        changed: Callable[[Head], _Change],
+        decide: Callable[[_Head], Timeline | None],
+        changed: Callable[[_Head], _Change],
         marks: dict[str, Any],
     ) -> None:
         """Write the change and the note that is decided, as one version.
@@ -232,16 +232,16 @@ class DeltaTarget(TargetDefaults):
             "or have them commit less often"
         )
 
-    def _head(self) -> Head:
+    def _head(self) -> _Head:
         snapshot = self.place.load()
         if snapshot is None:
-            return Head(None)
+            return _Head(None)
         with self.place.failures():
             number = snapshot.table.transaction_version(APPLICATION) or 0
         note = self._note(snapshot, number)
         if note is None:
-            return Head(snapshot, number)
-        return Head(snapshot, number, note, self._shown(snapshot, note))
+            return _Head(snapshot, number)
+        return _Head(snapshot, number, note, self._shown(snapshot, note))
 
     def _note(self, snapshot: Snapshot, number: int) -> Note | None:
         """The note of a version; None if nobody has written one, or it is another table's."""
@@ -291,7 +291,7 @@ class DeltaTarget(TargetDefaults):
             f"version {version} of {self.place.name} restored a version that its log has no more"
         )
 
-    def _noted(self, head: Head, version: int, timeline: Timeline, change: _Change) -> int:
+    def _noted(self, head: _Head, version: int, timeline: Timeline, change: _Change) -> int:
         """The number under which the note was written, which no other commit has."""
         older = () if head.note is None else head.note.at
         table = change.table_id or (head.snapshot.id if head.snapshot is not None else "")
@@ -367,7 +367,7 @@ class DeltaTarget(TargetDefaults):
         return None if found is None else int(found)
 
     def _check_values(self, rows: pa.Table, schema: pa.Schema, partitions: Sequence[str]) -> None:
-        rows = fitted(rows, schema, self.place.name, are_all=True)
+        rows = _fitted(rows, schema, self.place.name, are_all=True)
         if partitions:
             next(split_by_partition(rows, partitions, self.place.name), None)
 
@@ -419,7 +419,7 @@ class DeltaTarget(TargetDefaults):
         wanted = pa.schema([(name, schema.field(name).type) for name in self.upsert_key])
         tables = (table for part in (rows.deletes(), rows.upserts()) for table in part)
         found = (table.select([*self.upsert_key]) for table in tables)
-        keys = pa.concat_tables([fitted(one, wanted, self.place.name) for one in found])
+        keys = pa.concat_tables([_fitted(one, wanted, self.place.name) for one in found])
         for place, (name, values) in enumerate(zip(keys.column_names, keys.columns, strict=True)):
             if name in partitions and pa.types.is_string(values.type):
                 values = pc.if_else(pc.equal(values, ""), None, values)  # noqa: PLW2901
@@ -480,7 +480,7 @@ class _Files:
 
     def written(self, rows: pa.Table) -> Iterator[_Written]:
         """The data files of *rows*, one for each partition."""
-        rows = fitted(rows, self.schema, self.place.name, are_all=True)
+        rows = _fitted(rows, self.schema, self.place.name, are_all=True)
         if not self.partition_columns:
             yield self._encoded(rows, "", {})
             return
@@ -505,7 +505,7 @@ class _Files:
             parquet = open_parquet(store, old)
             wanted = [name for name in keys.column_names if name in parquet.schema_arrow.names]
             found = with_partition(parquet.read(wanted), old, keys.schema)
-            found = fitted(found, keys.schema, self.place.name)
+            found = _fitted(found, keys.schema, self.place.name)
             remaining = remaining_rows(found, deleted)
             if remaining is None:
                 continue
@@ -726,7 +726,7 @@ def table_schema(rows: pa.Schema, name: str) -> pa.Schema:
         ) from error
 
 
-def fitted(rows: pa.Table, schema: pa.Schema, name: str, *, are_all: bool = False) -> pa.Table:
+def _fitted(rows: pa.Table, schema: pa.Schema, name: str, *, are_all: bool = False) -> pa.Table:
     """*rows* in the columns of *schema*, in its order and types.
 
     Raises:

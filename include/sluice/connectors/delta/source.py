@@ -136,7 +136,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
                 if name in wanted.names and name not in rows.column_names:
                     constant = pa.scalar(value, wanted.field(name).type)
                     rows = rows.append_column(name, pa.repeat(constant, rows.num_rows))
-            whole = fitted(rows, wanted, f"{file.path} of {self.place.name}").combine_chunks()
+            whole = _fitted(rows, wanted, f"{file.path} of {self.place.name}").combine_chunks()
             for one in whole.to_batches():
                 known_rows = cast_to_known_schema(one, known, file.path)
                 if is_weighed:
@@ -418,7 +418,7 @@ class Versions:
         )
 
 
-def fitted(rows: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
+def _fitted(rows: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
     """*rows* in the columns of *schema*; those that the file has not are null.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.iceberg.declared_source import dataset_of
+from sluice.connectors.iceberg.declared_source import table_dataset
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, value_of
@@ -65,7 +65,7 @@ class IcebergTable:
 
     def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
         """See ``NamedPlaceSpec``."""
-        return (dataset_of(self.catalog, self.table, params),)
+        return (table_dataset(self.catalog, self.table, params),)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> IcebergSink:
         """Raises ConfigurationError: a parameter is missing or wrong."""

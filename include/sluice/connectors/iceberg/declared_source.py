@@ -53,7 +53,7 @@ class IcebergTable:
 
     def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
         """See ``NamedPlaceSpec``."""
-        return (dataset_of(self.catalog, self.table, params),)
+        return (table_dataset(self.catalog, self.table, params),)
 
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         """Raises ConfigurationError: a parameter is missing or wrong."""
@@ -73,7 +73,7 @@ class IcebergTable:
         )
 
 
-def dataset_of(
+def table_dataset(
     catalog: Mapping[str, str | Param | Env], table: str | Param, params: Mapping[str, str]
 ) -> Dataset:
     """The table by the address of its catalog, or by the warehouse of one that has none."""

@@ -33,7 +33,7 @@ from sluice.connectors.appended import (
     AddedFile,
     AppendedSource,
     Cursor,
-    parsed,
+    parsed_cursor,
     row_range,
 )
 from sluice.connectors.files.parquet import cast_to_known_schema, known_schema
@@ -71,7 +71,7 @@ _ABSOLUTE = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*:)?/")
 
 
 @dataclass(frozen=True, slots=True)
-class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
+class IcebergSource(AppendedSource["IcebergHistory", "SnapshotRead"]):
     """See ``Source``, and ``declared_source.IcebergTable`` for the options."""
 
     place: CatalogTable
@@ -110,9 +110,9 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
         return SNAPSHOTS
 
     @contextmanager
-    def _appends(self) -> Iterator[Appends]:
+    def _appends(self) -> Iterator[IcebergHistory]:
         with self.place.failures():
-            yield Appends(self.place.load(), self.skip_overwrites, self.takes_rows_back)
+            yield IcebergHistory(self.place.load(), self.skip_overwrites, self.takes_rows_back)
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -133,7 +133,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
                 if not query:
                     yield from read_row_range(table, location, piece.start, piece.end, projection)
                     return
-                change = Change.parsed(query)
+                change = FileChange.parsed(query)
                 self._check_columns(table, change.schema)
                 is_weighed = columns is None or WEIGHT in columns
                 for batch in read_changed(table, location, piece, change, projection):
@@ -148,7 +148,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
     def hold(self, name: str, position: SourcePosition) -> None:
         """Tag the snapshot that was read last, and the one that is being read."""
         with self._appends() as appends:
-            cursor = parsed(position, self.mark)
+            cursor = parsed_cursor(position, self.mark)
             read, _ = _read_of(cursor)
             ids = [int(read)] if read else []
             if cursor.file and not cursor.version.startswith(BASE):
@@ -163,7 +163,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
         with self.place.failures():
             return Tags(self.place).held(prefix)
 
-    def _first(self, appends: Appends) -> Cursor:
+    def _first(self, appends: IcebergHistory) -> Cursor:
         """The first position of a source without one."""
         head = appends.head
         if self.start == "latest":
@@ -176,7 +176,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
             return Cursor(self.mark)
         return Cursor(self.mark, base.sequence - 1, f"{BASE}{appends.version(base)}")
 
-    def _steps(self, appends: Appends, cursor: Cursor) -> list[SnapshotRead]:
+    def _steps(self, appends: IcebergHistory, cursor: Cursor) -> list[SnapshotRead]:
         read, schema = _read_of(cursor)
         if schema is not None:
             self._check_columns(appends.table, schema)
@@ -225,7 +225,7 @@ class IcebergSource(AppendedSource["Appends", "SnapshotRead"]):
 
 def _read_of(cursor: Cursor) -> tuple[str, int | None]:
     """The id of the snapshot that was read, and of the schema that its rows were read in, where
-    rows are taken back; see ``Appends.version``.
+    rows are taken back; see ``IcebergHistory.version``.
     """
     read, _, schema = cursor.version.removeprefix(BASE).partition(" ")
     return read, int(schema) if schema else None
@@ -255,7 +255,7 @@ class SnapshotRead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FileChange:
     """What happened to rows of a data file, in the name of a partition.
 
     It lies between the snapshots ``parent`` (0: none) and ``snapshot``; ``schema`` is the one that
@@ -268,7 +268,7 @@ class Change:
     schema: int
 
     @classmethod
-    def parsed(cls, query: str) -> Change:
+    def parsed(cls, query: str) -> FileChange:
         told = dict(parse_qsl(query))
         numbers = {name: int(told[name]) for name in ("snapshot", "parent", "schema")}
         return cls(did=told["did"], **numbers)
@@ -279,7 +279,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Appends:
+class IcebergHistory:
     """The history of *table*'s main branch."""
 
     table: Table
@@ -437,7 +437,7 @@ class Appends:
         schema = self.table.metadata.current_schema_id if step.schema is None else step.schema
         found = []
         for one in changes:
-            change = Change(
+            change = FileChange(
                 did=one.did,
                 snapshot=snapshot.snapshot_id,
                 parent=0 if parent is None else parent.snapshot_id,
@@ -567,7 +567,7 @@ def read_row_range(
 
 
 def read_changed(
-    table: Table, location: str, piece: Slice, change: Change, schema: Schema
+    table: Table, location: str, piece: Slice, change: FileChange, schema: Schema
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of *piece*, which counts those alone to which *change* happened."""
     places = _places(table, location, piece.end, change)
@@ -584,7 +584,9 @@ def read_changed(
         at = end
 
 
-def _places(table: Table, location: str, count: int, change: Change) -> NDArray[np.int64] | None:
+def _places(
+    table: Table, location: str, count: int, change: FileChange
+) -> NDArray[np.int64] | None:
     """The places of the first *count* rows that *change* happened to; None if those are all."""
     import numpy as np
 
