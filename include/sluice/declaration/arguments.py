@@ -270,14 +270,18 @@ def _not_taken(
         near = _nearest_word(unknown[0], names)
         hint = f"did you mean {near}?" if near else f"it takes {', '.join(names) or 'nothing'}"
         return ConfigurationError(f"{subject} has no argument {unknown[0]!r}; {hint}")
-    positional = [p for p in called.parameters if p.kind is not p.KEYWORD_ONLY]
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    positional = [p for p in called.parameters if p.kind not in by_name]
     by_place = names[: len(given)]
     if twice := [name for name in kwargs if name in by_place]:
         return ConfigurationError(f"{subject} is given {twice[0]!r} twice; write it once")
     if len(given) > len(positional):
         more = _shown(given[len(positional)])
-        of_names = [p.name for p in called.parameters if p.kind is p.KEYWORD_ONLY]
+        of_names = [p.name for p in called.parameters if p.kind in by_name]
         fix = f"write {of_names[0]}=..." if len(of_names) == 1 else "give it by its name"
+        last = called.parameters[-1]
+        if last.kind is last.VAR_KEYWORD and fits(given[len(positional)], called.hints[last.name]):
+            fix = "give the result a name: n=..."
         takes = ", ".join(p.name for p in positional) or "nothing"
         also = f", and by name {', '.join(of_names)}" if of_names else ""
         return ConfigurationError(
@@ -359,10 +363,12 @@ def _better(
             f"{parameter.name} is an option of {called.name}(), {allowed(hint)}, so no result "
             f"can have its name; call it {parameter.name}_ or the like"
         )
-    if parameter.kind is parameter.VAR_POSITIONAL and isinstance(value, list | tuple | set):
-        items = ", ".join(map(repr, value))
-        if items and all(fits(item, hint) for item in value):
-            return f"write {called.name}({items})"
+    items = [*value] if isinstance(value, list | tuple | set) else []
+    is_of_items = parameter.kind is parameter.VAR_POSITIONAL and bool(items)
+    if is_of_items and all(fits(item, hint) for item in items):
+        if not all(isinstance(item, str) for item in items):
+            return f"put a * before the {type(value).__name__}"
+        return f"write {called.name}({', '.join(map(repr, items))})"
     return None
 
 

@@ -158,6 +158,16 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         ("latest('l') is given 'at', and takes uid, and by name by, ttl, parallelism; give it by "
         "its name"),
     ),
+    "a result without a name": (
+        lambda: keyed().aggregate("a", agg.count()),
+        ("aggregate('a') is given Aggregate(kind=<AggregateKin...raction=None, separator=None), "
+        "and takes uid, and by name ttl, parallelism, aggregates; give the result a name: n=..."),
+    ),
+    "streams in a list": (
+        lambda: source().union("u", [source()]),
+        ("union('u'): others is [Stream(pipeline=Pipeline(uid...lost_time='', lost_column='')] "
+        "(list); put a * before the list"),
+    ),
     "an argument given twice": (
         lambda: keyed().top_n("t", 3, n=3, by="n"), "top_n('t') is given 'n' twice; write it once"
     ),
