@@ -12,7 +12,6 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
@@ -23,26 +22,14 @@ from deltalake import DeltaTable as Delta
 from deltalake import write_deltalake
 from pyiceberg.types import DoubleType
 
-from harness.jobs import ManualClock
 from sluice.connectors.appended import BASE
 from sluice.connectors.delta import source as delta
 from sluice.connectors.iceberg import source as iceberg
 from sluice.coordinator.backfill import plan_backfill
-from sluice.coordinator.failure import abort_checkpoint
-from sluice.coordinator.restore import restore, savepoint_target
-from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.trigger import Triggered, trigger
-from sluice.core.configuration import CheckpointType
 from sluice.core.plan import CheckpointPlan
-from sluice.core.restoring import Choice
-from sluice.declaration import aggregates as agg
-from sluice.declaration.checkpointing import Checkpointing
-from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import WEIGHT, SourcePosition, SourceSpec
 from sluice.errors import ConfigurationError, SluiceError
-from sluice.job.job import open_job
 from sluice.job.places import open_source_at
-from sluice.sinks import FilesTable
 from sluice.sources import DeltaTable, IcebergTable
 from sluice.store.open import StoreLocation
 from tests.examples import TIMES
@@ -56,7 +43,7 @@ from tests.iceberg_catalog import (
     properties,
 )
 from tests.planted import Fault
-from tests.subtasks import acknowledge, finish
+from tests.property.coordinator.absorbing import AbsorbingJob
 
 pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 
@@ -223,26 +210,22 @@ class IcebergPlayed:
         return counted(table.to_arrow().to_pylist())
 
 
-class World:
-    """A job over a table; ``rows`` are by checkpoint those that it has absorbed."""
+class World(AbsorbingJob):
+    """A job over a table."""
 
     def __init__(self, random: Random, table: Played) -> None:
-        self.random, self.table = random, table
-        place = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
-        pipeline = Pipeline(
-            "changing",
-            checkpointing=Checkpointing(
-                num_retained=random.randint(1, 3), tolerable_failed_checkpoints=99
-            ),
+        self.table = table
+        super().__init__(
+            random,
+            table.spec(),
+            StoreLocation(root=f"memory://{secrets.token_hex(6)}"),
+            key="id",
+            limit=random.choice([None, 1, 4]),
+            changing=0.3,
         )
-        rows = pipeline.source("sales", table.spec())
-        totals = rows.key_by("id").aggregate("totals", rows=agg.count())
-        totals.sink("out", FilesTable(changelog=True))
-        self.job = open_job(pipeline, place, clock=ManualClock())
-        limit = random.choice([None, 1, 4])
-        submit(self.job, configure(pipeline, {}, max_records_per_epoch=limit))
-        self.rows: dict[int | None, Counter[Any]] = {None: Counter()}
-        self.named: dict[str, int] = {}
+
+    def change(self) -> None:
+        self.table.change()
 
     def read(self, plan: CheckpointPlan) -> Counter[Any]:
         (cut,) = plan.sources
@@ -257,48 +240,22 @@ class World:
 
     def checkpoint(self, name: str | None = None) -> bool:
         """Take one; False if there was nothing to read."""
-        given: dict[str, Any] = {}
-        if name is not None:
-            given = {"type": CheckpointType.SAVEPOINT, "savepoint_name": name}
-        outcome = trigger(self.job, is_periodic=name is None, **given)
-        if not isinstance(outcome, Triggered):
+        plan = self.trigger(name)
+        if plan is None:
             return False
-        plan = outcome.plan
-        read = self.read(plan)
-        while self.random.random() < 0.3:
-            self.table.change()
-        assert self.read(plan) == read, "a slice has other rows the second time"
-        if self.random.random() < 0.3:
-            abort_checkpoint(self.job, plan.checkpoint_id, by="a test")
-            return True
-        acknowledge(self.job, plan)
-        finish(self.job, plan.checkpoint_id)
-        rows = Counter(self.rows[plan.parent])
-        rows.update(read)
-        assert min(rows.values(), default=0) >= 0, "a row was taken back that was not there"
-        rows = +rows
-        there = self.table.rows_at(plan.sources[0].position)
-        assert there in (None, rows), "the rows are not those of the version"
-        self.rows[plan.checkpoint_id] = rows
-        if name is not None:
-            self.named[name] = plan.checkpoint_id
-        return True
 
-    def restore(self) -> None:
-        wider = replace(self.job.state().configuration, parallelism=self.random.randint(1, 4))
-        completed = [one.checkpoint_id for one in self.job.state().completed]
-        if self.named and self.random.random() < 0.5:
-            name = self.random.choice(sorted(self.named))
-            restore(self.job, savepoint_target(self.job, name), configuration=wider)
-        elif completed:
-            target = Choice(self.random.choice(completed))
-            restore(self.job, target, configuration=wider)
+        def check(rows: Counter[Any]) -> None:
+            there = self.table.rows_at(plan.sources[0].position)
+            assert there in (None, rows), "the rows are not those of the version"
+
+        self.absorb(plan, name, check)
+        return True
 
     def play(self) -> None:
         for step in range(STEPS):
             act = self.random.random()
             if act < 0.5:
-                self.table.change()
+                self.change()
             elif act < 0.8:
                 self.checkpoint()
             elif act < 0.88:
@@ -336,7 +293,7 @@ def test_what_the_root_keeps_no_copy_of_is_not_read_again(tmp_path: Path) -> Non
     while world.checkpoint():
         pass
 
-    with pytest.raises(ConfigurationError, match="no source of 'changing' declares input that is"):
+    with pytest.raises(ConfigurationError, match="no source of 'absorbing' declares input that is"):
         plan_backfill(world.job, ["dt=2026-03-01"])
 
 

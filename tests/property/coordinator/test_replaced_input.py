@@ -14,7 +14,6 @@ import secrets
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -22,62 +21,42 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.jobs import ManualClock
 from sluice.connectors.files.parquet import ParquetSource
 from sluice.connectors.files.source import FileSource
 from sluice.coordinator.backfill import plan_backfill
-from sluice.coordinator.failure import abort_checkpoint
 from sluice.coordinator.garbage import collect_garbage
 from sluice.coordinator.requests import UserRequest, request_checkpoint
-from sluice.coordinator.restore import restore, savepoint_target
-from sluice.coordinator.submission import configure, submit
-from sluice.coordinator.trigger import Triggered, trigger
 from sluice.core.completed import CheckpointMetadata
-from sluice.core.configuration import CheckpointType
 from sluice.core.plan import CheckpointPlan, PartitionOffset
-from sluice.core.restoring import Choice
-from sluice.declaration import aggregates as agg
-from sluice.declaration.checkpointing import Checkpointing
-from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import WEIGHT
 from sluice.errors import ConfigurationError, SluiceError
-from sluice.job.job import open_job
 from sluice.job.places import open_source_at
-from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.store.open import StoreLocation, open_store
 from tests.examples import TIMES
-from tests.subtasks import acknowledge, finish
+from tests.property.coordinator.absorbing import AbsorbingJob
 
 FOLDERS = ("dt=2026-03-01", "dt=2026-03-02", "dt=2026-03-03")
 STEPS = 25
 
 
-class World:
-    """A job over a folder; ``rows`` are by checkpoint those that it has absorbed."""
+class World(AbsorbingJob):
+    """A job over a folder."""
 
     def __init__(self, random: Random) -> None:
-        self.random = random
         place = StoreLocation(root=f"memory://{secrets.token_hex(6)}")
         self.kind = random.choice(["parquet", "text"])
         self.store = open_store(place.below("sales"))
         self.files: dict[str, tuple[int, ...]] = {}
         self.limit = random.choice([None, None, 4])
-        pipeline = Pipeline(
-            "replaced",
-            checkpointing=Checkpointing(
-                num_retained=random.randint(1, 3), tolerable_failed_checkpoints=99
-            ),
+        super().__init__(
+            random,
+            Files(f"{place.root}/sales/", self.kind, bounded=False, replaced="by partition"),  # type: ignore[arg-type]
+            place.below("root"),
+            key="n" if self.kind == "parquet" else "line",
+            limit=self.limit,
+            changing=0.4,
         )
-        spec = Files(f"{place.root}/sales/", self.kind, bounded=False, replaced="by partition")  # type: ignore[arg-type]
-        rows = pipeline.source("sales", spec)
-        column = "n" if self.kind == "parquet" else "line"
-        totals = rows.key_by(column).aggregate("totals", rows=agg.count())
-        totals.sink("out", FilesTable(changelog=True))
-        self.job = open_job(pipeline, place.below("root"), clock=ManualClock())
-        submit(self.job, configure(pipeline, {}, max_records_per_epoch=self.limit))
-        self.rows: dict[int | None, Counter[object]] = {None: Counter()}
-        self.named: dict[str, int] = {}
 
     def write(self, name: str, numbers: tuple[int, ...]) -> None:
         body = io.BytesIO()
@@ -97,7 +76,6 @@ class World:
         return tuple(self.random.randrange(30) for _ in range(self.random.randint(0, 4)))
 
     def change(self) -> None:
-        """One change by whoever writes the folder."""
         random, folder = self.random, self.random.choice(FOLDERS)
         there = [name for name in self.files if name.startswith(folder)]
         act = random.choice(
@@ -140,38 +118,22 @@ class World:
 
     def checkpoint(self, name: str | None = None) -> bool:
         """Take one; False if there was nothing to read."""
-        given: dict[str, Any] = {}
-        if name is not None:
-            given = {"type": CheckpointType.SAVEPOINT, "savepoint_name": name}
         again = self.random.choice(FOLDERS)
         is_backfill = name is None and self.random.random() < 0.2 and self.asks_for(again)
         there = self.there()
-        outcome = trigger(self.job, is_periodic=name is None, **given)
-        if not isinstance(outcome, Triggered):
+        plan = self.trigger(name)
+        if plan is None:
             return False
-        plan = outcome.plan
         if is_backfill:
             assert {piece.partition.partition("/")[0] for piece in plan.sources[0].slices} == {
                 again
             }, "a backfill reads what it names, and nothing else"
-        read = self.read(plan)
-        while self.random.random() < 0.4:
-            self.change()
-        assert self.read(plan) == read, "a slice has other rows the second time"
-        if self.random.random() < 0.3:
-            abort_checkpoint(self.job, plan.checkpoint_id, by="a test")
-            return True
-        acknowledge(self.job, plan)
-        finish(self.job, plan.checkpoint_id)
-        rows = Counter(self.rows[plan.parent])
-        rows.update(read)
-        assert min(rows.values(), default=0) >= 0, "a row was taken back that was not there"
-        rows = +rows
-        if self.limit is None and not is_backfill:
-            assert rows == there, "the rows are not those of the files"
-        self.rows[plan.checkpoint_id] = rows
-        if name is not None:
-            self.named[name] = plan.checkpoint_id
+
+        def check(rows: Counter[object]) -> None:
+            if self.limit is None and not is_backfill:
+                assert rows == there, "the rows are not those of the files"
+
+        self.absorb(plan, name, check)
         return True
 
     def asks_for(self, folder: str) -> bool:
@@ -182,16 +144,6 @@ class World:
             return False
         request_checkpoint(self.job, UserRequest(by="a test", again=(folder,)))
         return True
-
-    def restore(self) -> None:
-        wider = replace(self.job.state().configuration, parallelism=self.random.randint(1, 4))
-        completed = [one.checkpoint_id for one in self.job.state().completed]
-        if self.named and self.random.random() < 0.5:
-            name = self.random.choice(sorted(self.named))
-            restore(self.job, savepoint_target(self.job, name), configuration=wider)
-        elif completed:
-            target = Choice(self.random.choice(completed))
-            restore(self.job, target, configuration=wider)
 
     def play(self) -> None:
         for step in range(STEPS):
