@@ -1,6 +1,6 @@
 """The source of a keyed stage by its format: CPU seconds of an epoch, of the whole process tree.
 
-    python -m bench.sources [--rows 1000000] [--rounds 5] [--formats parquet,json,json.gz,json.zst]
+    python -m bench.sources [--rows 1000000] [--rounds 5] [--formats parquet,csv,json,...]
 
 The same rows (key, value, at) arrive in each format, in turn, in one Spark session; the stage
 computes count, sum and largest value of 100,000 keys.  The first two rounds warm up.  Every
@@ -36,7 +36,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     "json.gz": gzip.compress,
     "json.zst": zstandard.compress,
 }
-FORMATS = ("parquet", *PACKED)
+FORMATS = ("parquet", "csv", *PACKED)
 SCHEMA = "key bigint, value bigint, at bigint"
 KEYS = 100_000
 WARM_UP = 2
@@ -81,8 +81,14 @@ def main() -> None:
 
 def a_job(name: str, folder: Path) -> Job:
     (folder / name).mkdir()
-    kind, schema = ("parquet", "") if name == "parquet" else ("json", SCHEMA)
-    files = Files(str(folder / name), format=kind, schema=schema, bounded=False)  # type: ignore[arg-type]
+    kind = name.partition(".")[0]
+    files = Files(
+        str(folder / name),
+        format=kind,  # type: ignore[arg-type]
+        schema="" if kind == "parquet" else SCHEMA,
+        header=kind == "csv",
+        bounded=False,
+    )
     pipeline = Pipeline("by_" + name.replace(".", "_"), checkpointing=Checkpointing(interval=None))
     pipeline.source("events", files).key_by("key").aggregate(
         "totals", count=agg.count(), sum=agg.sum("value"), max=agg.max("value")
@@ -106,6 +112,9 @@ def arrive(rows: pl.DataFrame, folder: Path, name: str, number: int) -> None:
         piece, path = rows.slice(part * size, size), folder / f"{number:04}-{part}.{name}"
         if name == "parquet":
             piece.write_parquet(path)
+            continue
+        if name == "csv":
+            piece.write_csv(path)
             continue
         lines = piece.write_ndjson().encode()
         path.write_bytes(PACKED[name](lines))

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,6 +29,7 @@ from sluice.operators.common_types import united_columns
 from sluice.operators.operator import WEIGHT
 from sluice.spark import deployment, tasks
 from sluice.spark.deployment import KeyedRows, needed_columns
+from sluice.spark.frames import OBJECT
 from sluice.state.key_hash import can_hash, key_hash
 from sluice.state.segments import HASH, to_frame
 from tests.fuzz.functions import OURS
@@ -72,13 +74,20 @@ def exchange_of(run: Any) -> Any:
 
 
 def decoded_text(rows: Frame, how: TextDecoding, *, is_begun: bool = False) -> Frame:
-    """The rows in lines, of which none is malformed; what Python has decoded is not used."""
+    """The rows in lines, of which none is malformed; Python has decoded some with *is_begun*."""
 
     def of_lines(part: pa.Table) -> pa.Table:
         if how.has_header:
             records = pc.struct_field(part.column(SOURCE), "record")
             part = part.filter(pc.greater(records, 0))
-        table = decoded(how.format, how.schema, part.column(how.column).to_pylist())
+        texts = part.column(how.column).to_pylist()
+        left = [place for place, text in enumerate(texts) if text is not None]
+        table = decoded(how.format, how.schema, [texts[place] for place in left])
+        if is_begun:
+            begun = [place for place, text in enumerate(texts) if text is None]
+            objects = part.column(OBJECT).take(pa.array(begun, pa.int64())).to_pylist()
+            table = pa.concat_tables([table, pa.Table.from_pylist(objects, table.schema)])
+            table = table.take(np.argsort(np.array([*left, *begun], np.int64)))
         for name in (*how.keeps, SOURCE):
             table = table.append_column(part.schema.field(name), part.column(name))
         for name in (MALFORMED_COLUMN, RAW):

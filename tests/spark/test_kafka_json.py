@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Producer
 
 from harness.kafka_broker import Broker, running_broker
-from sluice.connectors.json_lines import plain_schema
 from sluice.connectors.kafka.declared import Json, Kafka
 from sluice.connectors.kafka.values import PlainJsonValues
+from sluice.connectors.plain_lines import plain_lines
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
 from sluice.declaration.places import UndecidedError
@@ -46,9 +46,9 @@ def broker() -> Iterator[Broker]:
 
 
 def test_a_text_that_is_decoded_holds_what_spark_reads_of_it(spark: SparkSession) -> None:
-    schema = plain_schema(HOW)
-    assert schema is not None
-    values, texts = PlainJsonValues(schema), [*hostile_lines(), *broken_texts()]
+    plain = plain_lines(HOW)
+    assert plain is not None
+    values, texts = PlainJsonValues(plain), [*hostile_lines(), *broken_texts()]
     expected = by_spark(spark, texts)
 
     decided = 0
@@ -60,7 +60,9 @@ def test_a_text_that_is_decoded_holds_what_spark_reads_of_it(spark: SparkSession
         decided += 1
         assert decoded.malformed == {}
         tombstone, *columns = (column.to_pylist() for column in decoded.columns)
-        rows = [dict(zip(schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+        rows = [
+            dict(zip(plain.schema.names, row, strict=True)) for row in zip(*columns, strict=True)
+        ]
         assert tombstone == [False]
         # As text, for a number may be a zero with a sign.
         assert repr(rows) == repr(expected.get(number, [])), text
@@ -78,9 +80,9 @@ def broken_texts() -> list[str]:
 
 
 def test_texts_are_decoded_together_with_tombstones_or_not_at_all() -> None:
-    schema = plain_schema(HOW)
-    assert schema is not None
-    values = PlainJsonValues(schema)
+    plain = plain_lines(HOW)
+    assert plain is not None
+    values = PlainJsonValues(plain)
 
     tombstone, a, *_ = values.decode([b'{"a":1}', None, b"{}", b'{"a":4}\r']).columns
 

@@ -9,8 +9,10 @@ objects in a line, ``Inf``, a zero with a sign, and lines too deep or too long f
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sluice.connectors.plain_types import check_numbers, of_text, plain_type
 from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.declaration.places import END, TextDecoding, UndecidedError
 
@@ -24,123 +26,100 @@ SHORT_LINE_BYTES = 900
 MANY_LEVELS = 900
 LONG_LINE_BYTES = 50_000
 
-# Words beside a column's type that may change what its values are.
-_REMARK = re.compile(r"\b(?:collate|default|not|generated)\b", re.IGNORECASE)
 _LONG_NUMBER = re.compile(rb"[-+.eE0-9]{900}")
 _NOT_A_NUMBER = re.compile(rb"[:,\[]\s*[-+]?(?:NaN|I)")
 
 
-def plain_schema(how: TextDecoding | None) -> pa.Schema | None:
-    """The columns of *how* if Arrow can decode its lines of JSON; None if only Spark can."""
+@dataclass(frozen=True, slots=True)
+class PlainJson:
+    """Lines of objects of the columns of ``schema``."""
+
+    schema: pa.Schema
+
+    def decoded(self, whole: bytes) -> pa.Table:
+        """The rows of *whole* lines, of which the last has lost its newline; blank ones are none.
+
+        Raises:
+            UndecidedError: Spark might read one of the lines otherwise.
+        """
+        import pyarrow as pa
+        import pyarrow.json as pj
+
+        objects = _lines_of_one_object(whole)
+        if objects == 0:
+            return self.schema.empty_table()
+        read = pa.schema([field.with_type(_read_type(field.type)) for field in self.schema])
+        try:
+            table = pj.read_json(
+                pa.BufferReader(whole),
+                # One block: Arrow takes newlines for the ends of objects only between blocks.
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(whole) + 1),
+                parse_options=pj.ParseOptions(
+                    explicit_schema=read, unexpected_field_behavior="ignore"
+                ),
+            )
+        except pa.ArrowException as error:
+            raise UndecidedError(str(error)) from error
+        if table.num_rows != objects or not table.schema.equals(read):
+            raise UndecidedError("several objects in one line")
+        columns = [column.combine_chunks() for column in table.columns]
+        for column in columns:
+            check_numbers(column)
+        typed = [_typed(one, field.type) for one, field in zip(columns, self.schema, strict=True)]
+        return pa.Table.from_arrays(typed, schema=self.schema)
+
+
+def plain_json(how: TextDecoding) -> PlainJson | None:
+    """The decoder of lines of JSON; None if only Spark can decode them."""
     import pyarrow as pa
 
-    if how is None or how.format != "json" or how.options or _REMARK.search(how.schema):
+    if how.options:
         return None
     columns = row_schema("the source", how.schema)
-    types = {name: _arrow_type(column) for name, column in columns.items()}
-    if None in types.values():
-        return None
-    return pa.schema(list(types.items()))
+    types = {name: _json_type(column) for name, column in columns.items()}
+    return None if None in types.values() else PlainJson(pa.schema(list(types.items())))
 
 
-def _arrow_type(column: ColumnType) -> pa.DataType | None:
-    """The type as Spark hands it to Python; None where the two parsers may read text differently.
-
-    That is so for numbers below 32 bits, decimals, times and arrays.
-    """
+def _json_type(column: ColumnType) -> pa.DataType | None:
+    """``plain_type``, structs, and those arrays that Arrow reads as they are."""
     import pyarrow as pa
 
     match column.name:
-        case "bigint":
-            return pa.int64()
-        case "int":
-            return pa.int32()
-        case "double":
-            return pa.float64()
-        case "boolean":
-            return pa.bool_()
-        case "string":
-            return pa.string()
         case "struct" if column.fields:
-            fields = {name: _arrow_type(inner) for name, inner in column.fields}
+            fields = {name: _json_type(inner) for name, inner in column.fields}
             return None if None in fields.values() else pa.struct(list(fields.items()))
+        case "array":
+            ((_, inner),) = column.fields
+            kind = _json_type(inner)
+            if kind is None or _read_type(kind) != kind:
+                return None
+            return pa.list_(pa.field("element", kind))
         case _:
-            return None
+            return plain_type(column)
 
 
-def decoded_lines(whole: bytes, schema: pa.Schema) -> pa.Table:
-    """The rows of *whole* lines, of which the last has lost its newline; blank ones are none.
-
-    Raises:
-        UndecidedError: Spark might read one of the lines otherwise.
-    """
+def _read_type(kind: pa.DataType) -> pa.DataType:
+    """*kind* as Arrow's parser reads it: dates and times are read as text first."""
     import pyarrow as pa
-    import pyarrow.json as pj
+    from pyarrow import types
 
-    objects = _lines_of_one_object(whole)
-    if objects == 0:
-        return schema.empty_table()
-    try:
-        table = pj.read_json(
-            pa.BufferReader(whole),
-            # One block: Arrow takes newlines for the ends of objects only between blocks.
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(whole) + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=schema, unexpected_field_behavior="ignore"
-            ),
-        )
-    except pa.ArrowException as error:
-        raise UndecidedError(str(error)) from error
-    if table.num_rows != objects or not table.schema.equals(schema):
-        raise UndecidedError("several objects in one line")
-    for column in table.columns:
-        _check_reals(column)
-    return table
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_read_type(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_read_type(kind.value_type)))
+    return pa.string() if types.is_temporal(kind) else kind
 
 
-def decoded_texts(lines: bytes, texts: int, schema: pa.Schema) -> pa.Table:
-    """The objects in so many *texts*, one a row, which are the *lines*.
-
-    Raises:
-        UndecidedError: Spark might read one of them otherwise, or one is blank and no row.
-    """
-    if lines.count(b"\n") != texts - 1:
-        raise UndecidedError("a text of several lines")
-    rows = decoded_lines(lines, schema)
-    if rows.num_rows != texts:
-        raise UndecidedError("a blank text")
-    return rows
-
-
-def with_objects(rows: pa.RecordBatch, column: str, name: str, schema: pa.Schema) -> pa.RecordBatch:
-    """*rows* with the objects of the texts in *column* in a new column *name*.
-
-    Either the objects or the texts are null: the objects if Spark might read one of the texts
-    otherwise.
-    """
+def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """*column*, of ``_read_type``, as *kind*.  Raises UndecidedError as ``of_text`` does."""
     import pyarrow as pa
 
-    place = rows.schema.get_field_index(column)
-    texts, kind = rows.column(place), pa.struct(list(schema))
-    try:
-        objects = _objects(texts, schema)
-    except UndecidedError:
-        return rows.append_column(pa.field(name, kind), pa.nulls(len(texts), kind))
-    columns = [*rows.columns, objects]
-    columns[place] = pa.nulls(len(texts), texts.type)
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema.append(pa.field(name, kind)))
-
-
-def _objects(texts: pa.Array, schema: pa.Schema) -> pa.Array:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    whole = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-    (lines,) = pc.binary_join(whole, "\n")
-    if not lines.is_valid:
-        raise UndecidedError("no text")
-    rows = decoded_texts(lines.as_buffer().to_pybytes(), len(texts), schema)
-    return rows.combine_chunks().to_struct_array().combine_chunks()
+    if column.type == kind:
+        return column
+    if not pa.types.is_struct(kind):
+        return of_text(column, kind)
+    fields = [_typed(one, field.type) for one, field in zip(column.flatten(), kind, strict=True)]
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=column.is_null())
 
 
 def _lines_of_one_object(whole: bytes) -> int:
@@ -191,18 +170,3 @@ def _check_lengths(whole: bytes, starts: npt.NDArray[np.intp], ends: npt.NDArray
         is_deep = text.count(b"{") + text.count(b"[") >= MANY_LEVELS
         if is_deep or len(text) > LONG_LINE_BYTES or _LONG_NUMBER.search(text):
             raise UndecidedError("a line beyond the limits of Spark's parser")
-
-
-def _check_reals(column: pa.ChunkedArray) -> None:
-    """Raises UndecidedError for a zero with a sign, which Spark drops, and what is not finite."""
-    import numpy as np
-    import pyarrow as pa
-
-    if pa.types.is_struct(column.type):
-        for chunk in column.chunks:
-            for field in chunk.flatten():
-                _check_reals(pa.chunked_array([field]))
-    elif pa.types.is_floating(column.type):
-        values = column.drop_null().to_numpy()
-        if not np.isfinite(values).all() or (np.signbit(values) & (values == 0)).any():
-            raise UndecidedError("a number that is not finite, or a negative zero")

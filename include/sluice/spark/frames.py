@@ -24,7 +24,7 @@ from sluice.connectors.columns import (
     narrowed_schema,
     unreadable_columns,
 )
-from sluice.connectors.json_lines import plain_schema, with_objects
+from sluice.connectors.plain_lines import plain_lines, with_objects
 from sluice.core.plan import Slice, SourceCut
 from sluice.declaration.changelog import Append
 from sluice.declaration.column_types import row_schema
@@ -199,11 +199,13 @@ def text_rows(
 
     Spark decodes the batches alone of which Python cannot tell what Spark would make of them.
     """
-    columns, plain = [how.column, *how.keeps], plain_schema(how)
+    columns, plain = [how.column, *how.keeps], plain_lines(how)
     if plain is None:
         return decoded_text(read_slices(spark, source, slices, parallelism, columns), how)
 
     def begun(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if how.has_header and batch.num_rows and not batch.column(SOURCE)[0]["record"].as_py():
+            batch = batch.slice(1)
         return with_objects(batch, how.column, OBJECT, plain)
 
     rows = read_slices(spark, source, slices, parallelism, columns, begun)

@@ -86,6 +86,13 @@ def _as_utf8(text: bytes) -> bytes:
     return text
 
 
+def unix_lines(whole: bytes) -> bytes:
+    """*whole* lines without the ``\\r`` of a Windows line end, as ``lines_of`` has them."""
+    if b"\r" not in whole:
+        return whole
+    return whole.replace(b"\r\n", b"\n").removesuffix(b"\r")
+
+
 def lines_in(whole: bytes) -> int:
     """The number of *whole* lines, of which the last has lost its newline."""
     import numpy as np

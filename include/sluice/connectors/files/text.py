@@ -46,6 +46,7 @@ from sluice.connectors.files.lines import (
     read_blocks,
     scan_lines,
     slices_of,
+    unix_lines,
     whole_lines,
 )
 from sluice.connectors.files.source import (
@@ -57,7 +58,7 @@ from sluice.connectors.files.source import (
     is_silent,
     leave_for_later,
 )
-from sluice.connectors.json_lines import decoded_lines, plain_schema
+from sluice.connectors.plain_lines import PlainLines, plain_lines
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.column_types import row_schema
 from sluice.declaration.places import (
@@ -121,12 +122,12 @@ class FilesSource(FileSource[FileCut]):
             yield folders.added_to(self.weighed(rows, piece), piece.partition, self.location)
 
     def decoded(self) -> Source | None:
-        """See ``Source``; lines of JSON are decoded as far as ``plain_schema`` goes."""
+        """See ``Source``; lines of JSON and CSV are decoded as far as ``plain_lines`` goes."""
         how = self.decoding
         if how is None:
             return self
-        plain = plain_schema(how)
-        return None if plain is None else PlainJsonSource(self, plain)
+        plain = plain_lines(how)
+        return None if plain is None else PlainLinesSource(self, plain, how.has_header)
 
     def read_as(self, lines: RowsOf[RowsT], piece: Slice) -> Iterator[RowsT]:
         """Yield what *lines* makes of the slice's whole lines, a block at a time."""
@@ -419,11 +420,12 @@ class FilesSource(FileSource[FileCut]):
 
 
 @dataclass(frozen=True, slots=True)
-class PlainJsonSource(SourceDefaults):
-    """The objects in the *lines* of JSON, of the columns *plain*.  See ``Source.decoded``."""
+class PlainLinesSource(SourceDefaults):
+    """The rows in the *lines* of JSON or CSV, decoded by *plain*.  See ``Source.decoded``."""
 
     lines: FilesSource
-    plain: pa.Schema
+    plain: PlainLines
+    has_header: bool
 
     @property
     def bounded(self) -> bool:
@@ -434,7 +436,7 @@ class PlainJsonSource(SourceDefaults):
         return self.lines.partitions_end
 
     def schema(self) -> pa.Schema:
-        return self.lines.folder_columns.added_to_schema(self.lines.with_weight(self.plain))
+        return self.lines.folder_columns.added_to_schema(self.lines.with_weight(self.plain.schema))
 
     def plan(
         self,
@@ -450,21 +452,26 @@ class PlainJsonSource(SourceDefaults):
         )
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the objects of one slice; blank lines are none.
+        """Yield the rows of one slice; blank lines are none.
 
         Raises:
             UndecidedError: only Spark can read one of the lines.
         """
         folders = self.lines.folder_columns
-        wanted = self.plain.names
+        decoded = self.plain.schema.names
+        wanted = decoded
         if columns is not None:
             asked = {path.partition(".")[0] for path in columns}
-            wanted = [name for name in wanted if name in asked]
-        names = wanted or self.plain.names[:1]  # The rows have to be counted.
+            wanted = [name for name in decoded if name in asked]
+        names = wanted or decoded[:1]  # The rows have to be counted.
 
         def rows(whole: bytes, _: str, first_record: int) -> tuple[pa.Table, int]:
-            text = whole if first_record else whole.removeprefix(BYTE_ORDER_MARK)
-            return decoded_lines(text, self.plain).select(names), lines_in(whole)
+            text = unix_lines(whole)
+            if first_record == 0:
+                text = text.removeprefix(BYTE_ORDER_MARK)
+                if self.has_header:
+                    text = text.partition(b"\n")[2]
+            return self.plain.decoded(text).select(names), lines_in(whole)
 
         for table in self.lines.read_as(rows, piece):
             for batch in table.to_batches():

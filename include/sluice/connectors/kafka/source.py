@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from sluice.connectors.json_lines import plain_schema
 from sluice.connectors.kafka.cluster import NO_EPOCH, Cluster, LogBounds
 from sluice.connectors.kafka.values import MetadataColumns, PlainJsonValues, Values
 from sluice.connectors.offsets import OffsetSource, Readable
+from sluice.connectors.plain_lines import plain_lines
 from sluice.core.plan import PartitionOffset, Slice
 from sluice.declaration.places import Source, SourcePosition, TextDecoding
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
@@ -86,10 +86,10 @@ class KafkaSource(OffsetSource):
         )
 
     def decoded(self) -> Source | None:
-        """See ``Source``; values of JSON are decoded as far as ``plain_schema`` goes."""
+        """See ``Source``; values of JSON are decoded as far as ``plain_lines`` goes."""
         if self.decoding is None:
             return self
-        plain = plain_schema(self.decoding)
+        plain = plain_lines(self.decoding)
         if plain is None:
             return None
         columns = replace(self.columns, are_last=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
-from sluice.connectors.json_lines import decoded_texts
+from sluice.connectors.plain_lines import PlainLines, decoded_texts
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, RECORD
 from sluice.errors import ConfigurationError
@@ -113,9 +113,9 @@ class JsonValues:
 
 @dataclass(frozen=True, slots=True)
 class PlainJsonValues:
-    """The objects of JSON texts, in the columns *plain* that ``plain_schema`` gives."""
+    """The objects of JSON texts, which *plain* decodes."""
 
-    plain: pa.Schema
+    plain: PlainLines
 
     @property
     def text_schema(self) -> str | None:
@@ -125,7 +125,7 @@ class PlainJsonValues:
         return tombstone_fields()
 
     def fields(self) -> list[pa.Field]:
-        return list(self.plain)
+        return list(self.plain.schema)
 
     def decode(self, raw: Sequence[bytes | None]) -> Decoded:
         """See ``Values``.
