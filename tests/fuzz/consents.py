@@ -34,7 +34,7 @@ def consented(job: Job, act: Change, target: Choice) -> Consent | None:
 
     Raises DifferenceError where the table of transitions says otherwise.
     """
-    expected, consent = _expected(job, act), Consent()
+    expected, consent = _expected(job, act, target), Consent()
     leaves_out = any(
         path == "uid" or (path, value) == ("is_absent", True) for _, path, value in act.edits
     )
@@ -46,7 +46,7 @@ def consented(job: Job, act: Change, target: Choice) -> Consent | None:
         except RestoreError as error:
             if job.state() != before:
                 raise DifferenceError(f"what was refused changed the job: {error}") from error
-            if round_ == 0:
+            if round_ == 0 and not act.from_before:
                 _trigger_is_refused(job)
             more = _asked(str(error), act.consents).beside(consent)
             kept = tuple(uid for uid in more.kept if uid not in more.begun)
@@ -65,11 +65,11 @@ def consented(job: Job, act: Change, target: Choice) -> Consent | None:
     raise DifferenceError(f"{ROUNDS} consents did not help: {consent}")
 
 
-def _expected(job: Job, act: Change) -> Becomes | None:
+def _expected(job: Job, act: Change, target: Choice) -> Becomes | None:
     """What the table says of the change; None where the checkpoint has nothing of its stage."""
     if not act.part:
         return Becomes.SAME
-    metadata = job.base_metadata(job.state())
+    metadata = job.snapshot_metadata(target.checkpoint_id, None)
     assert metadata is not None
     if act.uid not in metadata.held:
         return None

@@ -103,6 +103,7 @@ def _changed(plan: Plan) -> set[str]:
     found |= (
         {"changed_argument"} if any(_has_other_arguments(plan, act) for act in changes) else set()
     )
+    found |= {"changed_from_before"} if any(act.from_before for act in changes) else set()
     found |= {"began"} if any(act.consents == "begin" for act in changes) else set()
     return found | ({"changed"} if changes else set())
 
@@ -1171,6 +1172,13 @@ TRANSITIONS: dict[str, Mutation] = {
         "if False",
         ("left", "right", "full"),
         needs=("join", "changed", "behind", "aggregate"),
+    ),
+    "the_newest_is_compared": Mutation(
+        "a restore of an older checkpoint compares what the newest one is of",
+        "coordinator.restore_plan:observe",
+        "        metadata=metadata,\n",
+        "        metadata=replace(metadata, fingerprints=job.base_metadata(state).fingerprints),\n",
+        needs=("changed_from_before",),
     ),
     "trigger_says_nothing": Mutation(
         "a trigger goes on with another meaning",

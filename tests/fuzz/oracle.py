@@ -9,6 +9,7 @@ key had first.  The query of each operation is in ``queries``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -105,6 +106,19 @@ class Oracle:
             if sink.is_absent:
                 self._absent.setdefault(sink.uid, []).append((self._changed_at, epoch))
         self._changed_at = epoch
+
+    def as_it_is(self) -> Oracle:
+        """What it knows of the changes so far."""
+        same = copy(self)
+        same.__dict__ |= {
+            "_sent": {**self._sent},
+            "_memory": {**self._memory},
+            "_anew": {**self._anew},
+            "_columns_anew": {**self._columns_anew},
+            "_came": {uid: {*keys} for uid, keys in self._came.items()},
+            "_absent": {uid: [*ranges] for uid, ranges in self._absent.items()},
+        }
+        return same
 
     def has_completed_none(self) -> bool:
         """Whether no checkpoint that counts has completed since the declaration changed."""

@@ -117,6 +117,8 @@ class Change:
     calls it; "column" is one of an aggregate; empty if all means what it did.  ``difference`` is
     how.
     ``consents``: what is chosen where a restore asks, to "keep" or to "begin"; empty to go back.
+    ``from_before``: the edits are of the declaration before the last change, and the job goes on
+    from the newest checkpoint of that.
     """
 
     edits: tuple[tuple[str, str, Any], ...]
@@ -124,6 +126,7 @@ class Change:
     part: str = ""
     difference: str = "changed"
     consents: str = ""
+    from_before: bool = False
 
 
 Act = Feed | Checkpoint | Restore | Change

@@ -456,7 +456,7 @@ def remembered(oracle: Oracle, stage: StagePlan, given: str) -> str:
 
 def in_lives(oracle: Oracle, stage: StagePlan, given: str) -> str | None:
     """The rows, each with the ``_life`` of its key, which has one more whenever it was forgotten in
-    between; None without a TTL.
+    between; None where nothing was.
     """
     known = is_known_still(oracle, stage, "_last", EPOCH)
     if known is None:
@@ -481,11 +481,9 @@ def in_lives(oracle: Oracle, stage: StagePlan, given: str) -> str | None:
 
 def is_known_still(oracle: Oracle, stage: StagePlan, one: str, other: str) -> str | None:
     """A condition of two columns of epochs: what state wrote in the earlier of them was there in
-    the later, as it had expired at none of the barriers between; None without a TTL.
+    the later, as it had expired at none of the barriers between; None where nothing has.
     """
     ttls = [epoch.ttl_ms.get(stage.uid) for epoch in oracle.past.epochs]
-    if not any(ttls):
-        return None
     at_ms = oracle.past.barriers_ms()
     pairs = []
     for first in range(len(ttls)):
@@ -494,6 +492,8 @@ def is_known_still(oracle: Oracle, stage: StagePlan, one: str, other: str) -> st
             if last > first and ttl is not None and at_ms[last] - at_ms[first] >= ttl:
                 break
             pairs.append(first * MANY + last)
+    if len(pairs) == len(ttls) * (len(ttls) + 1) // 2:
+        return None
     pair = f"(least({one}, {other}) - 1) * {MANY} + greatest({one}, {other}) - 1"
     return f"list_contains({pairs}::BIGINT[], {pair})"
 

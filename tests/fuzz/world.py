@@ -73,6 +73,16 @@ class ManualClock:
         return self.now_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A play as it was at its newest checkpoint before the declaration changed."""
+
+    plan: Plan
+    checkpoint_id: int
+    oracle: Oracle
+    ttls: dict[str, int | None]
+
+
 @dataclass
 class World:
     """``spark``: a real session in the place of one in this process."""
@@ -86,6 +96,7 @@ class World:
     is_behind: bool = field(default=False, init=False)
     has_changed: bool = field(default=False, init=False)
     is_as_it_was: bool = field(default=False, init=False)  # As a change was refused.
+    before: Before | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.past = Past(self.plan)
@@ -291,32 +302,51 @@ class World:
         """The job goes on as it is declared then, perhaps with consent; or as it was, if none
         helps, or nobody consents.
         """
-        after = changed(self.plan, act.edits)
+        before = self._now() if not act.from_before else self.before
+        if before is None or self.is_as_it_was:
+            return
+        after = changed(before.plan, act.edits)
         state = self.job.state()
-        is_nothing = after == self.plan or not self.past.epochs or not state.completed
-        if is_nothing or self.is_as_it_was:
+        is_retained = any(one.checkpoint_id == before.checkpoint_id for one in state.completed)
+        if (after == self.plan and not act.from_before) or not is_retained:
             return
         if act.difference == "absent" and self.oracle.has_completed_none():
             act = replace(act, part="")  # Nothing was sent while the sink was not declared.
         job = replace(self.job, pipeline=self._declared(after))
         object.__setattr__(job, "time", self.job.time)  # TTLs would wait for one that begins anew.
-        metadata = job.base_metadata(state)
+        target = CheckpointId(before.checkpoint_id)
+        metadata = (
+            job.snapshot_metadata(target, None) if act.from_before else job.base_metadata(state)
+        )
         assert metadata is not None
         # Where nothing is kept, as all windows have ended, a stage begins anew whatever changes.
-        stateful = (one for one in self.plan.stages if one.op not in STATELESS)
+        stateful = (one for one in before.plan.stages if one.op not in STATELESS)
         empty = [stage for stage in stateful if stage.uid not in metadata.held]
         if any(stage.args.get("lateness") for stage in empty):
             return  # What it sent, to be replaced, may be in the state of others.
-        newest = CheckpointId(self._newest)  # Later ones may be there, from before a restore.
-        consent = consented(job, act, Choice(newest))
+        consent = consented(job, act, Choice(target))
         if consent is None:
             self.is_as_it_was = True
             return
+        self._go_back_to(before)
         names = {uid: new for uid, path, new in act.edits if path == "uid"}
         begun = Consent(begun=(*(stage.uid for stage in empty), *names.values()))
         self.oracle.changes(consent.beside(begun), names)
         self.job, self.plan, self.past.plan = job, after, after
         self.has_changed = self.is_behind = True  # The tables follow with the next commit.
+
+    def _now(self) -> Before | None:
+        """None before the first checkpoint."""
+        if not self.past.epochs:
+            return None
+        # Later checkpoints may be there, from before a restore.
+        return Before(self.plan, self._newest, self.oracle.as_it_is(), self.past.ttls)
+
+    def _go_back_to(self, before: Before) -> None:
+        while self.past.epochs[-1].checkpoint_id != before.checkpoint_id:
+            self.past.epochs.pop()
+        self.plan, self.past.plan, self.past.ttls = before.plan, before.plan, before.ttls
+        self.before, self.oracle = before, before.oracle.as_it_is()
 
     def _epoch(self, plan: CheckpointPlan, *, drains: bool) -> Epoch:
         read: dict[str, dict[str, Position]] = {}
