@@ -64,7 +64,7 @@ def changing(random: Random, plan: Plan) -> Plan:
     apart = Random(f"{plan.seed} from before")
     *_, last = (act for act in acts if isinstance(act, Change))
     if apart.random() < 0.3:
-        undone = Change(uid=last.uid, edits=(), from_before=True)
+        undone = Change(uid=last.uid, from_before=True)
         again = replace(last, from_before=True)
         acts += [undone if apart.random() < 0.6 else again, *_later(apart, plan, acts)]
     return replace(plan, acts=(*acts, *drained))

@@ -121,8 +121,8 @@ class Change:
     from the newest checkpoint of that.
     """
 
-    edits: tuple[tuple[str, str, Any], ...]
     uid: str
+    edits: tuple[tuple[str, str, Any], ...] = ()
     part: str = ""
     difference: str = "changed"
     consents: str = ""
