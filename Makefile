@@ -42,6 +42,7 @@ SEEDS ?= 10000
 EXAMPLES ?= 25
 ROWS ?= all
 KILLS ?= 7
+SECONDS_OF_SOAK ?= 3600
 PIPELINE ?= auctions
 INPUT ?=
 ALLOWLIST ?=
@@ -94,7 +95,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills cluster e2e older-spark older-airflow debezium package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -153,6 +154,9 @@ chaos: setup kills  ## Break everything, everywhere, and watch the jobs heal; 2 
 
 kills: setup  ## KILLS schedules (7) of processes that die, or freeze, for each source with each sink; half an hour
 	@SLUICE_KILLS="$(KILLS)" $(BIN)/pytest -q -s tests/exactly_once
+
+soak: setup  ## An hour of one job with kills, savepoints, restores and vacuums: rows exact, nothing grows
+	@$(BIN)/python -m tests.soak --seconds $(SECONDS_OF_SOAK)
 
 cluster: setup  ## A Spark cluster: machines are lost, jobs are rescaled, stages submitted; a quarter of an hour
 	@SLUICE_CLUSTER=all $(BIN)/pytest -q tests/cluster tests/airflow/test_submitting_to_a_cluster.py tests/e2e/test_submitted.py

@@ -45,6 +45,8 @@ class Readers:
     seen: Seen = field(default_factory=Seen)
     has_lost_rows: bool = False  # Ever.
     own: set[int] = field(default_factory=set[int])  # Published in this life of the bucket.
+    # What each of the job's commits continued.
+    parents: dict[int, int | None] = field(default_factory=dict[int, int | None])
 
     def published(
         self, writer: Writer, checkpoint_id: int, parent: int | None, rows: Iterable[Row]
@@ -63,6 +65,7 @@ class Readers:
                 raise Broken(11, what, f"{checkpoint_id} after {parent}, not {seen.continued}")
             self._is_right(checkpoint_id, parent, rows)
             self.own.add(checkpoint_id)
+            self.parents[checkpoint_id] = parent
         self.seen = replace(
             seen,
             visible=seen.visible | {checkpoint_id},
@@ -111,8 +114,9 @@ class Readers:
         self.has_lost_rows = True
         visible = self.seen.visible.intersection(kept)
         continued = self.seen.continued
-        if continued is not None and continued not in visible:
-            continued = max(visible, default=None)
+        while continued is not None and continued not in visible:
+            before = max((one for one in visible if one < continued), default=None)
+            continued = self.parents.get(continued, before)
         self.seen = replace(self.seen, visible=visible, continued=continued)
 
     def was_told_rolled_back(self, state: CoordinatorState) -> None:

@@ -1,0 +1,19 @@
+"""``make soak`` for seconds: a process is killed or frozen twice, and rows and files are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.play import Soak
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_800)]
+
+
+def test_a_short_soak_has_every_row_once_and_leaves_nothing(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    found = Soak(project, seconds=25, every_s=9, rests_s=1, epochs=3, seed=1).play()
+
+    assert found.problems == []
+    assert all(found.rows.values()), found
