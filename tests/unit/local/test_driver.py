@@ -117,8 +117,10 @@ def test_an_aborted_epoch_is_interrupted_and_its_records_come_with_the_next(
     assert job.state().num_restarts == 0
 
 
-def test_ctrl_c_interrupts_the_epoch_that_is_waited_for() -> None:
+def test_ctrl_c_interrupts_the_epoch_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the run would end no sooner than its stages, whose threads it waits for."""
+    # What interrupts here is no signal, so it is heeded between two waits.
+    monkeypatch.setattr("sluice.local.driver.ABORT_POLL_S", 0.02)
     job, stages, heard = a_running_job(), Stages(), list[bool]()
 
     def hangs(*_: object, **__: object) -> AcknowledgedStage:
