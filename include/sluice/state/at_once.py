@@ -14,7 +14,7 @@ import polars as pl
 
 def chosen(rows: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
     """The columns *names* of *rows*, in that order."""
-    return rows[list(names)]
+    return rows[:, list(names)]  # Without the colon Polars makes a series of the names first.
 
 
 def without(rows: pl.DataFrame, names: Collection[str]) -> pl.DataFrame:

@@ -68,3 +68,8 @@ def test_a_constant_is_a_literal_of_so_many_rows(height: int) -> None:
 
     literal = ROWS.head(height).select(pl.repeat(-1, pl.len(), dtype=pl.Int8).alias("w"))
     assert_series_equal(made, literal["w"])
+
+
+def test_no_names_leave_no_columns() -> None:
+    assert_frame_equal(chosen(ROWS, ()), ROWS.select())
+    assert_frame_equal(without(ROWS, ROWS.columns), ROWS.select())
