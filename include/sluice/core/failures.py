@@ -166,7 +166,8 @@ _ADVICE = re.compile(
     r"\s*(?:Correct the value as per the syntax|Use `|If necessary set|Consider |To tolerate )"
     r".*?(?:\.(?=\s|$)|$)"
 )
-_OURS_AMONG_SUGGESTED = re.compile(r"`_(?:source|malformed|raw|weight|hash)`(?:, )?")
+_OURS = r"`_(?:source|malformed|raw|weight|hash)`"
+_OURS_AMONG_SUGGESTED = re.compile(rf"{_OURS}, |(?:, )?{_OURS}")
 _WORKER_DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 _STORE_UNAVAILABLE = "sluice.errors.StoreUnavailable"
 # Code of libraries, whose lines in a traceback do not help a pipeline's author.

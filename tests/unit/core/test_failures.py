@@ -223,8 +223,11 @@ def test_a_text_without_a_cause_stays_as_it_is(text: str, expected: Cause) -> No
     assert root_cause(text) == expected
 
 
-def test_columns_of_ours_are_not_suggested() -> None:
-    text = "[UNRESOLVED_COLUMN.WITH_SUGGESTION] No `n`. Did you mean one of [`_source`, `name`]."
+@pytest.mark.parametrize(
+    "suggested", ["`_source`, `name`", "`name`, `_source`", "`_raw`, `name`, `_malformed`, `_hash`"]
+)
+def test_columns_of_ours_are_not_suggested(suggested: str) -> None:
+    text = f"[UNRESOLVED_COLUMN.WITH_SUGGESTION] No `n`. Did you mean one of [{suggested}]."
 
     assert str(root_cause(text)) == "UNRESOLVED_COLUMN: No `n`. Did you mean one of [`name`]"
 
