@@ -28,6 +28,7 @@ _PARTS = {
     "ties": "`ties_by` of `top_n`, `ties` of `window_top_n`",
     "unique": "`unique` of `top_n`",
     "how": "`how` of a join",
+    "partners": "`ttl` of a `left`, `right`, `full` or `anti` join, or of a `semi` join of updates",
     "bounds": "`lower` and `upper` of `interval_join`",
     "table": "`lookup` of rows that are updated: its table, `on`, `keep` or `add`",
     "columns": "the `select()` between an aggregate, `latest` or `top_n` without `ttl` and a "

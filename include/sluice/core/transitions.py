@@ -32,7 +32,7 @@ PLACE = "place"
 ROWS = "rows"  # Those that a sink publishes, and how.
 SHOWN = "columns"  # What a sink shows of rows that a stage holds.
 INPUT, TIME, BOUND = "input", "event time", "out of orderness"
-_PLURAL = ("bounds", SHOWN, "keys", ROWS)  # Parts.
+_PLURAL = ("bounds", "partners", SHOWN, "keys", ROWS)  # Parts.
 _RENAMED = re.compile(r"\.rename\([^()]*\)")
 
 
@@ -290,6 +290,22 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
         append=Becomes.BEGUN_ANEW,
         updates=Becomes.REFUSED,
         because="the other kind would have sent other rows so far",
+    ),
+    TransitionRow(
+        part="partners",
+        differences=(PartDifference.ADDED,),
+        append=Becomes.TAKEN_OVER,
+        updates=Becomes.TAKEN_OVER,
+        at_once=True,
+        because="both sides are kept, and say which rows have a partner",
+    ),
+    TransitionRow(
+        part="partners",
+        differences=(PartDifference.REMOVED,),
+        append=Becomes.BEGUN_ANEW,
+        updates=Becomes.REFUSED,
+        because="it would take back what it never sent of rows whose partners it has forgotten; a "
+        "longer ttl is taken over",
     ),
     TransitionRow(
         part="bounds",

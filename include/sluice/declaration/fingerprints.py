@@ -390,7 +390,9 @@ def _operation(  # noqa: C901 - a case for each operation
             last = meaning(column) if column else _duration(upper)
             return "interval_join", {"bounds": f"{_duration(lower)} to {last}", "how": how}, {}
         case RegularJoin(how=how):
-            return "join", {"how": how}, {}
+            goes_by_partners = how != "inner" and (how != "semi" or stage.reads_updates)
+            partners = "remembered" if goes_by_partners and stage.ttl_ms is not None else ""
+            return "join", {"how": how, "partners": partners}, {}
         case KeyedLookup(lookup=lookup):
             return "lookup", {"table": made.lookup(lookup)}, {}
         case Process() | ProcessKeyed() | SparkCode() as own:

@@ -7,6 +7,7 @@ Flink, a null in a key column equals nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import polars as pl
@@ -230,17 +231,27 @@ class ChangelogJoin(RawRows):
         was: Adoption,
     ) -> Outcome:
         """Both sides were kept: the rows without a partner, of before the epoch, are yielded, or
-        taken back, where the other kind did not, or did.
+        taken back, where the other kind did not, or did.  With a TTL, rows that have a partner are
+        written anew, with that, so that they are forgotten together.
         """
         stored = [state[name].scan() for name in SIDES]
         keys = [self._columns.distinct_keys(rows) for rows in stored]
-        did = _yield_alone(was.parts["how"])
         parts = []
-        for side, does in enumerate(self._yields_alone):
-            alone = self._without(stored[side], keys[1 - side])
-            copies = pl.col(COPIES) * (int(does) - int(did[side]))
-            parts.append(self._alone(alone.with_columns(copies), side))
-        return self._outcome(groups, state, parts)
+        if "how" in was.parts:
+            did = _yield_alone(was.parts["how"])
+            for side, does in enumerate(self._yields_alone):
+                alone = self._without(stored[side], keys[1 - side])
+                copies = pl.col(COPIES) * (int(does) - int(did[side]))
+                parts.append(self._alone(alone.with_columns(copies), side))
+        outcome = self._outcome(groups, state, parts)
+        written: dict[str, Changes] = {}
+        for side, (name, table) in enumerate(zip(SIDES, MATCHED, strict=True)):
+            if table in self.tables:
+                rows = self._with(stored[side], keys[1 - side])
+                matched = rows.rename({COPIES: _MATCHED})
+                written[name] = self._with_rows(outcome.changes[name], rows, name)
+                written[table] = self._with_rows(outcome.changes[table], matched, table)
+        return replace(outcome, changes={**outcome.changes, **written})
 
     def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
         """Of all kinds but anti, whose rows without a key are not kept."""
@@ -381,10 +392,20 @@ class ChangelogJoin(RawRows):
         yielded = rows.with_columns(came.alias(COPIES)).filter(pl.col(COPIES) != 0)
         after = rows.with_columns(matched.alias(_MATCHED)).select(state.schema.live.names())
         is_kept = after[_MATCHED] > 0
-        was_kept = rows[_MATCHED] > 0
+        was_kept = rows.select((pl.col(_MATCHED) > 0) | (matched_before > 0)).to_series()
         return yielded, Changes(
             upserts=after.filter(is_kept), deletes=after.filter(~is_kept & was_kept)
         )
+
+    def _with_rows(self, changes: Changes, rows: pl.DataFrame, table: str) -> Changes:
+        """*changes* of a *table* that write *rows* of before the epoch, too, as far as it left them
+        as they were.
+        """
+        schema = self.tables[table]
+        frames = (changes.upserts, changes.deletes, rows)
+        together = pl.concat([frame.select(schema.live.names()) for frame in frames])
+        written = newest_per_identity(together, schema.identity)
+        return replace(changes, upserts=written.filter(pl.nth(-1) > 0))
 
     def _partners(
         self, changes: list[BagChange], stored: list[pl.DataFrame], side: int

@@ -9,8 +9,8 @@
 
 Key and sub-key columns stay as they are, but for their case, as rows are sorted by them, and hashed
 by the key; where sub-key columns are in another order, rows are sorted anew as they are read.
-A TTL may be added (rows written before never expire until they are written again) and removed (the
-stored times of writes are ignored).
+A TTL may be added (rows written before never expire until they are written again; a join writes
+those that have a partner) and removed (the stored times of writes are ignored).
 """
 
 from __future__ import annotations

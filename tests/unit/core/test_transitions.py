@@ -243,6 +243,16 @@ def test_some_options_are_taken_over_and_said(part: str) -> None:
     assert f"its {part} was 1 h and is now 2 h: taken over" in note
 
 
+def test_a_join_cannot_be_made_to_know_which_partners_it_has_forgotten() -> None:
+    kept = Fingerprint(operator="join", parts={"how": "left"}, updates_from=("latest",))
+    forgets = with_part(kept, ttl="1 h", partners="remembered")
+
+    assert told({"join": kept}, {"join": forgets}) == []
+    assert adoption("join", kept, forgets) == Adoption(parts={"partners": ""})
+    (problem,) = told({"join": forgets}, {"join": kept})
+    assert problem.startswith("stage 'join': its partners were remembered and are now none; ")
+
+
 def test_a_part_that_the_table_does_not_know_is_refused() -> None:
     now = {"t": with_part(ALONE, colour="red")}
 

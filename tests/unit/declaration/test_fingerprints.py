@@ -803,6 +803,30 @@ def test_a_stage_follows_rows_that_are_held_and_sent_again(name: str) -> None:
     assert found.holds == (("k", "rank") if name == "best rows" else ("k",))
 
 
+@pytest.mark.parametrize(
+    ("how", "is_updated"),
+    [("left", False), ("right", False), ("full", True), ("anti", False), ("semi", True)],
+)
+def test_a_join_with_a_ttl_remembers_partners(how: Any, *, is_updated: bool) -> None:
+    def joined_for(ttl: timedelta | None) -> str | None:
+        found = all_of(lambda s: counted((both_sides if is_updated else appended)(s, how, ttl)))
+        return found["both"].parts.get("partners")
+
+    assert (joined_for(HOUR), joined_for(None)) == ("remembered", None)
+
+
+@pytest.mark.parametrize(("how", "is_updated"), [("inner", True), ("semi", False)])
+def test_a_join_that_does_not_go_by_partners_remembers_none(how: Any, *, is_updated: bool) -> None:
+    sides = both_sides if is_updated else appended
+
+    assert "partners" not in all_of(lambda s: counted(sides(s, how, HOUR)))["both"].parts
+
+
+def appended(stream: Stream, how: Any, ttl: timedelta | None = None) -> Stream:
+    right = stream.select("k", "u AS w").key_by("k")
+    return stream.key_by("k").join("both", right, how=how, ttl=ttl)
+
+
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi"])
 def test_a_stage_follows_a_join_that_has_both_sides(how: str) -> None:
     found = all_of(lambda s: counted(both_sides(s, how)))

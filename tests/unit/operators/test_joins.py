@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
 
+from sluice.core.transitions import Adoption
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
 from sluice.errors import ConfigurationError
 from sluice.operators.build import build_operator
-from sluice.operators.joins import RegularJoinOperator
-from sluice.operators.operator import WEIGHT, EpochTime
+from sluice.operators.joins import ChangelogJoin, RegularJoinOperator
+from sluice.operators.operator import WEIGHT, EpochTime, Frames, Operator, Outcome
 from sluice.operators.timed_joins import WindowJoinOperator
+from sluice.state.keyed import KeyedState
 from tests.property.operators.subtask import Subtask
 from tests.unit.operators.auctions import INSTANT, LEFT, RIGHT, Played, a_stage, interval
 from tests.unit.operators.keyed import MS, at
+
+# A left row of the key 1, beside that of a test.
+COMES_AND_GOES = (1, at(7), None)
+
+
+class Adopting(ChangelogJoin):
+    """A join whose state is that of a join that *was* another."""
+
+    def __init__(self, operator: Operator, was: Adoption) -> None:
+        self.__dict__.update(vars(operator))
+        self._was = was
+
+    def process(self, groups: Frames, state: Mapping[str, KeyedState], time: EpochTime) -> Outcome:
+        return self.adopted(groups, state, time, self._was)
+
 
 # --- regular --------------------------------------------------------------------------------------
 
@@ -150,6 +167,36 @@ def test_a_row_is_told_of_a_partner_once_though_that_one_was_forgotten() -> None
         stage = replace(a_stage(ops.RegularJoin(how=how)), ttl_ms=100)  # type: ignore[arg-type]
         played = Played(build_operator(stage, weights), schemas=(weights[0], weights[1]))
         played.epoch([], [(*right, 1)], 0, at_ms=1_000)
+        played.epoch([(*left, 1)], [], 0, at_ms=1_090)
+
+        came = played.epoch([], [(*other, 1)], 0, at_ms=1_110)
+        gone = played.epoch([], [(*other, -1)], 0, at_ms=1_111)
+
+        assert came.retracted is not None
+        assert gone.retracted is not None
+        frames = (came.output, came.retracted, gone.output, gone.retracted)
+        assert tuple(frame.rows() for frame in frames) == outcomes, how
+
+
+def test_a_join_that_is_given_a_ttl_knows_which_rows_had_a_partner() -> None:
+    """The partner of before is forgotten before the row; then another one comes, and goes."""
+    left, right, other = (1, at(0), None), (1, at(1), 10), (1, at(2), 11)
+    weights = [pl.Schema({**schema, WEIGHT: pl.Int8()}) for schema in (LEFT, RIGHT)]
+    alone, pair = (*left, None, None, None), (*left, *other)
+    expected: dict[str, tuple[list[Any], ...]] = {
+        "left": ([pair] * 2, [], [alone] * 2, [pair] * 2),
+        "full": ([pair] * 2, [], [alone] * 2, [pair] * 2),
+        "anti": ([], [], [left] * 2, []),
+        "semi": ([], [], [], [left] * 2),
+    }
+    for how, outcomes in expected.items():
+        stage = a_stage(ops.RegularJoin(how=how))  # type: ignore[arg-type]
+        played = Played(build_operator(stage, weights), schemas=(weights[0], weights[1]))
+        played.epoch([(*left, 1), (*COMES_AND_GOES, 1)], [(*right, 1)], 0, at_ms=1_000)
+        forgetful = build_operator(replace(stage, ttl_ms=100), weights)
+        played.subtask.operator = Adopting(forgetful, Adoption(parts={"partners": ""}))
+        played.epoch([(*COMES_AND_GOES, -1)], [(*right, 1)], 0, at_ms=1_010)
+        played.subtask.operator = forgetful
         played.epoch([(*left, 1)], [], 0, at_ms=1_090)
 
         came = played.epoch([], [(*other, 1)], 0, at_ms=1_110)
