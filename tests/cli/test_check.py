@@ -52,3 +52,23 @@ def test_a_stage_whose_sums_depend_on_the_order_of_its_rows_is_named(
     assert [line.partition(",")[0] for line in said.splitlines()] == [
         "note: auctions: stage 'spent' computes with floats"
     ]
+
+
+@pytest.mark.parametrize("command", [("check",), ("run", "--epochs", "1")], ids=["check", "run"])
+def test_a_table_at_another_sinks_default_folder_is_that_table(
+    sluice: Sluice, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    pipeline = Pipeline("auctions")
+    (tmp_path / "orders.csv").write_text("1\n")
+    source = Files(str(tmp_path), format="csv", schema="id int")
+    counts = pipeline.source("orders", source).key_by("id").aggregate("counts", n=agg.count())
+    counts.sink("one", FilesTable(upsert_key=("id",)))
+    counts.sink("other", FilesTable("memory://tables/auctions/tables/one", upsert_key=("id",)))
+    monkeypatch.setattr("sluice.cli.options.load_pipeline", {"auctions": pipeline}.__getitem__)
+
+    name, *options = command
+    said = sluice(name, "auctions", *options, "--root", "memory://tables").error
+
+    assert said.startswith(
+        "error: sinks 'one' and 'other' write one table, memory://tables/auction"
+    )
