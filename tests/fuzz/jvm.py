@@ -33,7 +33,7 @@ from sluice.spark.frames import OBJECT
 from sluice.state.key_hash import can_hash, key_hash
 from sluice.state.segments import HASH, to_frame
 from tests.fuzz.functions import OURS
-from tests.fuzz.lines import decoded
+from tests.fuzz.lines import NO_ROW, decoded
 from tests.fuzz.session import Frame, set_column
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def exchange_of(run: Any) -> Any:
 
 
 def decoded_text(rows: Frame, how: TextDecoding, *, is_begun: bool = False) -> Frame:
-    """The rows in lines, of which none is malformed; Python has decoded some with *is_begun*."""
+    """The rows in lines; Python has decoded some with *is_begun*."""
 
     def of_lines(part: pa.Table) -> pa.Table:
         if how.has_header:
@@ -90,8 +90,9 @@ def decoded_text(rows: Frame, how: TextDecoding, *, is_begun: bool = False) -> F
             table = table.take(np.argsort(np.array([*left, *begun], np.int64)))
         for name in (*how.keeps, SOURCE):
             table = table.append_column(part.schema.field(name), part.column(name))
+        bad = [text if text is not None and text.startswith(NO_ROW) else None for text in texts]
         for name in (MALFORMED_COLUMN, RAW):
-            table = table.append_column(name, pa.nulls(part.num_rows, pa.string()))
+            table = table.append_column(name, pa.array(bad, pa.string()))
         return table
 
     return rows.each(of_lines)
@@ -172,12 +173,14 @@ def look_up(_: str, lookup: Lookup, rows: Frame, table: Frame) -> Frame:
         "unmatched": f"SELECT r.* FROM rows r ANTI JOIN {right} t ON {on}",
         "all": f"SELECT r.*{added} FROM rows r LEFT JOIN {right} t ON {on}",
     }
-    sql = rows.session.sql
+    text, sql = texts[lookup.keep], rows.session.sql
+    if lookup.keep == "matched" and MALFORMED_COLUMN in rows.columns:
+        text = f"{text} UNION ALL BY NAME FROM rows WHERE {MALFORMED_COLUMN} IS NOT NULL"
 
     def joined(part: pa.Table) -> pa.Table:
         sql.register("rows", part)
         sql.register("looked_up", table.partitions[0])
-        return sql.sql(texts[lookup.keep]).to_arrow_table()
+        return sql.sql(text).to_arrow_table()
 
     return rows.each(joined)
 

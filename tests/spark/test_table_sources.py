@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sluice.errors import ConfigurationError
+from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from tests.spark.folder_job import FolderJob
@@ -78,6 +79,27 @@ def test_a_lookup_knows_the_columns_of_its_table(
     job: FolderJob, tmp_path: Path, write: Callable[[Path], Files]
 ) -> None:
     assert located(job, write(tmp_path), on="city", add=("country",)) == EXPECTED
+
+
+@pytest.mark.parametrize("add", [(), ("country",)])
+def test_malformed_lines_are_reported_by_a_lookup_that_keeps_what_matches(
+    job: FolderJob, tmp_path: Path, add: tuple[str, ...]
+) -> None:
+    (tmp_path / "cities.csv").write_text("City,country\nRome,IT\nRome,IT\nOslo,NO\n")
+    cities = Files(str(tmp_path / "cities.csv"), format="csv", header=True, schema=OF_CSV)
+    people = tmp_path / "people"
+    people.mkdir()
+    (people / "1.json").write_text('{"city": "Rome"}\n{"city": \n{"city": "Bonn"}\n')
+    lines = Files(str(people), format="json", schema="city string", bounded=False)
+    table = job.pipeline.source("cities", cities, table=True)
+    located = job.pipeline.source("people", lines).lookup("located", table, on="city", add=add)
+    located.sink("out", FilesTable())
+
+    job.epoch()
+
+    assert job.table("out")["city"].to_list() == ["Rome"] * (2 if add else 1)
+    side = open_side_table(job.job, "located.malformed").read()
+    assert side["line"].to_pylist() == ['{"city": ']
 
 
 def test_a_table_of_text_has_lines(job: FolderJob, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW, WEIGHT)  # Those of a source's rows.
+_FOUND = "_malformed_not"
 RESERVED = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
 DECODED_RECORD = "_record"
 OBJECT = "_object"  # What Python has decoded.
@@ -532,7 +533,7 @@ def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
 
 
 def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
-    from pyspark.sql.functions import broadcast
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     columns = {**lookup.on, **lookup.add}
     wanted = table.selectExpr(
@@ -541,6 +542,12 @@ def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> Dat
     types, of_table = polars_schema(rows), polars_schema(wanted)
     for column in lookup.on:
         check_looked_up(uid, column, types.get(column), lookup.table, of_table.get(column))
+    if lookup.keep == "matched" and MALFORMED_COLUMN in rows.columns:
+        # A malformed row matches nothing, and is still to be reported.
+        found = wanted if lookup.add else wanted.distinct()
+        found = found.withColumn(_FOUND, F.lit(True))  # noqa: FBT003 - a value
+        joined = rows.join(F.broadcast(found), on=list(lookup.on), how="left")
+        return joined.where(f"{_FOUND} OR {MALFORMED_COLUMN} IS NOT NULL").drop(_FOUND)
     matched = "inner" if lookup.add else "left_semi"
     how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
-    return rows.join(broadcast(wanted), on=list(lookup.on), how=how)
+    return rows.join(F.broadcast(wanted), on=list(lookup.on), how=how)
