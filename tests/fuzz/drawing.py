@@ -112,6 +112,7 @@ def draw(seed: int) -> Plan:
     plan = _in_lines(Random(f"{seed} lines of text"), plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     plan = unaligned(Random(f"{seed} unaligned"), plan)
+    plan = _with_malformed_lines(Random(f"{seed} malformed"), plan)
     plan = changing(Random(f"{seed} change"), plan)
     return dwindling(Random(f"{seed} dwindling"), plan)
 
@@ -184,6 +185,21 @@ def _in_lines(random: Random, plan: Plan) -> Plan:
             format_: Literal["csv", "json"] = "csv" if is_csv else "json"
             sources[place] = replace(source, format=format_, packed=packed, has_header=has_header)
     return replace(plan, sources=tuple(sources))
+
+
+def _with_malformed_lines(random: Random, plan: Plan) -> Plan:
+    """Of sources of lines most with some that are no rows; each line is read in one epoch, then."""
+    if plan.unaligned:
+        return plan
+    return replace(
+        plan,
+        sources=tuple(
+            replace(source, malformed=random.choice((1, 3, 5)))
+            if source.has_lines and random.random() < 0.6
+            else source
+            for source in plan.sources
+        ),
+    )
 
 
 def _adding_floats(random: Random, plan: Plan, streams: Mapping[str, Stream]) -> Plan:

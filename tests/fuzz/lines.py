@@ -12,7 +12,7 @@ import json
 import lzma
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -35,6 +35,7 @@ DDL: dict[str, str] = {
     "struct": "struct<a: bigint, b: string>",
     "list": "array<bigint>",
 }
+NO_ROW = "no row"  # How a malformed line begins.
 FORMATS = ("json", "csv")
 PACKED: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -68,7 +69,11 @@ def as_read(source: SourcePlan, rows: pa.Table) -> pa.Table:
 def encoded(source: SourcePlan, rows: pa.Table, *, begins: bool) -> bytes:
     """A line for each row; of a file that begins perhaps one before them."""
     if source.format == "json":
-        lines = (json.dumps(row, default=_text) for row in rows.to_pylist())
+        lines = [
+            line
+            for row in rows.to_pylist()
+            for line in (json.dumps(row, default=_text), *behind(source, row))
+        ]
         return "".join(f"{line}\n" for line in lines).encode()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -76,7 +81,25 @@ def encoded(source: SourcePlan, rows: pa.Table, *, begins: bool) -> bytes:
         writer.writerow([name.upper() for name in rows.column_names])
     for row in rows.to_pylist():
         writer.writerow(["" if value is None else _field(value) for value in row.values()])
+        text.writelines(f"{bad}\n" for bad in behind(source, row))
     return text.getvalue().encode()
+
+
+def behind(source: SourcePlan, row: Mapping[str, Any]) -> list[str]:
+    """The malformed lines behind that of *row*: one, or none."""
+    is_followed = source.malformed and row["id"] % source.malformed == 0
+    return [f"{NO_ROW} {row['id']}"] if is_followed else []
+
+
+def with_malformed(source: SourcePlan, rows: pa.Table) -> tuple[pa.Table, list[str | None]]:
+    """A row for each line of *rows*, of nulls where it is none; and the text of those lines."""
+    places: list[int | None] = []
+    texts: list[str | None] = []
+    for place, row in enumerate(rows.to_pylist()):
+        bad = behind(source, row)
+        places += [place, *(None for _ in bad)]
+        texts += [None, *bad]
+    return rows.take(pa.array(places, pa.int64())), texts
 
 
 def decoded(format_: str, ddl: str, lines: Iterable[str]) -> pa.Table:
@@ -86,6 +109,9 @@ def decoded(format_: str, ddl: str, lines: Iterable[str]) -> pa.Table:
     schema = pa.schema([(name, TYPES[kind]) for name, kind in columns.items()])
     rows: list[dict[str, Any]] = []
     for line in lines:
+        if line.startswith(NO_ROW):
+            rows.append(dict.fromkeys(columns))
+            continue
         if format_ == "json":
             values = json.loads(line)
         else:

@@ -69,6 +69,7 @@ def features(plan: Plan) -> set[str]:
     is_filtered = any(given.where and plan.source(given.producer) for given in reads)
     found |= {"filtered_source"} if is_filtered else set()
     found |= {"header"} if any(source.has_header for source in plan.sources) else set()
+    found |= {"malformed"} if any(source.malformed for source in plan.sources) else set()
     found |= {"packed"} if any(source.packed for source in plan.sources) else set()
     found |= {name for sink in plan.sinks for name in _options(sink)}
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
@@ -201,6 +202,27 @@ PATHS: dict[str, Mutation] = {
         "and before.offset == 0",
         "",
         needs=("header", "grown_lines", "epochs"),
+    ),
+    "one_malformed_line_is_told": Mutation(
+        "of the malformed lines of a chunk the first goes to the side output",
+        "exchange.output:StageOutput.without_malformed",
+        "self._add_to_side(MALFORMED, bad)",
+        "self._add_to_side(MALFORMED, bad.head(1))",
+        needs=("malformed",),
+    ),
+    "malformed_lines_are_filtered": Mutation(
+        "a malformed line has to pass the filters of the stage that tells of it",
+        "spark.frames:projected",
+        "if may_be_malformed:",
+        "if False:",
+        needs=("malformed", "filtered_source"),
+    ),
+    "every_reader_tells": Mutation(
+        "each stage that reads a source tells of its malformed lines",
+        "spark.frames:_is_first_reader",
+        "return first.uid == run.node.uid and",
+        "return True or",
+        needs=("malformed",),
     ),
     "a_sink_filters_not": Mutation(
         "a sink gets the rows that its own filter drops",

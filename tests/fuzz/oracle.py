@@ -144,14 +144,25 @@ class Oracle:
         return found
 
     def sides(self) -> dict[str, pa.Table]:
-        """The rows of the side outputs of late rows and of those without event time, by their uid;
-        to be called behind ``sinks``.
+        """The rows of the side outputs of late rows, of those without event time and of malformed
+        lines, by their uid; to be called behind ``sinks``.
         """
-        return {
+        found = {
             side_output(stage.uid, name): self.sql.sql(text).to_arrow_table()
             for stage in self.past.plan.stages
             for name, text in left_out(self, stage)
         }
+        for source in self.past.malformed:
+            readers = [
+                stage.uid
+                for stage in self.past.plan.stages
+                if any(given.producer == source for given in stage.inputs)
+            ]
+            lines = pa.array(self.past.malformed_of(source), pa.string())
+            uid = side_output(readers[0], "malformed")
+            tables = [found[uid]] if uid in found else []
+            found[uid] = pa.concat_tables([*tables, pa.table({"line": lines})])
+        return found
 
     def make(self, name: str, text: str, **tables: pa.Table) -> None:
         """A table of the rows of a query, which may name *tables*."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tests.fuzz.plans import InputPlan, Plan, SourcePlan, StagePlan
 from tests.fuzz.session import duck
@@ -66,6 +67,8 @@ class Past:
     plan: Plan
     rows: dict[str, dict[str, pa.Table]] = field(default_factory=dict)
     epochs: list[Epoch] = field(default_factory=list)
+    # Of sources with malformed lines: the text of those, by partition and record.
+    malformed: dict[str, dict[str, list[str | None]]] = field(default_factory=dict)
     ttls: dict[str, int | None] = field(default_factory=dict)  # As declared in the last of them.
     _seen: dict[tuple[str, str, str, int, int], tuple[int, int] | None] = field(
         default_factory=dict
@@ -81,7 +84,15 @@ class Past:
         headers = int(of is not None and of.has_header)  # A record, and no row.
         for partition, (start, end) in self._read(source, epoch).items():
             first = max(start, headers)
-            yield partition, self.rows[source][partition].slice(first, max(end - first, 0))
+            rows = self.rows[source][partition].slice(first, max(end - first, 0))
+            yield partition, rows.filter(pc.is_valid(rows["id"])) if self.malformed else rows
+
+    def malformed_of(self, source: str) -> Iterator[str]:
+        """The lines read so far that are no rows."""
+        for epoch in range(1, len(self.epochs) + 1):
+            for partition, (start, end) in self._read(source, epoch).items():
+                texts = self.malformed.get(source, {}).get(partition, [])
+                yield from filter(None, texts[start:end])
 
     def watermarks(self) -> dict[str, list[int]]:
         """Of each stage, at each barrier."""

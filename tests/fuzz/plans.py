@@ -18,7 +18,8 @@ Columns = tuple[tuple[str, str], ...]  # Name and the name of a type, see ``data
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
     """Files in a folder, of a ``format``, ``packed`` as the end of their names says, by another
-    path where it is ``moved``; where it ``grows``, partitions in memory that grow.
+    path where it is ``moved``; where it ``grows``, partitions in memory that grow.  Each line of
+    an ``id`` that ``malformed`` divides has one behind it that is no row.
     """
 
     uid: str
@@ -32,6 +33,7 @@ class SourcePlan:
     has_header: bool = False
     idle_after_ms: int | None = None
     moved: bool = False
+    malformed: int = 0
 
     @property
     def has_lines(self) -> bool:

@@ -45,7 +45,7 @@ from tests.fuzz.consents import DifferenceError, consented
 from tests.fuzz.data import batch_of, schema_of, write_avro
 from tests.fuzz.declaring import declare
 from tests.fuzz.growing import Growing
-from tests.fuzz.lines import PACKED, as_read, ddl_of, encoded
+from tests.fuzz.lines import PACKED, as_read, ddl_of, encoded, with_malformed
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.past import Epoch, Past, Position
 from tests.fuzz.plans import Change, Checkpoint, Feed, Plan, Restore, SourcePlan, changed
@@ -169,7 +169,11 @@ class World:
         elif source.has_lines:
             with path.open("ab") as file:
                 file.write(PACKED[source.packed](encoded(source, rows, begins=file.tell() == 0)))
-            rows = as_read(source, rows)
+            rows, texts = with_malformed(source, as_read(source, rows))
+            if source.malformed:
+                of_file = self.past.malformed.setdefault(source.uid, {}).setdefault(path.name, [])
+                is_headed = source.has_header and not of_file
+                of_file += [None, *texts] if is_headed else texts
             if source.has_header and path.name not in known:
                 header = pa.table([pa.nulls(1, one.type) for one in rows.schema], rows.schema)
                 rows = pa.concat_tables([header, rows])
