@@ -246,6 +246,33 @@ def test_rows_that_do_not_fit_are_refused_before_they_are_published(tmp_path: Pa
         nowhere.commit(JOB, 1, None, [])
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted", "loss"),
+    [
+        (pa.float64(), pa.float32(), "values would be rounded"),
+        (pa.float64(), pa.decimal128(10, 2), "values would be rounded"),
+        (pa.decimal128(38, 19), pa.float64(), "values would be rounded"),
+        (pa.timestamp("us", "UTC"), pa.date32(), "a part of each timestamp would be lost"),
+        (pa.int64(), pa.bool_(), "all numbers but 0 would be true"),
+        (
+            pa.struct([("b", pa.float64()), ("a", pa.int64())]),
+            pa.struct([("a", pa.int64()), ("b", pa.float32())]),
+            "values would be rounded",
+        ),
+    ],
+    ids=str,
+)
+def test_a_value_that_the_table_would_change_is_refused(
+    tmp_path: Path, given: pa.DataType, wanted: pa.DataType, loss: str
+) -> None:
+    Table.create(str(tmp_path / "sales"), pa.schema([("x", wanted)]))
+    sink = a_sink(tmp_path, create=False)
+    rows = pa.table({"x": pa.nulls(1, given)})
+
+    with pytest.raises(ConfigurationError, match=f"column 'x' is .*: {loss}; cast it in the stage"):
+        sink.check(None, rows.schema, [stage_table(sink, 1, rows)])
+
+
 # What a table may ask of its writers, and the words that refuse it; of an upsert alone, if so.
 ASKED: dict[str, tuple[dict[str, str], str, bool]] = {
     "constraint": ({"delta.constraints.c": "id > 0"}, r"constraint \(delta.constraints.c\)", False),

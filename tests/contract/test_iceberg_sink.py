@@ -285,16 +285,24 @@ def test_rows_that_do_not_fit_are_refused_when_they_are_staged(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("given", "wanted"),
-    [(pa.float64(), pa.float32()), (pa.list_(pa.float64()), pa.list_(pa.float32()))],
-    ids=["a number", "a number in a list"],
+    [
+        (pa.float64(), pa.float32()),
+        (pa.list_(pa.float64()), pa.list_(pa.float32())),
+        (pa.float64(), pa.decimal128(10, 2)),
+        (pa.decimal128(38, 19), pa.float64()),
+        (pa.timestamp("us", "UTC"), pa.date32()),
+        (pa.timestamp("us", "UTC"), pa.time64("us")),
+        (pa.int64(), pa.bool_()),
+    ],
+    ids=str,
 )
-def test_a_number_that_the_table_would_round_is_refused_when_it_is_staged(
+def test_a_value_that_the_table_would_change_is_refused_when_it_is_staged(
     tmp_path: Path, given: pa.DataType, wanted: pa.DataType
 ) -> None:
     a_table(tmp_path, pa.schema([("x", wanted)]))
     rows = pa.table({"x": pa.nulls(1, given)})
 
-    with pytest.raises(ConfigurationError, match=r"column 'x' is .*double.*, which would round it"):
+    with pytest.raises(ConfigurationError, match=r"column 'x' is .*: .* would .*; cast it in"):
         stage_table(a_sink(tmp_path), 1, rows)
 
     assert stage_table(a_sink(tmp_path), 1, pa.table({"x": pa.nulls(1, wanted)})).rows == 1

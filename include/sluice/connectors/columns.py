@@ -144,11 +144,37 @@ def _narrowed_column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """*column* as *kind*; times are truncated to its unit, any other loss raises ArrowInvalid."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if column.type == kind:
         return column
+    if loss := _silent_loss(column.type, kind):
+        raise pa.ArrowInvalid(loss)
     return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+
+
+def _silent_loss(given: pa.DataType, wanted: pa.DataType) -> str:
+    """What Arrow's cast would do to values without a word; it refuses what else does not fit."""
+    from pyarrow import types
+
+    is_number = types.is_integer(given) or types.is_floating(given)
+    if types.is_boolean(wanted) and is_number:
+        return "all numbers but 0 would be true"
+    if types.is_timestamp(given) and (types.is_date(wanted) or types.is_time(wanted)):
+        return "a part of each timestamp would be lost"
+    if types.is_floating(wanted):
+        is_wider = types.is_floating(given) and given.bit_width > wanted.bit_width
+        return "values would be rounded" if is_wider or types.is_decimal(given) else ""
+    if types.is_decimal(wanted):
+        return "values would be rounded" if types.is_floating(given) else ""
+    if types.is_struct(given) and types.is_struct(wanted):
+        names = [field.name for field in wanted if given.get_field_index(field.name) >= 0]
+        inner = [(given.field(name).type, wanted.field(name).type) for name in names]
+    else:
+        both = range(min(given.num_fields, wanted.num_fields))
+        inner = [(given.field(place).type, wanted.field(place).type) for place in both]
+    return next(filter(None, (_silent_loss(one, other) for one, other in inner)), "")
 
 
 def check_text(column: pa.Array) -> None:

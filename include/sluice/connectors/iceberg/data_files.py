@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sluice.connectors.columns import cast_exactly
 from sluice.core.answers import Committable
 from sluice.declaration.places import Staged
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
@@ -80,30 +81,13 @@ def fitted(rows: pa.Table, schema: Schema, name: str) -> pa.Table:
 def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArray:
     import pyarrow as pa
 
-    if column.type == field.type:
-        return column
-    if _rounds(column.type, field.type):
-        raise ConfigurationError(
-            f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
-            f"{name}, which would round it; cast it in the stage"
-        )
     try:
-        return column.cast(field.type)
+        return cast_exactly(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigurationError(
             f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
             f"{name}: {error}; cast it in the stage"
         ) from error
-
-
-def _rounds(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values are rounded in silence: Arrow's cast refuses what else does not fit."""
-    import pyarrow as pa
-
-    if pa.types.is_floating(given) and pa.types.is_floating(wanted):
-        return bool(given.bit_width > wanted.bit_width)
-    inner = range(min(given.num_fields, wanted.num_fields))
-    return any(_rounds(given.field(n).type, wanted.field(n).type) for n in inner)
 
 
 def partitioned(table: Table, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:
@@ -112,6 +96,7 @@ def partitioned(table: Table, rows: pa.Table) -> Iterator[tuple[Record, pa.Table
     pyiceberg compares the values of partitions, so it loses NaN, which is equal to nothing, and has
     the rows of 0.0 and -0.0 in both partitions.
     """
+    import numpy as np
     import pyarrow as pa
     from pyiceberg.io.pyarrow import _get_field_from_arrow_table
     from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
@@ -124,15 +109,15 @@ def partitioned(table: Table, rows: pa.Table) -> Iterator[tuple[Record, pa.Table
         transform = field.transform.pyarrow_transform(schema.find_type(field.source_id))
         values.append(transform(_get_field_from_arrow_table(rows, name)))
     names = [str(number) for number in range(len(values))]
-    numbered = pa.table([*values, pa.array(range(rows.num_rows))], [*names, "row"])
+    numbered = pa.table([*values, pa.array(np.arange(rows.num_rows))], [*names, "row"])
     groups = numbered.group_by(names, use_threads=False).aggregate([("row", "list")])
-    for group in groups.to_pylist():
+    for group, places in zip(groups.select(names).to_pylist(), groups["row_list"], strict=True):
         found = [
             PartitionFieldValue(field=field, value=group[name])
             for field, name in zip(spec.fields, names, strict=True)
         ]
         key = PartitionKey(field_values=found, partition_spec=spec, schema=schema)
-        yield key.partition, rows.take(group["row_list"])
+        yield key.partition, rows.take(places.values)
 
 
 def check_writable(table: Table, *, is_upserted: bool) -> None:
