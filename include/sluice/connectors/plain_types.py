@@ -2,14 +2,14 @@
 
 Of each type Python knows the usual forms: a date is ``2026-03-01``, a timestamp has seconds, up to
 six digits of a fraction, and ``Z``, an offset such as ``+02:00``, or nothing, which is UTC.  Spark
-knows more forms, such as ``2026-3-1``, and rounds decimals; such text is undecided.
+knows more forms, such as ``2026-3-1``; such text is undecided.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.connectors.columns import DAY, FIRST_DAY, MAX_DECIMAL_DIGITS
+from sluice.connectors.columns import DAY, FIRST_DAY
 from sluice.declaration.column_types import ColumnType
 from sluice.declaration.places import UndecidedError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _DIGITS = b"0123456789"
-_WHOLE, _DECIMAL, _REAL = _DIGITS + b"-", _DIGITS + b"-+.", _DIGITS + b"-+.eE"
+_WHOLE, _REAL = _DIGITS + b"-", _DIGITS + b"-+.eE"
 _DATE_LETTERS = 10
 _TIME_LETTERS = 19  # Of ``2026-03-01T10:00:00``, where a fraction or a zone may follow.
 _LAST_OFFSET_HOUR = 17  # Spark knows zones of up to 18 hours, Arrow of up to 23.
@@ -28,7 +28,8 @@ _LAST_OFFSET_HOUR = 17  # Spark knows zones of up to 18 hours, Arrow of up to 23
 def plain_type(column: ColumnType) -> pa.DataType | None:
     """The type as Spark hands it to Python; None where its text may be read differently.
 
-    That is so for floats of 32 bits, which Spark's JSON rounds twice.
+    That is so for floats of 32 bits, which Spark's JSON rounds twice, and for decimals: a process
+    that had Arrow read hostile ones ended with a segmentation fault.
     """
     import pyarrow as pa
 
@@ -47,8 +48,6 @@ def plain_type(column: ColumnType) -> pa.DataType | None:
             return pa.bool_()
         case "string":
             return pa.string()
-        case "decimal":
-            return pa.decimal128(*(column.arguments or (10, 0)))
         case "date":
             return pa.date32()
         case "timestamp":
@@ -77,11 +76,6 @@ def of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
             raise UndecidedError("an unusual date")
     elif types.is_timestamp(kind):
         return _moments(texts, kind)
-    elif types.is_decimal(kind):
-        _check_letters(texts, _DECIMAL)
-        _, starts, ends = _bounds(texts)
-        if (ends - starts > MAX_DECIMAL_DIGITS).any():
-            raise UndecidedError("a number of many digits, of which Arrow loses some")
     else:
         _check_letters(texts, _WHOLE if types.is_integer(kind) else _REAL)
     values = _cast(texts, kind)
@@ -93,7 +87,6 @@ def of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def check_numbers(column: pa.Array) -> None:
     """Raises UndecidedError for a zero with a sign, or a number that no value of its type is."""
     import numpy as np
-    import pyarrow as pa
     from pyarrow import types
 
     if types.is_struct(column.type):
@@ -105,11 +98,6 @@ def check_numbers(column: pa.Array) -> None:
         values = column.drop_null().to_numpy(zero_copy_only=False)
         if not np.isfinite(values).all() or (np.signbit(values) & (values == 0)).any():
             raise UndecidedError("a number that is not finite, or a negative zero")
-    elif types.is_decimal(column.type):
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid as error:  # Arrow's parsers do not count all digits.
-            raise UndecidedError(str(error)) from error
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
