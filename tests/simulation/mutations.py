@@ -149,8 +149,9 @@ class Caught:
 
 
 def hunt(name: str) -> Caught | None:
-    """Play seeds with the fault planted, the remembered history first, until an invariant that it
-    breaks sees it; another one that saw it before is the answer where none of them does.
+    """Play seeds with the fault planted, until an invariant that it breaks sees it; another one
+    that saw it before is the answer where none of them does.  First comes the remembered history,
+    then the seed that it was shrunk from, which may see it where the product calls otherwise now.
     """
     by_another: Caught | None = None
     seeds = ((seed, None) for seed in range(MAX_SEEDS))
@@ -190,9 +191,11 @@ def _shortest(caught: Caught) -> tuple[str, Run]:
         return caught.name, Shrinker(caught.run).shrink()
 
 
-def _remembered(name: str) -> list[tuple[int, Sequence[Turn]]]:
+def _remembered(name: str) -> list[tuple[int, Sequence[Turn] | None]]:
     found = _histories().get(name)
-    return [(found["seed"], from_json(found["script"]))] if found is not None else []
+    if found is None:
+        return []
+    return [(found["seed"], from_json(found["script"])), (found["seed"], None)]
 
 
 def _histories() -> dict[str, Any]:

@@ -517,7 +517,7 @@ def test_both_ways_leave_the_same_state_and_report_the_same_lines(
         rows = [f'{{"id":{n % 7},"price":{n},"at":"{at}"}}' for n, at in enumerate(times)]
     else:
         head, malformed, timeless = ["id,price,at"], "1,x,", "1,5,"
-        rows = [f'{n % 7},"{n}.00",{at}' for n, at in enumerate(times)]
+        rows = [f'{n % 7},"{n}",{at}' for n, at in enumerate(times)]
     for epoch, wrong in enumerate([[], [malformed, timeless], []]):
         body = "\r\n".join([*head, *rows[epoch * 100 : (epoch + 1) * 100], *wrong, ""])
         (tmp_path / "events" / f"{epoch}.{format_}").write_text(body, newline="")
