@@ -312,8 +312,7 @@ def watch(
         actions.append(f"deleted what {len(state.discarding)} subsumed checkpoints left")
     if state.status is JobStatus.RESTARTING and job.now_ms() >= (state.restart_at_ms or 0):
         actions.append(_restart(job, state.generation))
-    if job.journal.truncate(keep=kept_entries):
-        actions += _collect(job, garbage_grace_ms)
+    actions += keep_short(job, kept_entries=kept_entries, garbage_grace_ms=garbage_grace_ms)
     for action in actions:
         log.warning("watchdog pipeline=%s action=%s", job.pipeline.uid, action)
     return Watched(tuple(actions))
@@ -386,6 +385,17 @@ def _restart(job: Job, generation: int) -> str:
             return f"restored the job, and it failed over again: {error}"
         raise
     return f"restored the job from {restored.named}"
+
+
+def keep_short(
+    job: Job, *, kept_entries: int = KEPT_ENTRIES, garbage_grace_ms: int = DEFAULT_GRACE_MS
+) -> list[str]:
+    """Shorten a journal of twice *kept_entries*, and collect garbage then; what was done.
+
+    One LIST where the journal is shorter.  Who drives a job without a watchdog calls it now and
+    then.
+    """
+    return _collect(job, garbage_grace_ms) if job.journal.truncate(keep=kept_entries) else []
 
 
 def _collect(job: Job, grace_ms: int) -> list[str]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, assert_never
 
 from sluice.coordinator.completion import finalize
-from sluice.coordinator.failure import cause_of, fail_checkpoint, overtake
+from sluice.coordinator.failure import cause_of, fail_checkpoint, keep_short, overtake
 from sluice.coordinator.planning import NothingToDo
 from sluice.coordinator.publication import commit
 from sluice.coordinator.restore import restore, stop
@@ -64,6 +64,7 @@ log = logging.getLogger(__name__)
 IDLE_POLL_S = 2.0  # The longest pause while none is due: a person may ask for one, or resume.
 QUEUE_POLL_S = 0.5  # Between two repetitions of a queued request.
 ABORT_POLL_S = 2.0  # Between two readings of the journal, for an abort by a person.
+KEPT_SHORT_EVERY = 50  # Epochs, of some four entries in the journal each.
 TOLERATED_PAUSE_S = 1.0  # Behind a tolerated failure, which may be repeated without end.
 
 
@@ -160,12 +161,24 @@ def run_epochs(
             epoch = driver.end_oldest()
             report(epoch)
             if epoch.completed is not None:
+                _keep_short(job, completed)
                 completed += 1
                 failures.clear()
                 continue
             driver.abandon()
             if epoch.error is not None:
                 fail(epoch.error)
+
+
+def _keep_short(job: Job, completed: int) -> None:
+    """No watchdog does it here; where the store fails, the next one may."""
+    if completed % KEPT_SHORT_EVERY != 0:  # Behind the first epoch of each run, too.
+        return
+    try:
+        for action in keep_short(job):
+            log.info("journal kept short pipeline=%s action=%s", job.pipeline.uid, action)
+    except StoreUnavailable as error:
+        log.warning("journal not kept short pipeline=%s: %s", job.pipeline.uid, error)
 
 
 def _at_rest(job: Job) -> JobStatus:

@@ -21,6 +21,7 @@ import pytest
 from harness.jobs import a_pipeline, a_running_job, published_records
 from sluice.coordinator import completion, planning, publication
 from sluice.coordinator.failure import abort_checkpoint
+from sluice.coordinator.requests import pause, resume
 from sluice.coordinator.restore import restore, stop
 from sluice.core.completed import CompletedCheckpoint
 from sluice.core.configuration import JobStatus, Retention
@@ -44,6 +45,7 @@ from sluice.local.driver import Epoch, EpochDriver, StageFuture, run_epochs, sec
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.spark.stage import AcknowledgedStage
+from sluice.store.journal import KEPT_ENTRIES
 from tests.builders import a_plan
 from tests.planted import Caught, assert_is_caught
 from tests.subtasks import acknowledge, decline
@@ -115,6 +117,23 @@ def test_an_aborted_epoch_is_interrupted_and_its_records_come_with_the_next(
     ]
     assert published_records(job) == [*range(20)]
     assert job.state().num_restarts == 0
+
+
+def test_a_run_shortens_the_journal_as_no_watchdog_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = a_running_job(a_pipeline(events=30))
+    for _ in range(KEPT_ENTRIES):
+        pause(job, by="ada")
+        resume(job, by="ada")
+    monkeypatch.setattr(
+        "sluice.local.driver.EpochDriver", lambda job, spark: EpochDriver(job, spark, answered)
+    )
+
+    run_epochs(job, Stages().session, epochs=1, drain=False, report=lambda _: None)
+
+    assert job.journal.inspect().entries == KEPT_ENTRIES
+    assert published_records(job) == [*range(10)]
 
 
 def test_ctrl_c_interrupts_the_epoch_that_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
