@@ -78,7 +78,7 @@ from sluice.protocol.records import (
     decode_pointer,
 )
 from tests.simulation.broken import Broken
-from tests.simulation.clocks import ClockChecks
+from tests.simulation.clocks import LATE, ClockChecks
 from tests.simulation.damage import check_passed_over
 from tests.simulation.dataflow import Row
 from tests.simulation.deletions import check_deleted
@@ -305,7 +305,9 @@ class Invariants:
         self.lives.add(after.life)
         if isinstance(event, JobSubmitted | JobRestored) and event.tables is not None:
             self.accepts |= event.tables.accepts
-            if self.world.frame is not None and self.world.frame.takes_over:
+            frame = self.world.frame
+            is_late = frame is None or frame.turn.name in LATE
+            if (is_late and self.world.has_consented) or (frame and frame.takes_over):
                 self.takes_over.add((after.life, event.generation))
         self.needed = None
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 def _taking_over(world: World, consent: T) -> T:
     assert world.frame is not None
-    world.frame.takes_over = True
+    world.frame.takes_over = world.has_consented = True
     return consent
 
 

@@ -112,6 +112,7 @@ class World:
         self.frame: Frame | None = None
         self.depth = 0
         self.emptied = 0  # How often the root was.
+        self.has_consented = False  # A person once, to take the place over: it may arrive late.
         self.failure: Exception | None = None
         self.history: list[Line] = []
         self.running: list[SparkJob] = []

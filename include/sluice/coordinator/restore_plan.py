@@ -155,11 +155,16 @@ def observe(
     The usual restore, of what the job continues anyway, asks no sink: a database that is down does
     not keep a job from restarting.  With ``compare_checksums`` every file is read.
     """
+    is_decided, origin = state.continues(choice.checkpoint_id, choice.origin), choice.origin
     try:
-        metadata = job.snapshot_metadata(choice.checkpoint_id, choice.origin)
+        if origin is not None and origin.savepoint is not None and not is_decided:
+            # Its ``_metadata`` may have come back, by a request that was late.
+            job.savepoint_origin(
+                origin.savepoint, root=origin.root, pipeline=origin.pipeline, token=origin.token
+            )
+        metadata = job.snapshot_metadata(choice.checkpoint_id, origin)
     except (RestoreError, ProtocolViolation) as error:
         return Observed(unreadable=str(error))
-    is_decided = state.continues(choice.checkpoint_id, choice.origin)
     tables = None
     is_asked = options.roll_back_tables or options.accept_tables or options.take_over
     if not is_decided or is_asked:

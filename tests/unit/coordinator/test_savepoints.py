@@ -556,7 +556,8 @@ def test_a_restore_of_a_name_that_is_taken_anew_meanwhile_is_refused() -> None:
         restore(hooked(job, before), target, ROLL_BACK)
 
     assert (job.state().generation, job.state().base) == (1, 4)
-    with pytest.raises(RestoreError, match=r"savepoint nightly, as it was chosen, was disposed of"):
+    taken_anew = r"savepoint 'nightly' .* is another one now: it was disposed of"
+    with pytest.raises(RestoreError, match=taken_anew):
         restore(job, target, ROLL_BACK)
     restore(job, savepoint_target(job, "nightly"), ROLL_BACK)
     take_checkpoint(job)
@@ -780,6 +781,23 @@ def test_a_commit_that_slept_through_a_disposal_does_not_bring_it_back(is_taken:
     assert not is_first
     assert savepoint_names(job) == ["mine"] * is_taken
     assert len({job.paths.savepoint_of(key) for key in files_of(job)}) == is_taken
+
+
+def test_a_disposed_savepoint_is_not_restored_where_its_metadata_arrives_late() -> None:
+    """The restore that was asked for before: its task is tried again."""
+    job = a_running_job()
+    a_savepoint(job, "mine")
+    chosen = savepoint_target(job, "mine")
+    assert chosen.origin is not None
+    assert chosen.origin.incarnation is not None
+    key = job.names.savepoint_metadata(chosen.origin.incarnation)
+    body = job.store.get(key)
+    assert body is not None
+    dispose(job, "mine")
+    job.store.create(key, body)
+
+    with pytest.raises(RestoreError, match="there is no savepoint 'mine'"):
+        restore(job, chosen)
 
 
 def test_what_is_written_of_an_aborted_savepoint_goes_and_its_name_is_free() -> None:
