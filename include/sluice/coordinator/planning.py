@@ -26,7 +26,7 @@ from sluice.core.position import Position, with_layers, with_whole
 from sluice.core.requests import records_of_next_epoch
 from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
-from sluice.core.transitions import adoption, columns_begun, partial_columns
+from sluice.core.transitions import adoption, columns_begun, with_past
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
 from sluice.declaration.places import Barrier, Source
 from sluice.errors import ConfigurationError, SourceUnreadable
@@ -126,8 +126,7 @@ def make_plan(
         begun=begun,
         recomputed=tuple(sorted(recomputed)),
         fingerprints={
-            uid: replace(of, partial=partial_columns(uid, lineage.fingerprint(uid), of, anew))
-            for uid, of in declared.items()
+            uid: with_past(uid, lineage.fingerprint(uid), of, anew) for uid, of in declared.items()
         },
         type=request.type,
         triggered_at_ms=now_ms,

@@ -90,8 +90,10 @@ class Fingerprint:
 
     A sink's rows are ``sent_by`` stages with state, whatever is between.
 
-    ``places`` are those in which the positions of a source are; none if it does not say.  The
-    ``partial`` columns, which no declaration tells, have begun anew while others went on.
+    ``places`` are those in which the positions of a source are; none if it does not say.
+
+    No declaration tells that ``partial`` columns have begun anew while others went on, and that a
+    state ``has_forgotten`` rows since it began, though it may have no ttl by now.
 
     ``holds`` are the columns by which the state of a stage has each row that it has sent; empty if
     it does not have them all.  ``recomputed_from`` is the stage whose rows are all that this one
@@ -111,6 +113,7 @@ class Fingerprint:
     places: tuple[str, ...] = ()
     sent_by: tuple[str, ...] = ()
     partial: tuple[str, ...] = field(default=(), compare=False)
+    has_forgotten: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,16 +396,28 @@ def columns_begun(begun: Iterable[str], uid: str) -> tuple[str, ...]:
     return tuple(column for stage, _, column in named if stage == uid and column)
 
 
-def partial_columns(
+def with_past(
     uid: str, before: Fingerprint | None, now: Fingerprint, begun: Iterable[str]
-) -> tuple[str, ...]:
-    """The columns of the stage *uid* that do not say what others say, with those that are *begun*
-    with the next epoch; none where the whole stage is.
+) -> Fingerprint:
+    """The stage *uid* as it is declared *now*, with what is left of its past where that is not
+    *begun* anew as a whole: columns that do not say what others say, those that are begun with the
+    next epoch among them, and that rows were forgotten.
     """
     begun = [*begun]
-    known = () if before is None or uid in begun else _spelt_as(before, now).partial
+    if uid in begun:
+        before = None
     partial = () if uid in begun else columns_begun(begun, uid)
-    return tuple(column for column in now.columns if column in {*known, *partial})
+    if before is not None:
+        partial = (*partial, *_spelt_as(before, now).partial)
+    return replace(
+        now,
+        partial=tuple(column for column in now.columns if column in partial),
+        has_forgotten=_forgets(now) or (before is not None and _forgets(before)),
+    )
+
+
+def _forgets(state: Fingerprint) -> bool:
+    return state.has_forgotten or "ttl" in state.parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -628,8 +643,8 @@ def _can_be_recomputed(
         sink not in before or before[sink].updates_from == declared.updates_from
         for sink, declared in sinks.items()
     )
-    has_forgotten = "ttl" in known.parts
-    return bool(sender) and is_sent_all and is_taken_back and has_same_sinks and not has_forgotten
+    is_whole = not _forgets(known)
+    return bool(sender) and is_sent_all and is_taken_back and has_same_sinks and is_whole
 
 
 def _mode(rows: str) -> str:
@@ -655,7 +670,7 @@ def _changes_of(
             now=is_now,
             reads_updates=reads_updates,
             row=None,
-            has_forgotten="ttl" in before.parts,
+            has_forgotten=_forgets(before),
             of=of,
         )
         return replace(found, row=row_of(part, found.difference))

@@ -20,10 +20,10 @@ from sluice.core.transitions import (
     columns_begun,
     compare,
     notes_of,
-    partial_columns,
     problems_of,
     recomputed,
     row_of,
+    with_past,
 )
 
 # A source -> latest -> total, whose updates a sink keeps.
@@ -609,13 +609,28 @@ def test_a_mean_begins_anew_with_the_sum_that_it_is_of() -> None:
     assert told(before, now, Consent(begun=("total.s", "total.m"))) == []
 
 
+def test_a_state_that_had_a_ttl_has_forgotten_rows_until_it_begins_anew() -> None:
+    """Also where that is gone since an earlier checkpoint."""
+    first = Fingerprint(operator="top_n", parts={"n": "1", "by": "x", "ttl": "1 h"})
+    first = replace(first, updates_from=("latest",))
+    endless = replace(first, parts={"n": "1", "by": "x"})
+    more = replace(first, parts={"n": "3", "by": "x"})
+
+    known = with_past("top", with_past("top", None, first, ()), endless, ())
+    anew = with_past("top", known, endless, ["top"])
+
+    for before, is_refused in ((first, True), (known, True), (endless, False), (anew, False)):
+        changes = compare({"top": before}, {"top": more}, {"top"})
+        assert bool(problems_of(changes, {"top": more}, NO_CONSENT, {"top"})) == is_refused
+
+
 def test_a_column_that_began_anew_is_partial_until_its_stage_begins_anew() -> None:
     known = replace(SUMMED, partial=("s",))
 
-    assert partial_columns("total", SUMMED, AVERAGED, ["total.m"]) == ("m",)
-    assert partial_columns("total", known, AVERAGED, []) == ("s",)
-    assert partial_columns("total", known, AVERAGED, ["total"]) == ()
-    assert partial_columns("total", known, with_columns(SUMMED, n="count()"), []) == ()
+    assert with_past("total", SUMMED, AVERAGED, ["total.m"]).partial == ("m",)
+    assert with_past("total", known, AVERAGED, []).partial == ("s",)
+    assert with_past("total", known, AVERAGED, ["total"]).partial == ()
+    assert with_past("total", known, with_columns(SUMMED, n="count()"), []).partial == ()
     assert known == SUMMED, "no declaration says so"
 
 
@@ -647,7 +662,7 @@ def test_a_column_that_is_called_so_in_another_case_is_the_same() -> None:
     now = replace(now, reads={"": "rows", "S": "rows.where(s)"})
 
     assert told({"total": before}, {"total": now}) == []
-    assert partial_columns("total", before, now, ()) == ("S",)
+    assert with_past("total", before, now, ()).partial == ("S",)
 
 
 def test_columns_that_could_each_be_another_are_not_renamed() -> None:
