@@ -935,8 +935,8 @@ TRANSITIONS: dict[str, Mutation] = {
     "joins_are_alike": Mutation(
         "the kind of a join is no part of it",
         "declaration.fingerprints:_operation",
-        'return "join", {"how": how}, {}',
-        'return "join", {}, {}',
+        'return "join", {"how": how, "partners": partners}, {}',
+        'return "join", {"partners": partners}, {}',
         needs=("changed_how", "join"),
     ),
     "bounds_mean_nothing": Mutation(

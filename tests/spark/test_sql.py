@@ -808,6 +808,13 @@ def test_functions_of_functions_have_the_value_the_type_and_the_error_of_spark(
     assert world.differences(texts) == []
 
 
+def test_the_seconds_of_a_day_beyond_the_calendar_stop_its_row_alone(world: World) -> None:
+    """Polars panics where it is to say which day it cannot cast."""
+    texts = [f"unix_timestamp(date_sub(date_b, {days}))" for days in ("-2147483648", "2147483647")]
+
+    assert world.differences(texts) == []
+
+
 def test_spark_counts_the_digits_of_literals_beside_decimals_but_of_a_tinyint(world: World) -> None:
     texts = [f"decimal_5_0_b {by}" for by in ("* 1Y", "+ 1Y", "* 1S", "* 1", "* 1L")]
 

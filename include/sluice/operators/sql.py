@@ -1577,7 +1577,8 @@ def _unix_timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
         value = _parsed(_, tree, (value, pattern))
     elif len(given) > 1:
         raise not_compiled(tree, f"of {spark_type(value.dtype)} by a pattern")
-    micros = _days(tree, value).expr.cast(TIMESTAMP).dt.epoch("us")
+    value = coerced(_days(tree, value), TIMESTAMP)  # A day beyond the calendar would panic.
+    micros = value.expr.dt.epoch("us")
     seconds = micros.abs().floordiv(1_000_000)  # Toward 1970, other than unix_seconds().
     return Value(pl.when(micros < 0).then(-seconds).otherwise(seconds), pl.Int64(), value.fails)
 
