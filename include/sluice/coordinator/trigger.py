@@ -272,6 +272,14 @@ def _not_now(
     job: Job, head: Head, request: CheckpointRequest, examined: Examination
 ) -> TriggerOutcome:
     if examined.after != head.state:
+        # What the job owed came first, and read further: of a job that was submitted anew.
+        late_ms = job.now_ms() - request.requested_at_ms
+        expires_at_ms = request.expires_at_ms
+        request = replace(
+            request,
+            requested_at_ms=request.requested_at_ms + late_ms,
+            expires_at_ms=None if expires_at_ms is None else expires_at_ms + late_ms,
+        )
         transition = record(
             job,
             lambda state: CheckpointRequested(
@@ -290,10 +298,12 @@ def _not_now(
 def _withdraw(job: Job, head: Head, request: CheckpointRequest) -> None:
     """Journal that a queued request needs no checkpoint."""
     if any(queued.request_id == request.request_id for queued in head.state.queue):
-        withdrawn = RequestWithdrawn(
-            generation=head.state.generation, at_ms=job.now_ms(), request=request
+        record(
+            job,
+            lambda _: RequestWithdrawn(
+                generation=head.state.generation, at_ms=job.now_ms(), request=request
+            ),
         )
-        record(job, lambda _: withdrawn)
 
 
 def _journal_error(
@@ -321,14 +331,16 @@ def _journal_error(
 def _refuse(
     job: Job, head: Head, request: CheckpointRequest, reason: Reason, message: str
 ) -> Refused:
-    failed = TriggerFailed(
-        generation=head.state.generation,
-        at_ms=job.now_ms(),
-        request=request,
-        reason=reason,
-        message=message,
+    transition = record(
+        job,
+        lambda _: TriggerFailed(  # Stamped behind the look at the journal.
+            generation=head.state.generation,
+            at_ms=job.now_ms(),
+            request=request,
+            reason=reason,
+            message=message,
+        ),
     )
-    transition = record(job, lambda _: failed)
     log.warning(
         "checkpoint refused reason=%s in_a_row=%d message=%s",
         reason.value, transition.state.num_unsuccessful_triggers, message,
