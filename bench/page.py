@@ -30,6 +30,10 @@ RATIOS = (
     ("sluice", "sluice_run", "Sluice / `sluice run`"),
     ("sluice", "polars", "Sluice / Polars"),
 )
+_WITHOUT_TASKS = (
+    " **A DAG's task was not measured at this commit**: it goes through Spark Connect, which these"
+    " figures leave out."
+)
 
 
 def main() -> int:
@@ -70,10 +74,12 @@ def _origin(newest: Sequence[Record]) -> str:
     machine, repetitions = newest[0].machine, sorted({one.repetitions for one in newest})
     counted = " or ".join(map(str, repetitions))
     return (
-        f"Commit {newest[0].commit}, {newest[0].date}, `make bench RECORD=1`, {counted} undisturbed"
-        f" repetitions; {machine.processors} processors ({machine.model or 'unknown'}),"
-        f" {machine.memory_gb} GB. A cell has the least wall / CPU seconds of an epoch (Nexmark: of"
-        " five); `*` marks a row that other processes disturbed, which has no ratio."
+        f"Commit {newest[0].commit}, {newest[0].date}, `make bench REPETITIONS={repetitions[-1]}"
+        f" RECORD=1`, {counted} undisturbed repetitions; {machine.processors} processors"
+        f" ({machine.model or 'unknown'}), {machine.memory_gb} GB."
+        " A cell has the least wall / CPU seconds of an epoch (Nexmark: of five); `*` marks a row"
+        " that other processes disturbed, which has no ratio."
+        f"{'' if any(one.engine == 'sluice' for one in newest) else _WITHOUT_TASKS}"
     )
 
 

@@ -283,6 +283,13 @@ def test_rows_that_do_not_fit_are_refused_when_they_are_staged(tmp_path: Path) -
     assert sink.unpublished().staged == ()
 
 
+def test_a_time_finer_than_that_of_the_table_is_refused_when_it_is_staged(tmp_path: Path) -> None:
+    a_table(tmp_path, pa.schema([("at", pa.timestamp("us"))]))
+
+    with pytest.raises(ConfigurationError, match=r"column 'at' is .*would lose data"):
+        stage_table(a_sink(tmp_path), 1, pa.table({"at": pa.array([1_001], pa.timestamp("ns"))}))
+
+
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [

@@ -28,11 +28,12 @@ import psutil  # type: ignore[import-untyped]
 
 from sluice.job.job import open_job
 from sluice.job.places import open_result_table
+from sluice.local.driver import KEPT_SHORT_EVERY
+from sluice.store.journal import KEPT_ENTRIES
 from sluice.store.open import StoreLocation
 
 SLUICE = str(Path(sys.executable).with_name("sluice"))
 ROWS_OF_A_FILE = 400
-PER_EPOCH = 2_000
 GROUPS = 7
 PIPELINE = '''"""What the soak runs: a keyed stage, windows, and a stage behind another one."""
 
@@ -88,7 +89,8 @@ SHOWN = {
 }
 KILLS = ("all", "runner", "java", "worker", "freeze")
 COMPLETED = re.compile(r"^checkpoint (\d+) completed: ([\d,]+) records, .*?, ([\d.]+) (m?s)\b")
-JOURNAL_ENTRIES = 800  # Twice what a truncation keeps, and what came since.
+# What no truncation shortens, and what comes until a run looks again.
+JOURNAL_ENTRIES = 2 * KEPT_ENTRIES + 10 * KEPT_SHORT_EVERY
 LEFT_FOLDERS = 12  # Of temporary ones, whatever was killed.
 
 
@@ -160,9 +162,7 @@ class Soak:
         self._is_over.set()
         for thread in threads:
             thread.join()
-        ended = self._sluice("run", "soak", "--drain", timeout_s=1_800)
-        if ended.returncode:
-            self.found.problems.append(f"the last run failed: {ended.stderr[-500:]}")
+        self._sluice("run", "soak", "--drain", timeout_s=1_800)
         self._judges()
         return self.found
 
@@ -192,8 +192,10 @@ class Soak:
             timeout=timeout_s,
             check=False,
         )
-        why = f", {done.stderr.strip()[-300:]}" if done.returncode else ""
-        self._says(f"{' '.join(words)}: exit code {done.returncode}{why}")
+        what = " ".join(words)
+        if done.returncode:  # Nothing strikes it.
+            self.found.problems.append(f"{what}: {done.stderr.strip()[-500:]}")
+        self._says(f"{what}: exit code {done.returncode}")
         return done
 
     def _writes(self) -> None:

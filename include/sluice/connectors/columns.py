@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
+    from sluice.declaration.column_types import ColumnType
+
 MAX_DECIMAL_DIGITS = 38  # Of Arrow's decimal128, as of Spark's decimals and most databases'.
 
 FIRST_DAY, END_DAY = -719_162, 2_932_897  # 0001-01-01 and 10000-01-01, as days since 1970-01-01.
@@ -142,8 +144,34 @@ def _narrowed_column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=fields, mask=column.is_null())
 
 
-def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """*column* as *kind*; times are truncated to its unit, any other loss raises ArrowInvalid."""
+def arrow_type(column: ColumnType) -> pa.DataType:
+    """The type as Spark hands it to Python, of all types but binary and those of several fields."""
+    import pyarrow as pa
+
+    match column.name:
+        case "decimal":
+            return pa.decimal128(*(*column.arguments, *(10, 0)[len(column.arguments) :]))
+        case "timestamp":
+            return pa.timestamp("us", tz="UTC")
+        case name:
+            return {
+                "bigint": pa.int64(),
+                "boolean": pa.bool_(),
+                "date": pa.date32(),
+                "double": pa.float64(),
+                "float": pa.float32(),
+                "int": pa.int32(),
+                "smallint": pa.int16(),
+                "string": pa.string(),
+                "timestamp_ntz": pa.timestamp("us"),
+                "tinyint": pa.int8(),
+            }[name]
+
+
+def cast_exactly(column: pa.Array, kind: pa.DataType, *, truncates_times: bool = True) -> pa.Array:
+    """*column* as *kind*; a loss raises ArrowInvalid, but that of times to the unit of *kind* only
+    unless it *truncates_times*.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -151,7 +179,7 @@ def cast_exactly(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if loss := _silent_loss(column.type, kind):
         raise pa.ArrowInvalid(loss)
-    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+    return column.cast(options=pc.CastOptions(kind, allow_time_truncate=truncates_times))
 
 
 def _silent_loss(given: pa.DataType, wanted: pa.DataType) -> str:

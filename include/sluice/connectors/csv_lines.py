@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.plain_types import of_text, plain_type
+from sluice.connectors.plain_types import check_bytes, of_text, plain_type
 from sluice.declaration.column_types import row_schema
-from sluice.declaration.places import END, TextDecoding, UndecidedError
+from sluice.declaration.places import TextDecoding, UndecidedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,13 +81,9 @@ class PlainCsv:
         """
         import numpy as np
 
-        if END.encode() in whole or b"\0" in whole or b"\r" in whole:
-            raise UndecidedError("reserved characters")
-        if not whole.isascii():
-            try:
-                whole.decode()
-            except UnicodeDecodeError as error:
-                raise UndecidedError("not UTF-8") from error
+        check_bytes(whole)
+        if b"\r" in whole:
+            raise UndecidedError("a line that may end in the middle")
         letters = np.frombuffer(whole, np.uint8)
         ends = np.append(np.flatnonzero(letters == ord("\n")), len(letters))
         if self.escape != self.quote and self.escape.encode() in whole:

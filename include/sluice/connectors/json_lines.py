@@ -12,9 +12,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.plain_types import check_numbers, of_text, plain_type
+from sluice.connectors.plain_types import check_bytes, check_numbers, of_text, plain_type
 from sluice.declaration.column_types import ColumnType, row_schema
-from sluice.declaration.places import END, TextDecoding, UndecidedError
+from sluice.declaration.places import TextDecoding, UndecidedError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,13 +134,7 @@ def _lines_of_one_object(whole: bytes) -> int:
 
     if not whole:
         return 0
-    if END.encode() in whole or b"\0" in whole:
-        raise UndecidedError("reserved characters")
-    if not whole.isascii():
-        try:
-            whole.decode()
-        except UnicodeDecodeError as error:
-            raise UndecidedError("not UTF-8") from error
+    check_bytes(whole)
     if (_has(whole, b"NaN") or _has(whole, b"Inf")) and _NOT_A_NUMBER.search(whole):
         raise UndecidedError("not a number")
     letters = np.frombuffer(whole, np.uint8)

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sluice.connectors.columns import DAY, FIRST_DAY
+from sluice.connectors.columns import DAY, FIRST_DAY, arrow_type
 from sluice.declaration.column_types import ColumnType
-from sluice.declaration.places import UndecidedError
+from sluice.declaration.places import END, UndecidedError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
+_PLAIN = frozenset(
+    {
+        *("bigint", "int", "smallint", "tinyint", "double", "boolean", "string"),
+        *("date", "timestamp", "timestamp_ntz"),
+    }
+)
 _DIGITS = b"0123456789"
 _WHOLE, _REAL = _DIGITS + b"-", _DIGITS + b"-+.eE"
 _DATE_LETTERS = 10
@@ -31,31 +37,18 @@ def plain_type(column: ColumnType) -> pa.DataType | None:
     That is so for floats of 32 bits, which Spark's JSON rounds twice, and for decimals: a process
     that had Arrow read hostile ones ended with a segmentation fault.
     """
-    import pyarrow as pa
+    return arrow_type(column) if column.name in _PLAIN else None
 
-    match column.name:
-        case "bigint":
-            return pa.int64()
-        case "int":
-            return pa.int32()
-        case "smallint":
-            return pa.int16()
-        case "tinyint":
-            return pa.int8()
-        case "double":
-            return pa.float64()
-        case "boolean":
-            return pa.bool_()
-        case "string":
-            return pa.string()
-        case "date":
-            return pa.date32()
-        case "timestamp":
-            return pa.timestamp("us", "UTC")
-        case "timestamp_ntz":
-            return pa.timestamp("us")
-        case _:
-            return None
+
+def check_bytes(whole: bytes) -> None:
+    """Raises UndecidedError for bytes that Spark reads otherwise, wherever they are."""
+    if END.encode() in whole or b"\0" in whole:
+        raise UndecidedError("reserved characters")
+    if not whole.isascii():
+        try:
+            whole.decode()
+        except UnicodeDecodeError as error:
+            raise UndecidedError("not UTF-8") from error
 
 
 def of_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -404,15 +404,13 @@ def with_past(
     next epoch among them, and that rows were forgotten.
     """
     begun = [*begun]
-    if uid in begun:
-        before = None
-    partial = () if uid in begun else columns_begun(begun, uid)
-    if before is not None:
-        partial = (*partial, *_spelt_as(before, now).partial)
+    is_anew = uid in begun
+    past = Fingerprint(operator="") if before is None or is_anew else _spelt_as(before, now)
+    partial = {*past.partial, *(() if is_anew else columns_begun(begun, uid))}
     return replace(
         now,
         partial=tuple(column for column in now.columns if column in partial),
-        has_forgotten=_forgets(now) or (before is not None and _forgets(before)),
+        has_forgotten=_forgets(now) or _forgets(past),
     )
 
 

@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 IDLE_POLL_S = 2.0  # The longest pause while none is due: a person may ask for one, or resume.
 QUEUE_POLL_S = 0.5  # Between two repetitions of a queued request.
 ABORT_POLL_S = 2.0  # Between two readings of the journal, for an abort by a person.
-KEPT_SHORT_EVERY = 50  # Epochs, of some four entries in the journal each.
+KEPT_SHORT_EVERY = 10  # Epochs, of some four entries in the journal each.
 TOLERATED_PAUSE_S = 1.0  # Behind a tolerated failure, which may be repeated without end.
 
 

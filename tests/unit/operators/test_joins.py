@@ -153,6 +153,17 @@ def test_what_went_out_of_a_row_stays_when_its_ttl_has_passed() -> None:
     assert too_late.retracted.is_empty()
 
 
+def came_and_went(played: Played, partner: tuple[Any, ...]) -> tuple[list[Any], ...]:
+    """What is yielded, and taken back, when the right row *partner* comes, and when it goes."""
+    came = played.epoch([], [(*partner, 1)], 0, at_ms=1_110)
+    gone = played.epoch([], [(*partner, -1)], 0, at_ms=1_111)
+    assert came.retracted is not None
+    assert gone.retracted is not None
+    return tuple(
+        frame.rows() for frame in (came.output, came.retracted, gone.output, gone.retracted)
+    )
+
+
 def test_a_row_is_told_of_a_partner_once_though_that_one_was_forgotten() -> None:
     """Its first partner is forgotten before it is, and then another one comes, and goes."""
     left, right, other = (1, at(0), None), (1, at(1), 10), (1, at(2), 11)
@@ -169,13 +180,7 @@ def test_a_row_is_told_of_a_partner_once_though_that_one_was_forgotten() -> None
         played.epoch([], [(*right, 1)], 0, at_ms=1_000)
         played.epoch([(*left, 1)], [], 0, at_ms=1_090)
 
-        came = played.epoch([], [(*other, 1)], 0, at_ms=1_110)
-        gone = played.epoch([], [(*other, -1)], 0, at_ms=1_111)
-
-        assert came.retracted is not None
-        assert gone.retracted is not None
-        frames = (came.output, came.retracted, gone.output, gone.retracted)
-        assert tuple(frame.rows() for frame in frames) == outcomes, how
+        assert came_and_went(played, other) == outcomes, how
 
 
 def test_a_join_that_is_given_a_ttl_knows_which_rows_had_a_partner() -> None:
@@ -199,13 +204,7 @@ def test_a_join_that_is_given_a_ttl_knows_which_rows_had_a_partner() -> None:
         played.subtask.operator = forgetful
         played.epoch([(*left, 1)], [], 0, at_ms=1_090)
 
-        came = played.epoch([], [(*other, 1)], 0, at_ms=1_110)
-        gone = played.epoch([], [(*other, -1)], 0, at_ms=1_111)
-
-        assert came.retracted is not None
-        assert gone.retracted is not None
-        frames = (came.output, came.retracted, gone.output, gone.retracted)
-        assert tuple(frame.rows() for frame in frames) == outcomes, how
+        assert came_and_went(played, other) == outcomes, how
 
 
 # --- interval -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from decimal import Context, Decimal
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from sluice.connectors.columns import MAX_DECIMAL_DIGITS
+from sluice.connectors.columns import MAX_DECIMAL_DIGITS, arrow_type
 from sluice.declaration.column_types import ColumnType, row_schema
 from sluice.errors import ConfigurationError
 
@@ -100,7 +100,7 @@ class FolderColumns:
     def fields(self) -> list[pa.Field]:
         import pyarrow as pa
 
-        return [pa.field(name, _arrow(kind)) for name, kind in self.types]
+        return [pa.field(name, arrow_type(kind)) for name, kind in self.types]
 
     def values(self, file: str, location: str) -> tuple[Value, ...]:
         """The values of the columns in the rows of *file*.
@@ -346,28 +346,6 @@ def _decimal(kind: ColumnType, number: Decimal) -> Decimal:
     if exact != number or len(exact.as_tuple().digits) > precision:
         raise ValueError
     return exact
-
-
-def _arrow(kind: ColumnType) -> pa.DataType:
-    import pyarrow as pa
-
-    match kind.name:
-        case "decimal":
-            return pa.decimal128(*(*kind.arguments, *(10, 0)[len(kind.arguments) :]))
-        case "date":
-            return pa.date32()
-        case "timestamp":
-            return pa.timestamp("us", tz="UTC")
-        case "boolean":
-            return pa.bool_()
-        case "string":
-            return pa.string()
-        case "float":
-            return pa.float32()
-        case "double":
-            return pa.float64()
-        case name:
-            return {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[_BITS[name]]
 
 
 def _mixed(

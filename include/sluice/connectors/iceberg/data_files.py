@@ -82,7 +82,7 @@ def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArra
     import pyarrow as pa
 
     try:
-        return cast_exactly(column, field.type)
+        return cast_exactly(column, field.type, truncates_times=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ConfigurationError(
             f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
