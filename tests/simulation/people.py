@@ -234,7 +234,8 @@ def _may_oversleep(world: World) -> bool:
     frame, head = world.frame, world.head
     is_named = head.savepoints_under_way or head.claimed_savepoints or head.releasing_savepoints
     latest = head.latest_completed
-    is_owed = latest is not None and not latest.is_committed
+    # Who has not seen that a savepoint is committed commits it again, and writes its record.
+    is_owed = latest is not None and not (latest.is_committed and latest.savepoint is None)
     is_one = frame is not None and frame.turn.name in OVERSLEEPING and world.depth == 1
     return is_one and not (is_named or is_owed or world.is_orphaned or world.settings.is_early)
 
