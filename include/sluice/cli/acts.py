@@ -18,11 +18,7 @@ from rich.table import Table
 
 from sluice.cli.options import (
     AsJson,
-    EndpointUrl,
-    PipelineName,
-    Root,
     command_of,
-    declared_job,
     print_files,
     print_json,
     print_line,
@@ -90,23 +86,6 @@ POLL_S = 0.5
 HINT_AFTER_S = 15.0  # Longer than most checkpoints, for which the request may have to wait.
 
 
-class CancelResult(msgspec.Struct, frozen=True, kw_only=True):
-    """``aborted`` were pending; ``retained`` can still be restored."""
-
-    pipeline: str
-    status: str
-    aborted: list[int]
-    retained: list[int]
-
-
-class AbortResult(msgspec.Struct, frozen=True, kw_only=True):
-    """``aborted`` are the checkpoint and those that continued it."""
-
-    pipeline: str
-    status: str
-    aborted: list[int]
-
-
 class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The output of ``--dry-run --json``.  ``checkpoint`` None: the job would start from empty."""
 
@@ -125,28 +104,6 @@ class RestorePlan(msgspec.Struct, frozen=True, kw_only=True):
     tables_ahead: tuple[TableAhead, ...] = ()
     warnings: tuple[str, ...] = ()
     changed_options: tuple[OptionChange, ...] = ()
-
-
-class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    pipeline: str
-    checkpoint: int | None
-    origin: str | None
-    generation: int
-    status: str
-    tables_ahead: tuple[TableAhead, ...] = ()
-    warnings: tuple[str, ...] = ()
-    changed_options: tuple[OptionChange, ...] = ()
-
-
-class TakeOverResult(msgspec.Struct, frozen=True, kw_only=True):
-    """``warnings`` say what becomes of the table's rows, and of the job that wrote them."""
-
-    pipeline: str
-    sink: str
-    taken_over: bool
-    status: str
-    generation: int
-    warnings: tuple[str, ...]
 
 
 def _checkpoint(job: Job, given: Given, as_json: bool) -> None:
@@ -304,27 +261,24 @@ def _cancel(job: Job, given: Given, as_json: bool) -> None:  # noqa: ARG001
         raise ConfigurationError(
             f"job {pipeline!r} is {after.status.value}; it cannot be cancelled"
         )
-    result = CancelResult(
-        pipeline=pipeline,
-        status=after.status.value,
-        aborted=[pending.checkpoint_id for pending in before.pending],
-        retained=[done.checkpoint_id for done in after.completed],
-    )
+    retained = [done.checkpoint_id for done in after.completed]
     if as_json:
-        print_json(result)
+        aborted = [pending.checkpoint_id for pending in before.pending]
+        status = after.status.value
+        print_json(
+            {"pipeline": pipeline, "status": status, "aborted": aborted, "retained": retained}
+        )
         return
-    retained = ", ".join(map(str, result.retained)) or "none"
-    print_line(f"{pipeline} is {result.status}; retained checkpoints: {retained}")
+    named = ", ".join(map(str, retained)) or "none"
+    print_line(f"{pipeline} is {after.status.value}; retained checkpoints: {named}")
 
 
-def adopt_command(
-    pipeline: PipelineName, root: Root = None, endpoint_url: EndpointUrl = None
-) -> None:
+def adopt_command(job: Job) -> None:
     """Go on with a job in a copy of its root; nothing of it may run in the original any more."""
-    job = declared_job(pipeline, root, endpoint_url)
     after = adopt(job)
     print_line(
-        f"{pipeline} is {after.status.value} in {job.store.root}, generation {after.generation}"
+        f"{job.pipeline.uid} is {after.status.value} in {job.store.root}, "
+        f"generation {after.generation}"
     )
 
 
@@ -334,27 +288,22 @@ def _abort(job: Job, given: Given, as_json: bool) -> None:
     before = job.state().pending
     after = abort_checkpoint(job, checkpoint_id, by=this_person(given["because"] or ""))
     ids = [pending.checkpoint_id for pending in before]
-    result = AbortResult(
-        pipeline=pipeline,
-        status=after.status.value,
-        aborted=[pending_id for pending_id in ids if not after.pending_checkpoint(pending_id)],
-    )
+    aborted = [pending_id for pending_id in ids if not after.pending_checkpoint(pending_id)]
+    status = after.status.value
     if as_json:
-        print_json(result)
+        print_json({"pipeline": pipeline, "status": status, "aborted": aborted})
         return
-    print_line(f"checkpoint {checkpoint_id} is aborted; {pipeline} is {result.status} and goes on")
-    for child in result.aborted:
+    print_line(f"checkpoint {checkpoint_id} is aborted; {pipeline} is {status} and goes on")
+    for child in aborted:
         if child != checkpoint_id:
             print_line(f"checkpoint {child}, which continued it, is aborted too")
 
 
 def repair_command(
-    pipeline: PipelineName,
+    job: Job,
     yes: Annotated[
         bool, typer.Option("--yes", help="Repair it; without, only say what would be lost.")
     ] = False,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on from the newest journal entry that can be read, past damaged ones behind it.
@@ -362,8 +311,7 @@ def repair_command(
     The effects of the damaged entries are undone: a running job restarts, and records of pending
     checkpoints are read again.  Nothing is deleted.  It is safe beside hosts that run the job.
     """
-    job = declared_job(pipeline, root, endpoint_url)
-    planned = plan_repair(job)
+    pipeline, planned = job.pipeline.uid, plan_repair(job)
     after = repair(job, planned, by=this_person()) if planned is not None and yes else None
     if planned is not None and yes and after is None:
         raise ConfigurationError(
@@ -400,17 +348,18 @@ def _restore(job: Job, given: Given, as_json: bool) -> None:
     if given["then"] == STAY_SUSPENDED:
         after = stop(job, JobStatus.SUSPENDED)
     if as_json:
-        result = RestoreResult(
-            pipeline=job.pipeline.uid,
-            checkpoint=restored.checkpoint_id,
-            origin=None if restored.origin is None else str(restored.origin),
-            generation=after.generation,
-            status=after.status.value,
-            tables_ahead=restored.tables_ahead,
-            warnings=restored.warnings,
-            changed_options=changed,
+        print_json(
+            {
+                "pipeline": job.pipeline.uid,
+                "checkpoint": restored.checkpoint_id,
+                "origin": None if restored.origin is None else str(restored.origin),
+                "generation": after.generation,
+                "status": after.status.value,
+                "tables_ahead": restored.tables_ahead,
+                "warnings": restored.warnings,
+                "changed_options": changed,
+            }
         )
-        print_json(result)
         return
     if not given["compare_checksums"]:
         print_line(f"its files are {NOT_COMPARED}")
@@ -469,13 +418,11 @@ def _print_plan(
 
 
 def take_over_command(
-    pipeline: PipelineName,
+    job: Job,
     sink: Annotated[str, typer.Argument(help="The uid of the sink whose table it is.")],
     yes: Annotated[
         bool, typer.Option("--yes", help="Take it over; without, only say what would become of it.")
     ] = False,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Take the table of SINK over from another job, or from PIPELINE in another root, for good.
@@ -484,8 +431,7 @@ def take_over_command(
     on, until it takes the table back.  PIPELINE is restored from what it continues, as a suspended
     one stays.
     """
-    job = declared_job(pipeline, root, endpoint_url)
-    state = job.state()
+    pipeline, state = job.pipeline.uid, job.state()
     if not state.life:
         raise ConfigurationError(
             f"job {pipeline!r} was never submitted in {job.store.root}; start it with 'sluice run "
@@ -501,16 +447,17 @@ def take_over_command(
         if state.status is JobStatus.SUSPENDED:
             stop(job, JobStatus.SUSPENDED)
     after = job.state()
-    result = TakeOverResult(
-        pipeline=pipeline,
-        sink=sink,
-        taken_over=yes,
-        status=after.status.value,
-        generation=after.generation,
-        warnings=decision.warnings,
-    )
     if as_json:
-        print_json(result)
+        print_json(
+            {
+                "pipeline": pipeline,
+                "sink": sink,
+                "taken_over": yes,
+                "status": after.status.value,
+                "generation": after.generation,
+                "warnings": decision.warnings,
+            }
+        )
         return
     for warning in decision.warnings:
         print_line(warning)
@@ -519,8 +466,8 @@ def take_over_command(
         return
     base = "the empty state" if after.base is None else f"checkpoint {after.base}"
     print_line(
-        f"{pipeline} has the table, and is {result.status} from {base}, "
-        f"generation {result.generation}"
+        f"{pipeline} has the table, and is {after.status.value} from {base}, "
+        f"generation {after.generation}"
     )
 
 

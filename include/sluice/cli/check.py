@@ -17,11 +17,7 @@ from rich.table import Table
 from sluice.cli.from_spark import draft_of
 from sluice.cli.options import (
     AsJson,
-    EndpointUrl,
     Params,
-    PipelineName,
-    Root,
-    declared_job,
     parameters,
     print_json,
     print_table,
@@ -50,11 +46,9 @@ IS_ORDER_SENSITIVE = (
 
 
 def check(
+    job: Job,
     context: typer.Context,
-    pipeline: PipelineName,
     param: Params = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyse types and columns of all stages of PIPELINE; show what each yields, and of what kind.
@@ -67,7 +61,6 @@ def check(
     declaration changed and that come into force with a restore, and sources and stages that nothing
     reads.
     """
-    job = declared_job(pipeline, root, endpoint_url)  # If PIPELINE is broken, no other matters.
     for name, problem in load_declarations().problems.items():
         typer.secho(f"warning: {name}: {problem}", err=True, fg="yellow")
     declared = job.pipeline

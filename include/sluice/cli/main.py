@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from sluice.cli import acts, check, doctor, maintenance, run, show, state
-from sluice.cli.options import AsJson, EndpointUrl, with_flags
+from sluice.cli.options import AsJson, EndpointUrl, of_job, with_flags
 from sluice.errors import SluiceError
 from sluice.extras import DISTRIBUTION
 from sluice.store.redaction import redact_logs, redacted
@@ -78,39 +78,39 @@ TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app.command("init")(check.init)
 app.command("doctor")(doctor.doctor)
-app.command("run", context_settings=TAKES_PARAMETERS)(run.run)
+app.command("run", context_settings=TAKES_PARAMETERS)(of_job(run.run))
 app.command("pipelines")(show.pipelines)
-app.command("side-output")(show.side_output_rows)
-app.command("check", context_settings=TAKES_PARAMETERS)(check.check)
-app.command("snapshots")(show.show_snapshots)
+app.command("side-output")(of_job(show.side_output_rows))
+app.command("check", context_settings=TAKES_PARAMETERS)(of_job(check.check))
+app.command("snapshots")(of_job(show.show_snapshots))
 for name, command in acts.COMMANDS.items():
     group = checkpoint_commands if name in {"abort", "config"} else app
     settings = TAKES_PARAMETERS if name == "restore" else None
     group.command(name, context_settings=settings)(command)
 app.command("compare")(_compare)
-app.command("adopt")(acts.adopt_command)
-app.command("lag")(show.lag)
+app.command("adopt")(of_job(acts.adopt_command))
+app.command("lag")(of_job(show.lag))
 app.command("metrics")(show.metrics_command)
-app.command("orphans")(maintenance.orphans)
-app.command("gc")(maintenance.gc)
-journal_commands.command("show")(show.journal)
-journal_commands.command("changes")(show.changes)
-journal_commands.command("repair")(acts.repair_command)
-checkpoint_commands.command("list")(show.checkpoints)
-checkpoint_commands.command("show")(show.show)
-checkpoint_commands.command("stats")(show.stats)
-checkpoint_commands.command("exceptions")(show.exceptions)
-keyed_state.command("read")(state.read)
-keyed_state.command("find")(state.find)
-keyed_state.command("diff")(state.diff)
-keyed_state.command("schema")(state.schema)
-keyed_state.command("rewrite")(state.rewrite)
-keyed_state.command("drop")(state.drop)
-keyed_state.command("bootstrap")(state.bootstrap)
-files_tables.command("show")(maintenance.show_versions)
-files_tables.command("compact")(maintenance.compact)
-files_tables.command("vacuum")(maintenance.vacuum)
-files_tables.command("take-over")(acts.take_over_command)
+app.command("orphans")(of_job(maintenance.orphans))
+app.command("gc")(of_job(maintenance.gc))
+journal_commands.command("show")(of_job(show.journal))
+journal_commands.command("changes")(of_job(show.changes))
+journal_commands.command("repair")(of_job(acts.repair_command))
+checkpoint_commands.command("list")(of_job(show.checkpoints))
+checkpoint_commands.command("show")(of_job(show.show))
+checkpoint_commands.command("stats")(of_job(show.stats))
+checkpoint_commands.command("exceptions")(of_job(show.exceptions))
+keyed_state.command("read")(of_job(state.read))
+keyed_state.command("find")(of_job(state.find))
+keyed_state.command("diff")(of_job(state.diff))
+keyed_state.command("schema")(of_job(state.schema))
+keyed_state.command("rewrite")(of_job(state.rewrite))
+keyed_state.command("drop")(of_job(state.drop))
+keyed_state.command("bootstrap")(of_job(state.bootstrap))
+files_tables.command("show")(of_job(maintenance.show_versions))
+files_tables.command("compact")(of_job(maintenance.compact))
+files_tables.command("vacuum")(of_job(maintenance.vacuum))
+files_tables.command("take-over")(of_job(acts.take_over_command))
 
 
 def main(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:

@@ -5,7 +5,8 @@ Files of tables are merged, old ones and orphans are reported or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -14,15 +15,18 @@ from rich.table import Table
 
 from sluice.cli.options import (
     AsJson,
-    EndpointUrl,
-    PipelineName,
-    Root,
-    declared_job,
     print_json,
     print_line,
     print_table,
 )
-from sluice.coordinator.garbage import Orphan, Orphans, Reason, collect_garbage, find_orphans
+from sluice.coordinator.garbage import (
+    IncompleteSavepoint,
+    Orphan,
+    Orphans,
+    Reason,
+    collect_garbage,
+    find_orphans,
+)
 from sluice.coordinator.savepoints import savepoint_names
 from sluice.core.ids import NO_GENERATION
 from sluice.core.units import size
@@ -46,63 +50,9 @@ Grace: TypeAlias = Annotated[
 ]
 
 
-class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a version added; ``in_table`` is false for one that was rolled back."""
-
-    version: int
-    parent: int | None
-    in_table: bool
-    compacted: bool
-    files: int
-    rows: int
-    size_bytes: int
-
-
-class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``files``, ``rows`` and ``size_bytes`` are what a reader reads now."""
-
-    sink: str
-    root: str
-    version: int | None
-    files: int
-    rows: int
-    size_bytes: int
-    versions: list[VersionRecord]
-
-
-class CompactRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``version`` is the one whose files were merged; None: there was nothing to do."""
-
-    version: int | None
-    files_before: int
-    files: int
-
-
-class VacuumRecord(msgspec.Struct, frozen=True, kw_only=True):
-    before_version: int
-    versions: list[int]
-    files: int
-    size_bytes: int
-
-
 class ReasonRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     description: str
-    files: int
-    size_bytes: int
-
-
-class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """``key`` is relative to the root, or to the place of ``sink``."""
-
-    key: str
-    sink: str | None
-    size_bytes: int
-    reason: str
-
-
-class SavepointRecord(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
     files: int
     size_bytes: int
 
@@ -117,28 +67,25 @@ class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
     reasons: list[ReasonRecord]
     too_young: list[ReasonRecord]
-    incomplete_savepoints: list[SavepointRecord]
-    of_others: list[str]
-    unknown: list[str]
-    files: list[FileRecord] | msgspec.UnsetType = msgspec.UNSET
+    incomplete_savepoints: Sequence[IncompleteSavepoint]
+    of_others: Sequence[str]
+    unknown: Sequence[str]
+    files: Sequence[Mapping[str, object]] | msgspec.UnsetType = msgspec.UNSET
 
 
 def show_versions(
-    pipeline: PipelineName,
+    job: Job,
     sink: SinkName,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the versions of SINK's table, oldest first, and what a reader reads now."""
-    job = declared_job(pipeline, root, endpoint_url)
     table = _table(job, sink)
-    record = _record(sink, table)
+    now, versions = table.size(), table.described_versions()
     if as_json:
-        print_json(record)
+        print_json({"sink": sink, **asdict(now), "versions": versions})
         return
     shown = Table("version", "continues", "files", "rows", "size", "")
-    for one in record.versions:
+    for one in versions:
         remarks = {"rolled back": not one.in_table, "merged": one.compacted}
         shown.add_row(
             str(one.version),
@@ -150,44 +97,38 @@ def show_versions(
         )
     print_table(shown)
     print_line(
-        f"{record.root} as of {record.version or 'nothing'}: {record.files:,} files, "
-        f"{record.rows:,} rows, {size(record.size_bytes)}"
+        f"{now.root} as of {now.version or 'nothing'}: {now.files:,} files, {now.rows:,} rows, "
+        f"{size(now.size_bytes)}"
     )
 
 
 def compact(
-    pipeline: PipelineName,
+    job: Job,
     sink: SinkName,
     target_mb: Annotated[
         int, typer.Option("--target-mb", min=1, help="How large a file is to be, in megabytes.")
     ] = DEFAULT_TARGET_MB,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge the small files of SINK's table; no version changes, and nothing is deleted."""
-    job = declared_job(pipeline, root, endpoint_url)
     table = _table(job, sink)
     before = table.size().files
     made = table.compact(target_bytes=target_mb * 1_000_000)
-    record = CompactRecord(
-        version=None if made is None else made.checkpoint_id,
-        files_before=before,
-        files=before if made is None else len(made.files),
-    )
+    version = None if made is None else made.checkpoint_id
+    files = before if made is None else len(made.files)
     if as_json:
-        print_json(record)
-    elif record.version is None:
+        print_json({"version": version, "files_before": before, "files": files})
+    elif version is None:
         print_line("nothing to do: the newest version is merged")
     else:
         print_line(
-            f"version {record.version}: {before:,} files are {record.files:,} now; 'sluice tables "
-            "vacuum' deletes the old ones"
+            f"version {version}: {before:,} files are {files:,} now; 'sluice tables vacuum' "
+            "deletes the old ones"
         )
 
 
 def vacuum(
-    pipeline: PipelineName,
+    job: Job,
     sink: SinkName,
     keep_versions: Annotated[
         int, typer.Option("--keep-versions", min=1, help="So many of the newest stay readable.")
@@ -196,8 +137,6 @@ def vacuum(
         str,
         typer.Option("--grace", help="Rely on merged files of that age only: 90s, 10m, or 0s."),
     ] = "10m",
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete versions of SINK's table but the newest, and those that checkpoints or savepoints pin.
@@ -205,7 +144,6 @@ def vacuum(
     Older versions can no longer be read.  A savepoint that was copied to another root is not known
     here; what it pins may go.
     """
-    job = declared_job(pipeline, root, endpoint_url)
     table = _table(job, sink)
     lineage = table.lineage()
     if not lineage:
@@ -214,13 +152,7 @@ def vacuum(
     before = min([lineage[-keep_versions:][0], *pinned])
     freed = table.vacuum(before, grace_ms=milliseconds(duration_of("--grace", grace)))
     if as_json:
-        record = VacuumRecord(
-            before_version=before,
-            versions=list(freed.versions),
-            files=freed.files,
-            size_bytes=freed.size_bytes,
-        )
-        print_json(record)
+        print_json({"before_version": before, **asdict(freed)})
         return
     print_line(
         f"{len(freed.versions):,} versions before {before} are gone, and {freed.files:,} files, "
@@ -243,30 +175,6 @@ def _table(job: Job, sink: str) -> VersionedSink:
     return table
 
 
-def _record(sink: str, table: VersionedSink) -> TableRecord:
-    now = table.size()
-    return TableRecord(
-        sink=sink,
-        root=now.root,
-        version=now.version,
-        files=now.files,
-        rows=now.rows,
-        size_bytes=now.size_bytes,
-        versions=[
-            VersionRecord(
-                version=one.version,
-                parent=one.parent,
-                in_table=one.in_table,
-                compacted=one.compacted,
-                files=one.files,
-                rows=one.rows,
-                size_bytes=one.size_bytes,
-            )
-            for one in table.described_versions()
-        ],
-    )
-
-
 def _pinned(job: Job, sink: str) -> list[int]:
     """The versions that checkpoints and savepoints have published, continue or still commit.
 
@@ -283,14 +191,11 @@ def _pinned(job: Job, sink: str) -> list[int]:
 
 
 def orphans(
-    pipeline: PipelineName,
+    job: Job,
     grace: Grace = DEFAULT_GRACE,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Report what 'sluice gc' would delete, by kind, and incomplete savepoints; delete nothing."""
-    job = declared_job(pipeline, root, endpoint_url)
     found = find_orphans(job, grace_ms=milliseconds(duration_of("--grace", grace)))
     if as_json:
         print_json(_report(job, found, deleted=False))
@@ -299,26 +204,26 @@ def orphans(
 
 
 def gc(
-    pipeline: PipelineName,
+    job: Job,
     grace: Grace = DEFAULT_GRACE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List every file; delete nothing.")
     ] = False,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete what no retained checkpoint, savepoint, pending checkpoint or table needs."""
-    job = declared_job(pipeline, root, endpoint_url)
     found = collect_garbage(
         job, grace_ms=milliseconds(duration_of("--grace", grace)), dry_run=dry_run
     )
     if as_json:
         report = _report(job, found, deleted=not dry_run)
         files = [
-            FileRecord(
-                key=one.key, sink=one.sink, size_bytes=one.size_bytes, reason=one.reason.name
-            )
+            {
+                "key": one.key,
+                "sink": one.sink,
+                "size_bytes": one.size_bytes,
+                "reason": one.reason.name,
+            }
             for one in found.files
         ]
         print_json(msgspec.structs.replace(report, files=files))
@@ -339,12 +244,9 @@ def _report(job: Job, found: Orphans, *, deleted: bool) -> GarbageReport:
         total_bytes=found.total_bytes,
         reasons=_by_reason(found.files),
         too_young=_by_reason(found.too_young),
-        incomplete_savepoints=[
-            SavepointRecord(name=one.name, files=one.files, size_bytes=one.size_bytes)
-            for one in found.incomplete_savepoints
-        ],
-        of_others=list(found.of_others),
-        unknown=list(found.unknown),
+        incomplete_savepoints=found.incomplete_savepoints,
+        of_others=found.of_others,
+        unknown=found.unknown,
     )
 
 

@@ -78,6 +78,7 @@ _METAVARS = {
     Kind.NAME: "NAME", Kind.URI: "URI", Kind.ID: "ID", Kind.COUNT: "N", Kind.PERIOD: "PERIOD",
 }  # fmt: skip
 
+_REQUIRED = inspect.Parameter.empty
 _OF = "of_"  # Before the name of an act's field, as ``root`` is one, too.
 
 # The type of an option, for each kind of field that is not a text.
@@ -95,29 +96,49 @@ def command_of(act: Act, carry_out: Callable[[Job, Given, bool], None]) -> Calla
     """
     fields = act.on(Face.COMMAND)
 
-    def command(context: typer.Context, **words: Any) -> None:  # noqa: ANN401 - as each is typed
-        job = declared_job(words["pipeline"], words["root"], words["endpoint_url"])
+    def command(job: Job, context: typer.Context, as_json: bool, **words: Any) -> None:  # noqa: ANN401 - as each is typed
         given = {
             field.name: _given(field, words[_OF + field.name], context.args) for field in fields
         }
-        carry_out(job, act.given(given), words["as_json"])
+        carry_out(job, act.given(given), as_json)
 
-    shared = {"root": Root, "endpoint_url": EndpointUrl, "as_json": AsJson}
-    hints: dict[str, Any] = {"context": typer.Context, "pipeline": PipelineName}
-    hints |= {_OF + field.name: _hint(field) for field in fields} | shared
-    defaults = {_OF + field.name: _default(field) for field in fields if not field.is_argument}
-    defaults |= {"root": None, "endpoint_url": None, "as_json": False}
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [
-        inspect.Parameter(
-            name, kind, annotation=hint, default=defaults.get(name, inspect.Parameter.empty)
+    of_fields = (
+        _parameter(
+            _OF + field.name, _hint(field), _REQUIRED if field.is_argument else _default(field)
         )
-        for name, hint in sorted(hints.items(), key=lambda one: one[0] in defaults)
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = hints
+        for field in fields
+    )
+    last = _parameter("as_json", AsJson, default=False)
+    own = [_parameter("job", Job), _parameter("context", typer.Context), *of_fields, last]
+    command.__signature__ = inspect.Signature(sorted(own, key=_comes_last))  # type: ignore[attr-defined]
     command.__doc__ = f"{act.says}\n\n{act.details}".strip()
-    return command
+    return of_job(command)
+
+
+def of_job(command: Callable[..., None]) -> Callable[..., None]:
+    """*command*, whose first argument is a job, for Typer: PIPELINE, ``--root`` and
+    ``--endpoint-url`` say which job it is.
+    """
+
+    def found(pipeline: str, root: str | None, endpoint_url: str | None, **words: Any) -> None:  # noqa: ANN401 - as each is typed
+        command(declared_job(pipeline, root, endpoint_url), **words)
+
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    shared = [_parameter("root", Root, None), _parameter("endpoint_url", EndpointUrl, None)]
+    parameters = sorted([_parameter("pipeline", PipelineName), *own, *shared], key=_comes_last)
+    found.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    found.__annotations__ = {one.name: one.annotation for one in parameters}
+    found.__doc__ = command.__doc__
+    return found
+
+
+def _parameter(name: str, hint: Any, default: Any = _REQUIRED) -> inspect.Parameter:  # noqa: ANN401 - as each is typed
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(name, kind, annotation=hint, default=default)
+
+
+def _comes_last(one: inspect.Parameter) -> tuple[bool, bool]:
+    return one.default is not _REQUIRED, one.name == "as_json"
 
 
 def option(field: Field) -> Any:  # noqa: ANN401 - Typer's OptionInfo or ArgumentInfo

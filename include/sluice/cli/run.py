@@ -26,11 +26,7 @@ from rich.markup import escape
 
 from sluice.cli.options import (
     AsJson,
-    EndpointUrl,
     Params,
-    PipelineName,
-    Root,
-    declared_job,
     option,
     parameters,
     print_json,
@@ -124,8 +120,8 @@ class Unexpected(SluiceError):
 
 
 def run(
+    job: Job,
     context: typer.Context,
-    pipeline: PipelineName,
     output: ResultFile = None,
     sink: SinkUid = None,
     epochs: Epochs = None,
@@ -139,8 +135,6 @@ def run(
     roll_back_tables: Annotated[bool, option(RESTORE["roll_back_tables"])] = False,
     accept_tables: Annotated[bool, option(RESTORE["accept_tables"])] = False,
     take_over: Annotated[list[str] | None, option(RESTORE["take_over"])] = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Run PIPELINE in this process: checkpoints, commits and restores as Airflow would.
@@ -155,7 +149,6 @@ def run(
     started = time.monotonic()
     check_result_file(output)
     console = Console(stderr=True)
-    job = declared_job(pipeline, root, endpoint_url)
     _check_savepoint(job, savepoint, drain=drain)
     result = chosen_sink(job.pipeline, sink, output)
     configuration = configure(
@@ -164,11 +157,11 @@ def run(
         parallelism=parallelism,
         max_records_per_epoch=max_records_per_epoch,
     )
-    found = _check_without_spark(job, configuration, (result, output), remote, endpoint_url)
+    found = _check_without_spark(job, configuration, (result, output), remote)
     consent = TableConsent(
         roll_back=roll_back_tables, accept=accept_tables, take_over=tuple(take_over or ())
     )
-    with run_log(pipeline) as log, _session(job, configuration, remote, log) as spark:
+    with run_log(job.pipeline.uid) as log, _session(job, configuration, remote, log) as spark:
         _check_yields(job, _yields(job, spark, configuration, found), (result, output), fresh=fresh)
         first_id = _begin(job, configuration, console, consent, fresh=fresh)
         report = partial(_report, console)
@@ -176,7 +169,7 @@ def run(
             job, spark, epochs=epochs, drain=drain, savepoint=savepoint, report=report
         )
     summarize(job, console, status, first_id, started, (result, output), as_json=as_json)
-    _check_taken(pipeline, savepoint, status)
+    _check_taken(job.pipeline.uid, savepoint, status)
 
 
 def check_result_file(path: Path | None) -> None:
@@ -230,7 +223,6 @@ def _check_without_spark(
     configuration: JobConfiguration,
     wanted: Wanted,
     remote: str | None,
-    endpoint_url: str | None,
 ) -> Mapping[str, Result | None]:
     """Refuse what can be refused before a Spark is started or called, and so before any work.
 
@@ -242,14 +234,14 @@ def _check_without_spark(
     if output is not None and sink is not None:
         open_result_table(job, configuration.params, sink)
     check_tables(job.pipeline, configuration.params, job.location)
-    found = analyse(job.pipeline, configuration.params, endpoint_url)
+    found = analyse(job.pipeline, configuration.params, job.location.endpoint_url)
     require_pyspark("sluice run")
     if remote is None:
         find_java(os.environ)
     else:
         check_listening(remote)
     verify_root(job)
-    check_sources(job.pipeline, configuration, endpoint_url)
+    check_sources(job.pipeline, configuration, job.location.endpoint_url)
     return found
 
 

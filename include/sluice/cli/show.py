@@ -18,9 +18,7 @@ from sluice.cli.options import (
     AsJson,
     EndpointUrl,
     OtherPipeline,
-    PipelineName,
     Root,
-    declared_job,
     declared_uids,
     location,
     print_files,
@@ -108,7 +106,7 @@ def pipelines(as_json: AsJson = False) -> None:
 
 
 def checkpoints(
-    pipeline: PipelineName,
+    job: Job,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="So many of the newest.")
     ] = DEFAULT_LIMIT,
@@ -118,12 +116,9 @@ def checkpoints(
     status: Annotated[
         list[CheckpointStatus] | None, typer.Option("--status", help="Only of this status.")
     ] = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List a job's checkpoints: id, type, status, duration, size; and its savepoints by name."""
-    job = declared_job(pipeline, root, endpoint_url)
     statuses = frozenset(status or CheckpointStatus)
     records = history(job, limit=None if is_all else limit, statuses=statuses)
     if as_json:
@@ -133,7 +128,7 @@ def checkpoints(
     state = job.state()
     paused = ", paused," if state.timing.is_paused else ""
     console.print(
-        f"{pipeline} is {state.status.value}{paused} in {job.store.root}", highlight=False
+        f"{job.pipeline.uid} is {state.status.value}{paused} in {job.store.root}", highlight=False
     )
     found = health(job, state, newest_of(state))
     if found.next_step is not None:
@@ -187,14 +182,11 @@ def _checkpoint_cells(record: CheckpointRecord) -> list[str]:
 
 
 def show(
-    pipeline: PipelineName,
+    job: Job,
     checkpoint: Annotated[str, typer.Argument(metavar="ID", help="A retained one, or 'latest'.")],
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a restore of checkpoint ID would find: state, data in flight, watermarks, files."""
-    job = declared_job(pipeline, root, endpoint_url)
     details = checkpoint_details(job, retained_checkpoint(job, checkpoint))
     if as_json:
         print_json(details)
@@ -262,18 +254,15 @@ def _sources(details: CheckpointDetails) -> Table:
 
 
 def stats(
-    pipeline: PipelineName,
+    job: Job,
     checkpoint: Annotated[
         int | None, typer.Argument(metavar="[ID]", help="One checkpoint, retained or not.", min=1)
     ] = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show counts, percentiles and failures of a job's checkpoints; or of checkpoint ID all that
     was measured, stage by stage.
     """
-    job = declared_job(pipeline, root, endpoint_url)
     if checkpoint is None:
         shown = overview(job)
         print_json(shown) if as_json else _print_overview(shown)
@@ -283,21 +272,20 @@ def stats(
 
 
 def exceptions(
-    pipeline: PipelineName,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
+    job: Job,
     has_stacks: Annotated[
         bool, typer.Option("--stacks", help="With the stack of each, your own frames first.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List what the last 50 failed checkpoints failed with, by root cause, the newest first."""
-    found = exception_history(declared_job(pipeline, root, endpoint_url))
+    found = exception_history(job)
     if as_json:
         print_json(found)
         return
     if not found.groups:
-        print_line(f"no checkpoint of {pipeline} has failed, as far as its history goes back")
+        uid = job.pipeline.uid
+        print_line(f"no checkpoint of {uid} has failed, as far as its history goes back")
     for group in found.groups:
         where = "" if group.subtask is None else f"/{group.subtask}"
         task = (
@@ -313,14 +301,12 @@ def exceptions(
 
 
 def changes(
-    pipeline: PipelineName,
+    job: Job,
     last: Annotated[int, typer.Option(min=1, help="How many.")] = DEFAULT_LAST,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List what changed: failures, restores, deploys, rescales, savepoints, acts of people."""
-    found = what_changed(declared_job(pipeline, root, endpoint_url))
+    found = what_changed(job)
     if as_json:
         print_json(found)
         return
@@ -417,7 +403,7 @@ def _why(line: CheckpointStats) -> str:
 
 
 def show_snapshots(
-    pipeline: PipelineName,
+    job: Job,
     roots: Annotated[
         list[str] | None,
         typer.Option("--in", metavar="URI", help="Another root; may be given several times."),
@@ -426,8 +412,6 @@ def show_snapshots(
     no_checks: Annotated[
         bool, typer.Option("--no-checks", help="Do not ask whether each can be restored.")
     ] = False,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """List what PIPELINE can be restored from: retained checkpoints and savepoints, newest first.
@@ -435,13 +419,12 @@ def show_snapshots(
     Of each: its size, the generation that took it, the tables' versions that it pins, and whether
     it can be restored now.  'sluice restore --dry-run' also reads its files.
     """
-    job = declared_job(pipeline, root, endpoint_url)
     found = snapshots(job, roots or (), pipeline=from_pipeline, checks=not no_checks)
     if as_json:
         print_json(found)
         return
     if not found:
-        print_line(f"{pipeline} has no snapshot in {job.store.root}")
+        print_line(f"{job.pipeline.uid} has no snapshot in {job.store.root}")
         return
     for place in dict.fromkeys(one.root for one in found):
         here = [one for one in found if one.root == place]
@@ -497,31 +480,25 @@ def _print_remarks(snapshot: Snapshot) -> None:
 
 
 def side_output_rows(
-    pipeline: PipelineName,
+    job: Job,
     side_output: Annotated[str, typer.Argument(help="STAGE.malformed or STAGE.late")],
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
 ) -> None:
     """Print the rows of a side output as JSON lines: where each came from, and why it is there."""
-    job = declared_job(pipeline, root, endpoint_url)
     known = side_outputs(job.pipeline)
     if side_output not in known:
         raise ConfigurationError(
-            f"there is no side output {side_output!r}; {pipeline} has {', '.join(known)}"
+            f"there is no side output {side_output!r}; {job.pipeline.uid} has {', '.join(known)}"
         )
     for row in open_side_table(job, side_output).read().to_pylist():
         typer.echo(msgspec.json.encode(row).decode())
 
 
 def journal(
-    pipeline: PipelineName,
+    job: Job,
     last: Annotated[int, typer.Option(min=1, help="How many entries.")] = DEFAULT_LAST,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the newest entries of a job's journal, oldest first."""
-    job = declared_job(pipeline, root, endpoint_url)
     records = journal_records(job, last)
     if as_json:
         print_json(records)
@@ -544,13 +521,11 @@ def journal(
 
 
 def lag(
-    pipeline: PipelineName,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
+    job: Job,
     as_json: AsJson = False,
 ) -> None:
     """Show how far each source is behind as of the newest trigger, and rows per second."""
-    found = job_lag(declared_job(pipeline, root, endpoint_url))
+    found = job_lag(job)
     print_json(found) if as_json else _print_lag(found)
 
 

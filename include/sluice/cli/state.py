@@ -19,12 +19,8 @@ from rich.text import Text
 
 from sluice.cli.options import (
     AsJson,
-    EndpointUrl,
     OtherPipeline,
     Params,
-    PipelineName,
-    Root,
-    declared_job,
     parameters,
     print_json,
     print_line,
@@ -143,7 +139,7 @@ class StateDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(
-    pipeline: PipelineName,
+    job: Job,
     checkpoint: Annotated[str, typer.Argument(help=_SNAPSHOT)],
     stage: Annotated[str, typer.Argument(help="The uid of a stage with keyed state.")],
     table: TableOption = None,
@@ -157,13 +153,10 @@ def read(
             "--limit", min=1, help=f"Read at most so many rows. [default on screen: {SHOWN_ROWS}]"
         ),
     ] = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the keyed state that STAGE has in CHECKPOINT, or write it to a file."""
     check_result_file(output)
-    job = declared_job(pipeline, root, endpoint_url)
     state = open_state(job, checkpoint, stage, table)
     if output is not None:
         rows = state.frame(limit)
@@ -183,7 +176,7 @@ def read(
 
 
 def find(
-    pipeline: PipelineName,
+    job: Job,
     key: Annotated[
         list[str],
         typer.Argument(
@@ -201,12 +194,9 @@ def find(
     stage: Annotated[
         str | None, typer.Option("--stage", help="Only the state of this stage.")
     ] = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what every stage remembers of one key, and how it came to be."""
-    job = declared_job(pipeline, root, endpoint_url)
     found = look_up_key(job, key, checkpoint=checkpoint, stage=stage)
     if as_json:
         print_json(found)
@@ -228,7 +218,7 @@ def find(
 
 
 def diff(
-    pipeline: PipelineName,
+    job: Job,
     before: BeforeArgument,
     after: AfterArgument,
     stage: Stages = None,
@@ -241,13 +231,11 @@ def diff(
     from_pipeline: OtherPipeline = None,
     to_root: OtherRoot = None,
     to_pipeline: OtherPipeline = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what changed from the snapshot FROM to the snapshot TO."""
     pair = open_pair(
-        declared_job(pipeline, root, endpoint_url),
+        job,
         SnapshotName(named=before, root=from_root, pipeline=from_pipeline),
         SnapshotName(named=after, root=to_root, pipeline=to_pipeline),
     )
@@ -361,17 +349,14 @@ def _counted(found: TableDifference) -> str:
 
 
 def schema(
-    pipeline: PipelineName,
+    job: Job,
     stages: Annotated[list[str] | None, typer.Argument(metavar="[STAGE]...")] = None,
     param: Params = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the tables of keyed state that stages of PIPELINE keep, as declared now."""
     from sluice.state_processor import state_tables
 
-    job = declared_job(pipeline, root, endpoint_url)
     wanted = stages or [uid for uid, one in job.pipeline.stages.items() if one.is_stateful]
     params = parameters(param or [], [])
     found = state_tables(job, wanted, params, session=_session(job))
@@ -399,7 +384,7 @@ def _role(schema: StateSchema, column: str) -> str:
 
 
 def rewrite(
-    pipeline: PipelineName,
+    job: Job,
     snapshot: SnapshotArgument,
     name: NewName,
     stage: StageArgument,
@@ -413,14 +398,11 @@ def rewrite(
     from_pipeline: OtherPipeline = None,
     to_root: ToRoot = None,
     param: Params = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the savepoint NAME: FROM with other values in the keyed state of a stage."""
     from sluice.local.savepoint_tables import setting
 
-    job = declared_job(pipeline, root, endpoint_url)
     columns = dict(_pair(assignment, "--set", "COLUMN=SQL") for assignment in assignments)
     writer = _writer(job, snapshot, from_root, from_pipeline, param)
     writer.transform(stage, setting(columns, where), table)
@@ -428,7 +410,7 @@ def rewrite(
 
 
 def drop(
-    pipeline: PipelineName,
+    job: Job,
     snapshot: SnapshotArgument,
     name: NewName,
     stage: StageArgument,
@@ -438,8 +420,6 @@ def drop(
     from_pipeline: OtherPipeline = None,
     to_root: ToRoot = None,
     param: Params = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the savepoint NAME: FROM without keys of a stage, or without all that it remembers.
@@ -448,7 +428,6 @@ def drop(
     """
     from sluice.local.savepoint_tables import dropping
 
-    job = declared_job(pipeline, root, endpoint_url)
     writer = _writer(job, snapshot, from_root, from_pipeline, param)
     if where is None and table is None:
         writer.remove(stage)
@@ -459,7 +438,7 @@ def drop(
 
 
 def bootstrap(
-    pipeline: PipelineName,
+    job: Job,
     name: NewName,
     rows: RowsOfStages,
     snapshot: From = None,
@@ -469,8 +448,6 @@ def bootstrap(
     from_pipeline: OtherPipeline = None,
     to_root: ToRoot = None,
     param: Params = None,
-    root: Root = None,
-    endpoint_url: EndpointUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the savepoint NAME with rows of Parquet as the keyed state of stages.
@@ -479,7 +456,6 @@ def bootstrap(
     """
     from sluice.state_processor import SavepointWriter
 
-    job = declared_job(pipeline, root, endpoint_url)
     pairs = [_pair(argument, "the argument", "STAGE=FILE") for argument in rows]
     if snapshot is not None:
         if start:
