@@ -9,7 +9,7 @@ import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, trigger_one
 from sluice.coordinator.failure import fail_checkpoint
-from sluice.core.answers import TaskFailure
+from sluice.core.answers import LateRows, SubtaskMetrics, TaskFailure
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
@@ -17,7 +17,7 @@ from sluice.surface.checkpoints import details, overview
 from sluice.surface.exceptions import exception_history
 from tests.cli.conftest import Sluice
 from tests.patching import replace_in
-from tests.subtasks import acknowledge, take_checkpoint
+from tests.subtasks import acknowledge, measure, take_checkpoint
 
 
 @pytest.fixture
@@ -57,6 +57,17 @@ def test_people_see_which_stage_is_waited_for(sluice: Sluice) -> None:
     assert "checkpoint 4: CHECKPOINT, IN_PROGRESS" in printed
     assert f"{STAGES[0]} has not acknowledged" not in printed
     assert f"{STAGES[1]} has not acknowledged; its 2 subtasks do so at once" in printed
+
+
+def test_people_see_how_late_the_rows_of_a_source_were(job: Job, sluice: Sluice) -> None:
+    fail_checkpoint(job, CheckpointId(4), CheckpointFailureReason.CHECKPOINT_EXPIRED, "too slow")
+    late = SubtaskMetrics(late={"bids": LateRows(rows=1_000, most_ms=90_000)})
+    checkpoint_id = measure(job, late, late)
+
+    printed = sluice("checkpoints", "stats", "auctions", checkpoint_id).out
+
+    told = "2,000 late rows of bids, the farthest 90.0 s behind the watermark"
+    assert f"{STAGES[0]}: {told}" in printed
 
 
 def test_an_unknown_checkpoint_is_named(sluice: Sluice) -> None:

@@ -18,6 +18,7 @@ from sluice.job.places import open_side_table
 from sluice.sinks import FilesTable
 from sluice.sources import Files
 from sluice.surface.key_lookup import look_up_key
+from sluice.surface.skew import job_skew
 from tests.spark.folder_job import FolderJob, stage_of
 from tests.spark.spark_jobs import spark_jobs
 
@@ -200,6 +201,11 @@ def test_a_row_without_event_time_is_told_apart_from_a_late_one(
     }
     assert late["k"] == 1
     assert seconds_of(metadata) == 300
+    [counts] = job_skew(job.job).stages  # The watermark was a millisecond before second 200.
+    assert {of: (one.rows, one.within) for of, one in counts.late.items()} == {
+        "rows": (1, (0, 0, 0, 1, 1, 1))
+    }
+    assert 150_000 < counts.late["rows"].most_ms < 195_000
 
 
 def test_event_time_past_the_jvm_is_measured_in_the_job_that_joins(

@@ -359,6 +359,11 @@ def _print_details(found: Details) -> None:
         table.add_row(*map(escape, _stage_cells(stage, found.summaries[stage.id])))
     print_table(table)
     for stage in found.stages:
+        for producer, late in (stage.late or {}).items():
+            print_line(
+                f"{stage.id}: {late.rows:,} late rows of {producer}, the farthest "
+                f"{duration(late.most_ms / 1000)} behind the watermark"
+            )
         if stage.num_acknowledged_subtasks < stage.num_subtasks:
             print_line(
                 f"{stage.id} has not acknowledged; its {stage.num_subtasks} subtasks do so "

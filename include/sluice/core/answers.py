@@ -73,6 +73,29 @@ class StoreRequests:
         )
 
 
+# Upper bounds of how far late rows are behind: from what a larger lag mends to what it cannot.
+LATE_BOUNDS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateRows:
+    """How far late rows are behind the watermark at the epoch's start.
+
+    ``within`` counts those that are at most each of ``LATE_BOUNDS_MS`` behind.
+    """
+
+    rows: int = 0
+    most_ms: int = 0
+    within: tuple[int, ...] = (0,) * len(LATE_BOUNDS_MS)
+
+    def __add__(self, other: LateRows) -> LateRows:
+        return LateRows(
+            rows=self.rows + other.rows,
+            most_ms=max(self.most_ms, other.most_ms),
+            within=tuple(map(sum, zip(self.within, other.within, strict=True))),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskMetrics:
     """Measured by the subtask itself.  Times are its machine's clock, for display only."""
@@ -86,6 +109,7 @@ class SubtaskMetrics:
     rows_out: int = 0
     groups: int = 0  # Of the rows that came in: distinct keys, or keys and windows.
     late_rows: int = 0
+    late: dict[str, LateRows] = field(default_factory=dict[str, LateRows])  # By producer.
     malformed_rows: int = 0
     checkpointed_bytes: int = 0  # Written by this checkpoint.
     full_bytes: int = 0  # Everything the state handles name.

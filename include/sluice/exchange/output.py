@@ -8,7 +8,8 @@ from functools import partial
 import polars as pl
 import pyarrow as pa
 
-from sluice.core.answers import Attempt, Committable
+from sluice.core.answers import LATE_BOUNDS_MS, Attempt, Committable, LateRows
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.handles import SegmentHandle
 from sluice.declaration.changelog import Append, Upsert, after, check_row_kind_column
 from sluice.declaration.columns import check_columns
@@ -63,6 +64,7 @@ class StageOutput:
         self._files = 0
         self.schema_bytes = b""
         self.rows_out = self.late_rows = self.malformed_rows = 0
+        self.late: dict[str, LateRows] = {}  # By the producer that they are of.
 
     def without_malformed(self, frame: pl.DataFrame) -> pl.DataFrame:
         """*frame* without its malformed rows, which go to a side output."""
@@ -96,6 +98,13 @@ class StageOutput:
     def add_late(self, frame: pl.DataFrame, side: int) -> None:
         frame = self.without_event_time(frame, side)
         self.late_rows += frame.height
+        given = self._work.spec.stage.inputs[side]
+        watermark_ms = self._work.spec.epoch_time.previous_watermark_ms
+        at = given.event_time
+        is_known = MIN_WATERMARK < watermark_ms < MAX_WATERMARK
+        if is_known and frame.height and at is not None and at in frame.columns:
+            found = lateness_of(frame[at], watermark_ms)
+            self.late[given.producer] = self.late.get(given.producer, LateRows()) + found
         self._add_to_side(LATE_OF_SIDE[side], frame)
 
     def resend(self, rows: pl.DataFrame) -> None:
@@ -286,6 +295,21 @@ def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
         ours = (*OURS, HASH, SOURCE, MALFORMED_COLUMN, RAW)
         check_columns(result.columns, f"the result of stage {stage.uid!r}", may_have=ours)
     return result
+
+
+def lateness_of(times: pl.Series, watermark_ms: int) -> LateRows:
+    """How far *times*, of which there are some and none is null, are behind *watermark_ms*."""
+    at_ms = times.dt.epoch("ms")
+    first_ms = at_ms.min()
+    assert isinstance(first_ms, int)
+    return LateRows(
+        rows=len(times),
+        most_ms=max(0, watermark_ms - first_ms),
+        within=tuple(
+            int((at_ms >= max(MIN_WATERMARK, watermark_ms - bound)).sum())
+            for bound in LATE_BOUNDS_MS
+        ),
+    )
 
 
 def readable_rows(frame: pl.DataFrame) -> pl.DataFrame:

@@ -228,6 +228,7 @@ def _snapshot(
             rows_out=output.rows_out,
             groups=done.groups,
             late_rows=output.late_rows,
+            late=output.late,
             malformed_rows=output.malformed_rows,
             checkpointed_bytes=work.uploaded_bytes + _inline_bytes(done.state, work),
             full_bytes=sum(handle.segment.size_bytes for handle in done.state),

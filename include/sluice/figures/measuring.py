@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
-from sluice.core.answers import Ack, StoreRequests
+from sluice.core.answers import Ack, LateRows, StoreRequests
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
@@ -107,10 +107,20 @@ def _stage(
         unaligned_checkpoint=is_unaligned,
         watermark=None if kept is None else kept.watermark_ms,
         bytes_out=_bytes_out(answered.acks),
+        late=sum_of_late(ack.metrics.late for ack in answered.acks) or None,
         requests=sum(requests, StoreRequests()) if requests else None,
         subtasks=() if is_overtaken else subtasks,
         **totals(done, StageStats),
     )
+
+
+def sum_of_late(parts: Iterable[Mapping[str, LateRows]]) -> dict[str, LateRows]:
+    """The late rows of all *parts*, by producer."""
+    found: dict[str, LateRows] = {}
+    for part in parts:
+        for producer, late in part.items():
+            found[producer] = found.get(producer, LateRows()) + late
+    return found
 
 
 def _bytes_out(acks: Sequence[Ack]) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.core.answers import StoreRequests
+from sluice.core.answers import LateRows, StoreRequests
 
 TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
 
@@ -113,6 +113,8 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``unaligned_checkpoint``: it waited for no other stage, or the coordinator acknowledged for it.
     ``watermark`` is that of its output; ``bytes_out`` are those of its stream and of what it staged
     for sinks, as they are stored.  ``requests`` are those to stores, before the acks.
+    ``late`` are the late rows by the source or stage that they are of; none once the watermark was
+    MAX.
     """
 
     id: str
@@ -131,6 +133,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rows_out: int | None = None
     bytes_out: int | None = None
     late_rows: int | None = None
+    late: dict[str, LateRows] | None = None
     malformed_rows: int | None = None
     requests: StoreRequests | None = None
     subtasks: tuple[SubtaskStats, ...] = ()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from sluice.core.answers import LATE_BOUNDS_MS, LateRows
+from sluice.figures.measuring import sum_of_late
 from sluice.figures.record import CheckpointStatistics, CheckpointStatus, SubtaskStats
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
@@ -45,19 +47,25 @@ class Skew(msgspec.Struct, frozen=True, kw_only=True):
 
 class StageSkew(msgspec.Struct, frozen=True, kw_only=True):
     """``figures``: ``rows_in``, ``late_rows``, ``state_size`` and ``checkpointed_size`` in bytes,
-    and ``duration``, in ms from a subtask's start to its ack; those that were measured.
+    and ``duration``, in ms from a subtask's start to its ack; those that were measured.  ``late``:
+    the late rows of all these checkpoints, by the source or stage that they are of.
     """
 
     id: str
     num_subtasks: int
     figures: dict[str, Skew]
+    late: dict[str, LateRows]
 
 
 class JobSkew(msgspec.Struct, frozen=True, kw_only=True):
-    """Over the newest ``checkpoints``, at most 50, that completed with the present parallelism."""
+    """Over the newest ``checkpoints``, at most 50, that completed with the present parallelism.
+
+    ``late_bounds`` are those of ``within``, in ms behind the watermark.
+    """
 
     checkpoints: int
     stages: tuple[StageSkew, ...]
+    late_bounds: tuple[int, ...] = LATE_BOUNDS_MS
 
 
 def job_skew(job: Job) -> JobSkew:
@@ -72,7 +80,8 @@ def job_skew(job: Job) -> JobSkew:
 
 
 def _stage_skew(uid: str, kept: Sequence[CheckpointStatistics]) -> StageSkew:
-    subtasks = [(one, stage.subtasks) for one in kept for stage in one.stages if stage.id == uid]
+    of_stage = [(one, stage) for one in kept for stage in one.stages if stage.id == uid]
+    subtasks = [(one, stage.subtasks) for one, stage in of_stage]
     points: dict[str, list[SkewPoint]] = {}
     for one, measured in subtasks:
         for figure, value in _FIGURES.items():
@@ -93,6 +102,7 @@ def _stage_skew(uid: str, kept: Sequence[CheckpointStatistics]) -> StageSkew:
         id=uid,
         num_subtasks=max((len(measured) for _, measured in subtasks), default=0),
         figures={figure: _skew(found) for figure, found in points.items()},
+        late=sum_of_late(stage.late or {} for _, stage in of_stage),
     )
 
 

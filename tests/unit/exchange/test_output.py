@@ -7,8 +7,9 @@ from dataclasses import replace
 import polars as pl
 import pyarrow as pa
 import pytest
+from polars._typing import TimeUnit
 
-from sluice.core.answers import Ack, Execution
+from sluice.core.answers import Ack, Execution, LateRows
 from sluice.core.event_time import StageClock
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId, SubtaskId
@@ -26,7 +27,7 @@ from sluice.exchange.blocks import (
     executions_in,
     received,
 )
-from sluice.exchange.output import readable_rows
+from sluice.exchange.output import lateness_of, readable_rows
 from sluice.exchange.reading import SOURCE, Feed, StreamRows
 from sluice.operators.operator import EpochTime
 from sluice.sources import Files
@@ -59,6 +60,22 @@ def a_link(parallelism: int) -> ChainLink:
         stage=stage, task=task, feeds=(feed,), epoch_time=EpochTime(), pre_aggregates=False
     )
     return ChainLink(exchange=exchange, schema=BODY)
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_a_row_is_as_late_as_it_is_behind_the_watermark(unit: TimeUnit) -> None:
+    at = pl.Series([100_000, 89_999, 100_500]).cast(pl.Datetime("ms", "UTC"))
+
+    found = lateness_of(at.dt.cast_time_unit(unit), 100_000)
+
+    assert found == LateRows(rows=3, most_ms=10_001, within=(2, 2, 3, 3, 3, 3))
+
+
+def test_times_at_either_end_of_the_range_are_late_without_an_overflow() -> None:
+    at = pl.Series([-(2**63) + 1, 2**63 - 1]).cast(pl.Datetime("ms", "UTC"))
+
+    assert lateness_of(at, 2**63 - 2).within == (1,) * 6
+    assert lateness_of(at, -(2**63) + 2).within == (2,) * 6
 
 
 @pytest.mark.parametrize("memory_bytes", [8, 2**30])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sluice.core.answers import Ack, Committable, Decline, SubtaskMetrics
+from sluice.core.answers import Ack, Committable, Decline, LateRows, SubtaskMetrics
 from sluice.core.completed import CheckpointMetadata, InFlightData, StageState, SubtaskState
 from sluice.core.configuration import CheckpointType
 from sluice.core.failures import CheckpointFailureReason
@@ -49,7 +49,12 @@ acks = st.builds(
     event_times_ms=st.dictionaries(names, st.integers(-(2**63), 2**63 - 1), max_size=3),
     watermark_ms=st.none() | st.integers(-(2**63), 2**63 - 1),
     committables=st.lists(committables, max_size=2).map(tuple),
-    metrics=st.builds(SubtaskMetrics, rows_in=counts, sync_ms=counts),
+    metrics=st.builds(
+        SubtaskMetrics,
+        rows_in=counts,
+        sync_ms=counts,
+        late=st.dictionaries(names, st.builds(LateRows, rows=counts, most_ms=counts), max_size=2),
+    ),
 )
 origins = st.builds(
     SnapshotOrigin,

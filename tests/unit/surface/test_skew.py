@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from harness.jobs import STAGES, a_pipeline, a_running_job, answer_with, trigger_one
+from harness.jobs import STAGES, a_pipeline, a_running_job
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure
-from sluice.core.answers import Ack, SubtaskMetrics
-from sluice.core.plan import CheckpointPlan
+from sluice.core.answers import LateRows, SubtaskMetrics
 from sluice.core.restoring import Latest
 from sluice.job.job import Job
 from sluice.surface.skew import JobSkew, job_skew
-from tests.subtasks import acknowledge, finish, take_checkpoint
+from tests.subtasks import measure, take_checkpoint
 
 
-def work(job: Job, *rows: int) -> CheckpointPlan:
-    """A checkpoint whose subtasks of the first stage have read so many *rows*, in their order."""
-    plan = trigger_one(job)
-    acks = [
-        Ack(
-            checkpoint_id=plan.checkpoint_id,
-            subtask=subtask,
-            attempt=1,
-            metrics=SubtaskMetrics(
-                started_at_ms=1_000, acknowledged_at_ms=1_000 + many, rows_in=many
-            ),
-        )
-        for subtask, many in zip(plan.task(STAGES[0]).subtasks, rows, strict=True)
-    ]
-    answer_with(job, plan, acks)
-    acknowledge(job, plan, STAGES[1])
-    finish(job, plan.checkpoint_id)
-    return plan
+def work(job: Job, *rows: int, late: LateRows | None = None) -> None:
+    """A checkpoint whose subtasks of the first stage have read so many *rows*, in their order;
+    each of them has found *late* ones of the source.
+    """
+    measure(
+        job,
+        *(
+            SubtaskMetrics(
+                started_at_ms=1_000,
+                acknowledged_at_ms=1_000 + many,
+                rows_in=many,
+                late={} if late is None else {"bids": late},
+            )
+            for many in rows
+        ),
+    )
 
 
 def test_a_job_without_a_completed_checkpoint_has_no_skew() -> None:
@@ -64,6 +61,18 @@ def test_a_figure_that_is_zero_for_all_has_no_worst_subtask() -> None:
     late = job_skew(job).stages[0].figures["late_rows"]
 
     assert (late.ratio, late.worst_in) == (None, 0)
+
+
+def test_late_rows_are_added_up_by_what_they_are_of_and_the_farthest_is_kept() -> None:
+    job = a_running_job()
+    work(job, 1, 1, late=LateRows(rows=3, most_ms=70_000, within=(1, 2, 2, 3, 3, 3)))
+    work(job, 1, 1)
+    work(job, 1, 1, late=LateRows(rows=1, most_ms=90_000, within=(0, 0, 0, 1, 1, 1)))
+
+    first, second = job_skew(job).stages
+
+    assert first.late == {"bids": LateRows(rows=8, most_ms=90_000, within=(2, 4, 4, 8, 8, 8))}
+    assert second.late == {}
 
 
 def test_checkpoints_of_another_parallelism_are_left_out() -> None:

@@ -14,19 +14,31 @@ const UNEVEN = 2;
 export function Skew({ uid, path }) {
   const resource = useResource(path("skew"), { everyMs: 30_000 });
   return html`<h2 tabindex="-1">Skew</h2>
-    <${Resource} resource=${resource}>${({ checkpoints, stages }) => checkpoints
+    <${Resource} resource=${resource}>${({ checkpoints, stages, late_bounds: bounds }) => checkpoints
       ? html`<p class="muted">Over the last ${count(checkpoints)} completed checkpoint${checkpoints === 1 ? "" : "s"} of the present parallelism.
           A stage waits for its slowest subtask: ${UNEVEN} means that it takes twice as long as half of them.</p>
-        ${stages.map((stage) => html`<${Stage} key=${stage.id} uid=${uid} stage=${stage} of=${checkpoints} />`)}`
+        ${stages.map((stage) => html`<${Stage} key=${stage.id} uid=${uid} stage=${stage} of=${checkpoints} bounds=${bounds} />`)}`
       : html`<${Empty} title="No completed checkpoint"><p>Its subtasks are compared once one has completed.</p><//>`}<//>`;
 }
 
-function Stage({ uid, stage, of }) {
+function Stage({ uid, stage, of, bounds }) {
   const rows = Object.entries(FIGURES).flatMap(([name, [title, show]]) =>
     (stage.figures[name] ? [{ name, title, show, ...stage.figures[name], newest: stage.figures[name].points.at(-1) }] : []));
   return html`<h3>${stage.id}, ${count(stage.num_subtasks)} subtask${stage.num_subtasks === 1 ? "" : "s"}</h3>
     ${rows.length ? html`<${Table} caption="Skew of ${stage.id}" columns=${columns(uid, stage.id, of)} rows=${rows} keyOf=${({ name }) => name}
-      rowClass=${({ ratio }) => (ratio >= UNEVEN ? "late" : "")} />` : html`<p class="muted">Its subtasks were not measured.</p>`}`;
+      rowClass=${({ ratio }) => (ratio >= UNEVEN ? "late" : "")} />` : html`<p class="muted">Its subtasks were not measured.</p>`}
+    <${Late} stage=${stage} bounds=${bounds} />`;
+}
+
+/** How late rows are behind the watermark: how much more lag would have kept how many. */
+function Late({ stage, bounds }) {
+  const rows = Object.entries(stage.late).map(([of, late]) => ({ of, ...late }));
+  return rows.length ? html`<${Table} caption="Late rows of ${stage.id}" rows=${rows} keyOf=${({ of }) => of} columns=${[
+    { name: "of", title: "Late rows of", value: ({ of }) => of },
+    { name: "rows", title: "Rows", kind: "number", value: (late) => late.rows, cell: (late) => count(late.rows) },
+    { name: "most", title: "Farthest behind", kind: "number", value: (late) => late.most_ms, cell: (late) => duration(late.most_ms) },
+    ...bounds.map((bound, index) => ({ name: `within-${bound}`, title: `By ${duration(bound)} at most`, kind: "number", cell: ({ within }) => count(within[index]) })),
+  ]} />` : null;
 }
 
 const columns = (uid, stage, of) => [
