@@ -18,6 +18,7 @@ that send it updates, or not at all.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -116,7 +117,7 @@ class Fingerprint:
     has_forgotten: bool = field(default=False, compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TransitionRow:
     """A row of the table: what a difference of a *part* makes of the state.
 
@@ -128,234 +129,152 @@ class TransitionRow:
     """
 
     part: str | None
-    differences: tuple[PartDifference, ...] = EVERY
     append: Becomes | None
     updates: Becomes | None
-    needs_all_rows: bool = False
-    at_once: bool = False
     because: str
+    differences: tuple[PartDifference, ...] = EVERY
+    at_once: bool = False
+    needs_all_rows: bool = False
+
+
+_at_once = functools.partial(TransitionRow, at_once=True)
+_of_all_rows = functools.partial(TransitionRow, at_once=True, needs_all_rows=True)
+_SAME, _TAKEN, _RECOMPUTED, _ANEW, _KEPT, _REFUSED = Becomes
 
 
 TRANSITIONS: tuple[TransitionRow, ...] = (
+    TransitionRow(OPERATOR, _ANEW, _RECOMPUTED, "operators cannot read each other's state"),
     TransitionRow(
-        part=OPERATOR,
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="operators cannot read each other's state",
+        None,
+        _SAME,
+        _SAME,
+        "its state is dropped; the other columns stay",
+        (PartDifference.REMOVED,),
     ),
     TransitionRow(
-        part=None,
-        differences=(PartDifference.REMOVED,),
-        append=Becomes.SAME,
-        updates=Becomes.SAME,
-        because="its state is dropped; the other columns stay",
+        None,
+        _ANEW,
+        _RECOMPUTED,
+        "the rows so far are not in it",
+        (PartDifference.ADDED, PartDifference.CHANGED),
+    ),
+    _of_all_rows(
+        None, _TAKEN, _TAKEN, "the sum and the count have all rows so far", (PartDifference.MEAN,)
     ),
     TransitionRow(
-        part=None,
-        differences=(PartDifference.ADDED, PartDifference.CHANGED),
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="the rows so far are not in it",
+        None,
+        _ANEW,
+        _RECOMPUTED,
+        "state and sent rows have the column by its name; rename it in a select() behind the stage",
+        (PartDifference.RENAMED,),
+    ),
+    TransitionRow("keys", _ANEW, _RECOMPUTED, "state is found by the values of the keys"),
+    TransitionRow(
+        INPUT, _KEPT, _RECOMPUTED, "the rows so far passed other filters, columns and functions"
+    ),
+    TransitionRow("function", _KEPT, None, "the other function made the state of the rows so far"),
+    TransitionRow(
+        TIME,
+        _KEPT,
+        _RECOMPUTED,
+        "the rows so far were ordered, or put into windows, by another time",
     ),
     TransitionRow(
-        part=None,
-        differences=(PartDifference.MEAN,),
-        append=Becomes.TAKEN_OVER,
-        updates=Becomes.TAKEN_OVER,
-        needs_all_rows=True,
-        at_once=True,
-        because="the sum and the count have all rows so far",
+        BOUND, _TAKEN, _TAKEN, "the watermark changes from the next epoch on, and never goes back"
+    ),
+    TransitionRow("window", _ANEW, None, "the rows so far are in other windows"),
+    TransitionRow(
+        "allowed lateness", _ANEW, None, "dropped windows would come back with late rows alone"
     ),
     TransitionRow(
-        part=None,
-        differences=(PartDifference.RENAMED,),
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="state and sent rows have the column by its name; rename it in a select() behind "
-        "the stage",
+        "ttl",
+        _TAKEN,
+        _TAKEN,
+        "a longer one begins one epoch later, so expired state does not come back",
+    ),
+    _at_once(
+        "n", _TAKEN, _TAKEN, "rows beyond n are taken back, and dropped", (PartDifference.SMALLER,)
+    ),
+    _of_all_rows(
+        "n",
+        _ANEW,
+        _TAKEN,
+        "rows beyond n are not kept; over updates all are, and are ranked again",
+        (PartDifference.LARGER,),
     ),
     TransitionRow(
-        part="keys",
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.RECOMPUTED,
-        because="state is found by the values of the keys",
+        "n", _ANEW, None, "rows beyond n are not kept, and ended windows stay as they are"
     ),
-    TransitionRow(
-        part=INPUT,
-        append=Becomes.KEPT,
-        updates=Becomes.RECOMPUTED,
-        because="the rows so far passed other filters, columns and functions",
+    _of_all_rows(
+        "by", _ANEW, _TAKEN, "rows that would be first now were not kept; over updates all are"
     ),
-    TransitionRow(
-        part="function",
-        append=Becomes.KEPT,
-        updates=None,
-        because="the other function made the state of the rows so far",
+    _of_all_rows(
+        "ties", _ANEW, _TAKEN, "rows that would be kept now were not; over updates all are"
     ),
-    TransitionRow(
-        part=TIME,
-        append=Becomes.KEPT,
-        updates=Becomes.RECOMPUTED,
-        because="the rows so far were ordered, or put into windows, by another time",
+    _of_all_rows(
+        "unique",
+        _ANEW,
+        _TAKEN,
+        "other rows replace one another; over updates all are kept, and it orders ties",
     ),
-    TransitionRow(
-        part=BOUND,
-        append=Becomes.TAKEN_OVER,
-        updates=Becomes.TAKEN_OVER,
-        because="the watermark changes from the next epoch on, and never goes back",
+    _of_all_rows(
+        "how",
+        _TAKEN,
+        _TAKEN,
+        "both sides are kept: rows without a partner are sent, or taken back",
+        (PartDifference.OUTER,),
     ),
-    TransitionRow(
-        part="window",
-        append=Becomes.BEGUN_ANEW,
-        updates=None,
-        because="the rows so far are in other windows",
-    ),
-    TransitionRow(
-        part="allowed lateness",
-        append=Becomes.BEGUN_ANEW,
-        updates=None,
-        because="dropped windows would come back with late rows alone",
-    ),
-    TransitionRow(
-        part="ttl",
-        append=Becomes.TAKEN_OVER,
-        updates=Becomes.TAKEN_OVER,
-        because="a longer one begins one epoch later, so expired state does not come back",
-    ),
-    TransitionRow(
-        part="n",
-        differences=(PartDifference.SMALLER,),
-        append=Becomes.TAKEN_OVER,
-        updates=Becomes.TAKEN_OVER,
-        at_once=True,
-        because="rows beyond n are taken back, and dropped",
-    ),
-    TransitionRow(
-        part="n",
-        differences=(PartDifference.LARGER,),
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.TAKEN_OVER,
-        needs_all_rows=True,
-        at_once=True,
-        because="rows beyond n are not kept; over updates all are, and are ranked again",
-    ),
-    TransitionRow(
-        part="n",
-        append=Becomes.BEGUN_ANEW,
-        updates=None,
-        because="rows beyond n are not kept, and ended windows stay as they are",
-    ),
-    TransitionRow(
-        part="by",
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.TAKEN_OVER,
-        needs_all_rows=True,
-        at_once=True,
-        because="rows that would be first now were not kept; over updates all are",
-    ),
-    TransitionRow(
-        part="ties",
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.TAKEN_OVER,
-        needs_all_rows=True,
-        at_once=True,
-        because="rows that would be kept now were not; over updates all are",
-    ),
-    TransitionRow(
-        part="unique",
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.TAKEN_OVER,
-        needs_all_rows=True,
-        at_once=True,
-        because="other rows replace one another; over updates all are kept, and it orders ties",
-    ),
-    TransitionRow(
-        part="how",
-        differences=(PartDifference.OUTER,),
-        append=Becomes.TAKEN_OVER,
-        updates=Becomes.TAKEN_OVER,
-        needs_all_rows=True,
-        at_once=True,
-        because="both sides are kept: rows without a partner are sent, or taken back",
-    ),
-    TransitionRow(
-        part="how",
-        differences=(PartDifference.INNER,),
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.TAKEN_OVER,
-        needs_all_rows=True,
-        at_once=True,
-        because="both sides are kept: rows without a partner are sent, or taken back; rows that an "
+    _of_all_rows(
+        "how",
+        _ANEW,
+        _TAKEN,
+        "both sides are kept: rows without a partner are sent, or taken back; rows that an "
         "inner join of added rows has sent are never taken back",
+        (PartDifference.INNER,),
+    ),
+    TransitionRow("how", _ANEW, _REFUSED, "the other kind would have sent other rows so far"),
+    _at_once(
+        "partners",
+        _TAKEN,
+        _TAKEN,
+        "both sides are kept, and say which rows have a partner",
+        (PartDifference.ADDED,),
     ),
     TransitionRow(
-        part="how",
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
-        because="the other kind would have sent other rows so far",
-    ),
-    TransitionRow(
-        part="partners",
-        differences=(PartDifference.ADDED,),
-        append=Becomes.TAKEN_OVER,
-        updates=Becomes.TAKEN_OVER,
-        at_once=True,
-        because="both sides are kept, and say which rows have a partner",
-    ),
-    TransitionRow(
-        part="partners",
-        differences=(PartDifference.REMOVED,),
-        append=Becomes.BEGUN_ANEW,
-        updates=Becomes.REFUSED,
-        because="it would take back what it never sent of rows whose partners it has forgotten; a "
+        "partners",
+        _ANEW,
+        _REFUSED,
+        "it would take back what it never sent of rows whose partners it has forgotten; a "
         "longer ttl is taken over",
+        (PartDifference.REMOVED,),
     ),
     TransitionRow(
-        part="bounds",
-        append=Becomes.BEGUN_ANEW,
-        updates=None,
-        because="the rows so far were paired, and dropped, by the other bounds",
+        "bounds", _ANEW, None, "the rows so far were paired, and dropped, by the other bounds"
     ),
+    TransitionRow("table", None, _REFUSED, "the rows so far were looked up in another way"),
+    TransitionRow(PLACE, _KEPT, None, "its positions are of records in that place"),
+    _at_once(SHOWN, None, _TAKEN, "all rows are published anew"),
     TransitionRow(
-        part="table",
-        append=None,
-        updates=Becomes.REFUSED,
-        because="the rows so far were looked up in another way",
-    ),
-    TransitionRow(
-        part=PLACE,
-        append=Becomes.KEPT,
-        updates=None,
-        because="its positions are of records in that place",
-    ),
-    TransitionRow(
-        part=SHOWN,
-        append=None,
-        updates=Becomes.TAKEN_OVER,
-        at_once=True,
-        because="all rows are published anew",
-    ),
-    TransitionRow(
-        part=ROWS,
-        differences=(PartDifference.SENDER,),
-        append=Becomes.KEPT,
-        updates=Becomes.KEPT,
-        because="a removed stage takes no row back: its rows stay until their key comes again, and "
+        ROWS,
+        _KEPT,
+        _KEPT,
+        "a removed stage takes no row back: its rows stay until their key comes again, and "
         "in a table of changes for ever",
+        (PartDifference.SENDER,),
     ),
     TransitionRow(
-        part=ROWS,
-        differences=(PartDifference.ABSENT,),
-        append=Becomes.KEPT,
-        updates=Becomes.KEPT,
-        because="what was sent meanwhile is missing in it, and what was taken back stays until its "
+        ROWS,
+        _KEPT,
+        _KEPT,
+        "what was sent meanwhile is missing in it, and what was taken back stays until its "
         "key comes again",
+        (PartDifference.ABSENT,),
     ),
     TransitionRow(
-        part=ROWS,
-        append=Becomes.REFUSED,
-        updates=Becomes.REFUSED,
-        because="rows of the table have to be replaced, or taken back, as they were sent",
+        ROWS,
+        _REFUSED,
+        _REFUSED,
+        "rows of the table have to be replaced, or taken back, as they were sent",
     ),
 )
 

@@ -20,29 +20,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NoReturn, TypeAlias, assert_never
 
+from sluice.declaration import operations as ops
 from sluice.declaration.expressions import Projection, Step
-from sluice.declaration.operations import (
-    Attached,
-    ChangelogNormalize,
-    Deduplicate,
-    IntervalJoin,
-    KeyedAggregate,
-    KeyedLookup,
-    Latest,
-    Lookup,
-    Operation,
-    Process,
-    ProcessKeyed,
-    RegularJoin,
-    SparkCode,
-    TopN,
-    Transform,
-    Union,
-    Window,
-    WindowAggregate,
-    WindowJoin,
-    WindowTopN,
-)
 from sluice.declaration.places import SinkSpec
 from sluice.declaration.sql import parsed
 from sluice.errors import ConfigurationError
@@ -103,7 +82,7 @@ class StreamRead:
 
 
 def result_kind(  # noqa: C901 - a case for each operation
-    uid: str, operation: Operation, keys: tuple[str, ...], reads: Sequence[StreamRead]
+    uid: str, operation: ops.Operation, keys: tuple[str, ...], reads: Sequence[StreamRead]
 ) -> Kind:
     """The kind of the result of the stage *uid*, keyed by *keys*, by the streams that it *reads*.
 
@@ -111,47 +90,47 @@ def result_kind(  # noqa: C901 - a case for each operation
         ConfigurationError: the operation cannot take rows back; the message names one that can.
     """
     match operation:
-        case Transform():
+        case ops.Transform():
             return reads[0].kind
-        case Union() | RegularJoin(how="inner" | "semi"):
+        case ops.Union() | ops.RegularJoin(how="inner" | "semi"):
             return Append() if all(read.kind == Append() for read in reads) else Retract()
-        case RegularJoin():
+        case ops.RegularJoin():
             return Retract()  # A row that waited alone is taken back when its partner comes.
-        case KeyedAggregate() | Latest():
+        case ops.KeyedAggregate() | ops.Latest():
             return Upsert(keys)
-        case TopN():
+        case ops.TopN():
             return Upsert((*keys, "rank"))
-        case ChangelogNormalize():
+        case ops.ChangelogNormalize():
             for read in reads:
                 if read.kind != Append():
                     _refuse(uid, operation, read)
             return Upsert(keys)
-        case KeyedLookup(lookup=lookup):
+        case ops.KeyedLookup(lookup=lookup):
             for read in reads:
                 if not isinstance(read.kind, Upsert):
                     _refuse(uid, operation, read)
             return Retract() if lookup.add else Upsert(keys)  # A table may have several matches.
         case (
-            Lookup()
-            | WindowAggregate()
-            | WindowTopN()
-            | WindowJoin()
-            | IntervalJoin()
-            | Deduplicate()
-            | Process()
-            | ProcessKeyed()
+            ops.Lookup()
+            | ops.WindowAggregate()
+            | ops.WindowTopN()
+            | ops.WindowJoin()
+            | ops.IntervalJoin()
+            | ops.Deduplicate()
+            | ops.Process()
+            | ops.ProcessKeyed()
         ):
             for read in reads:
                 if read.kind != Append():
                     _refuse(uid, operation, read)
             return _of_appended(operation, keys, reads[0].kind)
-        case SparkCode():
+        case ops.SparkCode():
             return _of_code(uid, operation, reads)
         case _:
             assert_never(operation)
 
 
-def _of_code(uid: str, code: SparkCode, reads: Sequence[StreamRead]) -> Kind:
+def _of_code(uid: str, code: ops.SparkCode, reads: Sequence[StreamRead]) -> Kind:
     for name, read in zip(code.names, reads, strict=True):
         if name not in code.changes | code.current and read.kind != Append():
             _refuse(uid, code, read)
@@ -267,7 +246,7 @@ def check_row_kind_column(
         )
 
 
-def _refuse(uid: str, operation: Operation, read: StreamRead) -> NoReturn:
+def _refuse(uid: str, operation: ops.Operation, read: StreamRead) -> NoReturn:
     if isinstance(read.kind, Upsert):
         what = f"whose rows replace earlier ones with the same {_list(read.kind.key)}"
     else:
@@ -279,28 +258,28 @@ def _refuse(uid: str, operation: Operation, read: StreamRead) -> NoReturn:
     )
 
 
-def _instead(operation: Operation) -> tuple[str, str]:
+def _instead(operation: ops.Operation) -> tuple[str, str]:
     """The method that declares *operation*, which reads append-only streams, and what to use."""
     match operation:
-        case Lookup() | KeyedLookup():
+        case ops.Lookup() | ops.KeyedLookup():
             return "lookup()", (
                 "look up what that stage reads, before it, or give its rows a key with "
                 "key_by(...).latest(...)"
             )
-        case WindowAggregate():
+        case ops.WindowAggregate():
             return "window()", (
                 "use aggregate() with the time among the keys: "
                 "key_by(hour=\"date_trunc('hour', at)\")"
             )
-        case WindowTopN():
+        case ops.WindowTopN():
             return "window_top_n()", "use top_n() with the window's start among the keys"
-        case WindowJoin():
+        case ops.WindowJoin():
             return "window_join()", "use join() with the window's start among the keys"
-        case IntervalJoin():
+        case ops.IntervalJoin():
             return "interval_join()", "use join() and where()"
-        case Deduplicate():
+        case ops.Deduplicate():
             return "deduplicate()", "use latest()"
-        case SparkCode():
+        case ops.SparkCode():
             return "Spark code, which is given the rows that came,", (
                 "give it to the function as one of changes={...}, where a column _change says what "
                 "a row does, or as current(stream), the rows that are there, or use aggregate(), "
@@ -312,28 +291,28 @@ def _instead(operation: Operation) -> tuple[str, str]:
             )
 
 
-def _of_appended(operation: Operation, keys: tuple[str, ...], first: Kind) -> Kind:
+def _of_appended(operation: ops.Operation, keys: tuple[str, ...], first: Kind) -> Kind:
     """The kind of the result of an operation that reads append-only streams alone.
 
     *first* is the kind of the first of them.
     """
     match operation:
-        case WindowAggregate(window=window, allowed_lateness_ms=late_ms):
+        case ops.WindowAggregate(window=window, allowed_lateness_ms=late_ms):
             key = tuple(dict.fromkeys((*keys, *_bounds(window))))
             return Upsert(key) if late_ms else Append(key)
-        case WindowTopN(window=window, has_ties=False):
+        case ops.WindowTopN(window=window, has_ties=False):
             return Append(tuple(dict.fromkeys((*keys, *_bounds(window), "rank"))))
-        case Deduplicate():
+        case ops.Deduplicate():
             return Append(keys)
-        case Lookup(add=add) if not add:  # A table may have several matches.
+        case ops.Lookup(add=add) if not add:  # A table may have several matches.
             return first
         case _:
             return Append()
 
 
-def _bounds(window: Window) -> tuple[str, ...]:
+def _bounds(window: ops.Window) -> tuple[str, ...]:
     """The columns that tell windows apart; of another stage's several may begin at once."""
-    return ("window_start", "window_end") if isinstance(window, Attached) else ("window_start",)
+    return ("window_start", "window_end") if isinstance(window, ops.Attached) else ("window_start",)
 
 
 def _latest(columns: tuple[str, ...]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from sluice.core.transitions import AGGREGATE, ROWS, SHOWN, SINK, SOURCE, Fingerprint
+from sluice.declaration import operations as ops
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.changelog import Append, Retract
 from sluice.declaration.column_types import row_schema
@@ -21,30 +22,6 @@ from sluice.declaration.durations import MS, from_words, in_words
 from sluice.declaration.expressions import Filter, Projection, Step, origin_of, result_name
 from sluice.declaration.functions import described_function
 from sluice.declaration.nodes import Input, SinkNode, StageNode
-from sluice.declaration.operations import (
-    Attached,
-    ChangelogNormalize,
-    Deduplicate,
-    Hopping,
-    IntervalJoin,
-    KeyedAggregate,
-    KeyedLookup,
-    Latest,
-    Lookup,
-    Process,
-    ProcessKeyed,
-    RegularJoin,
-    Session,
-    SparkCode,
-    TopN,
-    Transform,
-    Tumbling,
-    Union,
-    Window,
-    WindowAggregate,
-    WindowJoin,
-    WindowTopN,
-)
 from sluice.declaration.origins import Declared, is_united, origin
 from sluice.declaration.params import Param
 from sluice.declaration.pipeline import Pipeline
@@ -150,7 +127,7 @@ class _Maker:
             deletes_by_key=bool(key) and self._deletes_by_key(sink),
         )
 
-    def lookup(self, lookup: Lookup) -> str:
+    def lookup(self, lookup: ops.Lookup) -> str:
         on = ", ".join(f"{column} = {meaning(sql)}" for column, sql in sorted(lookup.on.items()))
         add = ", ".join(f"{name} = {meaning(sql)}" for name, sql in sorted(lookup.add.items()))
         table = f"{lookup.table}{_described_steps(lookup.steps, None)}"
@@ -203,16 +180,16 @@ class _Maker:
         text = _described_steps(behind, wanted)
         wanted = _read_before(behind, wanted)
         match stage.operation:
-            case Transform(function=function, arguments=arguments, version=version):
+            case ops.Transform(function=function, arguments=arguments, version=version):
                 given = ", ".join(
                     f"{name}={self._value(value)!r}" for name, value in sorted(arguments.items())
                 )
                 what = described_function(function, version) + (f", {given}" if given else "")
                 return f"{self._rows(stage.inputs[0], None)}.transform({what}){text}"
-            case Lookup() as lookup:
+            case ops.Lookup() as lookup:
                 on = None if wanted is None else wanted | _lowered(lookup.on)
                 return f"{self._rows(stage.inputs[0], on)}.lookup({self.lookup(lookup)}){text}"
-            case SparkCode() as code if not stage.is_stateful:
+            case ops.SparkCode() as code if not stage.is_stateful:
                 read = " + ".join(
                     f"{name}={self._rows(given, None)}"
                     for name, given in zip(code.names, stage.inputs, strict=True)
@@ -220,7 +197,7 @@ class _Maker:
                 read += "".join(f", {name}={of}" for name, of in _tables(code).items())
                 what = described_function(code.function, code.version)
                 return f"spark({read}, {what}){text}"
-            case Union():
+            case ops.Union():
                 united = " + ".join(sorted(self._rows(given, wanted) for given in stage.inputs))
                 return f"({united}){text}"
             case _:
@@ -300,7 +277,7 @@ class _Maker:
             elif not _comes_once(stage):
                 held = _lowered(() if isinstance(kind, Retract) else kind.key)
                 by_key = _origins(key, steps) <= held and _filtered_by(steps) <= held
-                if not (in_place and by_key) or isinstance(stage.operation, KeyedLookup):
+                if not (in_place and by_key) or isinstance(stage.operation, ops.KeyedLookup):
                     found.append(uid)
         return tuple(sorted({*found}))
 
@@ -309,7 +286,7 @@ class _Maker:
         stage = self.pipeline.stages.get(sink.input)
         return (
             stage is not None
-            and isinstance(stage.operation, KeyedAggregate)
+            and isinstance(stage.operation, ops.KeyedAggregate)
             and _is_by_key(sink, stage, stage.keys)
         )
 
@@ -363,39 +340,39 @@ def _operation(  # noqa: C901 - a case for each operation
 ) -> tuple[str, dict[str, str], dict[str, str]]:
     """The operator's name, the meanings of its own parts, and those of its columns."""
     match stage.operation:
-        case KeyedAggregate(aggregates=aggregates):
+        case ops.KeyedAggregate(aggregates=aggregates):
             return AGGREGATE, {}, _columns(aggregates)
-        case WindowAggregate(window=window, aggregates=aggregates, allowed_lateness_ms=late_ms):
+        case ops.WindowAggregate(window=window, aggregates=aggregates, allowed_lateness_ms=late_ms):
             parts = {"window": _window(window), "allowed lateness": _duration(late_ms)}
             return "window", parts, _columns(aggregates)
-        case WindowTopN(window=window, n=n, by=by, has_ties=has_ties):
+        case ops.WindowTopN(window=window, n=n, by=by, has_ties=has_ties):
             ties = "all of a rank" if has_ties else ""
             parts = {"window": _window(window), "n": str(n), "by": meaning(by), "ties": ties}
             return "window_top_n", parts, {}
-        case TopN(n=n, by=by, ties_by=ties_by, unique=unique):
+        case ops.TopN(n=n, by=by, ties_by=ties_by, unique=unique):
             parts = {"n": str(n), "by": meaning(by)}
             return "top_n", parts | {"ties": _listed(ties_by), "unique": _listed(unique)}, {}
-        case Latest(by=by):
+        case ops.Latest(by=by):
             return "latest", {"by": _listed(by)}, {}
-        case ChangelogNormalize(by=by, images=images, columns=columns):
+        case ops.ChangelogNormalize(by=by, images=images, columns=columns):
             # A row is one hash, so that other columns are another state.
             hashed = sorted(f"{name.lower()} {_hashed(columns[name])}" for name in images)
             of = f" by image of {', '.join(hashed)}" if images else ""
             return f"changelog_normalize{of}", {"by": _listed(by)}, {}
-        case Deduplicate(by=by):
+        case ops.Deduplicate(by=by):
             return "deduplicate", {"by": meaning(by or "")}, {}
-        case WindowJoin(window=window, how=how):
+        case ops.WindowJoin(window=window, how=how):
             return "window_join", {"window": _window(window), "how": how}, {}
-        case IntervalJoin(lower_ms=lower, upper_ms=upper, upper_column=column, how=how):
+        case ops.IntervalJoin(lower_ms=lower, upper_ms=upper, upper_column=column, how=how):
             last = meaning(column) if column else _duration(upper)
             return "interval_join", {"bounds": f"{_duration(lower)} to {last}", "how": how}, {}
-        case RegularJoin(how=how):
+        case ops.RegularJoin(how=how):
             goes_by_partners = how != "inner" and (how != "semi" or stage.reads_updates)
             partners = "remembered" if goes_by_partners and stage.ttl_ms is not None else ""
             return "join", {"how": how, "partners": partners}, {}
-        case KeyedLookup(lookup=lookup):
+        case ops.KeyedLookup(lookup=lookup):
             return "lookup", {"table": made.lookup(lookup)}, {}
-        case Process() | ProcessKeyed() | SparkCode() as own:
+        case ops.Process() | ops.ProcessKeyed() | ops.SparkCode() as own:
             return _with_function(own)
         case other:
             raise AssertionError(f"{other} keeps no state")
@@ -414,15 +391,15 @@ def _hashed(column_type: str) -> str:
 
 
 def _with_function(
-    own: Process | ProcessKeyed | SparkCode,
+    own: ops.Process | ops.ProcessKeyed | ops.SparkCode,
 ) -> tuple[str, dict[str, str], dict[str, str]]:
     function = {"function": described_function(own.function, own.version)}
     match own:
-        case Process():
+        case ops.Process():
             return "process", function, {}
-        case ProcessKeyed():
+        case ops.ProcessKeyed():
             return "process_keyed", function, {}
-        case SparkCode(result=result, key=key, identity=identity) as code:
+        case ops.SparkCode(result=result, key=key, identity=identity) as code:
             rest = ", ".join(name for name in identity if name not in key)
             keys = ", ".join(key) + (f" with {rest}" if rest else "")
             parts = {"keys": keys.lower(), **function}
@@ -435,19 +412,19 @@ def _held_by(stage: StageNode) -> tuple[str, ...]:
     forgotten some.
     """
     match stage.operation:
-        case KeyedAggregate() | Latest() if stage.ttl_ms is None:
+        case ops.KeyedAggregate() | ops.Latest() if stage.ttl_ms is None:
             return stage.keys
-        case ChangelogNormalize(images=images) if stage.ttl_ms is None and not images:
+        case ops.ChangelogNormalize(images=images) if stage.ttl_ms is None and not images:
             return stage.keys
-        case TopN() if stage.ttl_ms is None:
+        case ops.TopN() if stage.ttl_ms is None:
             return (*stage.keys, "rank")
-        case SparkCode(result=Upsert() | Replace(), identity=identity):
+        case ops.SparkCode(result=Upsert() | Replace(), identity=identity):
             return identity
         case _:
             return ()
 
 
-def _tables(code: SparkCode) -> dict[str, str]:
+def _tables(code: ops.SparkCode) -> dict[str, str]:
     """The tables that a function is given, by its parameters."""
     return {
         name: f"{table.uid}{_described_steps(table.steps, None)}"
@@ -460,7 +437,7 @@ def _is_sent_again(stage: StageNode) -> bool:
     sides of a join, of which an anti join lacks rows without a key.
     """
     match stage.operation:
-        case RegularJoin(how=how):
+        case ops.RegularJoin(how=how):
             return stage.ttl_ms is None and how != "anti" and stage.kind_behind(()) != Append()
         case _:
             return bool(_held_by(stage))
@@ -477,7 +454,7 @@ def _comes_once(stage: StageNode) -> bool:
     """Whether the key of a row that a stage with state has sent never comes again, even to empty
     state, as its window has passed.
     """
-    is_windowed = isinstance(stage.operation, WindowAggregate | WindowTopN)
+    is_windowed = isinstance(stage.operation, ops.WindowAggregate | ops.WindowTopN)
     return is_windowed and stage.kind_behind(()) == Append()
 
 
@@ -512,15 +489,15 @@ def _aggregate(aggregate: Aggregate) -> str:
     return text + (f" where {meaning(aggregate.where)}" if aggregate.where is not None else "")
 
 
-def _window(window: Window) -> str:
+def _window(window: ops.Window) -> str:
     match window:
-        case Tumbling(size=size):
+        case ops.Tumbling(size=size):
             return f"tumbling {in_words(size)}"
-        case Hopping(size=size, slide=slide):
+        case ops.Hopping(size=size, slide=slide):
             return f"hopping {in_words(size)} every {in_words(slide)}"
-        case Session(gap=gap):
+        case ops.Session(gap=gap):
             return f"session {in_words(gap)}"
-        case Attached():
+        case ops.Attached():
             return "that of the rows"
 
 
@@ -535,11 +512,11 @@ def _listed(columns: Iterable[str]) -> str:
 def _goes_by_time(stage: StageNode) -> bool:
     """Whether the state depends on the event times of the rows."""
     match stage.operation:
-        case KeyedAggregate(aggregates=aggregates):
+        case ops.KeyedAggregate(aggregates=aggregates):
             return any(a.kind in _ORDERED_BY_TIME and a.by is None for a in aggregates.values())
-        case Deduplicate(by=by):
+        case ops.Deduplicate(by=by):
             return by is None
-        case ProcessKeyed():
+        case ops.ProcessKeyed():
             return True
         case _:
             return stage.goes_by_event_time or hasattr(stage.operation, "window")
@@ -550,9 +527,9 @@ def _columns_read(stage: StageNode, times: Iterable[str]) -> dict[str, frozenset
     "" what all of them do.  None: whole rows.  The event *times* are those by which it goes.
     """
     match stage.operation:
-        case KeyedAggregate(aggregates=aggregates):
+        case ops.KeyedAggregate(aggregates=aggregates):
             whole = frozenset[str]()
-        case WindowAggregate(aggregates=aggregates):
+        case ops.WindowAggregate(aggregates=aggregates):
             whole = _lowered(times) | {"window_start", "window_end"}
         case _:
             return None

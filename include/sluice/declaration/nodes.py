@@ -8,19 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sluice.declaration import operations as ops
 from sluice.declaration.changelog import Append, Kind, StreamRead, after, result_kind
 from sluice.declaration.expressions import Projection, Step
-from sluice.declaration.operations import (
-    Attached,
-    Deduplicate,
-    IntervalJoin,
-    Lookup,
-    Operation,
-    SparkCode,
-    Transform,
-    Union,
-    named_by,
-)
 from sluice.declaration.places import SinkSpec, SourceSpec
 
 
@@ -86,7 +76,7 @@ class StageNode:
     """
 
     uid: str
-    operation: Operation
+    operation: ops.Operation
     inputs: tuple[Input, ...]
     parallelism: int | None = None
     ttl_ms: int | None = None  # Of a key's state, since its last write.
@@ -118,9 +108,9 @@ class StageNode:
     @property
     def is_stateful(self) -> bool:
         match self.operation:
-            case Transform() | Lookup() | Union():
+            case ops.Transform() | ops.Lookup() | ops.Union():
                 return False
-            case SparkCode(key=key):
+            case ops.SparkCode(key=key):
                 return bool(key)
             case _:
                 return True
@@ -132,23 +122,23 @@ class StageNode:
     @property
     def keeps_event_time(self) -> bool:
         """Whether a row leaves in the epoch in which it came, so that it is not late behind it."""
-        if isinstance(self.operation, SparkCode):
+        if isinstance(self.operation, ops.SparkCode):
             return False  # Whatever it makes of the rows.
-        return not self.is_stateful or isinstance(self.operation, Deduplicate)
+        return not self.is_stateful or isinstance(self.operation, ops.Deduplicate)
 
     @property
     def goes_by_event_time(self) -> bool:
         """Whether a row without event time has no place in the result."""
         window = getattr(self.operation, "window", None)
-        is_windowed = window is not None and not isinstance(window, Attached)
-        return is_windowed or isinstance(self.operation, IntervalJoin)
+        is_windowed = window is not None and not isinstance(window, ops.Attached)
+        return is_windowed or isinstance(self.operation, ops.IntervalJoin)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The key columns, under the names they have in the state: those of the first input, or of
         the result of Spark code.
         """
-        if isinstance(self.operation, SparkCode):
+        if isinstance(self.operation, ops.SparkCode):
             return self.operation.key
         return self.inputs[0].keys
 
@@ -157,7 +147,7 @@ class StageNode:
         given = self.inputs[side]
         keys = [key for key in given.keys if key not in given.key_expressions]
         times = [] if given.event_time is None else [given.event_time]
-        others = named_by(self.operation) if side == 0 else ()
+        others = ops.named_by(self.operation) if side == 0 else ()
         hidden = {name.lower() for name in given.key_expressions}
         return tuple(
             name for name in dict.fromkeys((*keys, *times, *others)) if name.lower() not in hidden

@@ -26,6 +26,7 @@ from sluice.core.key_groups import (
     check_parallelism,
     default_max_parallelism,
 )
+from sluice.declaration import operations as ops
 from sluice.declaration import results
 from sluice.declaration.aggregates import Aggregate
 from sluice.declaration.arguments import NumberLimits, checked_arguments, checked_methods
@@ -76,33 +77,6 @@ from sluice.declaration.expressions import (
 )
 from sluice.declaration.keyed_functions import KeyedBroadcastProcessFunction, refuse_operator_lists
 from sluice.declaration.nodes import Input, SinkNode, SourceNode, StageNode
-from sluice.declaration.operations import (
-    Deduplicate,
-    IntervalJoin,
-    IntervalJoinKind,
-    JoinKind,
-    Keep,
-    KeyedAggregate,
-    KeyedLookup,
-    Latest,
-    Lookup,
-    Operation,
-    Process,
-    ProcessKeyed,
-    RegularJoin,
-    RegularJoinKind,
-    Session,
-    SparkCode,
-    Stateful,
-    TableRead,
-    TopN,
-    Transform,
-    Union,
-    Window,
-    WindowAggregate,
-    WindowJoin,
-    WindowTopN,
-)
 from sluice.declaration.params import Param
 from sluice.declaration.places import (
     DUE,
@@ -250,7 +224,7 @@ class Pipeline:
         is that of ``transform``.
         """
         given = _given_by_name(uid, reads, changes, tables)
-        code = SparkCode(
+        code = ops.SparkCode(
             function=function,
             names=tuple(sorted((*reads, *changes))),  # The order of their writing means nothing.
             schema=schema,
@@ -283,7 +257,7 @@ class Pipeline:
         """
         given = _given_by_name(uid, reads, changes, tables)
         takes_previous = _takes_previous(uid, function, given)
-        code = SparkCode(
+        code = ops.SparkCode(
             function=function,
             names=tuple(sorted((*reads, *changes))),
             schema=packed_schema(uid, results),
@@ -300,7 +274,7 @@ class Pipeline:
         return {
             name: self._add_code(
                 f"{uid}_{name}",
-                SparkCode(
+                ops.SparkCode(
                     function=partial(result_named, name),
                     names=("answers",),
                     schema=schema,
@@ -340,7 +314,7 @@ class Pipeline:
                 f"stage {uid!r} is given {unread[0]!r}, which its text does not name; name it, as "
                 "a table, or leave it out"
             )
-        code = SparkCode(
+        code = ops.SparkCode(
             function=partial(answer_of_text, text),
             names=tuple(sorted((*reads, *changes))),
             schema=schema,
@@ -359,7 +333,7 @@ class Pipeline:
         self.sources[name] = SourceNode(
             uid=name, spec=spec, event_time=DUE, out_of_orderness_ms=0, is_table=False
         )
-        code = SparkCode(
+        code = ops.SparkCode(
             function=reading.function,
             names=(DUE,),
             schema=reading.schema,
@@ -372,7 +346,7 @@ class Pipeline:
     def _add_code(
         self,
         uid: str,
-        operation: SparkCode,
+        operation: ops.SparkCode,
         declared: Mapping[str, Stream | Current],
         parallelism: int | None,
     ) -> Stream:
@@ -471,7 +445,7 @@ class Pipeline:
         declared = [p for node in self.sources.values() for p in node.spec.params]
         declared += [p for node in self.sinks.values() for p in node.spec.params]
         for stage in self.stages.values():
-            if isinstance(stage.operation, Transform):
+            if isinstance(stage.operation, ops.Transform):
                 declared += params_of(*stage.operation.arguments.values())
         by_name = {p.name: p for p in declared}
         return tuple(by_name[name] for name in sorted(by_name))
@@ -537,7 +511,7 @@ class Pipeline:
                     f"stage {stage.uid!r} streams the table source {uid!r}; "
                     "pass it to lookup(), or declare it without table=True"
                 )
-        if isinstance(stage.operation, Transform | Process | SparkCode):
+        if isinstance(stage.operation, ops.Transform | ops.Process | ops.SparkCode):
             why = "its rows are computed without a subtask of its own"
             refuse_operator_lists(stage.uid, stage.operation.function, why)
         _ = stage.kind  # Raises unless the operation can read its inputs.
@@ -697,7 +671,7 @@ class Stream:
         function means the same for as long as it stays the same, whatever its source; without one
         another source may mean anything, and state behind it is kept by consent only.
         """
-        operation = Transform(function=function, arguments=arguments, version=version)
+        operation = ops.Transform(function=function, arguments=arguments, version=version)
         return self._stage(uid, operation, (self.as_input(),), parallelism)
 
     def lookup(
@@ -706,7 +680,7 @@ class Stream:
         table: Stream,
         *,
         on: str | Mapping[str, str],
-        keep: Keep = "matched",
+        keep: ops.Keep = "matched",
         add: Mapping[str, str] | tuple[str, ...] = (),
         parallelism: Parallelism | None = None,
     ) -> Stream:
@@ -734,13 +708,13 @@ class Stream:
         columns = {on: on} if isinstance(on, str) else dict(on)
         added = dict(add) if isinstance(add, Mapping) else {name: name for name in add}
         check_columns(added, f"add= of lookup {uid!r}")
-        operation = Lookup(
+        operation = ops.Lookup(
             table=table.producer, on=columns, keep=keep, add=added, steps=table.steps
         )
         kind = self.kind
         if not isinstance(kind, Upsert):
             return self._stage(uid, operation, (self.as_input(),), parallelism)
-        remembering = KeyedLookup(lookup=operation)
+        remembering = ops.KeyedLookup(lookup=operation)
         return self._stage(uid, remembering, (self.as_input(kind.key),), parallelism)
 
     def union(self, uid: str, *others: Stream, parallelism: Parallelism | None = None) -> Stream:
@@ -755,7 +729,7 @@ class Stream:
                     f"and {other.time_column!r}; {lost + '; select it, too' if lost else fix}"
                 )
         inputs = tuple(stream.as_input() for stream in streams)
-        return self._stage(uid, Union(), inputs, parallelism)
+        return self._stage(uid, ops.Union(), inputs, parallelism)
 
     def key_by(self, *columns: str | SparkColumn, **expressions: str | SparkColumn) -> KeyedStream:
         """Key by *columns*, and by new ones computed by SQL: ``key_by(day="date(at)")``."""
@@ -770,7 +744,7 @@ class Stream:
     def window_top_n(
         self,
         uid: str,
-        window: Window,
+        window: ops.Window,
         n: Number,
         *,
         by: str,
@@ -781,7 +755,7 @@ class Stream:
 
         With *ties* all rows that share a rank are kept (SQL's RANK), else exactly *n* (ROW_NUMBER).
         """
-        if isinstance(window, Session):
+        if isinstance(window, ops.Session):
             raise ConfigurationError(f"stage {uid!r}: a session is of a key; use key_by() first")
         keyless = KeyedStream(self, (), {})
         return keyless.window_top_n(uid, window, n, by=by, ties=ties, parallelism=parallelism)
@@ -874,7 +848,7 @@ class Stream:
         )
 
     def _stage(
-        self, uid: str, operation: Operation, inputs: tuple[Input, ...], parallelism: int | None
+        self, uid: str, operation: ops.Operation, inputs: tuple[Input, ...], parallelism: int | None
     ) -> Stream:
         """A stage that passes on the event time of what it reads."""
         node = StageNode(uid=uid, operation=operation, inputs=inputs, parallelism=parallelism)
@@ -934,13 +908,13 @@ class KeyedStream:
         **aggregates: Aggregate,
     ) -> Stream:
         """Running result per key; the output holds the current row of every key that changed."""
-        operation = KeyedAggregate(aggregates=self._checked(uid, aggregates))
+        operation = ops.KeyedAggregate(aggregates=self._checked(uid, aggregates))
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def window(
         self,
         uid: str,
-        window: Window,
+        window: ops.Window,
         *,
         allowed_lateness: Duration = timedelta(0),
         parallelism: Parallelism | None = None,
@@ -951,7 +925,7 @@ class KeyedStream:
         A row that comes later, but within ``allowed_lateness``, replaces the result; one that comes
         after that goes to the side output ``late``.
         """
-        operation = WindowAggregate(
+        operation = ops.WindowAggregate(
             window=window,
             aggregates=self._checked(uid, aggregates),
             allowed_lateness_ms=milliseconds(allowed_lateness),
@@ -961,7 +935,7 @@ class KeyedStream:
     def window_top_n(
         self,
         uid: str,
-        window: Window,
+        window: ops.Window,
         n: Number,
         *,
         by: str,
@@ -969,7 +943,7 @@ class KeyedStream:
         parallelism: Parallelism | None = None,
     ) -> Stream:
         """The *n* rows with the largest ``by`` per key and window, with their ``rank``."""
-        operation = WindowTopN(window=window, n=n, by=by, has_ties=ties)
+        operation = ops.WindowTopN(window=window, n=n, by=by, has_ties=ties)
         return self.stage(uid, operation, parallelism=parallelism)
 
     def top_n(
@@ -988,7 +962,7 @@ class KeyedStream:
         Best is the largest ``by``, of equal ones the smallest ``ties_by``.  Where rows are updated,
         ``unique`` says which columns identify one.
         """
-        operation = TopN(n=n, by=by, ties_by=_names(ties_by), unique=_names(unique))
+        operation = ops.TopN(n=n, by=by, ties_by=_names(ties_by), unique=_names(unique))
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def latest(
@@ -1004,7 +978,7 @@ class KeyedStream:
         Of rows that are equal in it the one wins that is larger in the first of the other columns
         in which they differ, whatever the order in which they came.
         """
-        operation = Latest(by=_names(by))
+        operation = ops.Latest(by=_names(by))
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def deduplicate(
@@ -1026,14 +1000,14 @@ class KeyedStream:
                 f"deduplicate {uid!r} takes the first row by event time, and the select() of "
                 f"{self.stream.producer!r} leaves that out; select it, or name a column: by=..."
             )
-        return self.stage(uid, Deduplicate(by=by), ttl=ttl, parallelism=parallelism)
+        return self.stage(uid, ops.Deduplicate(by=by), ttl=ttl, parallelism=parallelism)
 
     def join(
         self,
         uid: str,
         other: KeyedStream,
         *,
-        how: RegularJoinKind = "inner",
+        how: ops.RegularJoinKind = "inner",
         ttl: PositiveDuration | None = None,
         parallelism: Parallelism | None = None,
     ) -> Stream:
@@ -1049,7 +1023,7 @@ class KeyedStream:
         forgotten then stay as they are.
         """
         return self.stage(
-            uid, RegularJoin(how=how), others=(other,), ttl=ttl, parallelism=parallelism
+            uid, ops.RegularJoin(how=how), others=(other,), ttl=ttl, parallelism=parallelism
         )
 
     def interval_join(
@@ -1059,7 +1033,7 @@ class KeyedStream:
         *,
         lower: SignedDuration = timedelta(0),
         upper: SignedDuration | str,
-        how: IntervalJoinKind = "inner",
+        how: ops.IntervalJoinKind = "inner",
         parallelism: Parallelism | None = None,
     ) -> Stream:
         """Each row with the rows of *other* from ``lower`` to ``upper`` after its event time.
@@ -1067,7 +1041,7 @@ class KeyedStream:
         If the event time of both is called ``at``, that of *other* is ``right_at`` in the result.
         *upper* may name a column of this stream that holds the instant.
         """
-        operation = IntervalJoin(
+        operation = ops.IntervalJoin(
             lower_ms=milliseconds(lower),
             upper_ms=0 if isinstance(upper, str) else milliseconds(upper),
             upper_column=upper if isinstance(upper, str) else None,
@@ -1084,13 +1058,13 @@ class KeyedStream:
         self,
         uid: str,
         other: KeyedStream,
-        window: Window,
+        window: ops.Window,
         *,
-        how: JoinKind = "inner",
+        how: ops.JoinKind = "inner",
         parallelism: Parallelism | None = None,
     ) -> Stream:
         """Each row with the rows of *other* of its key and window, once the window has ended."""
-        operation = WindowJoin(window=window, how=how)
+        operation = ops.WindowJoin(window=window, how=how)
         return self.stage(uid, operation, others=(other,), parallelism=parallelism)
 
     def process(
@@ -1112,7 +1086,7 @@ class KeyedStream:
         check_columns(dict.fromkeys((*self.keys, *state)), f"the state of stage {uid!r}")
         check_columns(result, f"the result of stage {uid!r}")
         _check_types(uid, {**state, **result})
-        operation = Process(function=function, state=state, result=result, version=version)
+        operation = ops.Process(function=function, state=state, result=result, version=version)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism)
 
     def process_keyed(
@@ -1132,14 +1106,14 @@ class KeyedStream:
         """
         check_columns(result, f"the result of stage {uid!r}")
         _check_types(uid, result)
-        operation = ProcessKeyed(function=function, result=result, version=version)
+        operation = ops.ProcessKeyed(function=function, result=result, version=version)
         _check_broadcast(uid, function, self, broadcast)
         return self.stage(uid, operation, ttl=ttl, parallelism=parallelism, broadcast=broadcast)
 
     def stage(
         self,
         uid: str,
-        operation: Stateful,
+        operation: ops.Stateful,
         *,
         others: tuple[KeyedStream, ...] = (),
         broadcast: Stream | None = None,
@@ -1244,7 +1218,7 @@ def side_outputs(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def _may_be_late(stage: StageNode) -> bool:
-    return stage.is_stateful and not isinstance(stage.operation, SparkCode)
+    return stage.is_stateful and not isinstance(stage.operation, ops.SparkCode)
 
 
 def _given_by_name(
@@ -1282,8 +1256,8 @@ def _keeps_nothing(uid: str) -> ConfigurationError:
     )
 
 
-def _table_reads(tables: Mapping[str, Stream]) -> dict[str, TableRead]:
-    return {name: TableRead(uid=of.producer, steps=of.steps) for name, of in tables.items()}
+def _table_reads(tables: Mapping[str, Stream]) -> dict[str, ops.TableRead]:
+    return {name: ops.TableRead(uid=of.producer, steps=of.steps) for name, of in tables.items()}
 
 
 def _takes_previous(uid: str, function: Callable[..., object], reads: Iterable[str]) -> bool:
@@ -1356,7 +1330,7 @@ def _check_reads(stage: StageNode) -> None:
         check_reads(owner, [*names, *given.key_expressions.values()])
     check_reads(owner, [sql for _, sql in arguments_of(stage)])
     match stage.operation:
-        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+        case (ops.Lookup() as lookup) | ops.KeyedLookup(lookup=lookup):
             check_reads(owner, [*lookup.on.values(), *lookup.add.values()])
         case _:
             pass
