@@ -642,14 +642,14 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "touching_is_apart": Mutation(
         "sessions that touch are two",
-        "operators.sessions:SessionWindow._numbered",
+        "operators.windows:SessionWindow._numbered",
         "pl.col(WINDOW_START) > reached",
         "pl.col(WINDOW_START) >= reached",
         ("session",),
     ),
     "sessions_reach_no_further": Mutation(
         "a session of before reaches no farther than the new rows that are earlier",
-        "operators.sessions:SessionWindow._numbered",
+        "operators.windows:SessionWindow._numbered",
         "pl.max_horizontal(reach(pl.col(_IS_STORED)), reach(~pl.col(_IS_STORED)))",
         "reach(~pl.col(_IS_STORED))",
         needs=("session", "epochs"),
@@ -664,7 +664,7 @@ OPERATORS: dict[str, Mutation] = {
     ),
     "session_stays": Mutation(
         "a session that is merged into another is not taken back",
-        "operators.sessions:SessionWindow.process",
+        "operators.windows:SessionWindow.process",
         "revoked = self._without(replaced.filter(_has_fired()), after.filter(is_repeated))",
         "revoked = replaced.clear()",
         ("window",),

@@ -22,10 +22,9 @@ from sluice.operators.ranking import (
     TopNOperator,
     WindowTopNOperator,
 )
-from sluice.operators.sessions import SessionWindow
 from sluice.operators.spark_result import SparkBagOperator, SparkResultOperator
 from sluice.operators.timed_joins import IntervalJoinOperator, WindowJoinOperator
-from sluice.operators.windows import AlignedWindow
+from sluice.operators.windows import AlignedWindow, SessionWindow
 
 
 def build_operator(stage: StageNode, schemas: Sequence[pl.Schema]) -> Operator:

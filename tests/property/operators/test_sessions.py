@@ -14,7 +14,7 @@ from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import aggregates as agg
 from sluice.declaration.operations import Session, WindowAggregate
 from sluice.operators.operator import EpochTime
-from sluice.operators.sessions import SessionWindow
+from sluice.operators.windows import SessionWindow
 from tests.examples import examples
 from tests.property.operators.played import (
     AGGREGATES,

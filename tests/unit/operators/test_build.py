@@ -20,8 +20,7 @@ from sluice.operators.ranking import (
     TopNOperator,
     WindowTopNOperator,
 )
-from sluice.operators.sessions import SessionWindow
-from sluice.operators.windows import AlignedWindow
+from sluice.operators.windows import AlignedWindow, SessionWindow
 from tests.property.operators.played import a_stage
 
 SECOND = timedelta(seconds=1)
