@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,32 @@ def test_rows_are_taken_back_where_the_type_of_now_has_each_of_their_values(
     else:
         with pytest.raises(ConfigurationError, match=r"'c' .* was read as .* cannot be taken back"):
             plan(source, first.position)
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        (pa.array([0.1]), pa.float32()),
+        (pa.array([Decimal("0.1")]), pa.float64()),
+        (pa.array([0.1]), pa.decimal128(9, 2)),
+        (pa.array([2**53 + 1]), pa.float64()),
+        (pa.array([datetime(2026, 1, 2, 3)]), pa.date32()),
+        (pa.array([{"x": 0.1}]), pa.struct([("x", pa.float32())])),
+        (pa.array([[0.1]]), pa.list_(pa.float32())),
+    ],
+    ids=str,
+)
+def test_a_file_whose_values_the_column_of_now_would_round_is_refused(
+    tmp_path: Path, was: pa.Array, now: pa.DataType
+) -> None:
+    place = str(tmp_path / "sales")
+    write_deltalake(place, pa.table({"c": was}))
+    of_now = pa.table({"c": pa.nulls(1, now)})
+    write_deltalake(place, of_now, mode="overwrite", schema_mode="overwrite")
+    source = a_source(tmp_path, changes=True, start=0)
+
+    with pytest.raises(ConfigurationError, match=r"'c' is .* in the table now, which does not ho"):
+        rows_of(source, plan(source))
 
 
 def test_a_file_of_a_partition_without_a_value_is_called_as_the_log_has_it(tmp_path: Path) -> None:

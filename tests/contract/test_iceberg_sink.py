@@ -27,6 +27,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.types import IntegerType, LongType, StringType
 from requests import RequestException
 
@@ -258,6 +259,23 @@ def test_a_row_is_in_one_partition_whatever_its_number_is_equal_to(
     assert [str(row) for row in raw_rows(tmp_path)] == [str(row) for row in table.to_pylist()]
     with pytest.raises(ConfigurationError, match=rf"partitioned by 'x', a {of}, where pyiceberg"):
         stage_table(a_sink(tmp_path, "id"), 2, table)
+
+
+def test_rows_are_replaced_where_a_partition_by_a_number_was_given_up(tmp_path: Path) -> None:
+    a_table(tmp_path, pa.schema([("id", pa.int64()), ("x", pa.float64())]))
+    loaded(tmp_path).update_spec().add_field("x", VoidTransform(), "x").commit()
+    first = pa.table({"id": [1, 2, 3], "x": [math.nan, 0.0, None]})
+    then = pa.table({"id": [1, 2], "x": [1.5, -0.0]})
+    sink = a_sink(tmp_path, "id")
+
+    sink.commit(JOB, 1, None, [stage_table(sink, 1, first)])
+    sink.commit(JOB, 2, 1, [stage_table(sink, 2, then)])
+
+    assert {row["id"]: str(row["x"]) for row in raw_rows(tmp_path)} == {
+        1: "1.5",
+        2: "-0.0",
+        3: "None",
+    }
 
 
 def raw_rows(folder: Path) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from sluice.connectors.appended import (
     Cursor,
     row_range,
 )
-from sluice.connectors.columns import is_text
+from sluice.connectors.columns import cast_exactly, is_text
 from sluice.connectors.delta.table import (
     Action,
     DataFile,
@@ -432,10 +432,9 @@ def _fitted(rows: pa.Table, schema: pa.Schema, what: str) -> pa.Table:
             columns.append(pa.nulls(rows.num_rows, one.type))
             continue
         column = rows.column(one.name)
-        is_number = pa.types.is_integer(one.type) or pa.types.is_decimal(one.type)
         try:
             fits = _sort_of(column.type) == _sort_of(one.type)
-            columns.append(column.cast(one.type, safe=is_number) if fits else None)
+            columns.append(cast_exactly(column, one.type) if fits else None)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             columns.append(None)
         if columns[-1] is None:

@@ -128,6 +128,7 @@ def check_writable(table: Table, *, is_upserted: bool) -> None:
             replaced in partitions that may be of NaN.
         NotInstalledError: rows cannot be put into partitions of this kind without pyiceberg-core.
     """
+    from pyiceberg.transforms import VoidTransform
     from pyiceberg.types import DoubleType, FloatType
 
     if table.metadata.format_version > NEWEST_WRITTEN:
@@ -139,7 +140,8 @@ def check_writable(table: Table, *, is_upserted: bool) -> None:
     schema = table.schema()
     for field in table.spec().fields:
         of = schema.find_type(field.source_id)
-        if is_upserted and isinstance(of, FloatType | DoubleType):
+        is_float = isinstance(of, FloatType | DoubleType)
+        if is_upserted and is_float and not isinstance(field.transform, VoidTransform):
             raise ConfigurationError(
                 f"the Iceberg table {'.'.join(table.name())} is partitioned by "
                 f"{schema.find_column_name(field.source_id)!r}, a {of}, where pyiceberg cannot "
