@@ -34,7 +34,7 @@ from tests.spark.folder_job import a_submitted_job, completed_epochs
 from tests.spark.test_exchange import checksums
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 DDL = "id int, name string, price double"
 
@@ -588,6 +588,10 @@ def physical_rows(table: pa.Table) -> list[dict[str, Any]]:
     return to_frame(table).select(pl.all().to_physical()).to_dicts()
 
 
+def json_of(schema: str) -> TextDecoding:
+    return TextDecoding(format="json", schema=schema)
+
+
 def csv_of(schema: str, **options: str) -> TextDecoding:
     common = {"sep": ",", "quote": '"', "escape": '"', "nullValue": ""}
     return TextDecoding(format="csv", schema=schema, options=common | options)
@@ -619,18 +623,67 @@ def decided_as_spark_does(spark: SparkSession, how: TextDecoding, lines: list[st
     return decided
 
 
+def decoded(spark: SparkSession, lines: list[str], how: TextDecoding) -> DataFrame:
+    rows = pa.table({"line": pa.array(lines, pa.string()), "number": pa.array(range(len(lines)))})
+    origin = f"struct('f' AS partition, number AS record) AS {SOURCE}"
+    return decoded_text(spark.createDataFrame(rows).selectExpr("line", origin), how)
+
+
 def by_spark(
     spark: SparkSession, lines: list[str], how: TextDecoding = HOW
 ) -> dict[int, list[dict[str, object]]]:
     """The row of each line that Spark takes for a good one."""
-    rows = pa.table({"line": pa.array(lines, pa.string()), "number": pa.array(range(len(lines)))})
-    origin = f"struct('f' AS partition, number AS record) AS {SOURCE}"
-    read = decoded_text(spark.createDataFrame(rows).selectExpr("line", origin), how)
     names = row_schema("the lines", how.schema)
-    good = read.where(f"{MALFORMED_COLUMN} IS NULL").selectExpr(
-        f"{SOURCE}.record AS number", *names
+    good = (
+        decoded(spark, lines, how)
+        .where(f"{MALFORMED_COLUMN} IS NULL")
+        .selectExpr(f"{SOURCE}.record AS number", *names)
     )
     return {row.pop("number"): [row] for row in physical_rows(good.toArrow())}
+
+
+NESTED = "n int, d date, `i.n` struct<x: double>, l array<int>, s string"
+
+
+@pytest.mark.parametrize(
+    ("how", "line", "told"),
+    [
+        (json_of(NESTED), '{"n": "x", "d": "2026-02-30"}', "field 'n' is 'x', not int"),
+        (json_of(NESTED), '{"d": "2026-02-30", "n": 1}', "field 'd' is '2026-02-30', not date"),
+        (json_of(NESTED), '{"i.n": 3}', "field 'i.n' is '3', not struct<x:double>"),
+        (json_of(NESTED), '{"i.n": {"x": "a"}}', ""),
+        (json_of(NESTED), '{"l": ["a"], "more": 1}', "field 'l' is '[\"a\"]', not array<int>"),
+        (json_of(NESTED), '{"n": 1}{}', ""),
+        (json_of("`it's` int"), '{"it\'s": "%s"}', "field 'it's' is '%s', not int"),
+        (csv_of("n int, s string"), "x,y", "field 'n' is 'x', not int"),
+        (csv_of("n int, s string"), "1,y,", "it has not 2 fields"),
+        (csv_of("s string, n tinyint", sep="\\t"), "a\t128", "field 'n' is '128', not tinyint"),
+        (csv_of("n int, s string"), '1,"y', "it has not 2 fields"),
+    ],
+)
+def test_a_malformed_line_names_the_field(
+    spark: SparkSession, how: TextDecoding, line: str, told: str
+) -> None:
+    (row,) = decoded(spark, [line], how).collect()
+
+    what = "a JSON object" if how.format == "json" else "a CSV row"
+    bare = f"not {what} of the source's schema"
+    assert row[MALFORMED_COLUMN] == (f"{bare}: {told}" if told else bare)
+
+
+def test_a_field_is_named_beside_columns_of_all_types(spark: SparkSession) -> None:
+    atomic = ["boolean", "bigint", "double", "decimal(9, 2)", "date", "timestamp", "timestamp_ntz"]
+    atomic += ["string", "binary", "interval day to second", "float"]
+    nested = ["map<string, int>", "array<struct<a: int>>", "struct<a: map<string, date>>", "variant"]
+
+    for how in (json_of(of_types("time", *atomic, *nested)), csv_of(of_types(*atomic))):
+        line = '{"n": "x"}' if how.format == "json" else "x" + "," * len(atomic)
+        (row,) = decoded(spark, [line], how).collect()
+        assert row[MALFORMED_COLUMN].endswith("field 'n' is 'x', not int")
+
+
+def of_types(*types: str) -> str:
+    return ", ".join(["n int", *(f"c{place} {of}" for place, of in enumerate(types))])
 
 
 @pytest.mark.parametrize(("format_", "reader"), [("json", "JSONOptions"), ("csv", "CSVOptions")])

@@ -9,10 +9,11 @@ be read, and ``_raw``, its text; ``_weight``, -1 for a row that is taken back.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
@@ -64,6 +65,7 @@ OBJECT = "_object"  # What Python has decoded.
 CORRUPT = "_corrupt"
 MODE: Mapping[str, str] = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 BLANKS = " \t"
+_SHOWN_LETTERS = 100  # Of a value; its line is beside it.
 T = TypeVar("T")
 
 
@@ -366,11 +368,47 @@ def decoded_text(rows: DataFrame, how: TextDecoding, *, is_begun: bool = False) 
     is_bad = ~F.expr(is_good)
     return (
         rows.withColumn(DECODED_RECORD, read)
-        .withColumn(MALFORMED_COLUMN, F.when(is_bad, f"not {what} of the source's schema"))
+        .withColumn(MALFORMED_COLUMN, F.when(is_bad, F.expr(_why_bad(how, what, fields))))
         .withColumn(RAW, F.when(is_bad, text))
         .select(*columns, *columns_named(how.keeps), SOURCE, MALFORMED_COLUMN, RAW)
         .drop(END, CORRUPT)
     )
+
+
+def _why_bad(how: TextDecoding, what: str, fields: str) -> str:
+    """SQL of why a text is no record: the first of its values that is not of its column's type.
+
+    That is one that is there where the text is decoded as text alone, and null among the decoded
+    *fields*.  A conditional evaluates this for malformed texts only, and it is as long for a
+    thousand columns as for one, but for their names.
+    """
+    of_text, columns = "map<string, string>", row_schema("the source", how.schema)
+    types = {name: str(of) for name, of in columns.items()}
+    options = ", ".join(map(_literal, chain.from_iterable({**MODE, **how.options}.items())))
+    texts = f"from_json({quoted(how.column)}, '{of_text}', map({options}))"
+    if how.format == "csv":
+        schema = ", ".join(f"{quoted(name)} string" for name in columns)
+        texts = f"from_csv({quoted(how.column)}, {_literal(schema)}, map({options}))"
+        texts = f"from_json(to_json({texts}), '{of_text}')"
+    types_of = f"from_json({_literal(json.dumps(types))}, '{of_text}')"
+    there = "map_keys(map_filter(_texts, (_name, _text) -> _text IS NOT NULL))"
+    decoded = f"map_keys(from_json(to_json({fields}), '{of_text}'))"
+    wrong = f"array_intersect(map_keys({types_of}), array_except({there}, {decoded}))"
+    shown = f"left(try_element_at(_texts, _name), {_SHOWN_LETTERS})"
+    told = f"printf('field \\'%s\\' is \\'%s\\', not %s', _name, {shown}, {types_of}[_name])"
+    first = f"transform(slice({wrong}, 1, 1), _name -> {told})"
+    why = f"get(get(transform(array({texts}), _texts -> {first}), 0), 0)"
+    if how.format == "csv":
+        count = f"'it has not {len(columns)} fields'"
+        why = f"if({DECODED_RECORD}.{END} <=> '{END}', {why}, {count})"
+    bare = _literal(f"not {what} of the source's schema")
+    return f"concat_ws(': ', {bare}, if({fields} IS NULL, NULL, {why}))"
+
+
+def _literal(text: str) -> str:
+    """*text* as SQL."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _either(name: str, fields: str) -> Column:
