@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -334,7 +334,7 @@ def test_rows_are_taken_back_where_the_type_of_now_has_each_of_their_values(
         (pa.array([Decimal("0.1")]), pa.float64()),
         (pa.array([0.1]), pa.decimal128(9, 2)),
         (pa.array([2**53 + 1]), pa.float64()),
-        (pa.array([datetime(2026, 1, 2, 3)]), pa.date32()),
+        (pa.array([datetime(2026, 1, 2, 3, tzinfo=UTC)]), pa.date32()),
         (pa.array([{"x": 0.1}]), pa.struct([("x", pa.float32())])),
         (pa.array([[0.1]]), pa.list_(pa.float32())),
     ],
