@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.connectors.files.declared import OPTIONS
-from sluice.connectors.json_lines import PlainJson
-from sluice.connectors.plain_lines import plain_lines, with_objects
+from sluice.connectors.plain_lines import PlainJson, plain_lines, with_objects
 from sluice.core.completed import CheckpointMetadata
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
