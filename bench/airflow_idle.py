@@ -21,9 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cpu import adopt_orphans, tree_cpu_s
-from harness.airflow_api import AirflowApi
+from harness.airflow_api import AirflowApi, DagRun
 from sluice.devstack import stack
-from sluice.devstack.airflow import DagRun
 from sluice.devstack.stack import AirflowDatabase, Stack, StackOptions
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -10,11 +11,29 @@ from urllib.parse import quote
 import msgspec
 
 from sluice.devstack import airflow
-from sluice.devstack.airflow import DagRun
+from sluice.devstack.airflow import JsonValue
 
-_PAGE = 100
+_PAGE = 100  # Airflow's own maximum.
 _ANSWER_TIMEOUT_S = 240.0  # Beside all other tests, on a machine that is ten times slower.
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DagRun:
+    """One run of a DAG, as the API returns it."""
+
+    dag_id: str
+    dag_run_id: str
+    state: str
+    run_type: str
+    queued_at: datetime | None = None
+    start_date: datetime | None = None
+    end_date: datetime | None = None
+    note: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in {"success", "failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +59,11 @@ class AssetEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class _Runs:
+    dag_runs: list[DagRun]
+
+
+@dataclass(frozen=True, slots=True)
 class _TaskInstances:
     task_instances: list[TaskInstance]
 
@@ -58,6 +82,33 @@ class AirflowApi(airflow.AirflowApi):
     def __init__(self, base_url: str) -> None:
         super().__init__(base_url)
         self._http.timeout = _ANSWER_TIMEOUT_S
+
+    def trigger(
+        self,
+        dag_id: str,
+        *,
+        conf: Mapping[str, JsonValue] | None = None,
+        run_id: str | None = None,
+    ) -> DagRun:
+        """Start a run, or return the existing run of that id."""
+        if run_id is not None:
+            existing = self.dag_run(dag_id, run_id)
+            if existing is not None:
+                return existing
+        body: dict[str, JsonValue] = {"logical_date": None, "conf": dict(conf or {})}
+        if run_id is not None:
+            body["dag_run_id"] = run_id
+        started = self._must("POST", f"{_dag(dag_id)}/dagRuns", body=body)
+        return msgspec.json.decode(started, type=DagRun)
+
+    def dag_run(self, dag_id: str, run_id: str) -> DagRun | None:
+        content = self._call("GET", _run(dag_id, run_id), missing_ok=True)
+        return None if content is None else msgspec.json.decode(content, type=DagRun)
+
+    def runs(self, dag_id: str) -> list[DagRun]:
+        """Return the latest runs, newest first."""
+        path = f"{_dag(dag_id)}/dagRuns?order_by=-run_after&limit={_PAGE}"
+        return self._get(path, _Runs).dag_runs
 
     def delete_run(self, dag_id: str, run_id: str) -> None:
         self._call("DELETE", _run(dag_id, run_id), missing_ok=True)
@@ -94,5 +145,9 @@ class AirflowApi(airflow.AirflowApi):
         return msgspec.json.decode(self._must("GET", path), type=kind)
 
 
+def _dag(dag_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id, safe='')}"
+
+
 def _run(dag_id: str, run_id: str) -> str:
-    return f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+    return f"{_dag(dag_id)}/dagRuns/{quote(run_id, safe='')}"

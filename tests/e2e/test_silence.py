@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.airflow_api import AirflowApi
+from harness.airflow_api import AirflowApi, DagRun
 from sluice.coordinator.submission import configure, submit
 from sluice.declaration.project import load_pipeline
-from sluice.devstack.airflow import DagRun
 from sluice.devstack.stack import Stack
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeAlias, TypeVar
@@ -47,7 +46,6 @@ _ANSWER_TIMEOUT_S = 30.0  # The first request after a start imports half of Airf
 _BUILD_TIMEOUT_S = 120.0
 _POLL_S = 0.2
 _BUSY_RETRIES = 10
-_PAGE = 100  # Airflow's own maximum.
 
 # The migration and supervisord in parallel, because supervisord takes two seconds to start.
 _MIGRATE_AND_SUPERVISE = (
@@ -210,24 +208,6 @@ def _supervisor_file(sluice_dir: Path) -> Path:
     return sluice_dir / "airflow" / "supervisord.conf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DagRun:
-    """One run of a DAG, as the API returns it."""
-
-    dag_id: str
-    dag_run_id: str
-    state: str
-    run_type: str
-    queued_at: datetime | None = None
-    start_date: datetime | None = None
-    end_date: datetime | None = None
-    note: str | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        return self.state in {"success", "failed"}
-
-
 class AirflowApi:
     """A client of one Airflow on loopback; use it as a context manager, or close it."""
 
@@ -288,32 +268,6 @@ class AirflowApi:
 
     def pause(self, dag_id: str) -> None:
         self._call("PATCH", _dag(dag_id), body={"is_paused": True})
-
-    def trigger(
-        self,
-        dag_id: str,
-        *,
-        conf: Mapping[str, JsonValue] | None = None,
-        run_id: str | None = None,
-    ) -> DagRun:
-        """Start a run, or return the existing run of that id."""
-        if run_id is not None:
-            existing = self.dag_run(dag_id, run_id)
-            if existing is not None:
-                return existing
-        body: dict[str, JsonValue] = {"logical_date": None, "conf": dict(conf or {})}
-        if run_id is not None:
-            body["dag_run_id"] = run_id
-        return _decoded(self._must("POST", f"{_dag(dag_id)}/dagRuns", body=body), DagRun)
-
-    def dag_run(self, dag_id: str, run_id: str) -> DagRun | None:
-        content = self._call("GET", _run(dag_id, run_id), missing_ok=True)
-        return None if content is None else _decoded(content, DagRun)
-
-    def runs(self, dag_id: str) -> list[DagRun]:
-        """Return the latest runs, newest first."""
-        path = f"{_dag(dag_id)}/dagRuns?order_by=-run_after&limit={_PAGE}"
-        return _decoded(self._must("GET", path), _Runs).dag_runs
 
     def _must(
         self, method: str, path: str, *, body: Mapping[str, JsonValue] | None = None
@@ -378,11 +332,6 @@ class _DagFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
-    dag_runs: list[DagRun]
-
-
-@dataclass(frozen=True, slots=True)
 class _Component:
     status: str | None = None
 
@@ -397,10 +346,6 @@ class _Health:
 
 def _dag(dag_id: str) -> str:
     return f"/api/v2/dags/{quote(dag_id, safe='')}"
-
-
-def _run(dag_id: str, run_id: str) -> str:
-    return f"{_dag(dag_id)}/dagRuns/{quote(run_id, safe='')}"
 
 
 def _decoded(content: bytes, kind: type[_T]) -> _T:
