@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from sluice.connectors.files.parquet import batch_rows
 from sluice.core.plan import PartitionOffset, Slice, Unread
@@ -129,20 +129,31 @@ class AppendedSource(SourceDefaults, Generic[AppendsT, StepT]):
     """The plan of such a source; what derives from it knows the commits, and reads."""
 
     __slots__ = ()
+    mark: ClassVar[str]  # The name of the position's entry of a commit.
+    start: str  # "earliest", "latest", or the number of a commit.
+    changes: bool | Literal["rows"]
     bounded: bool
-
-    @property
-    def mark(self) -> str:
-        raise NotImplementedError
 
     @property
     def takes_rows_back(self) -> bool:
         """Whether all changes are read, as rows with weights."""
-        return False
+        return self.changes == "rows"
 
-    def _check_start(self, start: str, name: str) -> None:
-        """Raises ConfigurationError: changes would take back rows that were never read."""
-        if self.takes_rows_back and start == "latest":
+    @property
+    def starts_at_end(self) -> bool:
+        """See ``StartingSource``."""
+        return self.start == "latest"
+
+    def _check_start(self, name: str, number: str) -> None:
+        """Raises ConfigurationError: there is no such start, *number* being the third one; or
+        changes would take back rows that were never read.
+        """
+        if self.start not in ("earliest", "latest") and not self.start.isdecimal():
+            raise ConfigurationError(
+                f"the start {self.start!r} of {name} is unknown; write 'earliest', 'latest', or "
+                f"{number}"
+            )
+        if self.takes_rows_back and self.starts_at_end:
             raise ConfigurationError(
                 f"{name} is read with changes='rows' and start='latest', so that its changes would "
                 "take back rows that were never read; begin with start='earliest', or read the "

@@ -182,6 +182,43 @@ def cast_exactly(column: pa.Array, kind: pa.DataType, *, truncates_times: bool =
     return column.cast(options=pc.CastOptions(kind, allow_time_truncate=truncates_times))
 
 
+def fitted_rows(
+    rows: pa.Table, schema: pa.Schema, name: str, *, truncates_times: bool, optional: str
+) -> pa.Table:
+    """*rows* in the columns of *schema*, in its order and types; those that they lack are null.
+
+    Raises:
+        ConfigurationError: a column is unknown to the table *name*, has values that do not fit, or
+            is required and null; *optional* is the table's word for a column that is not.
+    """
+    import pyarrow as pa
+
+    if unknown := [column for column in rows.column_names if column not in schema.names]:
+        raise ConfigurationError(
+            f"{name} has no column {unknown[0]!r}; add it to the table, or select others in the "
+            f"stage: it has {', '.join(schema.names)}"
+        )
+    columns = []
+    for wanted in schema:
+        column = pa.nulls(rows.num_rows, wanted.type)
+        if wanted.name in rows.column_names:
+            column = rows.column(wanted.name)
+            try:
+                column = cast_exactly(column, wanted.type, truncates_times=truncates_times)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise ConfigurationError(
+                    f"column {wanted.name!r} is {column.type}, and {wanted.type} in {name}: "
+                    f"{error}; cast it in the stage"
+                ) from error
+        if not wanted.nullable and column.null_count:
+            raise ConfigurationError(
+                f"column {wanted.name!r} of {name} is required, and {column.null_count} rows have "
+                f"no value in it; fill it in the stage, or make the column {optional}"
+            )
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def _silent_loss(given: pa.DataType, wanted: pa.DataType) -> str:
     """What Arrow's cast would do to values without a word; it refuses what else does not fit."""
     from pyarrow import types
@@ -221,6 +258,25 @@ def is_text(kind: pa.DataType) -> bool:
     from pyarrow import types
 
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_bytes(type_: pa.DataType) -> bool:
+    from pyarrow import types
+
+    is_varying = types.is_binary(type_) or types.is_large_binary(type_)
+    return bool(is_varying or types.is_binary_view(type_) or types.is_fixed_size_binary(type_))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
 
 
 def _is_ascii(column: pa.Array) -> bool:

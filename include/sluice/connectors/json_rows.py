@@ -22,7 +22,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sluice.connectors.columns import check_years, is_text
+from sluice.connectors.columns import check_years, is_bytes, is_text
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -366,10 +366,3 @@ def _key_reader(type_: pa.DataType) -> Convert | None:
     if types.is_boolean(type_):
         return {"true": True, "false": False}.__getitem__
     return int if types.is_integer(type_) else _reader(type_)
-
-
-def is_bytes(type_: pa.DataType) -> bool:
-    from pyarrow import types
-
-    is_varying = types.is_binary(type_) or types.is_large_binary(type_)
-    return bool(is_varying or types.is_binary_view(type_) or types.is_fixed_size_binary(type_))

@@ -33,7 +33,14 @@ from sluice.connectors.staged_files import StagedFiles, deletes_first, is_delete
 from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import CheckpointRange, Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, CheckpointListener, RollBack, Unpublished
-from sluice.errors import ConfigurationError, FencedError, ProtocolViolation, TableMismatch
+from sluice.errors import (
+    ConfigurationError,
+    FencedError,
+    ProtocolViolation,
+    StoreUnavailable,
+    TableMismatch,
+)
+from sluice.store.open import StoreLocation, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -192,6 +199,13 @@ class StagedSink(CheckpointListener):
     files: StagedFiles
     target: Target
 
+    @classmethod
+    def at(
+        cls, location: StoreLocation, uid: str, upsert_key: tuple[str, ...], target: Target
+    ) -> StagedSink:
+        """The sink *uid*, whose rows are staged at *location*."""
+        return cls(StagedFiles(uid, open_store(location), upsert_key), target)
+
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         if isinstance(self.target, CheckpointListener):
             self.target.notify_checkpoint_complete(checkpoint_id)
@@ -278,12 +292,19 @@ class StagedSink(CheckpointListener):
         self.files.discard(files)
 
 
-def pauses() -> Iterator[None]:
-    """The attempts of a commit, with growing, random pauses in between."""
+def attempts(what: str) -> Iterator[None]:
+    """The attempts of a commit, with growing, random pauses in between.
+
+    Raises:
+        StoreUnavailable: other writers won all races; it begins with *what* could not be written.
+    """
     for attempt in range(COMMIT_ATTEMPTS):
         yield
         longest = min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
         time.sleep(longest * random.uniform(0.5, 1))  # noqa: S311 - no secret
+    raise StoreUnavailable(
+        f"{what}: other writers were always faster; try again, or have them commit less often"
+    )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from sluice.connectors.columns import is_list
 from sluice.connectors.offsets import OffsetSource, Readable
 from sluice.core.configuration import CheckpointingMode
 from sluice.core.plan import Slice
@@ -538,14 +539,11 @@ def _conformed(
 
 
 def check_cut(*, epochs: int | None, rows_per_epoch: int | None) -> None:
-    """Raises ConfigurationError when both are given, or one is less than 1."""
+    """Raises ConfigurationError when both are given."""
     if epochs is not None and rows_per_epoch is not None:
         raise ConfigurationError(
             "epochs= and rows_per_epoch= both say where rows are cut; give one of the two"
         )
-    for name, count in (("epochs", epochs), ("rows_per_epoch", rows_per_epoch)):
-        if count is not None and count < 1:
-            raise ConfigurationError(f"{name} is {count}; give 1 or more")
 
 
 def cut(rows: RowsByEpoch, *, epochs: int | None, rows_per_epoch: int | None) -> RowsByEpoch:
@@ -653,22 +651,11 @@ def as_spark_has_it(dtype: pa.DataType) -> pa.DataType:
         return _LARGEST
     if types.is_struct(dtype):
         return pa.struct([field.with_type(as_spark_has_it(field.type)) for field in dtype])
-    if _is_list(dtype):
+    if is_list(dtype):
         return pa.list_(as_spark_has_it(dtype.value_type))
     if types.is_map(dtype):
         return pa.map_(as_spark_has_it(dtype.key_type), as_spark_has_it(dtype.item_type))
     return _WIDER.get(dtype, dtype)
-
-
-def _is_list(dtype: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_list(dtype)
-        or types.is_large_list(dtype)
-        or types.is_fixed_size_list(dtype)
-        or types.is_list_view(dtype)
-        or types.is_large_list_view(dtype)
-    )
 
 
 def declared_rows(node: SourceNode, params: Mapping[str, str], spark: SparkSession) -> DeclaredRows:

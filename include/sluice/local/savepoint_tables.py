@@ -489,9 +489,6 @@ def with_tables(
     return replace(metadata, stages=tuple(stages))
 
 
-"""A frame, several of them, or a Parquet file or a folder of such files."""
-
-
 def readers_of(pipeline: Pipeline, changed: Collection[str]) -> tuple[str, ...]:
     """The stages with state that read updates of the *changed* ones, directly or through stages
     without state, and are not changed themselves.

@@ -61,12 +61,8 @@ class DeltaTable:
         """Raises ConfigurationError: a parameter is missing or wrong."""
         from sluice.connectors.delta.sink import DeltaTarget
         from sluice.connectors.delta.table import DeltaPlace
-        from sluice.connectors.staged_files import StagedFiles
         from sluice.connectors.staged_sink import StagedSink
-        from sluice.store.open import open_store
 
         place = DeltaPlace(default.elsewhere(value_of(self.location, params).rstrip("/")))
-        return StagedSink(
-            StagedFiles(uid, open_store(default), upsert_key=self.upsert_key),
-            DeltaTarget(place, self.upsert_key, self.create, self.partition_by),
-        )
+        target = DeltaTarget(place, self.upsert_key, self.create, self.partition_by)
+        return StagedSink.at(default, uid, self.upsert_key, target)

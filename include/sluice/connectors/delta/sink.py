@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sluice.connectors.columns import cast_exactly, remaining_rows
+from sluice.connectors.columns import fitted_rows, remaining_rows
 from sluice.connectors.delta.table import (
     Action,
     DataFile,
@@ -43,14 +43,14 @@ from sluice.connectors.row_files import encode_parquet, split_by_partition
 from sluice.connectors.staged_sink import (
     Note,
     TargetDefaults,
+    attempts,
     decoded_note,
     encoded_note,
     errors_of_place,
-    pauses,
 )
 from sluice.core.timeline import Recovery, Timeline, Writer
 from sluice.declaration.places import RollBack
-from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.store.object_store import Created, in_parallel, machine_clock_ms
 from sluice.store.open import verify_store
 
@@ -196,7 +196,7 @@ class DeltaTarget(TargetDefaults):
             StoreUnavailable: the store did not answer, or other writers were always faster.
         """
         store = self.place.store()
-        for _ in pauses():
+        for _ in attempts(f"{self.place.name} could not be written"):
             head = self._head()
             with errors_of_place(f"Delta table {self.place.location.root}"):
                 timeline = decide(head)
@@ -227,10 +227,6 @@ class DeltaTarget(TargetDefaults):
                 self.place.tidy(version, found)
                 return
             store.delete([one.key for one in change.rewritten])  # Another's is that version.
-        raise StoreUnavailable(
-            f"{self.place.name} could not be written: other writers were always faster; try again, "
-            "or have them commit less often"
-        )
 
     def _head(self) -> _Head:
         snapshot = self.place.load()
@@ -727,41 +723,11 @@ def table_schema(rows: pa.Schema, name: str) -> pa.Schema:
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema, name: str, *, are_all: bool = False) -> pa.Table:
-    """*rows* in the columns of *schema*, in its order and types.
-
-    Raises:
-        ConfigurationError: a column is unknown to the table *name*, required and null, or has
-            values that do not fit; *are_all*: or it is required and missing.
-    """
-    import pyarrow as pa
-
-    if unknown := [column for column in rows.column_names if column not in schema.names]:
-        raise ConfigurationError(
-            f"{name} has no column {unknown[0]!r}; add it to the table, or select others in the "
-            f"stage: it has {', '.join(schema.names)}"
-        )
-    columns = []
-    for wanted in schema:
-        if wanted.name not in rows.column_names:
-            if are_all and not wanted.nullable:
-                raise ConfigurationError(
-                    f"column {wanted.name!r} of {name} is required, and the rows have only "
-                    f"{', '.join(rows.column_names)}; write it in the stage, or make it nullable"
-                )
-            columns.append(pa.nulls(rows.num_rows, wanted.type))
-            continue
-        column = rows.column(wanted.name)
-        try:
-            column = cast_exactly(column, wanted.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    """See ``columns.fitted_rows``; *are_all*: a required column may not be missing either."""
+    for wanted in schema if are_all else ():
+        if not wanted.nullable and wanted.name not in rows.column_names:
             raise ConfigurationError(
-                f"column {wanted.name!r} is {column.type}, and {wanted.type} in {name}: {error}; "
-                "cast it in the stage"
-            ) from error
-        if not wanted.nullable and column.null_count:
-            raise ConfigurationError(
-                f"column {wanted.name!r} of {name} is required, and {column.null_count} rows have "
-                "no value in it; fill it in the stage, or make the column nullable"
+                f"column {wanted.name!r} of {name} is required, and the rows have only "
+                f"{', '.join(rows.column_names)}; write it in the stage, or make it nullable"
             )
-        columns.append(column)
-    return pa.Table.from_arrays(columns, schema=schema)
+    return fitted_rows(rows, schema, name, truncates_times=True, optional="nullable")

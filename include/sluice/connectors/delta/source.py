@@ -77,6 +77,8 @@ class Version:
 class DeltaSource(AppendedSource["Versions", Version]):
     """See ``Source``, and ``declared_source.DeltaTable`` for the options."""
 
+    mark = VERSIONS
+
     place: DeltaPlace
     start: str = "earliest"
     columns: tuple[str, ...] = ()
@@ -85,25 +87,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
     bounded: bool = False
 
     def __post_init__(self) -> None:
-        if self.start not in ("earliest", "latest") and not self.start.isdecimal():
-            raise ConfigurationError(
-                f"the start {self.start!r} of {self.place.name} is unknown; write 'earliest', "
-                "'latest', or a version's number"
-            )
-        self._check_start(self.start, self.place.name)
-
-    @property
-    def mark(self) -> str:
-        return VERSIONS
-
-    @property
-    def takes_rows_back(self) -> bool:
-        return self.changes == "rows"
-
-    @property
-    def starts_at_end(self) -> bool:
-        """See ``StartingSource``."""
-        return self.start == "latest"
+        self._check_start(self.place.name, "a version's number")
 
     def schema(self) -> pa.Schema:
         import pyarrow as pa

@@ -18,6 +18,8 @@ from sluice.connectors.columns import (
     MAX_DECIMAL_DIGITS,
     cast_exactly,
     check_text,
+    is_bytes,
+    is_list,
     is_text,
     not_of_type,
     sentence,
@@ -220,7 +222,7 @@ def _known(kind: pa.DataType) -> pa.DataType | None:
     if types.is_decimal(kind):
         is_small = kind.precision <= MAX_DECIMAL_DIGITS
         return pa.decimal128(kind.precision, kind.scale) if is_small else None
-    if _is_list(kind):
+    if is_list(kind):
         inner = _known(kind.value_type)
         return None if inner is None else pa.list_(inner)
     if types.is_map(kind):
@@ -239,32 +241,9 @@ def _known(kind: pa.DataType) -> pa.DataType | None:
         (types.is_float16, pa.float32()),
         (types.is_date, pa.date32()),
         (is_text, pa.string()),
-        (_is_bytes, pa.binary()),
+        (is_bytes, pa.binary()),
     ):
         if is_one(kind):
             return known
     is_plain = types.is_signed_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
     return kind if is_plain else None
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-    )
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
-    return bool(
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    )

@@ -1,17 +1,9 @@
 """A table of files: it consists of the files that its commit manifests name.
 
-    data/{checkpoint}-{token}-{subtask}-{attempt}... staged; invisible to readers
-    _manifests/{checkpoint}.json                     create-only; names the files it adds
-    _manifests/{through}_{generation}_{version}.json a restore: up to here, it is as of version
-    _compacted/{version}.json                        create-only; few files instead of many
-    _columns/{schema}.arrow                          a schema that fits all of its files
-    _latest                                          for other tools' readers; derived
-
-A manifest names the checkpoint it continues, so the table is a chain.  A reader follows it from the
-newest manifest.  After a restore to an older checkpoint the next commit continues that one, and
-commits in between are no longer in the chain: so the table rolls back with the job, and can go
-forward again, as manifests stay.  A restore's fence sorts behind all commits that it undoes, so
-that late ones are not seen.
+Readers follow the chain of manifests (``log``) from the newest one.  After a restore to an older
+checkpoint the next commit continues that one, and commits in between are no longer in the chain: so
+the table rolls back with the job, and can go forward again, as manifests stay.
+``staged_files`` lists what lies at the root.
 
 With an upsert key the newest row per key wins.  The stage's output holds each key at most once per
 checkpoint, or is refused when it is staged.  Deletes of a checkpoint come before its rows.  Names

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from sluice.connectors.staged_sink import pauses
+from sluice.connectors.staged_sink import attempts
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
 from sluice.extras import require_installed
 
@@ -295,7 +295,9 @@ class Tags:
     def _change(self, name: str, change: Callable[[Table], ManageSnapshots | None]) -> None:
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-        for _ in pauses():
+        for _ in attempts(
+            f"the tag {name} of the Iceberg table {self.place.name} could not be changed"
+        ):
             update = change(self.place.load())
             if update is None:
                 return
@@ -304,7 +306,3 @@ class Tags:
             except (CommitFailedException, CommitStateUnknownException):
                 continue
             return
-        raise StoreUnavailable(
-            f"the tag {name} of the Iceberg table {self.place.name} could not be changed: other "
-            "writers were always faster; try again"
-        )

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sluice.connectors.columns import cast_exactly
+from sluice.connectors.columns import fitted_rows
 from sluice.core.answers import Committable
 from sluice.declaration.places import Staged
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
@@ -47,47 +47,12 @@ TABLE_ID = b"sluice.table"  # A key of a staged file's metadata.
 
 
 def fitted(rows: pa.Table, schema: Schema, name: str) -> pa.Table:
-    """*rows* with the columns of *schema*, in its order and types.
-
-    Raises:
-        ConfigurationError: a column is unknown to the table *name*, missing and required, null and
-            required, or its values do not fit.
-    """
-    import pyarrow as pa
+    """See ``columns.fitted_rows``; *name* is the table's in its catalog."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     wanted = schema_to_pyarrow(schema, include_field_ids=True)
-    if unknown := [column for column in rows.column_names if column not in wanted.names]:
-        raise ConfigurationError(
-            f"the Iceberg table {name} has no column {unknown[0]!r}; add it to the table, or "
-            f"select others in the stage: it has {', '.join(wanted.names)}"
-        )
-    columns = []
-    for field in wanted:
-        if field.name not in rows.column_names:
-            column = pa.nulls(rows.num_rows, field.type)
-        else:
-            column = _cast(rows.column(field.name), field, name)
-        if not field.nullable and column.null_count:
-            raise ConfigurationError(
-                f"column {field.name!r} of the Iceberg table {name} is required, and "
-                f"{column.null_count} rows have no value in it; fill it in the stage, or make the "
-                "column optional"
-            )
-        columns.append(column)
-    return pa.Table.from_arrays(columns, schema=wanted)
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field, name: str) -> pa.ChunkedArray:
-    import pyarrow as pa
-
-    try:
-        return cast_exactly(column, field.type, truncates_times=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise ConfigurationError(
-            f"column {field.name!r} is {column.type}, and {field.type} in the Iceberg table "
-            f"{name}: {error}; cast it in the stage"
-        ) from error
+    table = f"the Iceberg table {name}"
+    return fitted_rows(rows, wanted, table, truncates_times=False, optional="optional")
 
 
 def partitioned(table: Table, rows: pa.Table) -> Iterator[tuple[Record, pa.Table]]:

@@ -45,16 +45,16 @@ from sluice.connectors.iceberg.source import projected_rows
 from sluice.connectors.staged_files import check_keys, check_tokens
 from sluice.connectors.staged_sink import (
     Note,
+    attempts,
     decoded_note,
     encoded_note,
     errors_of_place,
-    pauses,
     require_parent,
 )
 from sluice.core.answers import Attempt, Committable
 from sluice.core.timeline import Recovery, Timeline, TimelineComparison, Writer
 from sluice.declaration.places import DELETED, RollBack, Unpublished
-from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
+from sluice.errors import ConfigurationError, ProtocolViolation
 from sluice.store.object_store import in_parallel
 
 if TYPE_CHECKING:
@@ -155,12 +155,12 @@ class IcebergSink:
         """See ``Sink.commit``.  Raises StoreUnavailable after a bounded number of lost races."""
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-        for _ in pauses():
+        for _ in self._attempts(f"checkpoint {checkpoint_id}"):
             table, before = self._table_and_timeline()
             with errors_of_place(self._name):
                 after = before.publishing(replace(writer, sink=self.at), checkpoint_id, parent)
             if after is None:
-                break
+                return
             table = table or self._created(committables)
             publication = Publication(
                 BranchLineage(table, self.branch, self.identity),
@@ -172,7 +172,6 @@ class IcebergSink:
             try:
                 with self.place.failures():
                     publication.publish(after, tuple(committables))
-                break
             except CommitFailedException:
                 publication.withdraw()
             except CommitStateUnknownException:
@@ -184,8 +183,8 @@ class IcebergSink:
                 publication.withdraw()
                 if not self.is_published(checkpoint_id):
                     raise  # Otherwise another process has published it.
-        else:
-            raise self._overtaken(f"checkpoint {checkpoint_id}")
+            else:
+                return
 
     def discard_copied(self, committables: Sequence[Committable]) -> None:
         """Delete files of deleted keys, and files of rows if the snapshot says they were copied."""
@@ -230,7 +229,7 @@ class IcebergSink:
         """
         from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-        for _ in pauses():
+        for _ in self._attempts(f"the restore through checkpoint {recovery.through}"):
             table, before = self._table_and_timeline()
             with errors_of_place(self._name):
                 after = before.recovered(replace(writer, sink=self.at), recovery)
@@ -247,7 +246,6 @@ class IcebergSink:
             except (CommitFailedException, CommitStateUnknownException):
                 continue
             return
-        raise self._overtaken(f"the restore through checkpoint {recovery.through}")
 
     def describe(self, version: int) -> str:
         lineage = BranchLineage(self.place.load(), self.branch, self.identity)
@@ -354,9 +352,9 @@ class IcebergSink:
         if not self.create:
             return self.place.load()
         table = self.place.find() or self.place.create(schema)
-        for _ in pauses():
-            if table.schema().fields:
-                return table
+        tries = self._attempts("its first columns")
+        while not table.schema().fields:
+            next(tries)
             try:
                 # Without rows, a required column may be added.
                 with (
@@ -367,13 +365,10 @@ class IcebergSink:
             except CommitFailedException:
                 pass
             table = self.place.load()
-        raise self._overtaken("its first columns")
+        return table
 
-    def _overtaken(self, what: str) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{what} could not be written to the Iceberg table {self.place.name}: other writers "
-            "were always faster; try again, or have them commit less often"
-        )
+    def _attempts(self, what: str) -> Iterator[None]:
+        return attempts(f"{what} could not be written to the {self._name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,8 @@ _ABSOLUTE = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*:)?/")
 class IcebergSource(AppendedSource["IcebergHistory", "SnapshotRead"]):
     """See ``Source``, and ``declared_source.IcebergTable`` for the options."""
 
+    mark = SNAPSHOTS
+
     place: CatalogTable
     start: str = "earliest"
     columns: tuple[str, ...] = ()
@@ -82,21 +84,7 @@ class IcebergSource(AppendedSource["IcebergHistory", "SnapshotRead"]):
     bounded: bool = False
 
     def __post_init__(self) -> None:
-        if self.start not in ("earliest", "latest") and not self.start.isdecimal():
-            raise ConfigurationError(
-                f"the start {self.start!r} of Iceberg table {self.place.name} is unknown; write "
-                "'earliest', 'latest', or a snapshot's id"
-            )
-        self._check_start(self.start, f"the Iceberg table {self.place.name}")
-
-    @property
-    def takes_rows_back(self) -> bool:
-        return self.changes == "rows"
-
-    @property
-    def starts_at_end(self) -> bool:
-        """See ``StartingSource``."""
-        return self.start == "latest"
+        self._check_start(f"the Iceberg table {self.place.name}", "a snapshot's id")
 
     def schema(self) -> pa.Schema:
         import pyarrow as pa
@@ -104,10 +92,6 @@ class IcebergSource(AppendedSource["IcebergHistory", "SnapshotRead"]):
         schema = _arrow_schema(self._projection(self.place.load()))
         check_source_columns(schema.names, f"Iceberg table {self.place.name}")
         return schema.append(pa.field(WEIGHT, pa.int8())) if self.takes_rows_back else schema
-
-    @property
-    def mark(self) -> str:
-        return SNAPSHOTS
 
     @contextmanager
     def _appends(self) -> Iterator[IcebergHistory]:

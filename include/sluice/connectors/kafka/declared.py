@@ -303,12 +303,9 @@ class KafkaTopic:
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         """See ``SinkSpec``; rows are staged at *default*."""
-        from sluice.connectors.staged_files import StagedFiles
         from sluice.connectors.staged_sink import StagedSink
-        from sluice.store.open import open_store
 
-        files = StagedFiles(uid, open_store(default), self.upsert_key)
-        return StagedSink(files, self._target(uid, params))
+        return StagedSink.at(default, uid, self.upsert_key, self._target(uid, params))
 
     def table_of(
         self,

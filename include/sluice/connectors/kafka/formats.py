@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.connectors.avro import AvroColumn, AvroSchema, as_numbers, map_schema
-from sluice.connectors.kafka.values import Decoded, arrays_of, tombstone_fields, tombstones
+from sluice.connectors.kafka.values import Decoded, DecodedValues, arrays_of, tombstones
 from sluice.declaration.params import Env, value_of
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.extras import require_installed
@@ -44,7 +44,7 @@ WRAPPERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class AvroValues:
+class AvroValues(DecodedValues):
     """*schema* is the reader's schema, as JSON.
 
     With a *registry* each value begins with the id of its writer's schema, and is resolved to the
@@ -53,13 +53,6 @@ class AvroValues:
 
     schema: str
     registry: Registry | None = None
-
-    @property
-    def text_schema(self) -> str | None:
-        return None
-
-    def kept(self) -> list[pa.Field]:
-        return tombstone_fields()
 
     def fields(self) -> list[pa.Field]:
         return list(self._mapped().column)
@@ -235,7 +228,7 @@ def framed(schema_id: int, body: bytes) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ProtobufValues:
+class ProtobufValues(DecodedValues):
     """A Protobuf message as the value.
 
     A field without presence has its default where a message does not set it; a field with presence,
@@ -249,13 +242,6 @@ class ProtobufValues:
     message: str
     descriptors: bytes = field(default=b"", repr=False)
     framed: bool = False
-
-    @property
-    def text_schema(self) -> str | None:
-        return None
-
-    def kept(self) -> list[pa.Field]:
-        return tombstone_fields()
 
     def fields(self) -> list[pa.Field]:
         import pyarrow as pa

@@ -51,15 +51,26 @@ class Values(Protocol):
     def decode(self, raw: Sequence[bytes | None]) -> Decoded: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RawValues:
-    """The column ``value`` as bytes, or as text; a text that is not UTF-8 is malformed."""
+class DecodedValues:
+    """Values that Python decodes, beside which a column says whether they are tombstones."""
 
-    as_text: bool = False
+    __slots__ = ()
 
     @property
     def text_schema(self) -> str | None:
         return None
+
+    def kept(self) -> list[pa.Field]:
+        import pyarrow as pa
+
+        return [pa.field(TOMBSTONE, pa.bool_())]
+
+
+@dataclass(frozen=True, slots=True)
+class RawValues(DecodedValues):
+    """The column ``value`` as bytes, or as text; a text that is not UTF-8 is malformed."""
+
+    as_text: bool = False
 
     def kept(self) -> list[pa.Field]:
         return []
@@ -79,7 +90,7 @@ class RawValues:
 
 
 @dataclass(frozen=True, slots=True)
-class JsonValues:
+class JsonValues(DecodedValues):
     """JSON text for Spark to decode.  Spark skips blank texts and nulls: a tombstone is ``{}``."""
 
     schema: str
@@ -87,9 +98,6 @@ class JsonValues:
     @property
     def text_schema(self) -> str | None:
         return self.schema
-
-    def kept(self) -> list[pa.Field]:
-        return tombstone_fields()
 
     def fields(self) -> list[pa.Field]:
         import pyarrow as pa
@@ -112,17 +120,10 @@ class JsonValues:
 
 
 @dataclass(frozen=True, slots=True)
-class PlainJsonValues:
+class PlainJsonValues(DecodedValues):
     """The objects of JSON texts, which *plain* decodes."""
 
     plain: PlainLines
-
-    @property
-    def text_schema(self) -> str | None:
-        return None
-
-    def kept(self) -> list[pa.Field]:
-        return tombstone_fields()
 
     def fields(self) -> list[pa.Field]:
         return list(self.plain.schema)
@@ -182,12 +183,6 @@ def _not_held() -> tuple[type[Exception], ...]:
     import pyarrow as pa
 
     return (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
-
-
-def tombstone_fields() -> list[pa.Field]:
-    import pyarrow as pa
-
-    return [pa.field(TOMBSTONE, pa.bool_())]
 
 
 def tombstones(raw: Sequence[bytes | None]) -> pa.Array:

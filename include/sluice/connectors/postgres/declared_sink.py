@@ -79,12 +79,9 @@ class PostgresTable:
         return (dataset_of(of_place(self.dsn, params), value_of(self.table, params)),)
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
-        from sluice.connectors.staged_files import StagedFiles
         from sluice.connectors.staged_sink import StagedSink
-        from sluice.store.open import open_store
 
-        files = StagedFiles(uid, open_store(default), self.upsert_key)
-        return StagedSink(files, self._target(uid, params))
+        return StagedSink.at(default, uid, self.upsert_key, self._target(uid, params))
 
     def row_checks(self, uid: str) -> RowChecks:
         """See ``CheckingSinkSpec``."""
