@@ -33,14 +33,14 @@ SQL = {"type": "sql", "uri": "postgresql://ann:secret@db.example/catalog"}
         ),
         (sources.IcebergTable("a.b", {"warehouse": "s3://w"}), [("s3://w", "a.b")]),
         (
-            sinks.PostgresTable(SHOP, "orders"),
+            sinks.PostgresTable(SHOP, "public.orders"),
             [("postgres://db.example:5433", "shop.public.orders")],
         ),
         (
             sources.PostgresTable("dbname=shop password=secret", "s.orders", "id"),
             [("postgres://localhost:5432", "shop.s.orders")],
         ),
-        (sources.PostgresTable(env("NO_SUCH_DSN"), "o", "id"), [("postgres", "o")]),
+        (sources.PostgresTable(env("NO_SUCH_DSN"), "s.o", "id"), [("postgres", "s.o")]),
         (
             sources.Kafka("b:9092, a:9092", topics=("x", "y")),
             [("kafka://a:9092", "x"), ("kafka://a:9092", "y")],

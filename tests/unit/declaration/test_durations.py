@@ -121,7 +121,7 @@ def test_bounds_of_an_interval_join_may_be_negative_but_lose_nothing(bound: str)
 
 def test_a_database_compares_microseconds() -> None:
     def of(lag: timedelta) -> PostgresTable:
-        return PostgresTable("dsn", "t", "n", late_commits=lag, lag_column="at")
+        return PostgresTable("dsn", "public.t", "n", late_commits=lag, lag_column="at")
 
     assert of(HALF_A_MS).late_commits == HALF_A_MS
     with pytest.raises(ConfigurationError, match=r"late_commits is 0; use 0\.001 ms or more"):

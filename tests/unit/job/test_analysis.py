@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sluice import sources
 from sluice.connectors.kafka.declared import Json
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Append, Upsert
@@ -350,6 +351,18 @@ def test_a_linked_folder_is_the_same_table(world: World, tmp_path: Path) -> None
 
     with pytest.raises(ConfigurationError, match="sinks 'one' and 'other' write one table"):
         check_tables(world.pipeline, {}, ROOT)
+
+
+def test_a_table_of_postgresql_is_told_apart_by_its_whole_name(world: World) -> None:
+    totals = world.clicks.key_by("user").aggregate("totals", n=agg.count())
+    with pytest.raises(ConfigurationError, match="'t' is not written with its schema; write"):
+        PostgresTable("host=h", "t", upsert_key=("user",))
+    with pytest.raises(ConfigurationError, match="'t' is not written with its schema; write"):
+        sources.PostgresTable("host=h", "t", "n")
+    totals.sink("one", PostgresTable("host=h", param("table"), upsert_key=("user",)))
+
+    with pytest.raises(ConfigurationError, match="'t' is not written with its schema; write"):
+        check_tables(world.pipeline, {"table": "t"}, ROOT)
 
 
 @pytest.mark.parametrize("location", ["s3a://lake/t", "lake/t"])

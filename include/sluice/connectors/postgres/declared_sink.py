@@ -33,8 +33,8 @@ class PostgresTable:
     can be rolled back with it, when a restore asks for that.  ``create`` makes a missing table.
 
     Raises:
-        ConfigurationError: the checkpoint column is part of the key, or there are both a key and a
-            changelog.
+        ConfigurationError: the table has no schema, the checkpoint column is part of the key, or
+            there are both a key and a changelog.
     """
 
     dsn: str | Param | Env
@@ -45,6 +45,10 @@ class PostgresTable:
     changelog: bool = False
 
     def __post_init__(self) -> None:
+        from sluice.connectors.postgres.server import table_name
+
+        if isinstance(self.table, str):
+            table_name(self.table)
         check_changelog(f"PostgresTable {self.table!r}", self)
         if self.checkpoint_column is not None and self.checkpoint_column in self.upsert_key:
             raise ConfigurationError(
@@ -68,9 +72,10 @@ class PostgresTable:
         default: StoreLocation,  # noqa: ARG002 - of a spec
     ) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``."""
-        from sluice.connectors.postgres.server import database_of
+        from sluice.connectors.postgres.server import database_of, table_name
 
-        return (value_of(self.table, params), *database_of(of_place(self.dsn, params)))
+        table = table_name(value_of(self.table, params))
+        return (str(table), *database_of(of_place(self.dsn, params)))
 
     def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
         """See ``NamedPlaceSpec``."""

@@ -35,7 +35,7 @@ class PostgresTable:
     error names them that a failover to a server of unknown history, or a move, causes.
 
     Raises:
-        ConfigurationError: the options contradict each other.
+        ConfigurationError: the table has no schema, or the options contradict each other.
     """
 
     dsn: str | Param | Env
@@ -49,6 +49,10 @@ class PostgresTable:
     continues: str = ""
 
     def __post_init__(self) -> None:
+        from sluice.connectors.postgres.server import table_name
+
+        if isinstance(self.table, str):
+            table_name(self.table)
         if isinstance(self.late_commits, timedelta) != bool(self.lag_column):
             raise ConfigurationError(
                 f"source {self.table!r}: late_commits=timedelta(...) and lag_column, a column of "

@@ -88,13 +88,12 @@ def database_of(dsn: str) -> tuple[str, ...]:
 
 
 def dataset_of(dsn: str, table: str) -> Dataset:
-    """The table as OpenLineage names it; without a schema it is one of ``public``."""
+    """The table as OpenLineage names it."""
     address = database_of(dsn)
     if len(address) == 1:
         return Dataset("postgres", table)
     host, port, database = address
-    name = table if "." in table else f"public.{table}"
-    return Dataset(f"postgres://{host}:{port}", f"{database}.{name}")
+    return Dataset(f"postgres://{host}:{port}", f"{database}.{table}")
 
 
 @dataclass(frozen=True, slots=True)
