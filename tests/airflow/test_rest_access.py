@@ -15,6 +15,7 @@ from starlette.routing import Route
 from sluice.surface import acts
 from sluice_airflow.rest import answers
 from sluice_airflow.rest.app import create_app
+from tests.airflow.database import set_paused
 from tests.airflow.rest import BASE, Api, auctions_in, found, refused
 
 READS = (
@@ -99,11 +100,24 @@ def test_one_sees_the_pipelines_whose_dag_one_may_read(
     assert "an admin of Airflow can let you read the DAG" in refused(other, 403)
 
 
-def test_a_pipeline_says_which_acts_its_reader_may_do(everybody: Api, root: str) -> None:
+def test_a_pipeline_says_which_acts_are_refused_and_why(everybody: Api, root: str) -> None:
     auctions_in(root)
+    set_paused("auctions", paused=False)
+    set_paused("auctions__restore", paused=True)
 
-    def may(name: str) -> set[str]:
-        return {*found(everybody.by(name).get("/pipelines/auctions"))["may"]}
+    def refusals(name: str) -> dict[str, str]:
+        told = found(everybody.by(name).get("/pipelines/auctions"))["refused"]
+        return {act: why.partition(";")[0] for act, why in told.items()}
 
-    assert may("vera") == set()
-    assert may("uwe") == {act.name for act in acts.ACTS}
+    try:
+        of_viewer, of_editor = refusals("vera"), refusals("uwe")
+    finally:
+        set_paused("auctions__restore", paused=False)
+
+    may_not = "You may not start the runs that this takes"
+    assert of_viewer == {act.name: may_not for act in acts.ACTS}
+    assert of_editor == {
+        "restore": "DAG 'auctions__restore' is paused, so that no run starts",
+        "backfill": "no source of 'auctions' declares input that is replaced, so input cannot be "
+        "read again without counting it twice",
+    }

@@ -100,19 +100,19 @@ def test_it_asks_first_and_links_to_the_run_it_started(
     assert tab.errors == []
 
 
-def test_a_backfill_asks_for_partitions_and_says_why_they_are_not_read(
-    tab: Tab, served: Served
-) -> None:
-    show(tab, served, "p/auctions/overview", "Overview")
-    ask(tab, "Backfill")
-    tab.evaluate(f"{DIALOG}.querySelector('[name=input]').value = 'day=1, day=3..4'")
-    tab.evaluate(f"{DIALOG}.querySelector('[name=dry-run]').click()")
-    tab.until(f"{CONFIRM}.textContent === 'Say what would be read again'")
-
-    confirm(tab)
-
-    tab.until(f"{DIALOG}.textContent.includes('day=1, day=3..4 cannot be read again')")
-    assert posts(tab) == ["backfill"]
+def test_an_act_that_would_be_refused_is_not_offered_and_says_why(tab: Tab, served: Served) -> None:
+    set_paused("auctions__savepoint", paused=True)
+    try:
+        show(tab, served, "p/auctions/overview", "Overview")
+        for title, why in (
+            ("Backfill", "no source of 'auctions' declares input that is replaced"),
+            ("Take a savepoint", "DAG 'auctions__savepoint' is paused"),
+        ):
+            tab.until(f"{button(title)}?.disabled")
+            assert why in tab.evaluate(f"{button(title)}.title")
+        tab.until(f"!{button('Cancel the job')}.disabled")
+    finally:
+        set_paused("auctions__savepoint", paused=False)
 
 
 @pytest.mark.parametrize(

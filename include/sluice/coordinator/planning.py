@@ -28,7 +28,7 @@ from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
 from sluice.core.transitions import adoption, columns_begun, with_past
 from sluice.declaration.fingerprints import fingerprints, shorter_ttl_ms
-from sluice.declaration.places import Barrier, Source
+from sluice.declaration.places import Barrier, Source, takes_rows_back
 from sluice.errors import ConfigurationError, SourceUnreadable
 from sluice.job.job import Job, new_token
 from sluice.job.lineage import (
@@ -222,7 +222,7 @@ def cut_again(
     is_chosen, unknown = False, {*words}
     others: dict[str, Source] = {}
     params = state.configuration.params
-    keepers = [uid for uid in job.pipeline.sources if keeps_copies(open_source(job, uid, params))]
+    keepers = replaceable_sources(job, state)
     for uid, node in job.pipeline.sources.items():
         if node.is_table:
             cuts.append(_cut(job, state, uid, lineage, {}, None, shares_files=shares_files))
@@ -247,17 +247,32 @@ def cut_again(
         if not keepers:
             in_folders = [uid for uid, of in others.items() if of.partition_values(()) is not None]
             refused = in_folders[-1] if in_folders else ""
-            what = f"source {refused!r}" if refused else f"no source of {job.pipeline.uid!r}"
-            declares = "does not declare" if refused else "declares"
-            raise ConfigurationError(
-                f"{what} {declares} input that is replaced, so {asked} cannot be read again "
-                "without counting it twice; declare Files(..., replaced='by partition')"
-            )
+            raise ConfigurationError(not_replaceable_message(job, asked, refused))
         raise ConfigurationError(
             f"no file that was read, or is there, is in {asked}; name folders as "
             "'dt=2026-03-01', 'dt=2026-03-01..02' or 'dt=2026-03-01/country=de'"
         )
     return tuple(cuts)
+
+
+def replaceable_sources(job: Job, state: CoordinatorState) -> list[str]:
+    """The uids of the sources that can read their input again."""
+    given = state.configuration.params
+    return [
+        uid
+        for uid, node in job.pipeline.sources.items()
+        if takes_rows_back(node.spec) and keeps_copies(open_source(job, uid, given))
+    ]
+
+
+def not_replaceable_message(job: Job, asked: str, source: str = "") -> str:
+    """Why *asked* cannot be read again: no source, or not *source*, declares that it can be."""
+    what = f"source {source!r}" if source else f"no source of {job.pipeline.uid!r}"
+    declares = "does not declare" if source else "declares"
+    return (
+        f"{what} {declares} input that is replaced, so {asked} cannot be read again "
+        "without counting it twice; declare Files(..., replaced='by partition')"
+    )
 
 
 def _check_barriers(job: Job, barriers: Barriers) -> None:

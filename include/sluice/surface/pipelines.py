@@ -6,11 +6,13 @@ The figures are those of the last completed checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from sluice.coordinator.planning import not_replaceable_message, replaceable_sources
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState
 from sluice.core.configuration import JobStatus
 from sluice.core.event_time import MIN_WATERMARK
@@ -18,11 +20,12 @@ from sluice.core.state import CoordinatorState
 from sluice.declaration.operations import Lookup
 from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import SourceSpec
-from sluice.errors import RestoreError
+from sluice.errors import RestoreError, SluiceError
 from sluice.figures.rates import NodeRates, Rates, SourceLag, lag_behind, least_watermark
 from sluice.figures.record import CheckpointStatistics, StageStats
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
+from sluice.surface.acts import BACKFILL
 from sluice.surface.checkpoints import lags, newest_measured, newest_of, rates
 from sluice.surface.health import Health, health
 
@@ -72,9 +75,10 @@ class PipelineDetails(PipelineLine, frozen=True, kw_only=True):
     """A pipeline with its graph, in the order of its declaration.
 
     The rates of its nodes are over ``rates_window`` milliseconds, in which ``rates_checkpoints``
-    have completed.
+    have completed.  ``refused`` are the acts that are refused as the job is declared, and why.
     """
 
+    refused: dict[str, str]
     rates_window: int | None
     rates_checkpoints: int | None
     nodes: tuple[Node, ...]
@@ -159,11 +163,19 @@ def pipeline_details(job: Job) -> PipelineDetails:
     return PipelineDetails(
         **_line(job, state, done, watermark),
         lag=lags(job, state, None, None) if known is None else tuple(known.lags.values()),
+        refused=_refused(job, state),
         rates_window=None if measured is None else measured.window,
         rates_checkpoints=None if measured is None else measured.checkpoints,
         nodes=nodes,
         edges=edges_of(job.pipeline),
     )
+
+
+def _refused(job: Job, state: CoordinatorState) -> dict[str, str]:
+    with suppress(SluiceError):  # A source that cannot be opened here says why when it is asked.
+        if not replaceable_sources(job, state):
+            return {BACKFILL.name: not_replaceable_message(job, "input")}
+    return {}
 
 
 def edges_of(pipeline: Pipeline) -> tuple[Edge, ...]:

@@ -56,34 +56,34 @@ const ACTS = {
 
 const isRunning = ({ status }) => status === "RUNNING";
 
-/** Why the person may not do an act; empty where they may, or where nobody has said yet. */
-const refusal = (may, name) => (!may || may.includes(name) ? "" : "You may not start the runs that this takes; an admin of Airflow can let you");
+/** Why an act would be refused; empty where it would not, or where nobody has said yet. */
+export const refusal = (pipeline, name) => pipeline?.refused[name] ?? "";
 
 /** *pipeline* is what REST says of it; *onDone* is called when the server has done what was asked. */
 export function Actions({ path, pipeline, onDone }) {
   const [open, setOpen] = useState(null);
   const offered = Object.entries(ACTS).filter(([name]) => name !== (pipeline.paused ? "pause" : "resume"));
   return html`<div class="actions" role="group" aria-label="Actions">
-    ${offered.map(([name, { title, isOpen = isRunning }]) => html`<button key=${name} type="button" class="button" disabled=${!isOpen(pipeline) || Boolean(refusal(pipeline.may, name))}
-      title=${isOpen(pipeline) ? refusal(pipeline.may, name) : `The job is ${words(pipeline.status)}`} onClick=${() => setOpen(name)}>${title}</button>`)}
+    ${offered.map(([name, { title, isOpen = isRunning }]) => html`<button key=${name} type="button" class="button" disabled=${!isOpen(pipeline) || Boolean(refusal(pipeline, name))}
+      title=${isOpen(pipeline) ? refusal(pipeline, name) : `The job is ${words(pipeline.status)}`} onClick=${() => setOpen(name)}>${title}</button>`)}
     ${open ? html`<${Ask} act=${{ name: open, ...ACTS[open] }} path=${path} onClose=${() => setOpen(null)} onDone=${onDone} />` : null}
   </div>`;
 }
 
 /** Abort a checkpoint while it is pending. */
-export function Abort({ path, may, checkpoint: { id } }) {
+export function Abort({ path, pipeline, checkpoint: { id } }) {
   const [isOpen, setOpen] = useState(false);
   const act = {
     name: "abort", first: ["because"], title: "Abort", does: `Abort checkpoint ${id}`, place: ["checkpoints", String(id), "abort"], isDangerous: true,
     text: `Checkpoint ${id} ends without completing; the job goes on, and its records are read again.`,
     done: `Checkpoint ${id} is aborted.`,
   };
-  return html`<button type="button" class="button" disabled=${Boolean(refusal(may, "abort"))} title=${refusal(may, "abort")} onClick=${() => setOpen(true)}>Abort</button>
+  return html`<button type="button" class="button" disabled=${Boolean(refusal(pipeline, "abort"))} title=${refusal(pipeline, "abort")} onClick=${() => setOpen(true)}>Abort</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${() => setOpen(false)} />` : null}`;
 }
 
 /** Restore the job from *snapshot*, behind what a dry run says of it. */
-export function RestoreFrom({ path, may, snapshot, name }) {
+export function RestoreFrom({ path, pipeline, snapshot, name }) {
   const [isOpen, setOpen] = useState(false);
   const target = snapshot.savepoint
     ? { target: "savepoint", savepoint: snapshot.savepoint }
@@ -96,12 +96,12 @@ export function RestoreFrom({ path, may, snapshot, name }) {
       <label><input type="checkbox" required /> I have read what it does</label>`,
     text: "State and positions go back to this snapshot. Every file is verified before anything changes.",
   };
-  return html`<button type="button" class="button" disabled=${Boolean(refusal(may, "restore"))} title=${refusal(may, "restore")} onClick=${() => setOpen(true)}>Restore</button>
+  return html`<button type="button" class="button" disabled=${Boolean(refusal(pipeline, "restore"))} title=${refusal(pipeline, "restore")} onClick=${() => setOpen(true)}>Restore</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${() => setOpen(false)} />` : null}`;
 }
 
 /** Delete a savepoint; `onGone` is called when the person has read what became of it. */
-export function Dispose({ path, may, savepoint, onGone }) {
+export function Dispose({ path, pipeline, savepoint, onGone }) {
   const [isOpen, setOpen] = useState(false);
   const close = () => {
     setOpen(false);
@@ -114,7 +114,7 @@ export function Dispose({ path, may, savepoint, onGone }) {
     text: "Its files are deleted, for good. What this job still needs is not: then it is refused, and says why.",
     done: `Savepoint ${savepoint} is deleted.`,
   };
-  return html`<button type="button" class="button" disabled=${Boolean(refusal(may, "dispose"))} title=${refusal(may, "dispose")} aria-label="Dispose of savepoint ${savepoint}" onClick=${() => setOpen(true)}>Dispose</button>
+  return html`<button type="button" class="button" disabled=${Boolean(refusal(pipeline, "dispose"))} title=${refusal(pipeline, "dispose")} aria-label="Dispose of savepoint ${savepoint}" onClick=${() => setOpen(true)}>Dispose</button>
     ${isOpen ? html`<${Ask} act=${act} path=${path} onClose=${close} />` : null}`;
 }
 

@@ -48,6 +48,7 @@ REFERENCES = "#/components/schemas/{name}"
 MEDIA_TYPE = "application/problem+json"
 MAX_DETAIL = 2_000
 LARGEST = 2**63 - 1
+_MAY_NOT = "You may not start the runs that this takes; an admin of Airflow can let you"
 
 Uid = Annotated[str, Path(pattern=f"^{UID}$", description="The uid of a pipeline")]
 Id = Annotated[int, Path(ge=1, le=LARGEST, description="A checkpoint's id")]
@@ -223,14 +224,14 @@ def _require(
     requires_access_dag(method, entity, param_dag_id=dag_id)(request, user)
 
 
-def allowed_acts(request: Request, user: GetUserDep, uid: Uid) -> tuple[str, ...]:
-    """The names of the acts on the pipeline that the user may do, so that no other is offered."""
+def acts_refused(request: Request, user: GetUserDep, uid: Uid) -> dict[str, str]:
+    """The acts on the pipeline that the user may not do, and why, so that none is offered."""
     allowed = set()
     for dag_id in dag_ids(uid):
         with suppress(HTTPException):
             _require(request, user, "POST", DagAccessEntity.RUN, dag_id)
             allowed.add(dag_id)
-    return tuple(act.name for act in ACTS if act.dag_id(uid) in allowed)
+    return {act.name: _MAY_NOT for act in ACTS if act.dag_id(uid) not in allowed}
 
 
 def handle_problems(app: FastAPI) -> None:

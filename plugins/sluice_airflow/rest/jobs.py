@@ -31,7 +31,7 @@ from sluice.declaration.project import Declarations, find_pipelines
 from sluice.errors import ConfigurationError, SluiceError
 from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
-from sluice.surface.acts import dag_ids
+from sluice.surface.acts import ACTS, dag_ids
 from sluice.surface.pipelines import (
     PipelineDetails,
     PipelineLine,
@@ -44,7 +44,7 @@ from sluice_airflow.rest.answers import (
     RequestRefused,
     Uid,
     VisiblePipelines,
-    allowed_acts,
+    acts_refused,
     answer,
     describe_responses,
     may_read,
@@ -71,12 +71,11 @@ class ListedPipeline(PipelineLine, frozen=True, kw_only=True):
 
 
 class ShownPipeline(PipelineDetails, frozen=True, kw_only=True):
-    """A pipeline with its graph, and the path of its DAG in Airflow; ``may`` are the acts that the
-    user may do.
+    """A pipeline with its graph, and the path of its DAG in Airflow; ``refused`` has besides the
+    acts that the user may not do, and those whose DAG starts no run.
     """
 
     dag: str
-    may: tuple[str, ...]
 
 
 class BrokenModule(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,12 +213,18 @@ def list_pipelines(
     responses=describe_responses(ShownPipeline),
     dependencies=[Depends(may_read)],
 )
-def show_pipeline(job: JobDep, may: Annotated[tuple[str, ...], Depends(allowed_acts)]) -> Response:
+def show_pipeline(
+    job: JobDep, refused: Annotated[dict[str, str], Depends(acts_refused)]
+) -> Response:
     """One pipeline with its declared graph: sources, stages and sinks, who reads whom, and what is
     known of each of them.
     """
     found = pipeline_details(job)
-    return answer(ShownPipeline(**fields_of(found), dag=dag_path(found.uid), may=may))
+    starts = {act.name: act.dag_id(found.uid) for act in ACTS if not act.is_immediate}
+    off = reasons_for_no_run([*starts.values()])
+    waiting = {act: off[dag_id] for act, dag_id in starts.items() if dag_id in off}
+    fields = fields_of(found) | {"refused": found.refused | waiting | refused}
+    return answer(ShownPipeline(**fields, dag=dag_path(found.uid)))
 
 
 def fields_of(record: msgspec.Struct) -> dict[str, Any]:
@@ -273,14 +278,23 @@ def start_run(dag_id: str, conf: dict[str, Any], user: BaseUser) -> StartedRun:
 
 def _require_ready(dag_id: str) -> None:
     """A run of a paused DAG would wait, without a word of what for."""
+    for why in reasons_for_no_run([dag_id]).values():
+        is_paused = why != _unknown(dag_id)
+        raise RequestRefused(HTTPStatus.CONFLICT if is_paused else HTTPStatus.NOT_FOUND, why)
+
+
+def reasons_for_no_run(dag_ids: Sequence[str]) -> dict[str, str]:
+    """Why no run of a DAG would start, of those of *dag_ids* that are paused or not there."""
     with create_session() as session:
-        dag = session.scalars(select(DagModel).where(DagModel.dag_id == dag_id)).one_or_none()
-        if dag is None or dag.is_stale:
-            raise RequestRefused(HTTPStatus.NOT_FOUND, _unknown(dag_id))
-        if dag.is_paused:
-            raise RequestRefused(
-                HTTPStatus.CONFLICT, f"DAG {dag_id!r} is paused, so that no run starts; unpause it"
-            )
+        known = session.scalars(select(DagModel).where(DagModel.dag_id.in_(dag_ids)))
+        paused = {dag.dag_id: bool(dag.is_paused) for dag in known if not dag.is_stale}
+    return {
+        dag_id: f"DAG {dag_id!r} is paused, so that no run starts; unpause it"
+        if dag_id in paused
+        else _unknown(dag_id)
+        for dag_id in dag_ids
+        if paused.get(dag_id, True)
+    }
 
 
 def _unknown(dag_id: str) -> str:

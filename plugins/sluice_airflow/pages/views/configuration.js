@@ -1,5 +1,6 @@
 /** How the job takes checkpoints: what the declaration says, what is in force, and what is usual. */
 
+import { refusal } from "../actions.js";
 import { useResource } from "../api.js";
 import { count, duration } from "../format.js";
 import { html } from "../html.js";
@@ -24,12 +25,12 @@ export function Configuration({ path, pipeline }) {
         ["State", config.state_backend],
         ["Stored in", html`<code>${config.checkpoint_storage}</code>`, "", "whole"],
       ]} />
-      <${Settings} path=${path} may=${pipeline?.may} config=${config} onChanged=${resource.reload} />
+      <${Settings} path=${path} pipeline=${pipeline} config=${config} onChanged=${resource.reload} />
       <${Params} params=${Object.entries(config.params ?? {})} />`}<//>`;
 }
 
-function Settings({ path, may, config, onChanged }) {
-  const mayChange = !may || may.includes("config");
+function Settings({ path, pipeline, config, onChanged }) {
+  const mayChange = !refusal(pipeline, "config");
   const settings = config.settings.map((one) => ({ ...one, can_change: one.can_change && mayChange }));
   const changed = settings.filter((one) => one.changed);
   const cell = (one) => html`<${InForce} path=${path} setting=${one} shown=${shown(one, one.in_force)} onChanged=${onChanged} />`;

@@ -13,17 +13,17 @@ export function Detail({ uid, path, pipeline, names }) {
   const resource = useResource(path("checkpoints", id));
   return html`<p class="crumbs"><${Link} to=${["p", uid, "history"]}>History<//></p>
     <h2 tabindex="-1">Checkpoint ${id}</h2>
-    <${Resource} resource=${resource}>${(one) => html`<${Shown} uid=${uid} path=${path} may=${pipeline?.may} one=${one} stage=${stage} now=${now} />`}<//>`;
+    <${Resource} resource=${resource}>${(one) => html`<${Shown} uid=${uid} path=${path} pipeline=${pipeline} one=${one} stage=${stage} now=${now} />`}<//>`;
 }
 
-function Shown({ uid, path, may, one, stage, now }) {
+function Shown({ uid, path, pipeline, one, stage, now }) {
   const stages = Object.values(one.tasks ?? {});
   const opened = stages.find(({ id }) => id === stage) ?? stages[latestOf(one, stages)];
   return html`
     <p><${Badge} status=${one.status} /> ${one.discarded ? html`<span class="badge calm">discarded</span>` : null}
       ${" "}${words(one.checkpoint_type)}${one.unaligned_checkpoint ? ", unaligned" : ""}${asked(one.cause)}
       ${one.run ? html` <a href=${one.run}>Its run in Airflow</a>` : null}</p>
-    ${one.status === "IN_PROGRESS" ? html`<div class="actions"><${Abort} path=${path} may=${may} checkpoint=${one} /></div>` : null}
+    ${one.status === "IN_PROGRESS" ? html`<div class="actions"><${Abort} path=${path} pipeline=${pipeline} checkpoint=${one} /></div>` : null}
     <${Failure} reason=${one.failure_reason} message=${one.failure_message} />
     <${Late} one=${one} stages=${stages} now=${now} uid=${uid} />
     <${Totals} one=${one} now=${now} />

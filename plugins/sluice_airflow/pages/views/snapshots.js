@@ -11,7 +11,7 @@ export function Snapshots({ uid, path, pipeline }) {
   const resource = useListThenVerdicts(path("snapshots"));
   return html`<h2 tabindex="-1">Snapshots</h2>
     <${Resource} resource=${resource}>${({ snapshots }) => snapshots.length
-      ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, pipeline?.may, now, snapshots, resource.reload)} rows=${snapshots}
+      ? html`<${Table} caption="Snapshots of ${uid}, the newest first" columns=${columns(uid, path, pipeline, now, snapshots, resource.reload)} rows=${snapshots}
           keyOf=${(one) => `${one.kind} ${one.savepoint ?? one.id}`} rowClass=${(one) => (one.can_restore === false ? "failing" : "")} />`
       : html`<${Empty} title="Nothing to restore from yet">
           <p>Every completed checkpoint that is retained is listed here, and every savepoint.</p><//>`}<//>`;
@@ -37,7 +37,7 @@ export const namedBy = (one) => one.savepoint ?? String(one.id);
 const Compare = ({ uid, one, newest }) => html`<${Link} to=${["p", uid, "state", "compare"]}
   query=${one === newest ? { to: namedBy(one) } : { from: namedBy(one) }} aria-label="Compare ${nameOf(one)}">Compare<//>`;
 
-const columns = (uid, path, may, now, snapshots, reload) => [
+const columns = (uid, path, pipeline, now, snapshots, reload) => [
   { name: "name", title: "Snapshot", value: nameOf, cell: (one) => html`${one.id == null
     ? nameOf(one) : html`<${Link} to=${["p", uid, "checkpoints", one.id]}>${nameOf(one)}<//>`}` },
   { name: "verdict", title: "Can be restored", cell: Verdict },
@@ -51,8 +51,8 @@ const columns = (uid, path, may, now, snapshots, reload) => [
   { name: "compare", title: html`<span class="unseen">Compare</span>`, cell: (one) => (snapshots.length > 1 && one.id != null
     ? html`<${Compare} uid=${uid} one=${one} newest=${snapshots[0]} />` : null) },
   { name: "act", title: html`<span class="unseen">Actions</span>`, cell: (one) => html`
-    ${one.can_restore === false ? null : html`<${RestoreFrom} path=${path} may=${may} snapshot=${one} name=${nameOf(one)} />`}
-    ${one.savepoint ? html` <${Dispose} path=${path} may=${may} savepoint=${one.savepoint} onGone=${reload} />` : null}` },
+    ${one.can_restore === false ? null : html`<${RestoreFrom} path=${path} pipeline=${pipeline} snapshot=${one} name=${nameOf(one)} />`}
+    ${one.savepoint ? html` <${Dispose} path=${path} pipeline=${pipeline} savepoint=${one.savepoint} onGone=${reload} />` : null}` },
 ];
 
 const VERDICTS = new Map([[true, ["good", "yes"]], [false, ["bad", "no"]], [null, ["calm", "not checked yet"]]]);
