@@ -7,6 +7,7 @@ product is touched.
 # ruff: noqa: S608 - queries are made of what a drawing named
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
@@ -21,8 +22,8 @@ from sluice.core.plan import TaskPlan
 from sluice.declaration.nodes import Input, StageNode
 from sluice.declaration.operations import Attached, KeyedLookup, Lookup, Tumbling, WindowTopN
 from sluice.declaration.places import MALFORMED_COLUMN, RAW, TextDecoding
+from sluice.exchange.blocks import BlockFolder, BlockKind
 from sluice.exchange.reading import SOURCE
-from sluice.exchange.snapshot import SIDE, side_column
 from sluice.operators.arguments import aggregate_arguments, to_compute
 from sluice.operators.build import build_operator
 from sluice.operators.common_types import united_columns
@@ -186,7 +187,11 @@ def look_up(_: str, lookup: Lookup, rows: Frame, table: Frame) -> Frame:
 
 
 def keyed_rows(
-    inputs: Sequence[Frame], node: StageNode, task: TaskPlan, rows_per_group: float | None
+    inputs: Sequence[Frame],
+    node: StageNode,
+    task: TaskPlan,
+    rows_per_group: float | None,
+    folder: BlockFolder | None,
 ) -> KeyedRows:
     sides = [
         _prepared(rows, node, given) for rows, given in zip(inputs, node.shuffled, strict=True)
@@ -199,27 +204,28 @@ def keyed_rows(
         side.select(needed_columns(side.column_names, given, operator))
         for side, given in zip(sides, node.shuffled, strict=True)
     ]
-    schemas = tuple(side.schema.serialize().to_pybytes() for side in sides)
-    whole = sides[0] if len(sides) == 1 else _both(sides)
+    keyed = KeyedRows(
+        rows=tasks.Frame(cast("DataFrame", inputs[0])),
+        schemas=tuple(side.schema.serialize().to_pybytes() for side in sides),
+        result=operator.output_schema,
+        tables=operator.tables,
+    )
+    session = inputs[0].session
+    if not operator.is_order_sensitive:
+        frames = [cast("DataFrame", Frame(session, [side], only_sent=True)) for side in sides]
+        blocks = deployment.blocks_by_spark(frames, BlockKind.ROWS, task, folder)
+        return dataclasses.replace(keyed, rows=blocks, is_exchanged=True)
+    (whole,) = sides
     owners = [
         subtask_of(
             key_group_of(hash_, task.max_parallelism), task.max_parallelism, task.parallelism
         )
         for hash_ in whole.column(HASH).to_pylist()
     ]
-    placed = Frame(
-        inputs[0].session,
-        [whole.append_column(deployment.SUBTASK, pa.array(owners, pa.int32()))],
-    ).repartitionById(task.parallelism, deployment.SUBTASK)
-    rows = placed.drop(deployment.SUBTASK)
-    if operator.is_order_sensitive:
-        rows = rows.each(_sorted)
-    return KeyedRows(
-        rows=tasks.Frame(cast("DataFrame", rows)),
-        schemas=schemas,
-        result=operator.output_schema,
-        tables=operator.tables,
-    )
+    numbered = whole.append_column(deployment.SUBTASK, pa.array(owners, pa.int32()))
+    placed = Frame(session, [numbered]).repartitionById(task.parallelism, deployment.SUBTASK)
+    rows = placed.drop(deployment.SUBTASK).each(_sorted)
+    return dataclasses.replace(keyed, rows=tasks.Frame(cast("DataFrame", rows)))
 
 
 def _sorted(table: pa.Table) -> pa.Table:
@@ -260,24 +266,3 @@ def _hash(keys: pl.DataFrame) -> Any:
         return key_hash(keys, keys.columns)
     floats = [pl.col(name) + 0.0 for name, dtype in keys.schema.items() if dtype.is_float()]
     return keys.with_columns(floats).hash_rows().reinterpret(signed=True).to_numpy()
-
-
-def _both(sides: Sequence[pa.Table]) -> pa.Table:
-    """Both inputs of a join as one table: a row has nulls in the columns of the other input."""
-    parts = []
-    for side, table in enumerate(sides):
-        columns = {
-            SIDE: pa.array([side] * table.num_rows, pa.int8()),
-            HASH: table.column(HASH),
-        }
-        for other, whose in enumerate(sides):
-            for field in whose.schema:
-                if field.name != HASH:
-                    name = side_column(other, field.name)
-                    columns[name] = (
-                        table.column(field.name)
-                        if other == side
-                        else pa.nulls(table.num_rows, field.type)
-                    )
-        parts.append(pa.table(columns))
-    return pa.concat_tables(parts)

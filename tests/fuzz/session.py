@@ -108,14 +108,21 @@ class Frame:
     """A DataFrame's place: a table for each partition.
 
     Where it *is_planned_away* there are no rows, as Spark sees in its plan, and starts no task.
+    Rows that are *only_sent* are not those of subtasks.
     """
 
     def __init__(
-        self, session: Session, partitions: list[pa.Table], *, is_planned_away: bool = False
+        self,
+        session: Session,
+        partitions: list[pa.Table],
+        *,
+        is_planned_away: bool = False,
+        only_sent: bool = False,
     ) -> None:
         self.session = session
         self.partitions = partitions
         self.is_planned_away = is_planned_away
+        self.only_sent = only_sent
 
     @property
     def sparkSession(self) -> Session:  # noqa: N802 - Spark's
@@ -140,7 +147,7 @@ class Frame:
         if self.is_planned_away:
             return Frame(self.session, [arrow.empty_table()] * count)
         # Those that acknowledge, also where others are chained to them; not those that only send.
-        is_job = "ack" in arrow.names or self.columns != ["id"]
+        is_job = "ack" in arrow.names or not (self.only_sent or self.columns == ["id"])
         answers = []
         for index, table in enumerate(self.partitions):
             with self.session.around(index, count) if is_job else nullcontext():
@@ -213,6 +220,10 @@ class Frame:
 
     def drop(self, *names: str) -> Frame:
         return self.each(lambda t: t.drop_columns([n for n in names if n in t.column_names]))
+
+    def union(self, other: Frame) -> Frame:
+        assert self.columns == other.columns, (self.columns, other.columns)
+        return Frame(self.session, [*self.partitions, *other.partitions])
 
     def unionByName(self, other: Frame) -> Frame:  # noqa: N802 - Spark's
         assert set(self.columns) == set(other.columns), (self.columns, other.columns)

@@ -507,12 +507,17 @@ def test_a_row_lands_on_the_subtask_that_owns_its_hash(
     assert isinstance(keyed.rows, Frame)
     placed = keyed.rows.rows.withColumn("partition", spark_partition_id())
 
-    for row in placed.collect():
-        group = key_group_of(row[HASH], max_parallelism)
-        assert subtask_of(group, max_parallelism, parallelism) == row["partition"]
-        owned = key_group_range(max_parallelism, parallelism, row["partition"])
+    rows = 0
+    for block in placed.collect():
+        owned = key_group_range(max_parallelism, parallelism, block["partition"])
         first, last = hash_range(max_parallelism, owned)
-        assert first <= row[HASH] <= last
+        hashes = pl.read_ipc_stream(block["body"])[HASH]
+        for one in hashes:
+            group = key_group_of(one, max_parallelism)
+            assert subtask_of(group, max_parallelism, parallelism) == block["partition"]
+            assert first <= one <= last
+        rows += hashes.len()
+    assert rows == 500
 
 
 SCHEMA = (

@@ -34,7 +34,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, NamedTuple, TypeAlias
+from typing import IO, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,10 +56,12 @@ from sluice.exchange.reading import (
     SourceRows,
     StreamRows,
     TimedInput,
+    chunks,
     read_together,
     times_frame,
 )
 from sluice.exchange.refusals import RefusedError, is_final, refusal_of
+from sluice.operators.aggregate import GROUPS
 from sluice.operators.build import build_operator, hashes_groups
 from sluice.operators.operator import ROW_COUNT, EpochTime, Partial
 from sluice.protocol.records import decode_ack, encode_ack
@@ -195,56 +197,47 @@ def _with_same_rows(feeds: Sequence[Feed]) -> list[dict[int, Feed]]:
     return together
 
 
-class Sender(AbstractContextManager["Sender"]):
-    """Sends the rows of an exchange; *index* is its number among the senders."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedRows:
+    """Rows of an input that Spark has read and hashed, or, by their *kind*, their groups."""
 
-    def __init__(self, spec: ExchangeSpec, index: int) -> None:
-        self._spec = spec
-        self._index = index
-        self._file = BlockFile(spec.folder, index)
-        self._operator = (
-            build_operator(spec.stage, [feed.sent for feed in spec.feeds])
-            if spec.pre_aggregates
-            else None
-        )
-        self._owners = Owners(spec.task)
+    task: TaskPlan
+    folder: BlockFolder | None
+    kind: BlockKind
+    side: int
+
+    def send(self, index: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the blocks of a partition of them; run by ``mapInArrow``."""
+        is_grouped = self.kind is BlockKind.GROUPS
+        name = GROUPS if is_grouped else str(self.side)
+        with BlockWriter(self.task, self.folder, index) as writer:
+            for rows in chunks(batches):
+                counts = writer.owners.count(rows, ROW_COUNT) if is_grouped else None
+                yield from writer.to_owners(self.kind, name, rows, counts)
+
+
+class BlockWriter:
+    """Makes blocks for the subtasks of a task; *sender* is its number among those that do."""
+
+    def __init__(self, task: TaskPlan, folder: BlockFolder | None, sender: int) -> None:
+        self.owners = Owners(task)
+        self._subtasks = range(task.parallelism)
+        self._file = BlockFile(folder, sender)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *details: object) -> None:
         self._file.__exit__(*details)
 
-    def rows(self, side: int, chunk: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-        """Blocks of the rows of input *side*, or of their groups, as long as these are many fewer.
-
-        *chunk* holds the rows as they were read.
-
-        Raises:
-            UndecidedError: only Spark can read one of them.
-        """
-        operator, feed = self._operator, self._spec.feeds[side]
-        is_hashed = operator is None or not hashes_groups(operator)
-        rows = feed.keyed(chunk, is_hashed=is_hashed)
-        _check_event_time(self._spec.stage, side, feed, rows)
-        if operator is None:
-            yield from self._blocks(BlockKind.ROWS, str(side), rows)
-            return
-        partial = operator.partial(rows, self._spec.epoch_time, side)
-        counts = self._counts(rows, partial, feed)
-        for name, groups in partial.groups.items():
-            yield from self._blocks(BlockKind.GROUPS, name, groups, counts)
-            counts = np.zeros_like(counts)
-        if partial.late.height:
-            owner = self._index % self._spec.task.parallelism
-            yield from self.to_one(owner, BlockKind.LATE, str(side), partial.late)
-        groups_made = 0 if partial.counted is None else partial.counted.height
-        if groups_made * _ROWS_PER_GROUP > rows.height:
-            self._operator = None
-
-    def _counts(self, rows: pl.DataFrame, partial: Partial, feed: Feed) -> RowCounts:
-        """The number of *rows* that each subtask owns."""
-        if partial.counted is None:
-            return self._owners.count(rows)
-        late = with_hash(partial.late, feed.hashed)
-        return self._owners.count(partial.counted, ROW_COUNT) + self._owners.count(late)
+    def to_owners(
+        self, kind: BlockKind, name: str, rows: pl.DataFrame, counts: RowCounts | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """A block per subtask; *counts* are the input's rows of each, if pre-aggregated."""
+        for subtask, part in enumerate(self.owners.split(rows)):
+            count = part.height if counts is None else int(counts[subtask])
+            if part.height or count:
+                yield from self._pieces(subtask, kind, name, part, count)
 
     def to_one(
         self, subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame
@@ -252,17 +245,8 @@ class Sender(AbstractContextManager["Sender"]):
         yield from self._pieces(subtask, kind, name, rows, 0)
 
     def to_all(self, kind: BlockKind, name: str, rows: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-        for subtask in range(self._spec.task.parallelism):
+        for subtask in self._subtasks:
             yield from self._pieces(subtask, kind, name, rows, 0)
-
-    def _blocks(
-        self, kind: BlockKind, name: str, rows: pl.DataFrame, counts: RowCounts | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """A block per subtask; *counts* are the input's rows of each, if pre-aggregated."""
-        for subtask, part in enumerate(self._owners.split(rows)):
-            count = part.height if counts is None else int(counts[subtask])
-            if part.height or count:
-                yield from self._pieces(subtask, kind, name, part, count)
 
     def _pieces(
         self, subtask: int, kind: BlockKind, name: str, rows: pl.DataFrame, input_rows: int
@@ -277,6 +261,54 @@ class Sender(AbstractContextManager["Sender"]):
             rows.slice(start, step).write_ipc_stream(body, compression="lz4")
             counted = input_rows if start == 0 else 0
             yield _block(subtask, kind, name, counted, body.getvalue(), _CARRIED)
+
+
+class Sender(BlockWriter):
+    """Sends the rows of an exchange; *index* is its number among the senders."""
+
+    def __init__(self, spec: ExchangeSpec, index: int) -> None:
+        super().__init__(spec.task, spec.folder, index)
+        self._spec = spec
+        self._index = index
+        self._operator = (
+            build_operator(spec.stage, [feed.sent for feed in spec.feeds])
+            if spec.pre_aggregates
+            else None
+        )
+
+    def rows(self, side: int, chunk: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+        """Blocks of the rows of input *side*, or of their groups, as long as these are many fewer.
+
+        *chunk* holds the rows as they were read.
+
+        Raises:
+            UndecidedError: only Spark can read one of them.
+        """
+        operator, feed = self._operator, self._spec.feeds[side]
+        is_hashed = operator is None or not hashes_groups(operator)
+        rows = feed.keyed(chunk, is_hashed=is_hashed)
+        _check_event_time(self._spec.stage, side, feed, rows)
+        if operator is None:
+            yield from self.to_owners(BlockKind.ROWS, str(side), rows)
+            return
+        partial = operator.partial(rows, self._spec.epoch_time, side)
+        counts = self._counts(rows, partial, feed)
+        for name, groups in partial.groups.items():
+            yield from self.to_owners(BlockKind.GROUPS, name, groups, counts)
+            counts = np.zeros_like(counts)
+        if partial.late.height:
+            owner = self._index % self._spec.task.parallelism
+            yield from self.to_one(owner, BlockKind.LATE, str(side), partial.late)
+        groups_made = 0 if partial.counted is None else partial.counted.height
+        if groups_made * _ROWS_PER_GROUP > rows.height:
+            self._operator = None
+
+    def _counts(self, rows: pl.DataFrame, partial: Partial, feed: Feed) -> RowCounts:
+        """The number of *rows* that each subtask owns."""
+        if partial.counted is None:
+            return self.owners.count(rows)
+        late = with_hash(partial.late, feed.hashed)
+        return self.owners.count(partial.counted, ROW_COUNT) + self.owners.count(late)
 
 
 def _check_event_time(stage: StageNode, side: int, feed: Feed, rows: pl.DataFrame) -> None:

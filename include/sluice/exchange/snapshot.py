@@ -41,7 +41,6 @@ from sluice.operators.keyed_function import (
     instant_of,
 )
 from sluice.operators.operator import (
-    ROW_COUNT,
     Adopts,
     ComputesColumns,
     EpochTime,
@@ -65,8 +64,6 @@ from sluice.state.merging import (
 from sluice.state.runs import Run
 from sluice.state.segments import HASH, RowFiles, StateSchema, empty_frame, to_frame, to_table
 
-SIDE = "_side"  # The input of a join that a row is from.
-
 SMALL_RUN_ROWS = 32_768  # About a megabyte: rewriting it costs as much as a request.
 
 
@@ -79,7 +76,6 @@ class KeyedSnapshot:
         self._output = output
         self._time = spec.epoch_time
         shape = _shape_of(_Same(spec))
-        self._sides = shape.columns
         self._operator: Operator = build_operator(spec.stage, shape.schemas)
         self._inherited: dict[str, list[StateHandle]] = {name: [] for name in self._operator.tables}
         self._begun = _state_of(self._operator, spec.begun)
@@ -121,21 +117,9 @@ class KeyedSnapshot:
         return tuple(s.token for s in sorted(senders, key=lambda sender: sender.ack.subtask))
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Pre-aggregate one chunk of the epoch's rows."""
-        if self._work.spec.is_pre_aggregated:
-            self.rows_in += int(rows[ROW_COUNT].sum())
-            template = self._template["groups"]
-            self._buffer.add({"groups": rows.select(template.columns).cast(template.schema)})
-            return
+        """Add a chunk of the rows of the only input, which Spark has sorted."""
         self.rows_in += rows.height
-        for side, names in enumerate(self._sides):
-            of_side = rows
-            if len(self._sides) > 1:
-                prefixed = [name if name == HASH else side_column(side, name) for name in names]
-                of_side = rows.filter(pl.col(SIDE) == side).select(prefixed)
-                of_side = of_side.rename(dict(zip(prefixed, names, strict=True)))
-            good = self._output.without_event_time(self._output.without_malformed(of_side), side)
-            self._add_rows(without(good, (SOURCE,)), side)
+        self._add_rows(rows, 0)
 
     def receive(self, part: Received) -> None:
         """Add one frame of rows that were exchanged as blocks.
@@ -147,10 +131,10 @@ class KeyedSnapshot:
         self.rows_in += part.input_rows
         match part.kind:
             case BlockKind.ROWS:
-                side = int(part.name)
-                self._add_rows(self._output.without_event_time(part.rows, side), side)
+                self._add_rows(part.rows, int(part.name))
             case BlockKind.GROUPS:
-                self._buffer.add({part.name: part.rows})
+                of = self._template[part.name]
+                self._buffer.add({part.name: part.rows.select(of.columns).cast(of.schema)})
             case BlockKind.LATE:
                 self._output.add_late(part.rows, int(part.name))
             case BlockKind.TIMES:
@@ -166,7 +150,8 @@ class KeyedSnapshot:
                 assert_never(part.kind)
 
     def _add_rows(self, rows: pl.DataFrame, side: int) -> None:
-        partial = self._operator.partial(rows, self._time, side)
+        good = self._output.without_event_time(self._output.without_malformed(rows), side)
+        partial = self._operator.partial(without(good, (SOURCE,)), self._time, side)
         self._buffer.add(partial.groups)
         self._output.add_late(partial.late, side)
 
@@ -343,11 +328,10 @@ class KeyedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What the subtasks of a spec have in common: the ``columns`` of their inputs as they come, the
-    ``schemas`` of what the operator gets of them, and its ``groups`` of no rows.
+    """What the subtasks of a spec have in common: the ``schemas`` of what the operator gets of each
+    input, and its ``groups`` of no rows.
     """
 
-    columns: list[list[str]]
     schemas: list[pl.Schema]
     groups: dict[str, pl.DataFrame]
 
@@ -368,14 +352,14 @@ class _Same:
 @lru_cache(maxsize=1)  # A task runs its subtasks one behind the other.
 def _shape_of(same: _Same) -> _Shape:
     spec = same.spec
-    inputs = [pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas]
+    inputs = (pa.ipc.read_schema(pa.py_buffer(schema)) for schema in spec.input_schemas)
     empty = [without(empty_frame(of), (SOURCE, MALFORMED_COLUMN, RAW)) for of in inputs]
     schemas = [frame.schema for frame in empty]
     operator = build_operator(spec.stage, schemas)
     groups: dict[str, pl.DataFrame] = {}
     for side, frame in enumerate(empty):
         groups |= operator.partial(frame, spec.epoch_time, side).groups
-    return _Shape([schema.names for schema in inputs], schemas, groups)
+    return _Shape(schemas, groups)
 
 
 def _without_begun(adopts: Adoption | None, begun: Sequence[str]) -> Adoption | None:
@@ -408,11 +392,6 @@ def _respelt(handles: Sequence[StateHandle], tables: Iterable[str]) -> Iterator[
     for handle in handles:
         name = now.get(handle.table.lower(), handle.table)
         yield handle if name == handle.table else replace(handle, table=name)
-
-
-def side_column(side: int, name: str) -> str:
-    """The name of an input's column *name* in rows that hold the columns of both inputs."""
-    return f"_{side}_{name}"
 
 
 class StateWriter:

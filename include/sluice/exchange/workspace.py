@@ -27,8 +27,7 @@ class SubtaskSpec:
     """Everything that a subtask needs, as plain data: it is pickled into the Spark task.
 
     ``input_schemas`` are the serialized Arrow schemas of each input's rows, known even when there
-    are none; with ``is_pre_aggregated`` Spark has grouped the rows already, see ``SparkPartial``;
-    with ``is_exchanged`` they come as blocks, see ``sluice.exchange.blocks``.
+    are none; with ``is_exchanged`` they come as blocks, see ``sluice.exchange.blocks``.
     ``state`` holds, per subtask, the parent checkpoint's segments cut to the subtask's hash range;
     with ``is_full`` the snapshot shares no file with it.  ``streams_watermark_ms`` and
     ``event_times_ms`` are what the stage's driver measured of the input, for the ack.  With a
@@ -56,7 +55,6 @@ class SubtaskSpec:
     clock: CarriedClock | ChainedClock | None = None
     chained_to: ChainLink | None = None
     measured_source: str | None = None  # The source whose event times are measured.
-    is_pre_aggregated: bool = False
     is_exchanged: bool = False
     is_full: bool = False
     inline_threshold_bytes: int = 0

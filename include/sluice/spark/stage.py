@@ -346,7 +346,7 @@ def _collected(
     try:
         chain = deploy_chain(run, pending, lineage)
         done = _executions(chain[-1])
-        if not done and chain[0].spec.is_exchanged:
+        if not done and not chain[0].by_spark:
             log.info("rows are left to Spark %s", _of(run))
             chain = deploy_chain(run, pending, lineage, by_spark=True)
             done = _executions(chain[-1])
