@@ -258,9 +258,9 @@ PATHS: dict[str, Mutation] = {
     ),
     "block_is_short": Mutation(
         "the last row of a block is left out",
-        "exchange.blocks:Sender._blocks",
-        "enumerate(self._owners.split(rows))",
-        "enumerate(part[:-1] for part in self._owners.split(rows))",
+        "exchange.blocks:BlockWriter.to_owners",
+        "enumerate(self.owners.split(rows))",
+        "enumerate(part[:-1] for part in self.owners.split(rows))",
         needs=("plain", "parallel"),
     ),
     "reference_is_to_the_first": Mutation(
@@ -272,8 +272,8 @@ PATHS: dict[str, Mutation] = {
     ),
     "times_reach_one": Mutation(
         "event times that readers measured reach the first subtask alone",
-        "exchange.blocks:Sender.to_all",
-        "for subtask in range(self._spec.task.parallelism):",
+        "exchange.blocks:BlockWriter.to_all",
+        "for subtask in self._subtasks:",
         "for subtask in range(1):",
         needs=("plain", "parallel", "epochs"),
     ),
