@@ -46,7 +46,7 @@ from sluice.operators.operator import (
     wrong_type,
 )
 from sluice.operators.sql import spark_type
-from sluice.operators.windows import INSTANT, require_append_only
+from sluice.operators.windows import INSTANT
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.runs import newest_per_identity
 from sluice.state.segments import HASH, StateSchema
@@ -188,7 +188,7 @@ class ChangelogJoin(RawRows):
         assert isinstance(stage.operation, ops.RegularJoin)
         how = stage.operation.how
         reserved = [COPIES, _OTHER_COPIES, _MATCHED, _BEFORE, _HAD, _HAS]
-        columns = JoinColumns(stage, left, right, how, reserved=reserved, takes_updates=True)
+        columns = JoinColumns(stage, left, right, how, reserved=reserved)
         self._columns = columns
         self._bags = [Bag(kept, columns.keys, ttl_ms=stage.ttl_ms) for kept in columns.kept]
         self._has_pairs = how not in ("semi", "anti")
@@ -521,7 +521,6 @@ class JoinColumns:
         apart: Sequence[str] = (),
         added: Mapping[str, pl.DataType] = _NO_COLUMNS,
         reserved: Sequence[str] = (),
-        takes_updates: bool = False,
     ) -> None:
         """Columns *apart* of the inputs are not among those kept; *added* end the result.
 
@@ -530,8 +529,6 @@ class JoinColumns:
         Raises:
             ConfigurationError: the inputs cannot be joined so.
         """
-        if not takes_updates:
-            require_append_only(stage, "such a join")
         self.inputs = (input_schema(left), input_schema(right))
         self.keys = stage.inputs[0].keys
         _check_keys(stage, *self.inputs)
@@ -618,11 +615,6 @@ class JoinColumns:
 def _check_keys(stage: StageNode, left: pl.Schema, right: pl.Schema) -> None:
     names = [node.keys for node in stage.inputs]
     assert len(names) == len(SIDES), "a join has two inputs"
-    if len(names[0]) != len(names[1]):
-        raise ConfigurationError(
-            f"stage {stage.uid!r} joins {len(names[0])} key columns ({', '.join(names[0])}) with "
-            f"{len(names[1])} ({', '.join(names[1])}); key both sides by as many"
-        )
     types = [
         key_types(stage.uid, schema, keys)
         for schema, keys in zip((left, right), names, strict=True)
@@ -659,13 +651,9 @@ def require_instant(uid: str, schema: pl.Schema, column: str | None, purpose: st
     """The name of a column that must hold instants.
 
     Raises:
-        ConfigurationError: it was not named, is not there, or has another type.
+        ConfigurationError: it is not there, or has another type.
     """
-    if column is None:
-        raise ConfigurationError(
-            f"stage {uid!r} needs an input with event time; name it where the source is declared: "
-            "source(..., event_time='column'), or behind a stage: event_time('column')"
-        )
+    assert column is not None, "the declaration has refused an input without event time"
     if column_type(uid, schema, column, purpose) != INSTANT:
         raise wrong_type(uid, schema, column, f"{purpose}, which needs a timestamp")
     return column

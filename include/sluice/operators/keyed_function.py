@@ -79,7 +79,6 @@ from sluice.operators.operator import (
     key_types,
     require_distinct,
 )
-from sluice.operators.windows import require_append_only
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.segments import HASH, StateSchema
 
@@ -116,7 +115,6 @@ class ProcessKeyedOperator(RawRows):
             ConfigurationError: the declared columns cannot be kept.
         """
         assert isinstance(stage.operation, ops.ProcessKeyed)
-        require_append_only(stage, "the function of process_keyed()")
         self._uid = stage.uid
         self._function = stage.operation.function
         self._input = input_schema(schema)

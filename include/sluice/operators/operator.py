@@ -256,10 +256,8 @@ def key_types(uid: str, schema: pl.Schema, keys: Sequence[str]) -> pl.Schema:
     """The key columns and their types.
 
     Raises:
-        ConfigurationError: there is no key, or no such column.
+        ConfigurationError: there is no such column.
     """
-    if not keys:
-        raise ConfigurationError(f"stage {uid!r} needs at least one key column")
     return pl.Schema({key: column_type(uid, schema, key, "for its key") for key in keys})
 
 

@@ -31,7 +31,6 @@ from sluice.operators.operator import (
     key_types,
     require_distinct,
 )
-from sluice.operators.windows import require_append_only
 from sluice.state.keyed import Changes, KeyedState
 from sluice.state.segments import HASH, StateSchema
 
@@ -50,7 +49,6 @@ class ProcessOperator(RawRows):
             ConfigurationError: the declared columns cannot be kept.
         """
         assert isinstance(stage.operation, ops.Process)
-        require_append_only(stage, "the function of process()")
         self._uid = stage.uid
         self._function = stage.operation.function
         self._input = input_schema(schema)

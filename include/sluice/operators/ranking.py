@@ -41,7 +41,6 @@ from sluice.operators.windows import (
     WINDOW,
     WINDOW_START,
     panes_of,
-    require_append_only,
 )
 from sluice.state.at_once import chosen, passing, without
 from sluice.state.keyed import Changes, KeyedState
@@ -259,7 +258,6 @@ class TopNOperator(BestRows):
         assert isinstance(operation, ops.TopN)
         self._input = input_schema(schema)
         key_types(stage.uid, self._input, stage.keys)
-        _require_rows(stage, operation.n)
         _require_ordered(stage, self._input, (operation.by,), "to rank by")
         _require_ordered(stage, self._input, operation.ties_by, "to rank equal ones by")
         for column in operation.unique:
@@ -317,11 +315,9 @@ class WindowTopNOperator(RawRows):
         """
         operation = stage.operation
         assert isinstance(operation, ops.WindowTopN)
-        require_append_only(stage, "a window")
         self._input = input_schema(schema)
         for key in stage.keys:
             column_type(stage.uid, self._input, key, "for its key")
-        _require_rows(stage, operation.n)
         _require_ordered(stage, self._input, (operation.by,), "to rank by")
         self._panes = panes_of(stage, operation.window, self._input)
         added = WINDOW if self._panes.event_time is not None else ()
@@ -421,7 +417,6 @@ class DeduplicateOperator(RawRows):
         """
         operation = stage.operation
         assert isinstance(operation, ops.Deduplicate)
-        require_append_only(stage, "a deduplication")
         self._input = input_schema(schema)
         key_columns = key_types(stage.uid, self._input, stage.keys)
         require_distinct(stage.uid, self._input)
@@ -470,16 +465,6 @@ def _require_ordered(stage: StageNode, schema: pl.Schema, columns: Iterable[str]
     for column in columns:
         if not is_ordered(column_type(stage.uid, schema, column, why)):
             raise wrong_type(stage.uid, schema, column, why)
-
-
-def _require_rows(stage: StageNode, n: int) -> None:
-    """Refuse a ranking of less than one row.
-
-    Raises:
-        ConfigurationError: *n* is not positive.
-    """
-    if n < 1:
-        raise ConfigurationError(f"stage {stage.uid!r} needs n of 1 or more, not {n}")
 
 
 @dataclass(frozen=True, slots=True)

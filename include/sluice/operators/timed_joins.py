@@ -47,7 +47,6 @@ Indices = npt.NDArray[np.int64]
 
 _EXPIRES_MS = "_expires_ms"  # The watermark after which no partner can arrive.
 _MATCHED = "_matched"  # Of a left join: whether a partner has arrived.
-_LONGEST_MS = 10_000 * 366 * 24 * 3_600_000  # No two datetimes are farther apart.
 _STRETCH = "_stretch"
 _MAX_TIMESTAMP_MS = "window_max_timestamp_ms"  # Flink's maxTimestamp(): end - 1.
 
@@ -72,7 +71,6 @@ class IntervalJoinOperator(RawRows):
         """
         declared = stage.operation
         assert isinstance(declared, ops.IntervalJoin)
-        _check_bounds(stage.uid, declared)
         reserved = [_EXPIRES_MS, _MATCHED, SEQUENCE]
         columns = JoinColumns(stage, left, right, declared.how, reserved=reserved)
         self._columns = columns
@@ -194,20 +192,6 @@ class IntervalJoinOperator(RawRows):
         if _MATCHED in schema.columns:
             rows = rows.with_columns(pl.lit(False).alias(_MATCHED))  # noqa: FBT003 - a value
         return rows.select(schema.live.names())
-
-
-def _check_bounds(uid: str, declared: ops.IntervalJoin) -> None:
-    for bound in (declared.lower_ms, declared.upper_ms):
-        if abs(bound) > _LONGEST_MS:
-            raise ConfigurationError(
-                f"stage {uid!r} has an interval bound of {bound} ms; use at most {_LONGEST_MS} ms, "
-                "or a regular join, which has no bounds"
-            )
-    if declared.upper_column is None and declared.upper_ms < declared.lower_ms:
-        raise ConfigurationError(
-            f"stage {uid!r} has an interval from {declared.lower_ms} ms to {declared.upper_ms} ms, "
-            "which is empty; swap the bounds"
-        )
 
 
 def _marked(left: pl.DataFrame, which: Indices) -> pl.DataFrame:

@@ -28,7 +28,6 @@ from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.declaration import operations as ops
 from sluice.declaration.nodes import StageNode
 from sluice.declaration.operations import Attached, Hopping, Session, Tumbling, Window
-from sluice.errors import ConfigurationError
 from sluice.operators.aggregate import Fold, FoldedGroups, kernels
 from sluice.operators.kernels import Argument, extreme
 from sluice.operators.operator import (
@@ -85,7 +84,6 @@ class AlignedWindow(FoldedGroups):
         """
         operation = stage.operation
         assert isinstance(operation, ops.WindowAggregate)
-        require_append_only(stage, "a window")
         self._input = input_schema(schema)
         key_columns = key_types(stage.uid, self._input, stage.keys)
         self._keys = stage.keys
@@ -390,15 +388,10 @@ def event_time_column(stage: StageNode, schema: pl.Schema) -> str:
     """The column of event time of a stage's one input.
 
     Raises:
-        ConfigurationError: it has none, or one that does not hold instants.
+        ConfigurationError: it does not hold instants.
     """
     event_time = stage.inputs[0].event_time
-    if event_time is None:
-        raise ConfigurationError(
-            f"stage {stage.uid!r} reads a stream without event time, by which it could be cut into "
-            "windows; name the column: source(..., event_time='column'), or behind a stage "
-            "event_time('column')"
-        )
+    assert event_time is not None, "the declaration has refused a window without one"
     if column_type(stage.uid, schema, event_time, "for its event time") != INSTANT:
         raise wrong_type(stage.uid, schema, event_time, "as event time, which is a timestamp")
     return event_time
@@ -407,19 +400,6 @@ def event_time_column(stage: StageNode, schema: pl.Schema) -> str:
 def max_timestamp_ms(end: pl.Expr) -> pl.Expr:
     """The last millisecond of a window with that *end*."""
     return (end.dt.epoch("us") - 1) // US_PER_MS
-
-
-def require_append_only(stage: StageNode, what: str) -> None:
-    """Refuse a stage whose input is not append-only, because *what* cannot take a row back.
-
-    Raises:
-        ConfigurationError: the input's rows are replaced by later ones.
-    """
-    if stage.reads_updates:
-        raise ConfigurationError(
-            f"stage {stage.uid!r} reads {stage.inputs[0].producer!r}, whose rows replace earlier "
-            f"ones, and {what} cannot take a row back; let it read an append-only stream"
-        )
 
 
 class SessionWindow(FoldedGroups):
@@ -446,7 +426,6 @@ class SessionWindow(FoldedGroups):
         operation = stage.operation
         assert isinstance(operation, ops.WindowAggregate)
         assert isinstance(operation.window, Session)
-        require_append_only(stage, "a window")
         self._input = input_schema(schema)
         key_columns = key_types(stage.uid, self._input, stage.keys)
         self._keys = stage.keys
