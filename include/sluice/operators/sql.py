@@ -95,6 +95,7 @@ _DIGITS = dict(zip(INTEGERS, (3, 5, 10, 20), strict=True))  # As decimals.
 _BESIDE = "_beside"
 
 ZERO = "divides by zero"
+_NO_PATTERN = "its pattern is no literal"
 
 
 class NotCompiledError(Exception):
@@ -244,7 +245,7 @@ def filtered(rows: pl.DataFrame, holds: Compiled) -> pl.DataFrame:
     return rows.filter(computed(rows, [("holds", holds)])["holds"])
 
 
-_Function: TypeAlias = Callable[["_Compiler", Call, tuple[Value, ...]], Value]
+_Function: TypeAlias = Callable[[Call, tuple[Value, ...]], Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +290,7 @@ class _Compiler:
                 return self._cast(Cast(value, to, is_try=is_try))
             case Call("ilike", (text, *others)):
                 check_arity(tree)
-                return _like(self, tree, tuple(map(self.value, (Call("lower", (text,)), *others))))
+                return _like(tree, tuple(map(self.value, (Call("lower", (text,)), *others))))
             case Call("lower" | "upper" as case, (Call("lower" | "upper", (text,)),)):
                 # Spark's optimizer leaves the inner one out, which differs for 'ß'.
                 return self.value(Call(case, (text,)))
@@ -298,7 +299,7 @@ class _Compiler:
                 if compile_ is None:
                     raise not_compiled(tree)
                 check_arity(tree)
-                return compile_(self, tree, tuple(self.value(one) for one in arguments))
+                return compile_(tree, tuple(self.value(one) for one in arguments))
 
     def _column(self, parts: tuple[str, ...]) -> Value:
         name, *inner = parts
@@ -620,6 +621,12 @@ def coerced(value: Value, dtype: pl.DataType) -> Value:
     return signed(value).cast(dtype)
 
 
+def _of_type(tree: Call, value: Value, *types: pl.DataType) -> Value:
+    if value.dtype not in types:
+        raise not_compiled(tree, f"of {spark_type(value.dtype)}")
+    return value
+
+
 def _known(tree: Call, value: Value) -> Value:
     """*value*, if we know what Spark does with its type."""
     found = signed(value)
@@ -650,7 +657,7 @@ _BETWEEN: Mapping[pl.DataType, str] = {
 _ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
-def _arithmetic(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _arithmetic(tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = with_floats([_known(tree, one) for one in given])
     if _are_decimals(left, right):
         return _of_decimals(tree, left, right)
@@ -735,7 +742,7 @@ def is_constant(tree: Expression) -> bool:
     return not any(isinstance(part, Column) for part in parts_of(tree))
 
 
-def _quotient(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _quotient(tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = with_floats([_known(tree, one) for one in given])
     if _are_decimals(left, right):
         return _quotient_of_decimals(tree, left, right)
@@ -797,7 +804,7 @@ def _whole(
     return a, pl.when(b != 0).then(b), dtype, (*_one_by_one((right, left)), zero)
 
 
-def _remainder(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _remainder(tree: Call, given: tuple[Value, ...]) -> Value:
     a, b, dtype, fails = _whole(tree, given)
     by = pl.when(b == -1).then(1).otherwise(b)  # The least bigint by -1 would overflow.
     floored = a % by
@@ -807,7 +814,7 @@ def _remainder(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(found.cast(dtype, strict=False), dtype, fails)
 
 
-def _div(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _div(tree: Call, given: tuple[Value, ...]) -> Value:
     a, b, _dtype, fails = _whole(tree, given)
     overflows = (b == -1) & (a == LEAST[pl.Int64()])
     by = pl.when(~overflows).then(b)
@@ -820,7 +827,7 @@ def _div(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 _SCALAS = 34  # Digits, to which Scala rounds a decimal whose sign it turns.
 
 
-def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _signed(tree: Call, given: tuple[Value, ...]) -> Value:
     """``-value`` and ``abs(value)``."""
     value = _known(tree, given[0])
     if isinstance(value.dtype, pl.Decimal):
@@ -839,7 +846,7 @@ def _signed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(found, dtype, (*value.fails, least))
 
 
-def _rounded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _rounded(tree: Call, given: tuple[Value, ...]) -> Value:
     """``ceil``, ``floor`` and ``round``."""
     value = _known(tree, given[0])
     if isinstance(value.dtype, pl.Decimal):
@@ -929,7 +936,7 @@ def _rounded_surely(x: pl.Expr, digits: int) -> pl.Expr:
     return pl.when(is_sure).then(pl.when(found == 0).then(0.0).otherwise(signed_))
 
 
-def _power(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _power(tree: Call, given: tuple[Value, ...]) -> Value:
     """By a number of which the power is rounded once, as Java has it; by others its last bit is."""
     value = _known(tree, given[0])
     _numbers(tree, (value,), _NUMBERS)
@@ -948,7 +955,7 @@ def _power(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(found, pl.Float64(), value.fails)
 
 
-def _sqrt(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _sqrt(tree: Call, given: tuple[Value, ...]) -> Value:
     value = _known(tree, given[0])
     _numbers(tree, (value,), _NUMBERS)
     return Value(value.cast(pl.Float64()).expr.sqrt(), pl.Float64(), value.fails)
@@ -957,7 +964,7 @@ def _sqrt(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 # --- Comparisons and logic
 
 
-def _compared(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _compared(tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = _alike(tree, [_known(tree, one) for one in given])
     compare: dict[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
         "=": operator.eq,
@@ -985,25 +992,23 @@ def _alike(tree: Call, values: list[Value]) -> list[Value]:
     return [one.cast(pl.Decimal(MOST_DIGITS, scale)) for one in values]
 
 
-def _not(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    if given[0].dtype not in (pl.Boolean(), pl.Null()):
-        raise not_compiled(tree, f"of {spark_type(given[0].dtype)}")
-    value = given[0].cast(pl.Boolean())
+def _not(tree: Call, given: tuple[Value, ...]) -> Value:
+    value = _of_type(tree, given[0], pl.Boolean(), pl.Null()).cast(pl.Boolean())
     return Value(~value.expr, pl.Boolean(), value.fails)
 
 
-def _is_null(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _is_null(tree: Call, given: tuple[Value, ...]) -> Value:
     found = given[0].expr.is_null()
     return Value(~found if tree.function == "isnotnull" else found, pl.Boolean(), given[0].fails)
 
 
-def _is_nan(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _is_nan(tree: Call, given: tuple[Value, ...]) -> Value:
     value = _known(tree, given[0])
     _numbers(tree, (value,), _FLOATS)
     return Value(value.expr.is_nan().fill_null(value=False), pl.Boolean(), value.fails)
 
 
-def _in(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _in(tree: Call, given: tuple[Value, ...]) -> Value:
     """The list is computed up to the first that is equal, if there is a value to look for."""
     value, *listed = _alike(tree, [_known(tree, one) for one in given])
     is_open = value.expr.is_not_null()
@@ -1017,14 +1022,14 @@ def _in(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(pl.when(value.expr.is_not_null()).then(found), pl.Boolean(), tuple(fails))
 
 
-def _nullif(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _nullif(tree: Call, given: tuple[Value, ...]) -> Value:
     left, right = _alike(tree, [_known(tree, one) for one in given])
     value = _known(tree, given[0])
     is_equal = (left.expr == right.expr).fill_null(value=False)
     return Value(pl.when(~is_equal).then(value.expr), value.dtype, _one_by_one((left, right)))
 
 
-def _extreme(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _extreme(tree: Call, given: tuple[Value, ...]) -> Value:
     """``greatest`` and ``least``, which leave nulls out."""
     values = [_known(tree, one) for one in given]
     dtype = _common_type(tree, values)
@@ -1047,7 +1052,7 @@ def _texts(tree: Call, given: Sequence[Value]) -> list[Value]:
 
 
 def _of_text(compute: Callable[[pl.Expr], pl.Expr], dtype: pl.DataType) -> _Function:
-    def compile_(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    def compile_(tree: Call, given: tuple[Value, ...]) -> Value:
         (value,) = _texts(tree, given)
         return Value(compute(value.expr), dtype, value.fails)
 
@@ -1055,7 +1060,7 @@ def _of_text(compute: Callable[[pl.Expr], pl.Expr], dtype: pl.DataType) -> _Func
 
 
 def _of_two_texts(compute: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> _Function:
-    def compile_(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+    def compile_(tree: Call, given: tuple[Value, ...]) -> Value:
         one, other = _texts(tree, given)
         are_known = one.expr.is_not_null() & other.expr.is_not_null()
         found = pl.when(are_known).then(compute(one.expr, other.expr))
@@ -1064,7 +1069,7 @@ def _of_two_texts(compute: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> _Function:
     return compile_
 
 
-def _concat(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _concat(tree: Call, given: tuple[Value, ...]) -> Value:
     values = [_known(tree, one) for one in given]
     for one in values:
         if one.dtype not in (pl.String(), pl.Null(), pl.Boolean(), *INTEGERS):
@@ -1075,7 +1080,7 @@ def _concat(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(joined, pl.String(), fails)
 
 
-def _substring(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _substring(tree: Call, given: tuple[Value, ...]) -> Value:
     """``substring``, ``left`` and ``right``: UTF8String.substringSQL."""
     (text,) = _texts(tree, given[:1])
     numbers = [_known(tree, one) for one in given[1:]]
@@ -1107,13 +1112,10 @@ def _substring(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(pl.when(are_known).then(found), pl.String(), fails)
 
 
-def _like(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _like(tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
-    literals = [one.literal for one in given[1:]]
-    values = [one.value for one in literals if one is not None]
-    if len(values) < len(literals) or not all(isinstance(one, str) for one in values):
-        raise not_compiled(tree, "its pattern is no literal")
-    pattern, escape = str(values[0]), str(values[1]) if len(values) > 1 else "\\"
+    pattern, *others = (_literal_of(tree, one, str, _NO_PATTERN) for one in given[1:])
+    escape = others[0] if others else "\\"
     if tree.function == "ilike":
         if escape.isalpha():
             raise not_compiled(tree, "its pattern is in small letters, and so what escapes in it")
@@ -1152,21 +1154,21 @@ def _by_its_end(text: pl.Expr, regex: Regex, search: Callable[[str], pl.Expr]) -
     return pl.when(ends).then(search(of_crlf[0])).otherwise(search(others))
 
 
-def _rlike(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _rlike(tree: Call, given: tuple[Value, ...]) -> Value:
     text, search = _searched(tree, given)
     return Value(
         _by_its_end(text.expr, search.regex, text.expr.str.contains), pl.Boolean(), text.fails
     )
 
 
-def _regexp_extract(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _regexp_extract(tree: Call, given: tuple[Value, ...]) -> Value:
     text, search = _searched(tree, given)
     found = _by_its_end(text.expr, search.regex, lambda regex: text.expr.str.extract(regex, 1))
     whole = pl.when(text.expr.is_not_null()).then(found.fill_null(""))
     return Value(whole, pl.String(), text.fails)
 
 
-def _regexp_replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _regexp_replace(tree: Call, given: tuple[Value, ...]) -> Value:
     text, search = _searched(tree, given)
     groups = sorted({one for one in search.by if isinstance(one, int)})
     by = "".join(
@@ -1179,7 +1181,7 @@ def _regexp_replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
     return Value(text.expr.str.replace_all(regex, by), pl.String(), text.fails)
 
 
-def _split(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _split(tree: Call, given: tuple[Value, ...]) -> Value:
     text, search = _searched(tree, given)
     literal = search.regex.literal
     by = search.regex.body if literal is None else literal
@@ -1187,7 +1189,7 @@ def _split(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(pieces, pl.List(pl.String()), text.fails)
 
 
-def _split_part(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _split_part(tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
     by, part = _literal_of(tree, given[1], str), _literal_of(tree, given[2], int)
     if not part:
@@ -1200,7 +1202,7 @@ def _split_part(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(whole, pl.String(), text.fails)
 
 
-def _substring_index(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _substring_index(tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
     by, count = _literal_of(tree, given[1], str), _literal_of(tree, given[2], int)
     if any(by[:size] == by[-size:] for size in range(1, len(by))):
@@ -1216,7 +1218,7 @@ def _none_of(text: Value) -> Value:
     return Value(pl.when(text.expr.is_not_null()).then(pl.lit("")), pl.String(), text.fails)
 
 
-def _concat_ws(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _concat_ws(tree: Call, given: tuple[Value, ...]) -> Value:
     between, texts = _literal_of(tree, given[0], str), _texts(tree, given[1:])
     joined = pl.concat_str([one.expr for one in texts], separator=between, ignore_nulls=True)
     return Value(joined, pl.String(), tuple(failure for one in texts for failure in one.fails))
@@ -1225,7 +1227,7 @@ def _concat_ws(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
 MOST_PADDED = 10_000  # Signs of a text, of which the padding is one in memory.
 
 
-def _padded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _padded(tree: Call, given: tuple[Value, ...]) -> Value:
     """``lpad`` and ``rpad``, which also cut a text that is too long."""
     (text,) = _texts(tree, given[:1])
     size = max(0, _literal_of(tree, given[1], int))
@@ -1241,7 +1243,7 @@ def _padded(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(pl.concat_str(parts), pl.String(), text.fails)
 
 
-def _place_of(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _place_of(tree: Call, given: tuple[Value, ...]) -> Value:
     """``instr(text, part)`` and ``locate(part, text, from)``: from 1, and 0 if it is not there."""
     one, other = _texts(tree, given[:2])
     text, part = (one, other) if tree.function == "instr" else (other, one)
@@ -1280,19 +1282,20 @@ def _place_behind(tree: Call, text: Value, part: Value, start: Value) -> Value:
 L = TypeVar("L", str, int)
 
 
-def _literal_of(tree: Call, value: Value, wanted: type[L]) -> L:
+def _literal_of(
+    tree: Call, value: Value, wanted: type[L], why: str = "with other than literals"
+) -> L:
     found = None if value.literal is None else value.literal.value
     if type(found) is not wanted:
-        raise not_compiled(tree, "with other than literals")
+        raise not_compiled(tree, why)
     return found
 
 
-def _replace(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _replace(tree: Call, given: tuple[Value, ...]) -> Value:
     (text,) = _texts(tree, given[:1])
-    literals = [one.literal.value if one.literal is not None else None for one in given[1:]]
-    if not all(isinstance(one, str) for one in literals):
-        raise not_compiled(tree, "what it replaces is no literal")
-    search, by = str(literals[0]), str(literals[1]) if len(literals) > 1 else ""
+    why = "what it replaces is no literal"
+    search, *others = (_literal_of(tree, one, str, why) for one in given[1:])
+    by = others[0] if others else ""
     if not search:
         return replace(text, literal=None)
     return Value(text.expr.str.replace_all(search, by, literal=True), pl.String(), text.fails)
@@ -1311,13 +1314,13 @@ def _array(tree: Call, value: Value) -> pl.DataType:
     return of
 
 
-def _size(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _size(tree: Call, given: tuple[Value, ...]) -> Value:
     if not isinstance(given[0].dtype, pl.List):
         raise not_compiled(tree, f"of {spark_type(given[0].dtype)}")
     return Value(given[0].expr.list.len().cast(pl.Int32()), pl.Int32(), given[0].fails)
 
 
-def _item(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _item(tree: Call, given: tuple[Value, ...]) -> Value:
     """``array[place]`` and ``get`` from 0, and ``element_at`` from 1 or from the end.
 
     Of a map both ``map[key]`` and ``element_at`` are null where there is no such key.
@@ -1355,7 +1358,7 @@ def _value_of_key(tree: Call, entries: Value, of: pl.Map, key: Value) -> Value:
     return Value(known, dtype, _one_by_one((entries, key)))
 
 
-def _inner(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _inner(tree: Call, given: tuple[Value, ...]) -> Value:
     """A field of a struct that is computed: ``places[0].town``."""
     value, names = given[0], [_literal_of(tree, one, str) for one in given[1:]]
     expr, dtype = value.expr, value.dtype
@@ -1370,7 +1373,7 @@ def _certainly_fails(constant: Value) -> bool:
     return bool(fails) and pl.select(pl.any_horizontal(fails)).item() is True
 
 
-def _array_contains(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _array_contains(tree: Call, given: tuple[Value, ...]) -> Value:
     array, value = given[0], _known(tree, given[1])
     of = _array(tree, array)
     if (
@@ -1391,21 +1394,13 @@ def _array_contains(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value
 
 
 def _days(tree: Call, value: Value) -> Value:
-    if value.dtype not in (pl.Date(), TIMESTAMP):
-        raise not_compiled(tree, f"of {spark_type(value.dtype)}")
-    return value
+    return _of_type(tree, value, pl.Date(), TIMESTAMP)
 
 
 def _near(tree: Call, value: Value) -> Value:
     """A day or an instant for a calendar, which Polars has of fewer years than values."""
     found = near(value.expr, value.dtype)
     return _of_conversion(tree, value, found, value.dtype)
-
-
-def _instants(tree: Call, value: Value) -> Value:
-    if value.dtype != TIMESTAMP:
-        raise not_compiled(tree, f"of {spark_type(value.dtype)}")
-    return value
 
 
 _PART: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
@@ -1430,18 +1425,18 @@ _EXTRACTED = {
 }
 
 
-def _part(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    is_of_day = tree.function not in {"hour", "minute", "second"}
-    value = (_days if is_of_day else _instants)(tree, given[0])
+def _part(tree: Call, given: tuple[Value, ...]) -> Value:
+    types = [TIMESTAMP] if tree.function in {"hour", "minute", "second"} else [pl.Date(), TIMESTAMP]
+    value = _of_type(tree, given[0], *types)
     return Value(_PART[tree.function](value.expr).cast(pl.Int32()), pl.Int32(), value.fails)
 
 
-def _extract(compiler: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _extract(tree: Call, given: tuple[Value, ...]) -> Value:
     literal = given[0].literal
     part = None if literal is None else _EXTRACTED.get(str(literal.value).lower())
     if part is None:
         raise not_compiled(tree)
-    return _part(compiler, replace(tree, function=part), given[1:])
+    return _part(replace(tree, function=part), given[1:])
 
 
 _TRUNCATED = {
@@ -1456,7 +1451,7 @@ _TRUNCATED = {
 }
 
 
-def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _date_trunc(tree: Call, given: tuple[Value, ...]) -> Value:
     value = coerced(_days(tree, given[1]), TIMESTAMP)
     every = _TRUNCATED.get(_literal_of(tree, given[0], str).lower())
     if every is None:
@@ -1465,7 +1460,7 @@ def _date_trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(value.expr.dt.truncate(every), TIMESTAMP, value.fails)
 
 
-def _trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _trunc(tree: Call, given: tuple[Value, ...]) -> Value:
     day, unit = given[0], _literal_of(tree, given[1], str).lower()
     if day.dtype != pl.Date() or unit not in {"year", "quarter", "month", "week"}:
         raise not_compiled(tree)
@@ -1473,19 +1468,17 @@ def _trunc(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(day.expr.dt.truncate(_TRUNCATED[unit]), pl.Date(), day.fails)
 
 
-def _last_day(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    if given[0].dtype != pl.Date():
-        raise not_compiled(tree, f"of {spark_type(given[0].dtype)}")
-    day = _near(tree, given[0])
+def _last_day(tree: Call, given: tuple[Value, ...]) -> Value:
+    day = _near(tree, _of_type(tree, given[0], pl.Date()))
     return Value(day.expr.dt.month_end(), pl.Date(), day.fails)
 
 
-def _date(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _date(tree: Call, given: tuple[Value, ...]) -> Value:
     value = _days(tree, given[0])
     return Value(_day(value), pl.Date(), value.fails)
 
 
-def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _date_add(tree: Call, given: tuple[Value, ...]) -> Value:
     day, number = given
     if day.dtype != pl.Date() or number.dtype not in INTEGERS[:3]:
         raise not_compiled(tree, f"of {spark_type(day.dtype)} and {spark_type(number.dtype)}")
@@ -1495,7 +1488,7 @@ def _date_add(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return Value(found.cast(pl.Date()), pl.Date(), fails)
 
 
-def _datediff(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _datediff(tree: Call, given: tuple[Value, ...]) -> Value:
     end, start = given
     if (end.dtype, start.dtype) != (pl.Date(), pl.Date()):
         raise not_compiled(tree, f"of {spark_type(end.dtype)} and {spark_type(start.dtype)}")
@@ -1537,17 +1530,17 @@ def _moved(tree: Call, value: Value, by: Literal) -> Value:
     return _near(tree, Value(found, dtype, value.fails))
 
 
-def _date_format(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    value, pattern = _days(tree, given[0]), _literal_text(tree, given[1])
+def _date_format(tree: Call, given: tuple[Value, ...]) -> Value:
+    value, pattern = _days(tree, given[0]), _literal_of(tree, given[1], str, _NO_PATTERN)
     found = formatted(value.expr, value.dtype, pattern)
     if found is None:
         raise not_compiled(tree, f"the pattern {pattern!r}")
     return _of_conversion(tree, value, found, pl.String())
 
 
-def _parsed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _parsed(tree: Call, given: tuple[Value, ...]) -> Value:
     """``to_date`` and ``to_timestamp`` of a text by a pattern."""
-    (text,), pattern = _texts(tree, given[:1]), _literal_text(tree, given[1])
+    (text,), pattern = _texts(tree, given[:1]), _literal_of(tree, given[1], str, _NO_PATTERN)
     found = instant_in(text.expr, pattern)
     if found is None:
         raise not_compiled(tree, f"the pattern {pattern!r}")
@@ -1557,24 +1550,18 @@ def _parsed(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
     return value
 
 
-def _literal_text(tree: Call, value: Value) -> str:
-    if value.literal is None or not isinstance(value.literal.value, str):
-        raise not_compiled(tree, "its pattern is no literal")
-    return value.literal.value
-
-
-def _from_unixtime(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    at = _timestamp(_, replace(tree, function="timestamp_seconds"), given[:1])
+def _from_unixtime(tree: Call, given: tuple[Value, ...]) -> Value:
+    at = _timestamp(replace(tree, function="timestamp_seconds"), given[:1])
     pattern = given[1] if len(given) > 1 else _SECONDS_WRITTEN
     fails = (replace(one, part=tree) if one.what == RANGE else one for one in at.fails)
-    return _date_format(_, tree, (replace(at, fails=tuple(fails)), pattern))
+    return _date_format(tree, (replace(at, fails=tuple(fails)), pattern))
 
 
-def _unix_timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _unix_timestamp(tree: Call, given: tuple[Value, ...]) -> Value:
     value = given[0]
     if value.dtype in (pl.String(), pl.Null()):
         pattern = given[1] if len(given) > 1 else _SECONDS_WRITTEN
-        value = _parsed(_, tree, (value, pattern))
+        value = _parsed(tree, (value, pattern))
     elif len(given) > 1:
         raise not_compiled(tree, f"of {spark_type(value.dtype)} by a pattern")
     value = coerced(_days(tree, value), TIMESTAMP)  # A day beyond the calendar would panic.
@@ -1589,13 +1576,13 @@ _SECONDS_WRITTEN = Value(
 _PER_SECOND = {"seconds": 1, "millis": 1000, "micros": 1_000_000}
 
 
-def _unix(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
-    value = _instants(tree, given[0])
+def _unix(tree: Call, given: tuple[Value, ...]) -> Value:
+    value = _of_type(tree, given[0], TIMESTAMP)
     by = 1_000_000 // _PER_SECOND[tree.function.removeprefix("unix_")]
     return Value(value.expr.dt.epoch("us").floordiv(by), pl.Int64(), value.fails)
 
 
-def _timestamp(_: _Compiler, tree: Call, given: tuple[Value, ...]) -> Value:
+def _timestamp(tree: Call, given: tuple[Value, ...]) -> Value:
     value = _known(tree, given[0])
     _numbers(tree, (value,), INTEGERS)
     by = 1_000_000 // _PER_SECOND[tree.function.removeprefix("timestamp_")]
