@@ -26,6 +26,8 @@ from tests.fuzz.plans import (
 
 STATELESS = ("transform", "union")
 ALWAYS = ("input", "out of orderness", "rows", "spelling", "parallelism", "place")
+# Few plans have a stage with one of these, so what is drawn first is one of them at times.
+RARE = ("operator", "unique", "partners", "ties", "n", "by", "mean", "how", "table", "event time")
 FOREVER = 10**9  # A TTL, in milliseconds, that no play reaches.
 ORDERED = ("int", "long", "huge", "text", "bool", "date", "decimal", "time")
 CHANGED_PLANS = 0.3  # A share of those whose checkpoints are aligned: in flight is another subject.
@@ -35,14 +37,17 @@ KINDS = {
 }  # fmt: skip
 
 
-def changing(random: Random, plan: Plan) -> Plan:
-    """The plan, of some seeds with a change of its declaration behind its checkpoints."""
-    if plan.unaligned or random.random() >= CHANGED_PLANS or _forgets_in_a_changelog(plan):
+def changing(random: Random, plan: Plan, wanted: str = "") -> Plan:
+    """The plan, of some seeds with a change of its declaration behind its checkpoints; of the
+    *wanted* part, if there is one.
+    """
+    is_chosen = random.random() < CHANGED_PLANS or bool(wanted)
+    if plan.unaligned or not is_chosen or _forgets_in_a_changelog(plan):
         return plan
     acts = [act for act in plan.acts if not (isinstance(act, Checkpoint) and act.drains)]
     drains = acts != [*plan.acts]
     after = plan
-    if random.random() < 0.1 and (sinks := _may_be_absent(plan)):
+    if random.random() < 0.1 and not wanted and (sinks := _may_be_absent(plan)):
         sink = random.choice(sinks).uid
         gone = Change(uid=sink, edits=((sink, "is_absent", True),))
         back = replace(gone, part="rows", difference="absent", edits=((sink, "is_absent", False),))
@@ -53,7 +58,7 @@ def changing(random: Random, plan: Plan) -> Plan:
     if Random(f"{plan.seed} older").random() < 0.2:
         acts.append(Restore(back=1))
     for _ in range(random.choice((1, 1, 1, 2))):
-        change = _drawn(random, after)
+        change = _drawn(random, after, wanted if after is plan else "")
         if change is None or (change.part == "columns" and after is not plan):
             return plan
         after = changed(after, change.edits)
@@ -109,11 +114,14 @@ def _later(random: Random, plan: Plan, acts: list[Act]) -> Iterator[Act]:
         )
 
 
-def _drawn(random: Random, plan: Plan) -> Change | None:
+def _drawn(random: Random, plan: Plan, wanted: str) -> Change | None:
     stages = [stage for stage in plan.stages if stage.op not in STATELESS] or [*plan.stages]
     names = random.sample([*PARTS], len(PARTS))
     if random.random() < 0.7:  # These can nearly always be drawn.
         names.sort(key=lambda name: name in ALWAYS)
+    if Random(f"{plan.seed} rare").random() < 0.4:
+        names.sort(key=lambda name: name not in RARE)
+    names.sort(key=lambda name: name != wanted)
     for name in names:
         for stage in random.sample(stages, len(stages)):
             change = PARTS[name](random, plan, stage)
@@ -182,8 +190,10 @@ def _how(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
         return _of(stage, "how", ("args/how", "left" if given == "inner" else "inner"))
     sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
     is_read = any(given.producer == stage.uid for one in plan.stages for given in one.inputs)
-    if stage.op != "join" or given not in alike or is_read or not all(s.changelog for s in sinks):
+    if stage.op != "join" or is_read or not all(s.changelog for s in sinks):
         return None
+    if given not in alike:
+        return _of(stage, "how", ("args/how", "anti" if given == "semi" else "semi"))
     value = random.choice([how for how in alike if how != given])
     difference = "inner" if "inner" in (value, given) else "outer"
     return _of(stage, "how", ("args/how", value), difference=difference)
@@ -197,6 +207,8 @@ def _bounds(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 
 
 def _ttl(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    if stage.args.get("ttl") == FOREVER:
+        return _of(stage, "ttl", ("args/ttl", 2 * FOREVER))
     if not forgets(stage) or stage.op == "deduplicate":
         return None
     value = random.choice((None, 4_000, 12_000, 40_000))
@@ -204,6 +216,17 @@ def _ttl(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
         return None
     difference = "removed" if value is None else "changed"
     return _of(stage, "ttl", ("args/ttl", value), difference=difference)
+
+
+def _partners(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
+    """A TTL, which none of its rows lives to see, of a join that goes by partners."""
+    goes_by_them = stage.args.get("how") in ("left", "right", "full", "anti")
+    if stage.op != "join" or not goes_by_them or forgets(stage):
+        return None
+    is_added = "ttl" not in stage.args
+    difference = "added" if is_added else "removed"
+    edit = ("args/ttl", FOREVER if is_added else None)
+    return _of(stage, "partners", edit, difference=difference)
 
 
 def _out_of_orderness(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
@@ -378,6 +401,8 @@ def _by(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
     given = stage.args.get("by")
     if not given or stage.args.get("ttl") is not None:
         return None
+    if stage.args.get("unique") and not takes_back(plan, stage.inputs[0].producer):
+        return None  # Which row replaces which is known where what they go by never decreases.
     names = [given] if isinstance(given, str) else [*given]
     others = _others(plan, stage, [*names, *stage.args.get("ties_by", ())])
     if not others:
@@ -411,14 +436,25 @@ def _unique(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
 
 
 def _operator(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
-    """The first row of a key in the place of the last, where a table has a row for each key."""
+    """Where a table has a row for each key, its first row in the place of the last, or the other
+    way round; over updates aggregates in the place of the last row's columns.
+    """
     sinks = [sink for sink in plan.sinks if sink.producer == stage.uid]
-    if stage.op != "latest" or stage.args.get("ttl"):
+    by: Any = stage.args.get("by")
+    if stage.args.get("ttl"):
         return None
+    if stage.op == "latest" and stage.select == ("g", "id", "k") and by == ["id"]:
+        last = {"id": ["max", "id", None, None], "k": ["last", "k", None, "id"]}
+        return _of(stage, "operator", ("op", "aggregate"), ("args", {"aggregates": last}))
     if not _fills_tables_of_its_keys(plan, stage, sinks):
         return None
-    edits = (("op", "deduplicate"), ("args", {"by": stage.args["by"][0]}))
-    return _of(stage, "operator", *edits)
+    if stage.op == "latest":
+        return _of(stage, "operator", ("op", "deduplicate"), ("args", {"by": by[0]}))
+    orders = [by] if by else _others(plan, stage, [])
+    if stage.op != "deduplicate" or not orders:
+        return None
+    args = {"by": [random.choice(orders)]}
+    return _of(stage, "operator", ("op", "latest"), ("args", args))
 
 
 def _sender(random: Random, plan: Plan, stage: StagePlan) -> Change | None:
@@ -442,6 +478,16 @@ def _fills_tables_of_its_keys(plan: Plan, stage: StagePlan, sinks: list[SinkPlan
     has_its_keys = all(sink.upsert_key == given.keys for sink in sinks)
     is_whole = is_whole and has_its_keys and not (stage.where or stage.select)
     return is_whole and not is_read and plan.source(given.producer) is not None
+
+
+def takes_back(plan: Plan, uid: str) -> bool:
+    """Whether rows of the stream of that uid are taken back."""
+    if plan.source(uid) is not None:
+        return False
+    stage = plan.stage(uid)
+    is_outer = stage.op == "join" and stage.args["how"] in ("left", "right", "full", "anti")
+    updates = stage.op in ("aggregate", "latest", "top_n") or is_outer or stage.args.get("lateness")
+    return bool(updates) or any(takes_back(plan, given.producer) for given in stage.inputs)
 
 
 def _others(plan: Plan, stage: StagePlan, names: list[str]) -> list[str]:
@@ -567,6 +613,7 @@ PARTS: dict[str, Draw] = {
     "window": _argument("window", "window", _window),
     "allowed lateness": _argument("allowed lateness", "lateness", lambda r, n: n and n + 9_000),
     "ttl": _ttl,
+    "partners": _partners,
     "n": _n,
     "how": _how,
     "bounds": _bounds,

@@ -29,6 +29,7 @@ from tests.fuzz.plans import (
     only_used,
 )
 from tests.fuzz.queries import BOUNDS
+from tests.fuzz.seldom import seldom
 from tests.fuzz.tuning import COMPACTS, DRAWN_APART, TUNINGS
 
 OPTIONAL = {
@@ -113,7 +114,8 @@ def draw(seed: int) -> Plan:
     plan = replace(plan, acts=draw_acts(random, plan))
     plan = unaligned(Random(f"{seed} unaligned"), plan)
     plan = _with_malformed_lines(Random(f"{seed} malformed"), plan)
-    plan = changing(Random(f"{seed} change"), plan)
+    plan, part = seldom(Random(f"{seed} seldom"), plan)
+    plan = changing(Random(f"{seed} change"), plan, part)
     return dwindling(Random(f"{seed} dwindling"), plan)
 
 

@@ -855,6 +855,21 @@ TRANSITIONS: dict[str, Mutation] = {
         '"unique": ""}, {}',
         needs=("changed_unique",),
     ),
+    "partners_mean_nothing": Mutation(
+        "whether a join remembers which rows have a partner is no part of it",
+        "declaration.fingerprints:_operation",
+        '"remembered" if goes_by_partners',
+        '"" if goes_by_partners',
+        needs=("changed_partners_removed",),
+    ),
+    "begun_goes_unsaid": Mutation(
+        "of what comes while a column begins anew late rows go to no side output",
+        "exchange.output:StageOutput._add_to_side",
+        "if not frame.height:",
+        "if not frame.height or self._work.spec.begun:",
+        ("window",),
+        needs=("changed_column", "began"),
+    ),
     "absence_means_nothing": Mutation(
         "a sink that was not declared for a while goes on without a word",
         "core.transitions:_changes_of",

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from sluice.core.transitions import Consent
 from sluice.declaration.pipeline import side_output
-from tests.fuzz.changing import STATELESS
+from tests.fuzz.changing import STATELESS, takes_back
 from tests.fuzz.data import schema_of
 from tests.fuzz.past import MIN_WATERMARK, Past
 from tests.fuzz.plans import InputPlan, SinkPlan, SourcePlan, StagePlan
@@ -41,6 +41,7 @@ class Oracle:
         self._changed_at = 0  # The epoch behind which the declaration changed last.
         self._sent: dict[str, pa.Table] = {}  # By then, of each stage.
         self._shown: dict[str, pa.Table] = {}  # By then, of each sink.
+        self._aside: dict[str, pa.Table] = {}  # By then, of each side output.
         # Of a stage and side whose state is not that of all rows: the rows that it was of up to
         # that epoch.
         self._memory: dict[tuple[str, int], tuple[int, pa.Table]] = {}
@@ -66,9 +67,8 @@ class Oracle:
             text = _narrowed(stage, QUERIES[stage.op](self, stage))
             self._columns.pop(stage.uid, None)
             self.make(stage.uid, text)
-            # What was a join of pairs alone may be an outer one, whose rows are taken back.
-            is_outer = stage.op == "join" and stage.args.get("how") in ("left", "right", "full")
-            is_sent = stage.uid in self._sent and not is_outer
+            # Rows that only came may be taken back by now.
+            is_sent = stage.uid in self._sent and not takes_back(self.past.plan, stage.uid)
             if is_sent and _has_epochs(self._sent[stage.uid]):
                 name = f"{stage.uid}_now"
                 self.make(name, f"SELECT * FROM {q(stage.uid)}")
@@ -85,7 +85,10 @@ class Oracle:
         is of all rows, but for what begins anew, or is kept as it is of the rows so far.  *names*
         are the new uids of stages, by what they were.
         """
-        self._shown, epoch = self.sinks(), len(self.past.epochs)
+        shown, epoch = self.sinks(), len(self.past.epochs)
+        is_published = not self._shown or not self.has_completed_none()
+        self._shown = shown if is_published else self._shown
+        self._aside = self._left_out()
         for stage in self.past.plan.stages:
             self._sent[stage.uid] = self._whole(stage.uid)
             uid = names.get(stage.uid, stage.uid)
@@ -147,6 +150,12 @@ class Oracle:
         """The rows of the side outputs of late rows, of those without event time and of malformed
         lines, by their uid; to be called behind ``sinks``.
         """
+        return {uid: rows.drop_columns([EPOCH]) for uid, rows in self._left_out().items()}
+
+    def _left_out(self) -> dict[str, pa.Table]:
+        """Those rows, each with the epoch in which it was read; of before the declaration changed,
+        what they were then.
+        """
         found = {
             side_output(stage.uid, name): self.sql.sql(text).to_arrow_table()
             for stage in self.past.plan.stages
@@ -158,11 +167,24 @@ class Oracle:
                 for stage in self.past.plan.stages
                 if any(given.producer == source for given in stage.inputs)
             ]
-            lines = pa.array(self.past.malformed_of(source), pa.string())
+            lines = [*self.past.malformed_of(source)]
             uid = side_output(readers[0], "malformed")
+            columns = {
+                EPOCH: pa.array([epoch for epoch, _ in lines], pa.int64()),
+                "line": pa.array([line for _, line in lines], pa.string()),
+            }
             tables = [found[uid]] if uid in found else []
-            found[uid] = pa.concat_tables([*tables, pa.table({"line": lines})])
-        return found
+            found[uid] = pa.concat_tables([*tables, pa.table(columns)])
+        if not self._changed_at:
+            return found
+        return {
+            uid: pa.concat_tables(
+                [rows.filter(pc.greater(rows.column(EPOCH), self._changed_at)), *before],
+                promote_options="permissive",
+            )
+            for uid, rows in found.items()
+            for before in [[self._aside[uid]] if uid in self._aside else []]
+        }
 
     def make(self, name: str, text: str, **tables: pa.Table) -> None:
         """A table of the rows of a query, which may name *tables*."""
@@ -282,7 +304,9 @@ class Oracle:
         if side == 0 or stage.op in ("union", "process_keyed"):
             return {}
         left, right = (self._event_time_of(given.producer) for given in stage.inputs)
-        if right is None or right != left or right in stage.inputs[1].keys:
+        given = stage.inputs[1]
+        is_left_out = bool(given.select) and right not in given.select
+        if right is None or right != left or right in given.keys or is_left_out:
             return {}
         return {right: f"right_{right}"}
 

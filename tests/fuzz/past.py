@@ -87,12 +87,12 @@ class Past:
             rows = self.rows[source][partition].slice(first, max(end - first, 0))
             yield partition, rows.filter(pc.is_valid(rows["id"])) if self.malformed else rows
 
-    def malformed_of(self, source: str) -> Iterator[str]:
-        """The lines read so far that are no rows."""
+    def malformed_of(self, source: str) -> Iterator[tuple[int, str]]:
+        """The lines read so far that are no rows, each with the epoch that has read it."""
         for epoch in range(1, len(self.epochs) + 1):
             for partition, (start, end) in self._read(source, epoch).items():
                 texts = self.malformed.get(source, {}).get(partition, [])
-                yield from filter(None, texts[start:end])
+                yield from ((epoch, text) for text in texts[start:end] if text)
 
     def watermarks(self) -> dict[str, list[int]]:
         """Of each stage, at each barrier."""

@@ -332,7 +332,9 @@ QUERIES: dict[str, Callable[[Any, StagePlan], str]] = {
 
 
 def left_out(oracle: Oracle, stage: StagePlan) -> Iterator[tuple[str, str]]:
-    """The side outputs of a stage, each with its query, once the stage itself has been computed."""
+    """The side outputs of a stage, each with the query of its rows and the epochs in which they
+    were read, once the stage itself has been computed.
+    """
     if stage.op not in TIMED:
         return
     timeless = []
@@ -340,7 +342,7 @@ def left_out(oracle: Oracle, stage: StagePlan) -> Iterator[tuple[str, str]]:
         given, at = oracle.given(stage, side), oracle.event_time(stage, side)
         if at is None:
             continue
-        timeless.append(f"SELECT {side} AS _side FROM {q(given)} WHERE {q(at)} IS NULL")
+        timeless.append(f"SELECT {side} AS _side, {EPOCH} FROM {q(given)} WHERE {q(at)} IS NULL")
         yield LATE[side], _late(oracle, stage, side)
     if timeless:
         yield "no_event_time", " UNION ALL ".join(timeless)
@@ -350,7 +352,7 @@ def _late(oracle: Oracle, stage: StagePlan, side: int) -> str:
     given, at = f"{stage.uid}_in{side}", q(oracle.event_time(stage, side) or "")
     kind, *lengths = stage.args.get("window", ("none",))
     if kind == "session":
-        names = listed(oracle.columns(given))
+        names = listed([*oracle.columns(given), EPOCH])
         in_time = f"(SELECT _row FROM {q(stage.uid + '_sessions')})"
         return f"SELECT {names} FROM {q(stage.uid + '_rows')} WHERE _row NOT IN {in_time}"
     if kind == "none":
@@ -362,7 +364,7 @@ def _late(oracle: Oracle, stage: StagePlan, side: int) -> str:
         until = f"(epoch_us({at}) // {slide} * {slide} + {size} - 1) // 1000"
     lateness = stage.args.get("lateness", 0)
     return (
-        f"SELECT x.* EXCLUDE ({EPOCH}) FROM {q(given)} x JOIN _watermarks w "
+        f"SELECT x.* FROM {q(given)} x JOIN _watermarks w "
         f"ON w.stage = '{stage.uid}' AND w.epoch = x.{EPOCH} "
         f"WHERE {at} IS NOT NULL AND {until} + {lateness} <= w.before"
     )

@@ -15,15 +15,27 @@ from itertools import islice
 
 import pytest
 
+from sluice.core.transitions import (
+    BOUND,
+    ROWS,
+    TIME,
+    TRANSITIONS,
+    PartDifference,
+    TransitionRow,
+    row_of,
+)
+from tests.fuzz.changing import takes_back
 from tests.fuzz.drawing import draw
 from tests.fuzz.mutations import MUTATIONS, PAGE, hunt_all, page
-from tests.fuzz.plans import Change, from_json, to_json
+from tests.fuzz.plans import Change, Plan, from_json, to_json
 from tests.fuzz.queries import QUERIES
 from tests.fuzz.seeds import check_refusals, play_seeds
 
 PLANS = int(os.environ.get("FUZZ_PLANS", "10"))  # 2 s on two processors.
 CHANGED = 5  # With another declaration between epochs.
 REFUSALS = 40
+# What reads updates and goes by event time at once is not drawn.
+NEVER_OVER_UPDATES = (TIME, BOUND)
 
 # A handful, of each kind one, that few plans show; ``make fuzz`` plants all.
 SAMPLE = (
@@ -94,3 +106,35 @@ def test_every_operation_is_drawn_and_has_its_query() -> None:
     drawn = {stage.op for seed in range(400) for stage in draw(seed).stages}
 
     assert drawn == {*QUERIES}
+
+
+def test_every_row_of_the_table_of_transitions_is_drawn() -> None:
+    """Where rows only come, and where they are taken back; in a sink's table they always may be."""
+    drawn = {
+        (row, _is_over_updates(plan, act))
+        for plan in map(draw, range(4_000))
+        for act in plan.acts
+        if isinstance(act, Change) and act.part
+        if (row := _row_of(act))
+    }
+    missing = [
+        (row.part, row.differences, "updates" if is_over_updates else "append")
+        for row in TRANSITIONS
+        for is_over_updates in (False, True)
+        if (row.updates if is_over_updates else row.append) is not None
+        if (row, is_over_updates or row.part == ROWS) not in drawn
+        if not (is_over_updates and row.part in NEVER_OVER_UPDATES)
+    ]
+
+    assert missing == []
+
+
+def _row_of(act: Change) -> TransitionRow | None:
+    return row_of(None if act.part == "column" else act.part, PartDifference(act.difference))
+
+
+def _is_over_updates(plan: Plan, act: Change) -> bool:
+    if any(sink.uid == act.uid for sink in plan.sinks):
+        return True
+    stages = [stage for stage in plan.stages if stage.uid == act.uid]
+    return any(takes_back(plan, given.producer) for one in stages for given in one.inputs)
