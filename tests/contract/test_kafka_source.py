@@ -336,7 +336,7 @@ def test_records_that_expired_before_they_were_planned_are_counted(broker: Place
 
     with pytest.raises(ConfigurationError, match=lost):
         plan(source, position)
-    skipping = replace(source, skips_expired=True)
+    skipping = replace(source, skips_gaps=True)
     assert values(read(skipping, plan(skipping, position))) == ["e", "f"]
 
 
@@ -347,7 +347,7 @@ def test_records_that_expired_after_they_were_planned_are_named(broker: Place) -
 
     with pytest.raises(ConfigurationError, match=r"offsets 2 to 3 of 't-.*/0' .* have expired"):
         list(source.read(barrier.slices[0]))
-    skipping = replace(source, skips_expired=True)
+    skipping = replace(source, skips_gaps=True)
     assert values(read(skipping, barrier)) == ["f"]
 
 
@@ -475,7 +475,7 @@ def test_records_that_expired_before_an_election_are_not_taken_for_lost_ones(
 
     with pytest.raises(ConfigurationError, match=r"offsets 2 to 3 of .* have expired"):
         plan(source, position)
-    skipping = replace(source, skips_expired=True)
+    skipping = replace(source, skips_gaps=True)
     assert values(read(skipping, plan(skipping, position))) == ["e", "f", "g"]
 
 

@@ -1,23 +1,23 @@
 """``sluice compare``: two tables, row by row, as when a pipeline takes a script's place.
 
 A table is a folder of Parquet files, with columns in the names of its folders or without, or a
-``FilesTable`` by its location.  Both are read into memory.
+``FilesTable`` by its location.  Both are read into memory.  The command ends with DIFFERENT unless
+they are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from sluice.cli.options import print_json, print_line
+from sluice.cli.options import AsJson, EndpointUrl, print_json, print_line
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.sources import Files
-from sluice.state.segments import to_frame
 from sluice.store.open import StoreLocation
 
 if TYPE_CHECKING:
@@ -28,10 +28,17 @@ MOST_SHOWN = 5
 _RIGHT, _COPIES = "_right", "_copies"
 
 
-def compare_tables(
-    table_a: str, table_b: str, keys: tuple[str, ...], *, as_json: bool, endpoint_url: str | None
+def compare(
+    table_a: Annotated[str, typer.Argument(help="A folder of Parquet files, or a FilesTable's.")],
+    table_b: Annotated[str, typer.Argument(help="The other one.")],
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="A column that identifies a row; repeat it.")
+    ] = None,
+    as_json: AsJson = False,
+    endpoint_url: EndpointUrl = None,
 ) -> None:
-    """The command; it ends with DIFFERENT unless the tables are equal."""
+    """Compare two tables: rows that TABLE_B lacks, has besides, or has otherwise."""
+    keys = tuple(key or ())
     a, b = (_read(place, keys, endpoint_url) for place in (table_a, table_b))
     found = _compared(a, b, keys)
     if as_json:
@@ -44,6 +51,8 @@ def compare_tables(
 
 
 def _read(place: str, keys: tuple[str, ...], endpoint_url: str | None) -> pl.DataFrame:
+    from sluice.state.segments import to_frame
+
     root = place if "://" in place else f"file://{Path(place).resolve()}"
     location = StoreLocation(root=root, endpoint_url=endpoint_url)
     table = FilesTable(upsert_key=keys).open("compared", {}, location)

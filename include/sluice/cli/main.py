@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from sluice.cli import acts, check, doctor, maintenance, run, show, state
-from sluice.cli.options import AsJson, EndpointUrl, of_job, with_flags
+from sluice.cli import acts, check, compare, doctor, maintenance, run, show, state
+from sluice.cli.options import of_job, with_flags
 from sluice.errors import SluiceError
 from sluice.extras import DISTRIBUTION
 from sluice.store.redaction import redact_logs, redacted
@@ -58,21 +58,6 @@ def _options(
     """The options of every command."""
 
 
-def _compare(
-    table_a: Annotated[str, typer.Argument(help="A folder of Parquet files, or a FilesTable's.")],
-    table_b: Annotated[str, typer.Argument(help="The other one.")],
-    key: Annotated[
-        list[str] | None, typer.Option("--key", help="A column that identifies a row; repeat it.")
-    ] = None,
-    as_json: AsJson = False,
-    endpoint_url: EndpointUrl = None,
-) -> None:
-    """Compare two tables: rows that TABLE_B lacks, has besides, or has otherwise."""
-    from sluice.cli.compare import compare_tables
-
-    compare_tables(table_a, table_b, tuple(key or ()), as_json=as_json, endpoint_url=endpoint_url)
-
-
 # The parameters of a pipeline are options, too.
 TAKES_PARAMETERS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -87,7 +72,7 @@ for name, command in acts.COMMANDS.items():
     group = checkpoint_commands if name in {"abort", "config"} else app
     settings = TAKES_PARAMETERS if name == "restore" else None
     group.command(name, context_settings=settings)(command)
-app.command("compare")(_compare)
+app.command("compare")(compare.compare)
 app.command("adopt")(of_job(acts.adopt_command))
 app.command("lag")(of_job(show.lag))
 app.command("metrics")(show.metrics_command)

@@ -62,7 +62,7 @@ from sluice.spark.session import SETTINGS, local_session, with_our_settings
 from sluice.spark.stage import AcknowledgedStage, run_stage
 from sluice.state.segments import StateSchema, to_frame
 from sluice.store.open import StoreLocation
-from sluice.surface.state import open_state
+from sluice.surface.state import only_name, open_state
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,13 +182,8 @@ class LocalRun:
             ConfigurationError: the stage keeps none, or no table of that name.
         """
         tables = _named(self._state, stage, "stage with keyed state")
-        if table is None and len(tables) == 1:
-            return next(iter(tables.values()))
-        if table is None:
-            raise ConfigurationError(
-                f"the state of stage {stage!r} has several tables; name one: {', '.join(tables)}"
-            )
-        return _named(tables, table, f"table in the state of {stage!r}")
+        name = only_name([*tables], stage, None) if table is None else table
+        return _named(tables, name, f"table in the state of {stage!r}")
 
 
 def _named(known: Mapping[str, _T], name: str, what: str) -> _T:

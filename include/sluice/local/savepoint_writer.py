@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -64,7 +64,7 @@ from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, verify_store
 from sluice.store.savepoints import SavepointStore
 from sluice.surface.differences import SnapshotName, open_snapshot
-from sluice.surface.state import table_names
+from sluice.surface.state import only_name, table_names
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class SavepointWriter:
                 f"the state of stage {stage!r} is removed or bootstrapped already, so there is "
                 "nothing to transform"
             )
-        changes.functions.setdefault(_chosen(stage, names, table), []).append(function)
+        changes.functions.setdefault(only_name(names, stage, table), []).append(function)
         return self
 
     def remove(self, stage: str) -> Self:
@@ -345,24 +345,6 @@ class SavepointWriter:
         return declared | before | rewritten
 
 
-def _chosen(stage: str, names: Sequence[str], table: str | None) -> str:
-    if table is None:
-        return _only_table(stage, names)
-    if table not in names:
-        raise ConfigurationError(
-            f"the state of stage {stage!r} has no table {table!r}; it has {', '.join(names)}"
-        )
-    return table
-
-
-def _only_table(stage: str, names: Sequence[str]) -> str:
-    if len(names) > 1:
-        raise ConfigurationError(
-            f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
-        )
-    return names[0]
-
-
 def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, str]) -> SourceCut:
     """As if an epoch had ended at *offsets*: what lies before them is never read."""
     streams = {node.uid: node for node in job.pipeline.stream_sources()}
@@ -419,8 +401,8 @@ class _Work:
             )
             found.append((place, rewritten))
         for named, rows in changes.rows.items():
-            only = _only_table(stage.uid, [*self.schemas[stage.uid]]) if named is None else named
-            place = self._place(stage, only)
+            name = named or only_name([*self.schemas[stage.uid]], stage.uid, None)
+            place = self._place(stage, name)
             if place.table in {other.table for other, _ in found}:
                 raise ConfigurationError(f"{place} is given its rows twice")
             found.append((place, bootstrap_table(place, rows, self.keep)))

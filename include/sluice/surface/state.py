@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -194,14 +194,23 @@ def open_state(job: Job, checkpoint: str, stage: str, table: str | None = None) 
     """
     metadata = snapshot_metadata(job, checkpoint)
     names = _tables_of(metadata, stage)
+    return stored_table(job, metadata, stage, only_name(names, stage, table))
+
+
+def only_name(names: Sequence[str], stage: str, table: str | None) -> str:
+    """*table*, or the only one of the *names* of the tables of *stage*.
+
+    Raises:
+        ConfigurationError: there is no such table, or there are several.
+    """
     if table is None and len(names) > 1:
         raise ConfigurationError(
             f"the state of stage {stage!r} has several tables; name one: {', '.join(names)}"
         )
-    return stored_table(job, metadata, stage, chosen_name(names, stage, table))
+    return chosen_name(names, stage, table)
 
 
-def chosen_name(names: tuple[str, ...], stage: str, table: str | None) -> str:
+def chosen_name(names: Sequence[str], stage: str, table: str | None) -> str:
     """*table*, or the first of the *names* of the tables of *stage*.
 
     Raises:

@@ -357,33 +357,22 @@ def _continued(table: TableLog, before: LatestFile | None) -> LatestFile:
             return before
         known = 0
     chain = table.chain(known=known)
-    continues = chain.manifests and chain.base is None and chain.manifests[0].parent == known
-    root = table.store.root
-    if before is None or not known or not continues:
-        chain = chain if not known else table.chain()
-        files = chain.files
-        lines = tuple(_uri(root, file.file) for file in files)
-        header = LatestHeader(
-            version=LATEST_FORMAT_VERSION,
-            root=root,
-            checkpoint_id=chain.version,
-            compacted=None if chain.base is None else chain.base.checkpoint_id,
-            upsert_key=chain.upsert_key,
-            files=len(lines),
-            rows=sum(file.rows for file in files),
-            size_bytes=sum(file.size_bytes for file in files),
-            digest=_digest(lines),
-        )
-        return LatestFile(header, lines)
-    added = chain.files
-    lines = (*before.lines, *(_uri(root, file.file) for file in added))
-    header = msgspec.structs.replace(
-        before.header,
+    continues = chain.base is None and chain.manifests and chain.manifests[0].parent == known
+    old = before if known and continues else None
+    if known and old is None:
+        chain = table.chain()
+    root, compacted = table.store.root, None if chain.base is None else chain.base.checkpoint_id
+    lines = (*(old.lines if old else ()), *(_uri(root, file.file) for file in chain.files))
+    header = LatestHeader(
+        version=LATEST_FORMAT_VERSION,
+        root=root,
         checkpoint_id=chain.version,
+        compacted=old.header.compacted if old else compacted,
         upsert_key=chain.upsert_key,
         files=len(lines),
-        rows=before.header.rows + sum(file.rows for file in added),
-        size_bytes=before.header.size_bytes + sum(file.size_bytes for file in added),
+        rows=(old.header.rows if old else 0) + sum(file.rows for file in chain.files),
+        size_bytes=(old.header.size_bytes if old else 0)
+        + sum(file.size_bytes for file in chain.files),
         digest=_digest(lines),
     )
     return LatestFile(header, lines)

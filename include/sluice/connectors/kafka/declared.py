@@ -156,8 +156,8 @@ class Kafka:
             values=_values(self.value, params),
             columns=MetadataColumns(self.columns, self.key),
             start=self._start(),
-            is_bounded=self.bounded,
-            skips_expired=self.on_expired == "skip",
+            bounded=self.bounded,
+            skips_gaps=self.on_expired == "skip",
         )
         _check_start(source)
         if isinstance(self.value, Json):

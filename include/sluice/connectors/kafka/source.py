@@ -59,20 +59,12 @@ class KafkaSource(OffsetSource):
     values: Values
     columns: MetadataColumns
     start: Start = "earliest"
-    is_bounded: bool = False
-    skips_expired: bool = False
-
-    @property
-    def bounded(self) -> bool:
-        return self.is_bounded
+    bounded: bool = False
+    skips_gaps: bool = False
 
     @property
     def name(self) -> str:
         return f"Kafka {', '.join(self.topics)} at {self.cluster.servers}"
-
-    @property
-    def skips_gaps(self) -> bool:
-        return self.skips_expired
 
     @property
     def decoding(self) -> TextDecoding | None:
@@ -323,7 +315,7 @@ class KafkaSource(OffsetSource):
             )
         start = min(now.first, piece.end)
         lost = f"offsets {piece.start} to {start - 1} of {piece.partition!r}"
-        if not self.skips_expired:
+        if not self.skips_gaps:
             raise ConfigurationError(
                 f"{lost} of {self.name} have expired after they were planned and before they "
                 'were read; raise the topic\'s retention, and restore, or use on_expired="skip"'

@@ -94,6 +94,6 @@ class PostgresTable:
             columns=self.columns,
             late_commits=Lag(self.lag_column, lag) if isinstance(lag, timedelta) else Wait(),
             where=self.where,
-            is_bounded=self.bounded,
+            bounded=self.bounded,
             continues=self.continues,
         )

@@ -159,14 +159,10 @@ class PostgresTableSource(OffsetSource):
     columns: tuple[str, ...]
     late_commits: Wait | Lag
     where: str = ""
-    is_bounded: bool = False
+    bounded: bool = False
     continues: str = ""
     batch_bytes: int = BATCH_BYTES
     cut: TableCut | None = None
-
-    @property
-    def bounded(self) -> bool:
-        return self.is_bounded
 
     @property
     def name(self) -> str:
@@ -333,7 +329,7 @@ class PostgresTableSource(OffsetSource):
             connection,
             sequence,
             parsed_fence(read.fence),
-            is_pinned=self.is_bounded,
+            is_pinned=self.bounded,
             patience_s=patience_s,
         )
         # A sequence that began anew ends before the fence: ``plan`` fails, or reads what exists.
