@@ -103,7 +103,7 @@ def test_a_snapshot_is_restored_by_its_path(job: Job, new_job: Job, sluice: Slui
 
     assert answer.out.splitlines()[-2].startswith("would restore savepoint mine: ")
     assert elsewhere.out.startswith(f"auctions is RUNNING from savepoint mine of {job.store.root}")
-    assert twice.error.endswith("savepoint 'mine' says it once more; give one")
+    assert twice.error.endswith("names the snapshot to restore already; leave out savepoint 'mine'")
     assert "is not the path of a snapshot; write ROOT/" in wrong.error
 
 

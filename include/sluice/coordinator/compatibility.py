@@ -137,8 +137,9 @@ def require_sinks(
 
 
 def _sent_otherwise(metadata: CheckpointMetadata, pipeline: Pipeline) -> Iterator[str]:
-    """Rows in flight to which other filters and projections were applied than to those that come:
-    their readers would apply some of them twice, or none.
+    """Problems of streams with rows in flight whose filters and projections have changed.
+
+    Rows in flight passed the former ones: a reader would apply some steps twice, or skip some.
     """
     for stage in metadata.stages:
         for data in stage.in_flight:
@@ -150,9 +151,9 @@ def _sent_otherwise(metadata: CheckpointMetadata, pipeline: Pipeline) -> Iterato
             was, now = steps_of(data.schema), written(producer.steps)
             if was != now:
                 yield (
-                    f"stage {stage.uid!r} has rows in flight that {data.producer!r} sent with "
-                    f"{was or 'no step'}, and by its readers of now it sends them with "
-                    f"{now or 'no step'}; restore an aligned checkpoint, or without rows in flight"
+                    f"rows in flight to stage {stage.uid!r} passed {was or 'no step'} behind "
+                    f"{data.producer!r}, where the declaration now has {now or 'no step'}; restore "
+                    "an aligned checkpoint, or drop the rows in flight"
                 )
 
 
@@ -268,10 +269,10 @@ def _quoted(uids: Iterable[str]) -> str:
 def find_changes(
     pipelines: Iterable[Pipeline], location: StoreLocation, *, timeout_s: float
 ) -> dict[str, str]:
-    """By uid what ``change_of`` says of the pipelines that changed under their jobs in *location*.
+    """The answer of ``change_of``, by uid, for each pipeline that changed under its job.
 
-    Costs a LIST and two GETs for each pipeline, many at once.  A job that cannot be read, or not in
-    time, is logged, and counts as unchanged.
+    The jobs are those in *location*, compared many at once; a pipeline costs a LIST and two GETs.
+    A job that cannot be read in time is logged, and counts as unchanged.
     """
     location = replace(location, patience_s=0)  # The caller gives up sooner.
     store = open_store(location)

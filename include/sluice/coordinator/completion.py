@@ -1,7 +1,7 @@
-"""Finalize: the checkpoint becomes true.
+"""Finalize: a checkpoint with all its acks is completed.
 
-Once all its acks are there, ``_metadata``, which holds what a restore needs, is assembled from them
-and written once.  Then *completed* is journaled, and from there on a restart may begin from it.
+``_metadata``, which holds what a restore needs, is assembled from the acks and written once.  Then
+*completed* is journaled; from that entry on a restart may begin from the checkpoint.
 """
 
 from __future__ import annotations
@@ -133,9 +133,7 @@ def _after_parent(job: Job, head: Head, pending: PendingCheckpoint) -> Head:
 def _fully_acknowledged(
     state: CoordinatorState, checkpoint_id: CheckpointId, answers: Mapping[str, StageAnswer]
 ) -> PendingCheckpoint:
-    """Raises StageFailed, too, where a stage read what another driver answered than the one whose
-    answer counts.
-    """
+    """Raises StageFailed, too, if a stage read rows of a driver whose answer does not count."""
     pending = with_acks(state, checkpoint_id, answers.values())
     if not pending.is_fully_acknowledged:
         missing = ", ".join(str(subtask) for subtask in pending.not_yet_acknowledged)
@@ -229,11 +227,11 @@ def assemble(
 def write_metadata(job: Job, metadata: CheckpointMetadata) -> CheckpointMetadata:
     """Write it once, and return what is there.
 
-    An existing one was written by a coordinator that died before it journaled.  It stays, and
-    counts if it was made of the same answers.
+    A ``_metadata`` that is already there was written by a coordinator that died before it journaled
+    *completed*.  It is never replaced, and is used if it was made of the same answers.
 
     Raises:
-        StageFailed: it was made of those of other attempts.
+        StageFailed: it was made of the answers of other attempts.
     """
     key = job.paths.metadata(metadata.checkpoint_id)
     result = job.store.create(key, encode_metadata(metadata))

@@ -1,13 +1,13 @@
-"""A checkpoint fails, or a stage of it runs again; and the watchdog, which takes care of both, and
-of what else is due, where no task does.
+"""Failures of checkpoints, new attempts of stages, and the watchdog.
 
-The watchdog reads the bucket, and makes certain what callbacks make fast.  A pending checkpoint
-past its timeout is expired; one with a decline is aborted, and so is one whose owner is known to be
-gone, which only spares it the rest of its timeout; one past its aligned checkpoint timeout becomes
-unaligned; a completed one whose commit never came is committed; what left the store is deleted; a
-job that is to restart is restored once its pause is over; the journal is kept short, and each time
-it was shortened garbage is collected: about once in a hundred checkpoints, without a clock or a
-memory of the last time.
+Tasks act at once; the watchdog reads the bucket and does what a task that died left undone:
+
+- a pending checkpoint expires at its timeout, and becomes unaligned at its aligned timeout;
+- a pending checkpoint with a decline, or whose owner is known to be gone, is aborted;
+- a completed checkpoint that is not committed is committed;
+- files of checkpoints that left the store are deleted;
+- a job that is to restart is restored once its pause is over;
+- a long journal is shortened, and garbage is then collected: about once in 100 checkpoints.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def fail_checkpoint(
     is_task_failure: bool = False,
     raised: str = "",
 ) -> CoordinatorState:
-    """Abort the pending checkpoint, once, for one reason.  An ended one stays as it ended.
+    """Abort the checkpoint if it is pending, once, for one reason.
 
-    A decline in the bucket is a better reason than *reason*, which the task gives that noticed it;
-    of several, the best is a task failure, then one that counts.  The root cause is what the task
-    that failed has written, so it is the same whoever aborts, and how long after; *raised*, the
-    text of an exception, stands in for what it could not write.
+    A decline in the bucket replaces *reason*, which is the caller's.  Of several declines a task
+    failure is taken first, then a reason that counts.  The root cause is what the failed task
+    wrote, so it does not depend on who aborts and when; without it, it is *raised*, the text of the
+    caller's exception.
     """
     plan = job.plan(checkpoint_id)
     found, failures = job.answers.problems(checkpoint_id)
@@ -181,8 +181,7 @@ def start_attempt(job: Job, checkpoint_id: CheckpointId, stage: str) -> int:
 
 
 def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> CoordinatorState:
-    """The aligned checkpoint timeout has passed: acknowledge for those of *stages* that may be
-    overtaken.
+    """Acknowledge for those of *stages* that may be overtaken, after the aligned timeout.
 
     Their running attempts are fenced, and what they have not consumed stays in flight.
     """
@@ -210,8 +209,8 @@ def overtake(job: Job, checkpoint_id: CheckpointId, stages: Iterable[str]) -> Co
 def abort_checkpoint(job: Job, checkpoint_id: CheckpointId, *, by: str) -> CoordinatorState:
     """Abort the pending checkpoint, and those that continue it; *by* says who asked, and why.
 
-    It does not count towards ``tolerable_failed_checkpoints``, and the job does not fail over, but
-    goes on and reads its records again.  A subtask that still runs acknowledges in vain.
+    The abort does not count towards ``tolerable_failed_checkpoints``, and the job does not fail
+    over; the next checkpoint reads the records again.  Acks of subtasks that still run are ignored.
 
     Raises:
         ConfigurationError: it is not pending; the message says what became of it.
@@ -253,10 +252,10 @@ def why_not_pending(job: Job, state: CoordinatorState, checkpoint_id: Checkpoint
 
 
 def pending_checkpoint(job: Job, named: str) -> CheckpointId:
-    """The id of the pending checkpoint that is *named* by its number; the newest is ``latest``.
+    """The id of the pending checkpoint that *named* means: a number, or ``latest`` for the newest.
 
     Raises:
-        ConfigurationError: it is not pending, or no number.
+        ConfigurationError: no such checkpoint is pending, or *named* is neither.
     """
     state = job.state()
     if named != LATEST:
@@ -278,10 +277,10 @@ def watch(
     garbage_grace_ms: int = DEFAULT_GRACE_MS,
     is_abandoned: Callable[[str], bool] = lambda cause: False,  # noqa: ARG005
 ) -> Watched:
-    """Look after one job, once.  Every action is idempotent: two watchdogs do no more than one.
+    """Look after one job, once.  Every action is idempotent, so two watchdogs may run at once.
 
-    *is_abandoned* says of a checkpoint's ``cause`` whether the run behind it is known to be
-    gone.  A wrong yes costs a failover, a wrong no the rest of the checkpoint's timeout.
+    *is_abandoned* says of a checkpoint's ``cause`` whether the run behind it is known to be gone.
+    A wrong yes costs a failover; after a wrong no the checkpoint waits for its timeout.
 
     Raises:
         ConfigurationError: the root is a copy of the job's.
@@ -390,10 +389,9 @@ def _restart(job: Job, generation: int) -> str:
 def keep_short(
     job: Job, *, kept_entries: int = KEPT_ENTRIES, garbage_grace_ms: int = DEFAULT_GRACE_MS
 ) -> list[str]:
-    """Shorten a journal of twice *kept_entries*, and collect garbage then; what was done.
+    """Shorten a journal of twice *kept_entries* or more, then collect garbage; say what was done.
 
-    One LIST where the journal is shorter.  Who drives a job without a watchdog calls it now and
-    then.
+    Costs one LIST if the journal is shorter.  A host without a watchdog calls it now and then.
     """
     return _collect(job, garbage_grace_ms) if job.journal.truncate(keep=kept_entries) else []
 

@@ -104,11 +104,11 @@ class IncompleteSavepoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphans:
-    """``files`` are to be deleted; ``too_young`` are orphans, too, but within the grace period.
+    """``files`` are to be deleted; ``too_young`` are orphans within the grace period.
 
-    ``of_others`` was staged by another job, or by an earlier life of this one, where others may
-    stage, too: its number means nothing here, so it stays.  ``unknown`` are names that sluice does
-    not write; nothing is known of them, so they stay.
+    Two kinds of files stay.  ``of_others`` were staged, in a place that several jobs share, by
+    another job or an earlier life of this one; their checkpoint ids are not this job's.
+    ``unknown`` have names that sluice does not write.
     """
 
     files: tuple[Orphan, ...] = ()
@@ -294,10 +294,10 @@ def _find(
 
 
 def of_earlier_journals(job: Job) -> list[Listed]:
-    """What is below the token of another journal than the job's, which has begun; two LISTs.
+    """The files below the tokens of earlier journals of a job that has begun; costs two LISTs.
 
     Raises:
-        FencedError: it is the job's that is an earlier one: the root was emptied.
+        FencedError: *this* job's journal is an earlier one, because the root was emptied.
     """
     before, own = job.names.journals(), job.paths
     found = [*takewhile(lambda one: one.key < own.folder, job.store.list(before))]
@@ -349,10 +349,12 @@ def _staged(
     now_ms: int,
     grace_ms: int,
 ) -> Iterator[_Aged]:
-    """A sink below the job's root is on the same clock; another place has its own.
+    """The orphans among the files that *sink* has staged, with their ages.
+
+    Ages are by the clock of the job's store if the sink lies below its root, else by the place's.
 
     Raises:
-        FencedError: what was *found* is another journal's, and the job's own is an earlier one.
+        FencedError: the root was emptied, and *found* belongs to the journal that followed.
     """
     if not found.is_shared and any(not _is_own(job, file) for file in found.staged):
         job.journal.require_current()
@@ -375,7 +377,7 @@ def _staged(
 
 
 def _is_own(job: Job, file: Staged) -> bool:
-    """Whether the number of its checkpoint means one of this job's.
+    """Whether the checkpoint id in its name is one of this job's.
 
     A merged file has no token, and is published or garbage by its version.
     """
@@ -426,8 +428,9 @@ def _incomplete_savepoints(
 
 
 def _turn(job: Job, key: str) -> int:
-    """A checkpoint's ``_metadata``, and the record of merged state, go before all files, so that
-    nothing looks whole that is not; a checkpoint's plan after all, as when it is aborted.
+    """In which turn an object is deleted: ``_metadata`` and records of merged state first.
+
+    So nothing looks whole whose files are gone.  A checkpoint's plan is deleted last.
     """
     checkpoint_id = job.paths.checkpoint_of(key)
     if checkpoint_id is None:

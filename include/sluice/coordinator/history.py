@@ -62,7 +62,7 @@ def keep_completed(
 ) -> None:
     """Costs two requests: a GET of the statistics before, and one create.
 
-    Where a stage ran again, a LIST more, and a GET for each failure of the attempts before.
+    If a stage ran again it costs a LIST more, and a GET for each failure of its earlier attempts.
     """
     try:
         acks = [*acks]

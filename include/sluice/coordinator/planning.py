@@ -158,8 +158,9 @@ def make_plan(
 
 
 def starting_sources(job: Job, state: CoordinatorState, lineage: Lineage) -> tuple[str, ...]:
-    """The sources whose first position is the end of their input: a checkpoint keeps it, though
-    there is nothing to read, or the next one would begin at a later end.
+    """The sources that start at the end of their input, and have no position yet.
+
+    A checkpoint keeps that end though it reads nothing; else the next would start at a later one.
     """
     return tuple(
         node.uid
@@ -316,10 +317,10 @@ def _cut(
 
 
 def _require_kept(uid: str, previous: SourceCut | None, before: Position, source: Source) -> None:
-    """Check that the root has copies of what was read, if and only if rows may be taken back.
+    """Check that the root has copies of what was read if, and only if, rows may be taken back.
 
     Raises:
-        SourceUnreadable: it has not, as the source was declared otherwise then.
+        SourceUnreadable: it differs, because the source was declared otherwise when it was read.
     """
     was_kept = previous is not None and bool(previous.copies)
     if was_kept == keeps_copies(source) or not any(entry.offset for entry in before.whole):
@@ -389,8 +390,9 @@ def _taken_back(previous: SourceCut | None, barrier: Barrier) -> dict[str, Segme
 
 
 def _heads(source: Source, barrier: Barrier, before: Position) -> tuple[Slice, ...]:
-    """The first records of partitions that wait, and are new since the parent's barrier: each is
-    read ahead once.
+    """The first records of waiting partitions that are new since the parent's barrier.
+
+    Each partition is read ahead once.
     """
     unread = {part.partition for part in barrier.position if part.offset == 0}
     new = unread - before.entries.keys()
@@ -402,7 +404,7 @@ def running_and_finished(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The stages that take part, and those that saw the end of their input at the parent's barrier.
 
-    When every one has, all take part: the job is about to end, or was restored after its end.
+    If all stages saw it, all take part: the job is about to end, or was restored after its end.
     """
     done: set[str] = set()
     for uid, stage in job.pipeline.stages.items():

@@ -55,11 +55,15 @@ class UserRequest:
 
     def __post_init__(self) -> None:
         if self.type.is_savepoint != (self.name is not None):
-            raise ConfigurationError("a savepoint has a name, and a checkpoint has none")
+            raise ConfigurationError("a savepoint needs a name, and a checkpoint takes none")
         if self.is_canonical and not self.type.is_savepoint:
-            raise ConfigurationError("only a savepoint is canonical; a checkpoint is as it is")
+            raise ConfigurationError(
+                "a checkpoint has no format; ask for a savepoint, or leave out canonical"
+            )
         if self.is_full and self.type.is_savepoint:
-            raise ConfigurationError("only a checkpoint is full or not; a savepoint always is")
+            raise ConfigurationError(
+                "a savepoint is always full; ask for a checkpoint, or leave out full"
+            )
 
 
 def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:

@@ -129,8 +129,7 @@ class RestoreRequest:
             value = getattr(self, name)
             if value is not None:
                 raise ConfigurationError(
-                    f"{pointer!r} says which snapshot is restored, and {name} {value!r} says it "
-                    "once more; give one"
+                    f"{pointer!r} names the snapshot to restore already; leave out {name} {value!r}"
                 )
 
 

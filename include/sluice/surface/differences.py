@@ -272,7 +272,7 @@ def snapshot_difference(pair: Pair) -> SnapshotDifference:
 
 
 def read_between(pair: Pair) -> dict[str, int]:
-    """The records per source that lie before the later positions, and not before the earlier.
+    """The number of records of each source between the earlier and the later positions.
 
     Raises:
         RestoreError: a file of a source's position is gone.
@@ -288,8 +288,10 @@ def read_between(pair: Pair) -> dict[str, int]:
 
 
 class RestorePreview(msgspec.Struct, frozen=True, kw_only=True):
-    """``repeats`` are the records per source that completed checkpoints have read since, and that
-    are read again; ``aborts`` are pending checkpoints, whose ``pending_records`` are, too.
+    """What a restore would read again and abort.
+
+    ``repeats``: records per source that completed checkpoints have read since the snapshot.
+    ``aborts``: the pending checkpoints, whose ``pending_records`` are read again, too.
     """
 
     repeats: dict[str, int]

@@ -90,9 +90,9 @@ def health(job: Job, state: CoordinatorState, done: CompletedCheckpoint | None) 
 def next_trigger(job: Job, *, latest_tick_ms: Callable[[], int] | None = None) -> NextTrigger:
     """What the next periodic checkpoint waits for; the sources are asked whether they have more.
 
-    It is the question of whoever drives the job, so a checkpoint that ``is_due`` and does not start
-    has nobody who would start it.  *latest_tick_ms* is that of a ``NextCheckpoint``, for a job
-    whose schedule is a ``Cron``; one that an asset's events start is never due by itself.
+    The job's host asks the same, so if a checkpoint ``is_due`` and does not start, no host runs.
+    *latest_tick_ms* is that of a ``NextCheckpoint``, for a job whose schedule is a ``Cron``.  A job
+    that an asset's events start is never due by itself.
     """
     state, checkpointing = job.state(), job.pipeline.checkpointing
     interval_ms = state.timing.interval_ms

@@ -125,10 +125,10 @@ class DamagedEntryRecord(msgspec.Struct, frozen=True, kw_only=True):
 class RepairRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a repair of the journal does, or did if it is ``repaired``.
 
-    ``continues`` is the entry before the ``damaged`` ones, ``base`` the checkpoint that the job
-    goes on from, under ``generation``.  ``completed`` is completed again, ``aborted`` are read
-    again, as ``untold`` ones are, of which the lost entries had the begin.  All None or empty: the
-    newest entry can be read.
+    ``continues`` is the entry before the ``damaged`` ones, ``base`` the checkpoint from which the
+    job goes on, under ``generation``.  The checkpoint ``completed`` is completed again.  Records of
+    the ``aborted`` ones, and of ``untold`` ones, whose triggers are in the lost entries, are read
+    again.  If the newest entry can be read, all fields are None or empty.
     """
 
     repaired: bool

@@ -53,10 +53,11 @@ class SnapshotKind(Enum):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A retained checkpoint, or a savepoint.  ``root`` is empty in the job's own root.
 
-    ``id`` is None of a savepoint that cannot be read; so is all that only the snapshot itself says.
-    ``completed_at_ms`` of a savepoint is the store's clock.  ``is_of_this_life``: the job as it was
-    submitted last took it.  ``tables`` has the version per sink that it pins, ``tables_ahead`` what
-    readers of a table see beyond that.  ``can_restore`` is None without checks.
+    Of a savepoint that cannot be read ``id`` is None, and so is every field that comes from its
+    ``_metadata``.  ``completed_at_ms`` of a savepoint is by the store's clock.
+    ``is_of_this_life``: the job took it since it was submitted last.  ``tables`` has the version
+    per sink that it pins, ``tables_ahead`` what readers of a table see beyond that.
+    ``can_restore`` is None without checks.
     """
 
     kind: SnapshotKind

@@ -112,7 +112,7 @@ def test_a_full_checkpoint_shares_no_file_with_those_before_it_and_those_behind_
 
 
 def test_only_a_checkpoint_is_asked_for_in_full() -> None:
-    with pytest.raises(ConfigurationError, match="only a checkpoint is full or not; a savepoint"):
+    with pytest.raises(ConfigurationError, match="a savepoint is always full; ask for"):
         UserRequest(by="ada", type=SAVEPOINT, name="mine", is_full=True)
 
 
@@ -260,10 +260,10 @@ def test_what_cannot_be_asked_for_is_refused_before_it_is_queued() -> None:
     with pytest.raises(ConfigurationError, match="was never submitted"):
         request_checkpoint(a_job(), NOW)
     with pytest.raises(
-        ConfigurationError, match="a savepoint has a name, and a checkpoint has none"
+        ConfigurationError, match="a savepoint needs a name, and a checkpoint takes none"
     ):
         UserRequest(by="ada", name="mine")
-    with pytest.raises(ConfigurationError, match="only a savepoint is canonical"):
+    with pytest.raises(ConfigurationError, match="a checkpoint has no format"):
         UserRequest(by="ada", is_canonical=True)
     with pytest.raises(ConfigurationError, match="waits is 0; use 1 s or more"):
         UserRequest(by="ada", waits=timedelta(0))

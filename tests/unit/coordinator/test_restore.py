@@ -474,7 +474,7 @@ CLAIM = RestoreOptions(claim_mode=ClaimMode.CLAIM)
         ({"pipeline": "bids"}, "pipeline 'bids' needs the root where its checkpoints are"),
         (
             {"pointer": "auctions/checkpoints/1", "savepoint": "mine"},
-            "'auctions/checkpoints/1' says which snapshot is restored, and savepoint 'mine' says",
+            "'auctions/checkpoints/1' names the snapshot to restore already; leave out savepoint",
         ),
         ({"options": CLAIM}, "CLAIM is given with the latest one, but only a savepoint"),
         (
