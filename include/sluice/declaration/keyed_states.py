@@ -219,11 +219,6 @@ class ReducingState(State[str, V]):
         migrations: Migrations[V] | None = None,
     ) -> None:
         super().__init__(of, ttl=ttl, migrations=migrations)
-        if not callable(reduce):
-            raise ConfigurationError(
-                f"ReducingState is given {reduce!r}, which cannot be called; give it a function of "
-                "two values, then their type: ReducingState(max, int)"
-            )
         self._reduce = reduce
 
     def get(self) -> V | None:
@@ -273,12 +268,6 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
         migrations: Migrations[ACC] | None = None,
     ) -> None:
         super().__init__(of, ttl=ttl, migrations=migrations)
-        if not isinstance(function, AggregateFunction):
-            raise ConfigurationError(
-                f"AggregatingState is given {function!r}, which is no AggregateFunction; give it "
-                "an instance, then its accumulator's type: AggregatingState(Mean(), "
-                "tuple[float, int])"
-            )
         self._function = function
 
     def get(self) -> OUT | None:
@@ -462,19 +451,14 @@ def checked_migrations(
     """*migrations* of the values of a *state* to the type *declared*.
 
     Raises:
-        ConfigurationError: a type is none that a state could have had, or there is no function.
+        ConfigurationError: a type is none that a state could have had, or that of today.
     """
-    for before, migrate in (migrations or {}).items():
+    for before in migrations or {}:
         value_type(before)
         if before == declared:
             raise ConfigurationError(
                 f"{state} migrates from {type_name(before)}, which is its type; name the type that "
                 "it had before"
-            )
-        if not callable(migrate):
-            raise ConfigurationError(
-                f"{state} migrates from {type_name(before)} by {migrate!r}, which cannot be "
-                "called; give it a function of one value"
             )
     return dict(migrations or {})
 

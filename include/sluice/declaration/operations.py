@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sluice.declaration import results
 from sluice.declaration.aggregates import Aggregate
@@ -104,9 +104,6 @@ class Lookup:
     keep: Keep
     add: Mapping[str, str] = field(default_factory=dict[str, str])
     steps: tuple[Step, ...] = ()
-
-    def __post_init__(self) -> None:
-        _check_kind("lookup", "keep", self.keep, get_args(Keep))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +208,6 @@ class WindowJoin:
     window: Window
     how: JoinKind
 
-    def __post_init__(self) -> None:
-        _check_kind("window_join", "how", self.how, get_args(JoinKind))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalJoin:
@@ -228,9 +222,6 @@ class IntervalJoin:
     upper_column: str | None = None
     how: IntervalJoinKind = "inner"
 
-    def __post_init__(self) -> None:
-        _check_kind("interval_join", "how", self.how, get_args(IntervalJoinKind))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegularJoin:
@@ -241,9 +232,6 @@ class RegularJoin:
     """
 
     how: RegularJoinKind = "inner"
-
-    def __post_init__(self) -> None:
-        _check_kind("join", "how", self.how, get_args(RegularJoinKind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,11 +254,6 @@ class Process:
             raise ConfigurationError(
                 f"process() is given a KeyedProcessFunction, {kind.__name__}, which sees one row "
                 f"at a time; declare process_keyed(..., {kind.__name__}(), ...) instead"
-            )
-        if not callable(self.function):
-            raise ConfigurationError(
-                f"process() is given {self.function!r}, which cannot be called; give it a function "
-                "of two Polars frames, the rows and the state"
             )
 
 
@@ -395,10 +378,3 @@ def named_by(operation: Operation) -> tuple[str, ...]:
             return tuple(lookup.on)
         case _:
             return ()
-
-
-def _check_kind(method: str, argument: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise ConfigurationError(
-            f"{method}({argument}={given!r}) is not known; write {', '.join(map(repr, known))}"
-        )
