@@ -38,6 +38,7 @@ OPTIONAL = {
 }  # fmt: skip
 KEYABLE = ("int", "text", "bool", "date", "long")
 ORDERED = ("int", "long", "huge", "double", "text", "bool", "date", "decimal", "time")
+TWIN = "twin_one"  # The uid of a stage that reads a stream which another reads otherwise.
 FORGETFUL_JOINS = (("join", "inner"), ("join", "semi"))
 
 
@@ -110,6 +111,7 @@ def draw(seed: int) -> Plan:
     plan = only_used(plan)
     plan = _apart(drawing, plan)
     plan = _projected(Random(f"{seed} projected"), drawing, plan)
+    plan = _with_twins(Random(f"{seed} twins"), drawing, plan)
     plan = _in_lines(Random(f"{seed} lines of text"), plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     plan = unaligned(Random(f"{seed} unaligned"), plan)
@@ -170,6 +172,29 @@ def _projected(random: Random, drawing: Drawing, plan: Plan) -> Plan:
             names = [n for n in stream.columns if n in sink.upsert_key or random.random() < 0.6]
             sinks.append(replace(sink, select=tuple(names or stream.columns)))
     return replace(plan, sinks=tuple(sinks))
+
+
+def _with_twins(random: Random, drawing: Drawing, plan: Plan) -> Plan:
+    """Of some plans a stream is read by two stages more, each with a filter and a projection of its
+    own; what they aggregate has other names.
+    """
+    wanted = {"id": "long", "k": "int"}
+    of_stages = {stage.uid for stage in plan.stages if not forgets(stage)}
+    found = [one for one in drawing.streams if one.uid in of_stages]
+    found = [one for one in found if wanted.items() <= one.columns.items()]
+    if not found or random.random() >= 0.3:
+        return plan
+    producer = random.choice(found).uid
+    stages, sinks = list(plan.stages), list(plan.sinks)
+    for uid, of in ((TWIN, "id"), ("twin_two", "other")):
+        where = (random.choice(("k >= 1", "k < 1", "k IS NULL", "id IS NOT NULL")),)
+        select = ("k", "id") if of == "id" else ("k", "id AS other")
+        given = InputPlan(producer=producer, where=where, select=select, keys=("k",))
+        aggregates = {"n": ["count", of, None, None], "most": ["max", of, None, None]}
+        args = {"aggregates": aggregates}
+        stages.append(StagePlan(uid=uid, op="aggregate", inputs=(given,), args=args))
+        sinks.append(SinkPlan(uid=f"{uid}_out", producer=uid, upsert_key=("k",)))
+    return replace(plan, stages=tuple(stages), sinks=tuple(sinks))
 
 
 def _in_lines(random: Random, plan: Plan) -> Plan:

@@ -17,6 +17,7 @@ from typing import Any
 from sluice.exchange.reading import interned_input
 from sluice.operators import sql
 from tests.fuzz.changing import forgets
+from tests.fuzz.drawing import TWIN
 from tests.fuzz.dwindling import DWINDLES
 from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan, StagePlan
 from tests.planted import Fault
@@ -25,11 +26,12 @@ from tests.planted import Fault
 @dataclass(frozen=True, slots=True)
 class Mutation(Fault):
     """``ops``: only plans with one of these can see it, empty for any; and they need all of
-    ``needs``.  See ``features``.
+    ``needs``.  See ``features``.  What ``accepts`` a mistake shows where that is not refused.
     """
 
     ops: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    accepts: bool = False
 
     def may_show_in(self, plan: Plan) -> bool:
         found = features(plan)
@@ -73,6 +75,7 @@ def features(plan: Plan) -> set[str]:
     found |= {"packed"} if any(source.packed for source in plan.sources) else set()
     found |= {name for sink in plan.sinks for name in _options(sink)}
     found |= {"changelog" if one.changelog else "upsert" for one in plan.sinks if _is_special(one)}
+    found |= {"twins"} if any(stage.uid == TWIN for stage in plan.stages) else set()
     found |= {"idle"} if any(one.idle_after_ms is not None for one in plan.sources) else set()
     found |= {"forgets"} if any("ttl" in stage.args for stage in plan.stages) else set()
     found |= {_forgetful(stage) for stage in plan.stages if forgets(stage)}
@@ -195,6 +198,27 @@ PATHS: dict[str, Mutation] = {
         "if self.is_consumed(producer) else added",
         "if stage.steps else added",
         needs=("projected_reader",),
+    ),
+    "the_first_reader_has_no_steps": Mutation(
+        "a stage reads all of a stream once a second stage reads it with other steps",
+        "declaration.pipeline:Pipeline._left_to",
+        "_read_behind(left, given, producer)",
+        "given",
+        needs=("twins",),
+    ),
+    "a_draw_is_a_constant": Mutation(
+        "random() is taken for what answers the same again",
+        "declaration.determinism:nondeterministic",
+        "_found(sql, DRAWS) or ",
+        "",
+        accepts=True,
+    ),
+    "readers_may_draw_apart": Mutation(
+        "two readers of a source may each draw for themselves",
+        "declaration.determinism:check_readers",
+        "if found is not None:",
+        "if False:",
+        accepts=True,
     ),
     "a_header_is_in_every_part": Mutation(
         "of a file of lines that has grown a row is taken for its header",
@@ -1255,12 +1279,19 @@ def hunt(name: str, seeds: range = range(10**6, 10**7)) -> Caught | None:
     """Play plans with the fault planted, until one fails."""
     from tests.fuzz.drawing import draw
     from tests.fuzz.play import play, playing
+    from tests.fuzz.refusals import refused
 
     mutation, plans, begun = MUTATIONS[name], 0, time.process_time()
     with playing(), mutation.planted(), _compiling_anew():
         for seed in seeds:
             if plans == MAX_PLANS:
                 return None
+            if mutation.accepts:
+                plans += 1
+                message = refused(seed)
+                if message is not None:
+                    return Caught(name, seed, plans, time.process_time() - begun, message)
+                continue
             plan = draw(seed)
             if not mutation.may_show_in(plan) or len(plan.stages) > MOST_STAGES:
                 continue
@@ -1314,4 +1345,5 @@ def _row(name: str, caught: Caught | None) -> str:
     mutation = MUTATIONS[name]
     drawn = ", ".join([*([" or ".join(mutation.ops)] if mutation.ops else []), *mutation.needs])
     found = f"none of {MAX_PLANS} |" if caught is None else f"{caught.plans} | {caught.seconds:.0f}"
-    return f"| `{name}` | {mutation.wrong} | {drawn or 'any'} | {found} |"
+    drawn = "a mistake" if mutation.accepts else drawn or "any"
+    return f"| `{name}` | {mutation.wrong} | {drawn} | {found} |"

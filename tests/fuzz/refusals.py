@@ -25,6 +25,7 @@ from tests.fuzz.plans import (
 from tests.fuzz.play import Failure, play
 
 BAD = "bad"
+DRAW = "random()"
 COUNT = {"n": ["count", None, None, None]}
 
 
@@ -259,6 +260,47 @@ def many_rows_in_a_row(drawing: Drawing, random: Random) -> Mistake:
     return Mistake(stages=(replace(stage, inputs=(given,)),), named="in0")
 
 
+def drawn_key(drawing: Drawing, random: Random) -> Mistake:
+    stage = _bad("deduplicate", "in0", keys=("drawn",))
+    given = replace(stage.inputs[0], key_expressions=(("drawn", DRAW),))
+    return Mistake(stages=(replace(stage, inputs=(given,)),), named="computes the key 'drawn'")
+
+
+def drawn_over_updates(drawing: Drawing, random: Random) -> Mistake | None:
+    stream = _updating(drawing, random)
+    if stream is None:
+        return None
+    stage = _bad("latest", stream.uid, keys=(_keys(stream)[0],), by=[[*stream.columns][-1]])
+    given = replace(stage.inputs[0], where=(f"{DRAW} > 0.5",))
+    named = "answers otherwise when a row is taken back"
+    return Mistake(stages=(replace(stage, inputs=(given,)),), named=named)
+
+
+def drawn_for_two(drawing: Drawing, random: Random) -> Mistake:
+    stage = _bad("deduplicate", "in0", keys=("k",))
+    given = replace(stage.inputs[0], where=(f"{DRAW} > 0.5",))
+    one = replace(stage, inputs=(given,))
+    other = replace(one, uid=f"{BAD}_too")
+    return Mistake(stages=(one, other), named="answers otherwise for each reader")
+
+
+def drawn_table(drawing: Drawing, random: Random) -> Mistake | None:
+    if not drawing.tables:
+        return None
+    stage = _bad("lookup", "in0", table="dim", on={"k": DRAW}, keep="matched")
+    return Mistake(stages=(stage,), named="answers otherwise each time")
+
+
+def drawn_time(drawing: Drawing, random: Random) -> Mistake | None:
+    if _source(drawing).event_time is None:
+        return None
+    stage = _bad(
+        "window", "in0", keys=("k",), window=["session", 500], lateness=0, aggregates=COUNT
+    )
+    given = replace(stage.inputs[0], select=("k", f"timestamp_seconds({DRAW}) AS ts"))
+    return Mistake(stages=(replace(stage, inputs=(given,)),), named="the event time 'ts'")
+
+
 def sink_of_a_source(drawing: Drawing, random: Random) -> Mistake:
     uid = next(
         one.uid for one in drawing.sources if one.uid == drawing.stages[0].inputs[0].producer
@@ -287,5 +329,6 @@ MISTAKES: dict[str, Callable[[Drawing, Random], Mistake | None]] = {
         keyed_by_other_types, united_of_other_types,
         table_as_a_stream, stream_as_a_table, interval_backwards, many_rows_in_a_row,
         sink_of_a_source, source_for_nobody, too_parallel,
+        drawn_key, drawn_over_updates, drawn_for_two, drawn_table, drawn_time,
     )
 }  # fmt: skip
