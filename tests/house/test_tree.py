@@ -40,3 +40,10 @@ def test_a_heavy_library_behind_the_command_line_would_be_noticed(tmp_path: Path
     found = a_tree(tmp_path, cli__main="from sluice.core.ids import x", core__ids="import polars")
 
     assert "an import of sluice.cli.main loads polars" in found
+
+
+def test_the_documentation_stays_short() -> None:
+    """Shorten a page, or link to the one that has the fact, before this is raised."""
+    pages = (REPOSITORY / "docs").rglob("*.md")
+
+    assert sum(len(page.read_text().split()) for page in pages) <= 66_000
