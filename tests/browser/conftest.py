@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.resources import files
 
 import pytest
 
@@ -23,6 +24,7 @@ from sluice.job.job import Job
 from tests.airflow import conftest as airflow_home
 from tests.airflow.rest import PACKAGE, an_api, auctions_in, run_stages, take
 
+AXE = (files("axe_core_python") / "axe.min.js").read_text()
 NEEDS = "no Chromium is installed: apt-get install chromium, or set SLUICE_BROWSER"
 
 
@@ -122,3 +124,15 @@ def says(tab: Tab, words: str) -> None:
 def show(tab: Tab, served: Served, page: str, heading: str) -> None:
     tab.open(f"{served.url}/sluice/pages/#/{page}")
     tab.until(f"{PLACE}.querySelector('h2').textContent === {heading!r}")
+
+
+def check_everybody_can_use_it(tab: Tab) -> None:
+    """What is shown has no violation of a rule of axe-core."""
+    tab.until(f"!{PLACE}.querySelector('.loading')")
+    if not tab.evaluate("'axe' in window"):
+        tab.evaluate(f"{AXE}; 0")
+    found = tab.evaluate(
+        """axe.run().then(({ violations }) => violations.map(
+            ({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).slice(0, 3).join(" ")}`))"""
+    )
+    assert found == []

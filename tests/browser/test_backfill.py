@@ -16,7 +16,7 @@ from sluice.job.job import Job
 from sluice.sources import Files
 from sluice_airflow.rest.jobs import DECLARED
 from tests.airflow.rest import auctions_in
-from tests.browser.conftest import Served, show
+from tests.browser.conftest import Served, check_everybody_can_use_it, show
 from tests.browser.test_buttons import CONFIRM, DIALOG, ask, confirm, posts
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
@@ -50,6 +50,7 @@ def test_a_backfill_says_first_what_would_be_read_again(tab: Tab, served: Served
     tab.evaluate(f"{DIALOG}.querySelector('[name=input]').value = 'day=1'")
     tab.evaluate(f"{DIALOG}.querySelector('[name=dry-run]').click()")
     tab.until(f"{CONFIRM}.textContent === 'Say what would be read again'")
+    check_everybody_can_use_it(tab)
 
     confirm(tab)
 

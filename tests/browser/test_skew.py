@@ -9,7 +9,7 @@ from harness.jobs import a_pipeline
 from sluice.core.answers import LateRows, SubtaskMetrics
 from sluice.job.job import Job
 from tests.airflow.rest import auctions_in
-from tests.browser.conftest import Served, says, show
+from tests.browser.conftest import Served, check_everybody_can_use_it, says, show
 from tests.subtasks import measure
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Airflow's whole API is built in this process.
@@ -30,4 +30,5 @@ def test_late_rows_are_shown_by_what_they_are_of_and_by_how_much(tab: Tab, serve
 
     for words in ("Late rows of", "1 min 30 s", "By 10 min at most", "14"):
         says(tab, words)
+    check_everybody_can_use_it(tab)
     assert (tab.errors, tab.failed) == ([], [])

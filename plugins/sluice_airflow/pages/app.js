@@ -38,10 +38,13 @@ const SHOWN = { ...Object.fromEntries(PAGES.map(([name, , page]) => [name, page]
 function App({ dagId, place }) {
   const { names, query } = useRoute();
   useFocus(place, names.join("/"));
-  if (names[0] === "reasons") return html`<main><${Reason} name=${names[1]} /></main>`;
+  if (names[0] === "reasons") return html`<${General}><${Reason} name=${names[1]} /><//>`;
   if (names[0] === "p") return html`<${Pipeline} uid=${names[1]} names=${names.slice(2)} query=${query} isInDag=${Boolean(dagId)} />`;
-  return dagId ? html`<${PipelineOfDag} dagId=${dagId} query=${query} />` : html`<main><${Pipelines} /></main>`;
+  return dagId ? html`<${PipelineOfDag} dagId=${dagId} query=${query} />` : html`<${General}><${Pipelines} /><//>`;
 }
+
+/** A page that is of no single pipeline. */
+const General = ({ children }) => html`<main><h1 class="unseen">Checkpoints</h1>${children}</main>`;
 
 /** The DAG's pipeline: it has the DAG's name, or the name before `__restore`, `__savepoint`, `__cancel`. */
 function PipelineOfDag({ dagId, query }) {
@@ -58,7 +61,7 @@ function PipelineOfDag({ dagId, query }) {
 
 function Pipeline({ uid, names, query, isInDag }) {
   const pipeline = useResource(uid ? pathOf("pipelines", uid) : null, { everyMs: 5_000 });
-  if (!uid) return html`<main><${Pipelines} /></main>`;
+  if (!uid) return html`<${General}><${Pipelines} /><//>`;
   const page = SHOWN[names[0]] ? names[0] : "overview";
   const View = SHOWN[page];
   const path = (...rest) => pathOf("pipelines", uid, ...rest);

@@ -158,7 +158,7 @@ function Nothing({ data, asked }) {
 const words = ({ added, removed, changed }) => `${count(added)} added, ${count(removed)} removed, ${count(changed)} changed`;
 
 const columnsOf = ({ columns }) => [
-  { name: " kind", title: "", value: ({ kind }) => kind, cell: ({ kind }) => html`<span class="badge ${TONES[kind]}">${kind}</span>` },
+  { name: " kind", title: "Change", value: ({ kind }) => kind, cell: ({ kind }) => html`<span class="badge ${TONES[kind]}">${kind}</span>` },
   ...columns.filter((one) => one.is_key).map(({ name, after, before }) => ({
     name, title: html`<span class="badge calm">key</span> ${name}`, hint: after ?? before,
     value: ({ key }) => key[name], cell: ({ key }) => shown(key[name]),

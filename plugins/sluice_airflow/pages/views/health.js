@@ -19,19 +19,19 @@ export function Health({ uid, path, pipeline, now }) {
   return html`<section class="first" aria-label="What matters first">
     <dl class="counts">
       <div class=${tone}><dt>State</dt><dd>${words(status)}</dd>
-        <p class=${tone === "bad" ? "reason" : ""}>${says}</p>
-        ${isAbsent(since) ? null : html`<p class="muted">since <${Moment} at=${since} now=${now} /></p>`}</div>
+        <dd class="more"><p class=${tone === "bad" ? "reason" : ""}>${says}</p>
+        ${isAbsent(since) ? null : html`<p class="muted">since <${Moment} at=${since} now=${now} /></p>`}</dd></div>
       <div class=${isLate ? "warn" : ""}><dt>Newest completed checkpoint</dt>
         <dd>${isAbsent(age) ? "none yet" : `${duration(age)} old`}</dd>
-        <p class="muted">${done ? html`<${Link} to=${["p", uid, "checkpoints", done.id]}>checkpoint ${done.id}<//>` : isAbsent(age) ? null : "not retained"}${
+        <dd class="more"><p class="muted">${done ? html`<${Link} to=${["p", uid, "checkpoints", done.id]}>checkpoint ${done.id}<//>` : isAbsent(age) ? null : "not retained"}${
           isGoing && !isAbsent(target) ? ` · target: ${duration(target)} at most` : ""}</p>
-        ${next.data ? html`<p>${next.data.is_due ? "The next one is due" : "The next one waits"}: ${next.data.says}</p>` : null}</div>
+        ${next.data ? html`<p>${next.data.is_due ? "The next one is due" : "The next one waits"}: ${next.data.says}</p>` : null}</dd></div>
       <div class=${behind.length ? "warn" : ""}><dt>Lag</dt>
         <dd>${!lag.length ? (isGoing ? "unknown" : "–") : behind.length ? `${behind.length} of ${lag.length} sources behind` : "none"}</dd>
-        ${lag.map((one) => html`<p key=${one.id} class=${one.is_behind ? "" : "muted"}>${one.id}: ${pending(one)}</p>`)}</div>
+        <dd class="more">${lag.map((one) => html`<p key=${one.id} class=${one.is_behind ? "" : "muted"}>${one.id}: ${pending(one)}</p>`)}</dd></div>
       <div class=${step ? tone : ""}><dt>Next step</dt><dd>${step ? "" : "none"}</dd>
-        ${step ? html`<p>${step.page.length ? html`<${Link} to=${placeOf(uid, step.page)}>${step.says}<//>` : step.says}</p>
-          ${step.command ? html`<p><code>${step.command}</code></p>` : null}` : null}</div>
+        ${step ? html`<dd class="more"><p>${step.page.length ? html`<${Link} to=${placeOf(uid, step.page)}>${step.says}<//>` : step.says}</p>
+          ${step.command ? html`<p><code>${step.command}</code></p>` : null}</dd>` : null}</div>
     </dl>
     ${isGoing ? html`<${Drivers} drivers=${drivers.data} now=${now} />` : null}
   </section>`;
