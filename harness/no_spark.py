@@ -112,6 +112,7 @@ def stages_without_spark(around: Around = nullcontext) -> Iterator[None]:
         patch.setattr("sluice.spark.frames.net_changes", _settled)
         patch.setattr("sluice.spark.deployment.keyed_rows", _keyed_rows)
         patch.setattr("sluice.spark.deployment.exchange_of", lambda _: None)
+        patch.setattr("sluice.spark.deployment._block_folder", lambda _: None)
         yield
 
 
@@ -153,7 +154,7 @@ def _numbered(
         record += batch.num_rows
 
 
-def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, _: object) -> KeyedRows:
+def _keyed_rows(inputs: Sequence[Rows], node: StageNode, task: TaskPlan, *_: object) -> KeyedRows:
     """As the real one for one input, and nothing pre-aggregated.
 
     A hash that only Spark computes is another one here.
