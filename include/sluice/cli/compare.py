@@ -28,7 +28,7 @@ MOST_SHOWN = 5
 _RIGHT, _COPIES = "_right", "_copies"
 
 
-def compare(
+def compare_tables(
     table_a: Annotated[str, typer.Argument(help="A folder of Parquet files, or a FilesTable's.")],
     table_b: Annotated[str, typer.Argument(help="The other one.")],
     key: Annotated[

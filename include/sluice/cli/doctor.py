@@ -108,7 +108,8 @@ def doctor(
     place = location(root, endpoint_url)
     console = Console()
     findings = []
-    for finding in _findings(pipeline, place):
+    for found in _findings(pipeline, place):  # Without any secret that an error quotes.
+        finding = msgspec.structs.replace(found, message=redacted(found.message))
         findings.append(finding)
         if not as_json:
             _print(console, finding)
@@ -122,12 +123,7 @@ def doctor(
 
 
 def _findings(pipeline: str | None, place: StoreLocation) -> Iterator[Finding]:
-    """Yield each as soon as it is found, without any secret that an error quotes."""
-    for finding in _checks(pipeline, place):
-        yield msgspec.structs.replace(finding, message=redacted(finding.message))
-
-
-def _checks(pipeline: str | None, place: StoreLocation) -> Iterator[Finding]:
+    """Yield each as soon as it is found."""
     yield from machine_findings()
     yield from pipeline_findings()
     is_root_sound = True

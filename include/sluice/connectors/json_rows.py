@@ -122,7 +122,7 @@ def _without_form(type_: pa.DataType) -> pa.DataType | None:
         return _without_form(type_.value_type)
     if types.is_map(type_):
         return type_ if _key_of(type_.key_type) is None else _without_form(type_.item_type)
-    if is_list(type_):
+    if _is_list(type_):
         return _without_form(type_.value_type)
     if types.is_struct(type_):
         found = (_without_form(field.type) for field in type_)
@@ -144,7 +144,7 @@ def _without_form(type_: pa.DataType) -> pa.DataType | None:
     return None if is_plain else type_
 
 
-def is_list(type_: pa.DataType) -> bool:
+def _is_list(type_: pa.DataType) -> bool:
     from pyarrow import types
 
     is_varying = types.is_list(type_) or types.is_large_list(type_)
@@ -201,7 +201,7 @@ def _converter(type_: pa.DataType, name: str) -> Convert | None:
         key, item = _key_of(type_.key_type), _converter(type_.item_type, name)
         assert key is not None, "checked with the columns"
         return lambda entries: _object(entries, key, item, name)
-    if is_list(type_):
+    if _is_list(type_):
         item = _converter(type_.value_type, name)
         if item is None:
             return None
@@ -299,7 +299,7 @@ def _as_parsed(type_: pa.DataType) -> pa.DataType:
     if types.is_struct(type_):
         return pa.struct([pa.field(one.name, _as_parsed(one.type)) for one in type_])
     # The reader has lists and texts with 32-bit offsets only.
-    if is_list(type_):
+    if _is_list(type_):
         return pa.list_(_as_parsed(type_.value_type))
     return pa.string() if types.is_large_string(type_) or types.is_string_view(type_) else type_
 
@@ -348,7 +348,7 @@ def _reader(type_: pa.DataType) -> Convert | None:
         return time.fromisoformat
     if types.is_duration(type_):
         return lambda value: msgspec.convert(value, timedelta)
-    if is_list(type_):
+    if _is_list(type_):
         item = _reader(type_.value_type)
         return lambda values: [_read(value, item) for value in values]
     if types.is_struct(type_):

@@ -26,7 +26,7 @@ from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSour
 from sluice.declaration.columns import check_source_columns
 from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.extras import require_installed
-from sluice.store.object_store import Listed, RangeReader
+from sluice.store.object_store import RangeReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,16 +42,6 @@ CHUNK_ROWS = 50_000
 
 # The index of a file of 10 GB in blocks of 16 kB takes 10 MB.
 INDEXES_KEPT = 256
-
-
-@dataclass(frozen=True, slots=True)
-class AvroSource(WholeFileSource):
-    """The rows of *location*: a file, or every file below a folder."""
-
-    _format_name = "Avro"
-
-    def _file(self, listed: Listed) -> AvroFile:
-        return AvroFile(self._files, listed.key, listed.size_bytes, listed.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +226,14 @@ class Block:
 
     rows: int
     body: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AvroSource(WholeFileSource):
+    """The rows of *location*: a file, or every file below a folder."""
+
+    _format_name = "Avro"
+    _kind = AvroFile
 
 
 @lru_cache(maxsize=INDEXES_KEPT)

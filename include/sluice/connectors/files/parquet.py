@@ -30,7 +30,7 @@ from sluice.connectors.files.source import NotWholeError
 from sluice.connectors.files.whole_files import Footer, WholeFile, WholeFileSource
 from sluice.declaration.columns import check_source_columns
 from sluice.errors import ConfigurationError, StoreUnavailable
-from sluice.store.object_store import Listed, RangeReader
+from sluice.store.object_store import RangeReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,16 +46,6 @@ SMALLEST = 12  # The size of both magic words and the footer's length.
 
 # A footer of a hundred columns and row groups takes some 100 kB as objects.
 FOOTERS_KEPT = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetSource(WholeFileSource):
-    """The rows of *location*: a file, or every file below a folder."""
-
-    _format_name = "Parquet"
-
-    def _file(self, listed: Listed) -> ParquetFile:
-        return ParquetFile(self._files, listed.key, listed.size_bytes, listed.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +124,14 @@ class ParquetFile(WholeFile):
         head = store.get_range(self.name, 0, len(MAGIC)) or b""
         end = store.get_range(self.name, max(size - len(MAGIC), 0), size) or b""
         return MAGIC.startswith(head) and (end != MAGIC or size < SMALLEST)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSource(WholeFileSource):
+    """The rows of *location*: a file, or every file below a folder."""
+
+    _format_name = "Parquet"
+    _kind = ParquetFile
 
 
 @lru_cache(maxsize=FOOTERS_KEPT)

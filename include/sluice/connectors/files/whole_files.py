@@ -106,9 +106,10 @@ class WholeFileSource(FileSource[RowCut]):
     """A source of files with footers; see ``FileSource``."""
 
     _format_name: ClassVar[str]  # In messages.
+    _kind: ClassVar[type[WholeFile]]
 
-    @abstractmethod
-    def _file(self, listed: Listed) -> WholeFile: ...
+    def _file(self, listed: Listed) -> WholeFile:
+        return self._kind(self._files, listed.key, listed.size_bytes, listed.version)
 
     def schema(self) -> pa.Schema:
         """The columns of the first complete file, and of its folders.

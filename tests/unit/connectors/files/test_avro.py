@@ -233,6 +233,7 @@ def test_codecs_that_fastavro_lacks_here_are_read(tmp_path: Path, codec: str) ->
     (tmp_path / "plain").write_bytes(plain.getvalue())
     source = AvroSource(str(tmp_path / "plain"))
     of = source._file(next(iter(source._files.listed())))
+    assert isinstance(of, avro.AvroFile)
     with of.opened() as file:
         header = of.header(file)
         start = plain.getvalue()[: file.tell()].replace(
