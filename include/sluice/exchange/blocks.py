@@ -451,15 +451,16 @@ def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
     """The blocks that one subtask was sent, put together to larger frames."""
     pending: dict[tuple[BlockKind, str], list[pl.DataFrame]] = defaultdict(list)
     counts: dict[tuple[BlockKind, str], int] = defaultdict(int)
+    filled: dict[tuple[BlockKind, str], float] = defaultdict(float)  # The part of a larger frame.
     for batch in batches:
         kinds, names, input_rows = (batch.column(n).to_pylist() for n in (1, 2, 3))
         for index, count in enumerate(input_rows):
-            key = (BlockKind(kinds[index]), names[index])
-            pending[key].append(_rows(batch, index))
+            key, rows = (BlockKind(kinds[index]), names[index]), _rows(batch, index)
+            pending[key].append(rows)
             counts[key] += count
-            rows = sum(frame.height for frame in pending[key])
-            size = sum(frame.estimated_size() for frame in pending[key])
-            if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+            filled[key] += max(rows.height / CHUNK_ROWS, rows.estimated_size() / CHUNK_BYTES)
+            if filled[key] >= 1:
+                del filled[key]
                 yield _together(key, pending.pop(key), counts.pop(key))
     for key, frames in pending.items():
         yield _together(key, frames, counts[key])

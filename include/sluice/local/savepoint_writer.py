@@ -401,8 +401,10 @@ class _Work:
             )
             found.append((place, rewritten))
         for named, rows in changes.rows.items():
-            name = named or only_name([*self.schemas[stage.uid]], stage.uid, None)
-            place = self._place(stage, name)
+            only = (
+                only_name([*self.schemas[stage.uid]], stage.uid, None) if named is None else named
+            )
+            place = self._place(stage, only)
             if place.table in {other.table for other, _ in found}:
                 raise ConfigurationError(f"{place} is given its rows twice")
             found.append((place, bootstrap_table(place, rows, self.keep)))

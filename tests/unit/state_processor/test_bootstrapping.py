@@ -173,6 +173,7 @@ def test_what_the_pipeline_has_not_is_named(new: Job) -> None:
     refusals: list[tuple[str, Callable[[], object]]] = [
         ("has no stage 'nope'; with keyed state", lambda: writer().bootstrap("nope", ROWS)),
         ("no table 'x'; it", lambda: writer().bootstrap(STAGE, ROWS, "x").write("y")),
+        ("no table ''; it", lambda: writer().bootstrap(STAGE, ROWS, "").write("y")),
         ("given the rows of one table twice", lambda: twice(None)),
         ("given its rows twice", lambda: twice(TABLE).write("y")),
         ("no stream source of 'bids'; those are events", lambda: writer(starts={"nope": {}})),
