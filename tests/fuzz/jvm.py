@@ -47,6 +47,8 @@ def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.deployment._measured", measure)
     patch.setattr("sluice.spark.deployment.exchange_of", exchange_of)
     patch.setattr("sluice.spark.frames._look_up", look_up)
+    patch.setattr("sluice.spark.frames.marked", lambda rows: rows)
+    patch.setattr("sluice.spark.frames.keeps_every_row", lambda rows: False)
     patch.setattr("sluice.spark.frames._united", united)
     patch.setattr("sluice.spark.frames.net_changes", settled)
     patch.setattr("sluice.spark.frames.decoded_text", decoded_text)

@@ -241,6 +241,13 @@ PATHS: dict[str, Mutation] = {
         "if False:",
         needs=("malformed", "filtered_source"),
     ),
+    "a_function_filters_malformed_lines": Mutation(
+        "a malformed line is told only where a function keeps it",
+        "spark.frames:_passing_by",
+        "function(marked(good)).unionByName(malformed, allowMissingColumns=True)",
+        "result",
+        needs=("malformed", "transform"),
+    ),
     "every_reader_tells": Mutation(
         "each stage that reads a source tells of its malformed lines",
         "spark.frames:_is_first_reader",

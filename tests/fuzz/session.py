@@ -225,7 +225,9 @@ class Frame:
         assert self.columns == other.columns, (self.columns, other.columns)
         return Frame(self.session, [*self.partitions, *other.partitions])
 
-    def unionByName(self, other: Frame) -> Frame:  # noqa: N802 - Spark's
+    def unionByName(self, other: Frame, allowMissingColumns: bool = False) -> Frame:  # noqa: N802, N803 - Spark's
+        if allowMissingColumns:
+            other = other.each(self._completed)
         assert set(self.columns) == set(other.columns), (self.columns, other.columns)
         pairs = zip(self.partitions, other.partitions, strict=True)
         return Frame(
@@ -233,6 +235,13 @@ class Frame:
             [pa.concat_tables([a, b.select(a.column_names).cast(a.schema)]) for a, b in pairs],
             is_planned_away=self.is_planned_away and other.is_planned_away,
         )
+
+    def _completed(self, table: pa.Table) -> pa.Table:
+        """*table* with the columns that it lacks, null."""
+        for of in self.partitions[0].schema:
+            if of.name not in table.column_names:
+                table = table.append_column(of, pa.nulls(table.num_rows, of.type))
+        return table
 
     def each(self, change: Callable[[pa.Table], pa.Table]) -> Frame:
         changed = [change(table) for table in self.partitions]

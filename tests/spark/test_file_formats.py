@@ -36,7 +36,7 @@ from sluice.spark.stage import run_stage
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 WAYS = ("unkeyed", "past", "through")
 NAMES = ["a+b", "c%20d", "e f[1]", "{x,y}#*", "k=1/ü?", "new\nline"]
@@ -416,3 +416,51 @@ def test_a_row_that_cannot_be_read_is_reported_by_the_first_stage_alone(job: Fol
     }
     assert sorted(job.table("second_out")["id"]) == [1, 2]
     assert [*job.table("third_out")["id"]] == [2]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda frame: frame.where("id > 1"),
+        lambda frame: frame.where("id > 1").select("id"),
+        lambda frame: frame.where("id > 1 OR _malformed IS NOT NULL"),
+        lambda frame: frame.mapInArrow(lambda batches: batches, frame.schema).where("id > 1"),
+        lambda frame: (
+            frame.selectExpr("id + 1 AS id", "_source", "_malformed", "_raw")
+            .where("id > 2")
+            .selectExpr("id - 1 AS id", "_malformed", "_raw")
+        ),
+    ],
+    ids=["filter", "without our columns", "keeps them itself", "batches", "computes"],
+)
+def test_a_malformed_line_passes_a_function_by(
+    job: FolderJob, function: Callable[[DataFrame], DataFrame]
+) -> None:
+    files = Files(str(job.files), format="json", schema="id bigint", bounded=False)
+    rows = job.pipeline.source("rows", files)
+    rows.transform("large", function).sink("large_out", FilesTable())
+    (job.files / "a.json").write_text('{"id": 1}\n{"id": \n{"id": 2}\n')
+
+    job.epoch()
+
+    (malformed,) = open_side_table(job.job, "large.malformed").read().to_pylist()
+    assert (malformed["line"], malformed["record_number"]) == ('{"id": ', 2)
+    assert [*job.table("large_out")["id"]] == [2]
+
+
+def test_only_a_function_that_leaves_rows_out_reads_them_twice(job: FolderJob) -> None:
+    files = Files(str(job.files), format="json", schema="id bigint", bounded=False)
+    rows = job.pipeline.source("rows", files)
+    calls: list[DataFrame] = []
+
+    def computed(frame: DataFrame) -> DataFrame:
+        calls.append(frame)
+        return frame.withColumn("next", frame.id + 1)
+
+    rows.transform("computed", computed).sink("out", FilesTable())
+    (job.files / "a.json").write_text('{"id": 1}\n{"id": \n')
+
+    job.epoch()
+
+    assert len(calls) == 1
+    assert open_side_table(job.job, "computed.malformed").read().num_rows == 1

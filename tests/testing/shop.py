@@ -72,7 +72,7 @@ def worth_it(rows: DataFrame, *, least: str) -> DataFrame:
 
 def visits(uid: str) -> Stream:
     """The source of a new pipeline; only its place knows the columns."""
-    return Pipeline(uid).source("visits", PostgresSource(env("DSN"), "visits", "id"))
+    return Pipeline(uid).source("visits", PostgresSource(env("DSN"), "public.visits", "id"))
 
 
 def order(shop: str, price: int | None, at: str | datetime | None = None) -> dict[str, Any]:

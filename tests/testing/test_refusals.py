@@ -210,14 +210,16 @@ def test_columns_of_a_function_that_differ_only_in_case_are_refused_by_their_nam
     assert len(said) < 400
 
 
-def test_a_function_that_drops_what_could_not_be_read_is_refused_though_rows_are_given() -> None:
-    files = Files("/visits", format="json", schema="id bigint, user string")
-    rows = Pipeline("visits").source("visits", files)
-    rows.transform("named", lambda rows: rows.select("id", "user")).sink("out", FilesTable())
+def test_a_function_that_drops_what_is_taken_back_is_refused() -> None:
+    rows = visits("visits")
+    newest = rows.key_by("user").latest("newest", by="id")
+    newest.transform("named", lambda rows: rows.select("id", "user")).sink(
+        "out", FilesTable(upsert_key=("user",))
+    )
 
     said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
 
-    assert "the function of stage 'named' drops the column '_malformed'; keep it" in said
+    assert "the function of stage 'named' drops the column '_weight'; keep it" in said
 
 
 def test_a_function_that_draws_is_refused_over_updates() -> None:

@@ -64,7 +64,6 @@ from sluice.spark.row_wise import (
     analysed_plan,
     check_kept,
     check_row_wise_plan,
-    marked,
 )
 from sluice.spark.session import with_our_settings
 from sluice.spark.spark_code import answered, empty_results
@@ -174,9 +173,7 @@ def _result(
         pipeline.check_answers(stage.uid, operator.output_schema.names())
         return projected_result(stage, operator.output_schema.to_frame()), operator
     if isinstance(stage.operation, Transform):
-        result = transformed(stage, [marked(given) for given in inputs], table, params)
-        check_row_wise_plan(stage.uid, result)
-        check_kept(stage.uid, result)
+        result = transformed(stage, inputs, table, params, _check_rows_of_function)
         _check_event_time(pipeline, stage, result)
         _check_function(stage, result)
     else:
@@ -186,6 +183,11 @@ def _result(
     return projected_result(
         stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
     ), None
+
+
+def _check_rows_of_function(uid: str, result: DataFrame) -> None:
+    check_row_wise_plan(uid, result)
+    check_kept(uid, result)
 
 
 def _of_code(

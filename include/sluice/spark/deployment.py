@@ -508,7 +508,8 @@ def _rows_by_spark(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
         sides = keyed_inputs(run.node, inputs, lookup_table(run))
         return keyed_rows(sides, run.node, run.task, rows_per_group, _block_folder(run))
     rows = transformed(run.node, inputs, lookup_table(run), run.configuration.params)
-    if len(inputs) > 1:  # Each input was read over as many partitions as there are subtasks.
+    # Each input, and what is malformed of it, was read over as many partitions as subtasks.
+    if len(inputs) > 1 or MALFORMED_COLUMN in inputs[0].columns:
         rows = rows.coalesce(run.task.parallelism)
     result = {name: of for name, of in polars_schema(rows).items() if name != WEIGHT}
     return KeyedRows(rows=Frame(rows), schemas=(_schema(rows),), result=pl.Schema(result))

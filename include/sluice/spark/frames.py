@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, TypeVar
 
@@ -48,6 +48,7 @@ from sluice.exchange.reading import SOURCE, StreamRows, bounded, rows_with_origi
 from sluice.job.places import open_source, open_source_at
 from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.spark.pruning import pruned_input
+from sluice.spark.row_wise import keeps_every_row, marked
 from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
 from sluice.spark.versions import arrow_schema
 from sluice.state.cache import SegmentCache
@@ -514,14 +515,21 @@ def keyed_inputs(
 
 
 def transformed(
-    node: StageNode, inputs: Sequence[DataFrame], table: DataFrame | None, params: Mapping[str, str]
+    node: StageNode,
+    inputs: Sequence[DataFrame],
+    table: DataFrame | None,
+    params: Mapping[str, str],
+    check: Callable[[str, DataFrame], None] | None = None,
 ) -> DataFrame:
-    """The result of a stateless stage, which Spark's JVM computes from the inputs."""
+    """The result of a stateless stage, which Spark's JVM computes from the inputs.
+
+    *check* is called with the stage and what its function yields of ``marked`` rows.
+    """
     rows = _united(node, inputs)
     match node.operation:
         case Transform(function=function, arguments=arguments):
             resolved = {name: value_of(spec, params) for name, spec in arguments.items()}
-            result = _checked(node, rows, function(rows, **resolved))
+            result = _passing_by(node, rows, partial(function, **resolved), check)
         case Lookup() as lookup:
             assert table is not None
             result = _look_up(node.uid, lookup, rows, table)
@@ -559,15 +567,33 @@ def _united(node: StageNode, inputs: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda rows, others: rows.unionByName(others), completed)
 
 
-def _checked(node: StageNode, rows: DataFrame, result: DataFrame) -> DataFrame:
-    """Refuse a function that drops the column of malformed rows, or that of weights."""
-    for name in (MALFORMED_COLUMN, WEIGHT):
-        if name in rows.columns and name not in result.columns:
-            raise ConfigurationError(
-                f"the function of stage {node.uid!r} drops the column {name!r}; keep it: it "
-                "says which rows could not be read, or are taken back"
-            )
-    return result
+def _passing_by(
+    node: StageNode,
+    rows: DataFrame,
+    function: Callable[[DataFrame], DataFrame],
+    check: Callable[[str, DataFrame], None] | None,
+) -> DataFrame:
+    """What *function* yields of *rows*, and those that are malformed, which pass it by.
+
+    They are read with the others where it keeps every row, as one that only computes columns does.
+
+    Raises:
+        ConfigurationError: it drops the column of weights.
+    """
+    result = function(marked(rows))
+    if check is not None:
+        check(node.uid, result)
+    ours = [name for name in RESERVED if name in rows.columns]
+    if WEIGHT in ours and WEIGHT not in result.columns:
+        raise ConfigurationError(
+            f"the function of stage {node.uid!r} drops the column {WEIGHT!r}; keep it: it says "
+            "which rows are taken back"
+        )
+    if MALFORMED_COLUMN not in ours or ({*ours} <= {*result.columns} and keeps_every_row(result)):
+        return result
+    good = rows.where(f"{MALFORMED_COLUMN} IS NULL")
+    malformed = rows.where(f"{MALFORMED_COLUMN} IS NOT NULL").selectExpr(*ours)
+    return function(marked(good)).unionByName(malformed, allowMissingColumns=True)
 
 
 def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:

@@ -89,6 +89,15 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
         )
 
 
+def keeps_every_row(rows: DataFrame) -> bool:
+    """Whether a function made *rows* of ``marked`` rows by computing columns, and left none out."""
+    node = _tree(analysed_plan(rows))
+    while node is not None and (node.name, node.text) != ("SubqueryAlias", _ROWS):
+        is_plain = node.name in ("Project", "SubqueryAlias") and len(node.children) == 1
+        node = node.children[0] if is_plain else None
+    return node is not None
+
+
 _ANEW = re.compile(r"(?P<value>[^\s,\[(]+) AS (?P<name>_source|_weight)#\d+", re.IGNORECASE)
 
 
