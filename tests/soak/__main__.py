@@ -1,8 +1,9 @@
 """``python -m tests.soak [--seconds 3600] [--every 110] [--rests 0.3] [--seed 7]``: ``make soak``.
 
 What became of it is in ``.sluice/soak``: ``soak.json`` with each sample, and ``soak.svg``, which
-draws memory, descriptors, files, the journal and the length of an epoch over the hour, with a line
-for each kill.  The exit code is 1 when rows are wrong, or something has grown that has an owner.
+draws memory, descriptors, files, the journal, and requests and length of an epoch over the hour,
+with a line for each kill.  The exit code is 1 when rows are wrong, or something has grown that has
+an owner.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def draw(found: Soaked, path: Path) -> None:
 
     times = [one.at_s / 60 for one in found.samples]
     figure = Figure(figsize=(10, 12), layout="constrained")
-    sides = figure.subplots(5, 1, sharex=True)
+    sides = figure.subplots(6, 1, sharex=True)
     drawn = (
         ("memory, MB", [one.memory_mb for one in found.samples]),
         ("descriptors", [one.descriptors for one in found.samples]),
@@ -69,7 +70,10 @@ def draw(found: Soaked, path: Path) -> None:
         side.set_ylabel(title)
     if found.epochs:
         moments = [at_s / 60 for at_s, _ in found.epochs]
+        counted = [at_s / 60 for at_s, _ in found.requests]
+        sides[-2].plot(counted, [asked for _, asked in found.requests], ".", markersize=3)
         sides[-1].plot(moments, [took_s for _, took_s in found.epochs], ".", markersize=3)
+    sides[-2].set_ylabel("requests of its subtasks")
     sides[-1].set_ylabel("seconds of a checkpoint")
     sides[-1].set_xlabel("minutes")
     for side in sides:

@@ -16,19 +16,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import duckdb
 import psutil  # type: ignore[import-untyped]
 
-from sluice.job.job import open_job
+from sluice.core.ids import CheckpointId
+from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table
 from sluice.local.driver import KEPT_SHORT_EVERY
+from sluice.store.checkpoints import StatisticsStore
 from sluice.store.journal import KEPT_ENTRIES
 from sluice.store.open import StoreLocation
 
@@ -111,10 +114,13 @@ class Sample:
 
 @dataclass(slots=True)
 class Soaked:
-    """``epochs`` are the seconds of the soak at which a checkpoint completed, with its length."""
+    """``epochs`` are the seconds of the soak at which a checkpoint completed, with its length;
+    ``requests`` those at which it did, with the requests of its subtasks to stores.
+    """
 
     samples: list[Sample] = field(default_factory=list[Sample])
     epochs: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    requests: list[tuple[float, int]] = field(default_factory=list[tuple[float, int]])
     events: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     problems: list[str] = field(default_factory=list[str])
     rows: dict[str, int] = field(default_factory=dict[str, int])
@@ -250,7 +256,20 @@ class Soak:
             if match:
                 took_s = float(match[3]) / (1000 if match[4] == "ms" else 1)
                 self.found.epochs.append((self._now_s(), took_s))
+                self._counts_requests(CheckpointId(int(match[1])))
         self._says(f"run: exit code {begun.wait()}, {line.strip()}")
+
+    def _counts_requests(self, checkpoint_id: CheckpointId) -> None:
+        job = self._job()
+        measured = StatisticsStore(job.store, job.paths).read(checkpoint_id)
+        if measured is not None:
+            asked = [stage.requests.total for stage in measured.stages if stage.requests]
+            self.found.requests.append((self._now_s(), sum(asked)))
+
+    def _job(self) -> Job:
+        declared: dict[str, Any] = {}
+        exec(PIPELINE, declared)  # noqa: S102 - it is the text above
+        return open_job(declared["pipeline"], StoreLocation(root=f"file://{self._root()}"))
 
     def _kills(self) -> None:
         while not self._is_over.wait(self.every_s * self._random.uniform(0.7, 1.3)):
@@ -320,9 +339,7 @@ class Soak:
 
     def _judges(self) -> None:
         last, problems = self._sample(), self.found.problems
-        declared: dict[str, Any] = {}
-        exec(PIPELINE, declared)  # noqa: S102 - it is the text above
-        job = open_job(declared["pipeline"], StoreLocation(root=f"file://{self._root()}"))
+        job = self._job()
         of_input = INPUT.format(self.folder)
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
@@ -334,12 +351,25 @@ class Soak:
                 self.found.rows[sink] = len(rows)
         if last.journal > JOURNAL_ENTRIES:
             problems.append(f"the journal has {last.journal} entries, more than {JOURNAL_ENTRIES}")
+        requests = [asked for _, asked in self.found.requests]
+        if grows(requests):
+            problems.append(f"requests of an epoch have grown: {requests}")
         if last.temporary > LEFT_FOLDERS:
             problems.append(f"{last.temporary} temporary folders are left")
         self._sluice("gc", "soak", "--grace", "0s")
         report = json.loads(self._sluice("orphans", "soak", "--grace", "0s", "--json").stdout)
         if report["total_files"] or report["unknown"]:
             problems.append(f"garbage is left, or nameless: {report}")
+
+
+def grows(requests: Sequence[int]) -> bool:
+    """Whether an epoch of the last third asks half as much again as one of the second; in the first
+    third runs of state come to their number.  Fewer than 60 epochs say nothing.
+    """
+    third = len(requests) // 3
+    if third < 20:
+        return False
+    return median(requests[-third:]) > 1.5 * median(requests[third : 2 * third])
 
 
 def _name(process: psutil.Process) -> str:

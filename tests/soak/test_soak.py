@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.play import Soak
+from tests.soak.play import Soak, grows
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_800)]
 
@@ -20,3 +20,12 @@ def test_a_short_soak_has_every_row_once_and_leaves_nothing(tmp_path: Path) -> N
     assert "restore soak --savepoint s1 --roll-back-tables: exit code 0" in said
     assert found.problems == []
     assert all(found.rows.values()), found
+    assert found.requests
+    assert all(asked for _, asked in found.requests), found
+
+
+def test_requests_that_grow_are_seen_and_those_of_the_first_epochs_are_not_compared() -> None:
+    assert grows([10 + epoch for epoch in range(120)])
+    assert grows([30] * 40 + [20] * 40 + [31] * 40)
+    assert not grows([*range(40), *[40, 44] * 40])
+    assert not grows([1] * 30 + [99] * 29)
