@@ -733,6 +733,7 @@ def argument_of(uid: str, name: str, aggregate: Aggregate, schema: pl.Schema) ->
             column_type(uid, input_schema(schema), column, purpose)  # Refuses it.
         dtype = schema[column]
         if not _can_take(aggregate.kind, dtype):
+            purpose += f", which takes {_TAKEN.get(aggregate.kind, 'numbers')}"
             raise wrong_type(uid, schema, column, purpose, called=aggregate.column)
     return Argument(
         name=name,
@@ -770,6 +771,22 @@ def _column_of(declared: str, computed: str, schema: pl.Schema) -> str:
     """The column *declared*, if the input has it; else the one *computed* from it as SQL."""
     is_declared = declared in schema and is_of_input(declared)
     return computed if computed in schema and not is_declared else declared
+
+
+_TAKEN = {
+    AggregateKind.STRING_AGG: "text",
+    AggregateKind.COUNT_DISTINCT: "anything without a map",
+    **dict.fromkeys(
+        (
+            AggregateKind.MIN,
+            AggregateKind.MAX,
+            AggregateKind.FIRST,
+            AggregateKind.LAST,
+            AggregateKind.COLLECT,
+        ),
+        "single values: take a field or an element",
+    ),
+}
 
 
 def _can_take(kind: AggregateKind, dtype: pl.DataType) -> bool:

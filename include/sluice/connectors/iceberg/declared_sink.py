@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.iceberg.declared_source import table_dataset
+from sluice.connectors.iceberg.declared_source import check_namespace, table_dataset
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, value_of
@@ -36,7 +36,7 @@ class IcebergTable:
     and the column ``kind`` tells inserts, updates and deletes apart.
 
     Raises:
-        ConfigurationError: there are both a key and a changelog.
+        ConfigurationError: the table has no namespace, or there are both a key and a changelog.
     """
 
     table: str | Param
@@ -48,6 +48,7 @@ class IcebergTable:
     changelog: bool = False
 
     def __post_init__(self) -> None:
+        check_namespace(self.table)
         check_changelog(f"IcebergTable {self.table!r}", self)
 
     @property

@@ -11,6 +11,7 @@ from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, said_of, value_of
 from sluice.declaration.places import SourceMeaning, params_of
+from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sluice.declaration.places import Source
@@ -28,6 +29,9 @@ class IcebergTable:
     ``skip_overwrites`` is set.  With ``changes="rows"`` they are read, too: the stream has the rows
     of the table, and takes back those that an update or a delete took from it.  Without ``columns``
     a row has those of the table.  A ``bounded`` source ends with the snapshots that exist.
+
+    Raises:
+        ConfigurationError: the table has no namespace.
     """
 
     table: str | Param
@@ -37,6 +41,9 @@ class IcebergTable:
     changes: Literal[False, "rows"] = False
     skip_overwrites: bool = False
     bounded: bool = False
+
+    def __post_init__(self) -> None:
+        check_namespace(self.table)
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -70,6 +77,14 @@ class IcebergTable:
             changes=self.changes,
             skip_overwrites=self.skip_overwrites,
             bounded=self.bounded,
+        )
+
+
+def check_namespace(table: str | Param) -> None:
+    """Raises ConfigurationError if the name *table*, where it is known, has no namespace."""
+    if isinstance(table, str) and "." not in table.strip("."):
+        raise ConfigurationError(
+            f"the Iceberg table {table!r} names no namespace; write namespace.table"
         )
 
 
