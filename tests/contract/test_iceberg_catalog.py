@@ -69,8 +69,11 @@ def test_a_rest_catalog_that_does_not_answer_may_answer_later() -> None:
 
 
 def test_a_table_without_a_namespace_is_refused() -> None:
+    given = param("table")
     with pytest.raises(ConfigurationError, match="names no namespace"):
-        CatalogTable("sales", ())
+        Sink(given, {"type": "rest"}).open("sales", {"table": "sales"}, ROOT)
+    with pytest.raises(ConfigurationError, match="names no namespace"):
+        Source(given, {"type": "rest"}).open({"table": "sales"}, None)
 
 
 def test_another_file_io_is_refused() -> None:

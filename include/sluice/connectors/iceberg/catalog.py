@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from sluice.connectors.iceberg.declared_source import check_namespace
 from sluice.connectors.staged_sink import attempts
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
 from sluice.extras import require_installed
@@ -46,9 +45,6 @@ class CatalogTable:
 
     name: str
     properties: tuple[tuple[str, str], ...] = field(repr=False)  # They include secrets.
-
-    def __post_init__(self) -> None:
-        check_namespace(self.name)
 
     def load(self) -> Table:
         """The table as it is now.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sluice.connectors.iceberg.declared_source import check_namespace, table_dataset
+from sluice.connectors.iceberg.declared_source import named, table_dataset
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.datasets import Dataset
 from sluice.declaration.params import Env, Param, of_place, value_of
@@ -48,7 +48,8 @@ class IcebergTable:
     changelog: bool = False
 
     def __post_init__(self) -> None:
-        check_namespace(self.table)
+        if isinstance(self.table, str):
+            named(self.table)
         check_changelog(f"IcebergTable {self.table!r}", self)
 
     @property
@@ -84,7 +85,8 @@ class IcebergTable:
         return IcebergSink(
             uid=uid,
             place=CatalogTable(
-                value_of(self.table, params), catalog_properties(catalog, default.endpoint_url)
+                named(value_of(self.table, params)),
+                catalog_properties(catalog, default.endpoint_url),
             ),
             identity=identity,
             at=default.root.rstrip("/"),

@@ -43,7 +43,8 @@ class IcebergTable:
     bounded: bool = False
 
     def __post_init__(self) -> None:
-        check_namespace(self.table)
+        if isinstance(self.table, str):
+            named(self.table)
 
     @property
     def params(self) -> tuple[Param, ...]:
@@ -70,7 +71,7 @@ class IcebergTable:
         catalog = {key: value_of(value, params) for key, value in self.catalog.items()}
         return IcebergSource(
             place=CatalogTable(
-                value_of(self.table, params), catalog_properties(catalog, endpoint_url)
+                named(value_of(self.table, params)), catalog_properties(catalog, endpoint_url)
             ),
             start=value_of(self.start, params) or "earliest",
             columns=self.columns,
@@ -80,12 +81,13 @@ class IcebergTable:
         )
 
 
-def check_namespace(table: str | Param) -> None:
-    """Raises ConfigurationError if the name *table*, where it is known, has no namespace."""
-    if isinstance(table, str) and "." not in table.strip("."):
+def named(table: str) -> str:
+    """*table*; ConfigurationError if its name has no namespace."""
+    if "." not in table.strip("."):
         raise ConfigurationError(
             f"the Iceberg table {table!r} names no namespace; write namespace.table"
         )
+    return table
 
 
 def table_dataset(

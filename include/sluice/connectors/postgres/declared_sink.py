@@ -72,10 +72,9 @@ class PostgresTable:
         default: StoreLocation,  # noqa: ARG002 - of a spec
     ) -> tuple[str, ...]:
         """See ``PlacedSinkSpec``."""
-        from sluice.connectors.postgres.server import database_of, table_name
+        from sluice.connectors.postgres.server import database_of
 
-        table = table_name(value_of(self.table, params))
-        return (str(table), *database_of(of_place(self.dsn, params)))
+        return (value_of(self.table, params), *database_of(of_place(self.dsn, params)))
 
     def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
         """See ``NamedPlaceSpec``."""
