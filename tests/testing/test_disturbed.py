@@ -68,7 +68,7 @@ def test_a_function_that_says_something_else_when_it_is_run_again_is_found() -> 
         return rows.withColumn("lot", rand())
 
     pipeline = Pipeline("lots")
-    pipeline.source("rows", PostgresTable("dsn", "t", "id")).transform("drawn", drawn).sink(
+    pipeline.source("rows", PostgresTable("dsn", "public.t", "id")).transform("drawn", drawn).sink(
         "lots", FilesTable()
     )
 

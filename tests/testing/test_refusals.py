@@ -113,7 +113,7 @@ def test_a_function_that_raises_fails_the_run_with_its_stage_epoch_and_cause() -
 
         return rows.withColumn("shop", udf(lambda text: text.upper(), "string")("shop"))
 
-    orders = Pipeline("shouting").source("orders", PostgresTable("dsn", "orders", "id"))
+    orders = Pipeline("shouting").source("orders", PostgresTable("dsn", "public.orders", "id"))
     orders.transform("shouted", shouted).sink("out", FilesTable())
 
     with pytest.raises(StageFailed) as failed:
