@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
-from tests.fuzz.changing import FOREVER, changing, forgets
+from tests.fuzz.changing import DRAWS, FOREVER, changing, forgets
 from tests.fuzz.data import column_sql
 from tests.fuzz.dwindling import dwindling
 from tests.fuzz.lines import PACKED
@@ -28,7 +28,7 @@ from tests.fuzz.plans import (
     StagePlan,
     only_used,
 )
-from tests.fuzz.queries import BOUNDS
+from tests.fuzz.queries import BOUNDS, DRAW
 from tests.fuzz.seldom import seldom
 from tests.fuzz.tuning import COMPACTS, DRAWN_APART, TUNINGS
 
@@ -112,6 +112,7 @@ def draw(seed: int) -> Plan:
     plan = _apart(drawing, plan)
     plan = _projected(Random(f"{seed} projected"), drawing, plan)
     plan = _with_twins(Random(f"{seed} twins"), drawing, plan)
+    plan = _with_draws(Random(f"{seed} draws"), plan)
     plan = _in_lines(Random(f"{seed} lines of text"), plan)
     plan = replace(plan, acts=draw_acts(random, plan))
     plan = unaligned(Random(f"{seed} unaligned"), plan)
@@ -195,6 +196,34 @@ def _with_twins(random: Random, drawing: Drawing, plan: Plan) -> Plan:
         stages.append(StagePlan(uid=uid, op="aggregate", inputs=(given,), args=args))
         sinks.append(SinkPlan(uid=f"{uid}_out", producer=uid, upsert_key=("k",)))
     return replace(plan, stages=tuple(stages), sinks=tuple(sinks))
+
+
+def _with_draws(random: Random, plan: Plan) -> Plan:
+    """Of some plans a function draws a number for each row, which a table, the last row of a key
+    and an aggregate have to agree about.
+    """
+    sources = [source for source in plan.sources if not source.is_table]
+    if random.random() >= 0.1:
+        return plan
+    source = random.choice(sources)
+    names = ["id", "k", *([source.event_time] if source.event_time else []), f"{DRAW} AS drawn"]
+    args = {"columns": "\n".join(names)}
+    drawn = StagePlan(
+        uid=DRAWS, op="transform", inputs=(InputPlan(producer=source.uid),), args=args
+    )
+    given = InputPlan(producer=DRAWS, keys=("k",))
+    latest = StagePlan(uid="drawn_last", op="latest", inputs=(given,), args={"by": ["drawn"]})
+    some = replace(given, where=("drawn >= 0.5",))
+    aggregates = {"n": ["count", None, None, None], "most": ["max", "drawn", None, None]}
+    of_some = {"aggregates": aggregates}
+    counted = StagePlan(uid="drawn_most", op="aggregate", inputs=(some,), args=of_some)
+    out = SinkPlan(uid=f"{DRAWS}_out", producer=DRAWS)
+    of_k = (SinkPlan(uid=f"{one.uid}_out", producer=one.uid) for one in (latest, counted))
+    return replace(
+        plan,
+        stages=(*plan.stages, drawn, latest, counted),
+        sinks=(*plan.sinks, out, *(replace(sink, upsert_key=("k",)) for sink in of_k)),
+    )
 
 
 def _in_lines(random: Random, plan: Plan) -> Plan:

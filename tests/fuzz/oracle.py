@@ -127,6 +127,11 @@ class Oracle:
         """Whether no checkpoint that counts has completed since the declaration changed."""
         return self._changed_at == len(self.past.epochs)
 
+    def knows_drawn(self, rows: pa.Table) -> None:
+        """The numbers that a function has drawn are those of *rows*, of its table."""
+        empty = pa.table({"id": pa.array([], pa.int64()), "drawn": pa.array([], pa.float64())})
+        self.make("_drawn", "FROM _given", _given=rows if rows.column_names else empty)
+
     def since_when(self, stage: StagePlan, column: str) -> int:
         """The epoch behind which a column of the stage began anew."""
         return self._columns_anew.get((stage.uid, column.lower()), 0)

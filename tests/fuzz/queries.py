@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from tests.fuzz.changing import DRAWS
 from tests.fuzz.past import MIN_WATERMARK
 from tests.fuzz.plans import StagePlan
 from tests.fuzz.sessions import sessions_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tests.fuzz.oracle import Oracle
 
 EPOCH = "_epoch"
+DRAW = "random()"
 BOUNDS = ("window_start", "window_end")
 INTEGERS = ("BIGINT", "INTEGER", "SMALLINT", "TINYINT")
 LATE = ("late", "late_right")
@@ -31,6 +33,10 @@ TIMED = ("window", "window_top_n", "interval_join", "window_join")
 
 def transform(oracle: Oracle, stage: StagePlan) -> str:
     given = oracle.given(stage)
+    if stage.uid == DRAWS:  # Each number is what the table of all rows has.
+        columns = listed(stage.args["columns"].split("\n")[:-1], "g.")
+        drawn = "(SELECT id, min(drawn) AS drawn FROM _drawn GROUP BY id)"
+        return f"SELECT {columns}, drawn, {EPOCH} FROM {q(given)} g LEFT JOIN {drawn} USING (id)"
     condition = stage.args.get("condition")
     where = f" WHERE {condition}" if condition else ""
     columns = stage.args["columns"].replace("\n", ", ")

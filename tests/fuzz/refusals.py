@@ -23,9 +23,9 @@ from tests.fuzz.plans import (
     only_used,
 )
 from tests.fuzz.play import Failure, play
+from tests.fuzz.queries import DRAW
 
 BAD = "bad"
-DRAW = "random()"
 COUNT = {"n": ["count", None, None, None]}
 
 
