@@ -448,6 +448,25 @@ def test_a_malformed_line_passes_a_function_by(
     assert [*job.table("large_out")["id"]] == [2]
 
 
+def test_a_malformed_line_stays_so_where_a_function_says_itself_which_rows_are(
+    job: FolderJob,
+) -> None:
+    files = Files(str(job.files), format="json", schema="id bigint", bounded=False)
+    said = "IF(id < 2, 'small', NULL) AS _malformed"
+    rows = job.pipeline.source("rows", files)
+    rows.transform("large", lambda frame: frame.selectExpr("id", "_source", said, "_raw")).sink(
+        "large_out", FilesTable()
+    )
+    (job.files / "a.json").write_text('{"id": 1}\n{"id": \n{"id": 2}\n')
+
+    job.epoch()
+
+    malformed = open_side_table(job.job, "large.malformed").read().to_pylist()
+    found = sorted((row["record_number"], row["line"]) for row in malformed)
+    assert found == [(1, None), (2, '{"id": ')]
+    assert [*job.table("large_out")["id"]] == [2]
+
+
 def test_only_a_function_that_leaves_rows_out_reads_them_twice(job: FolderJob) -> None:
     files = Files(str(job.files), format="json", schema="id bigint", bounded=False)
     rows = job.pipeline.source("rows", files)

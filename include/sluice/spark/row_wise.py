@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -90,15 +91,31 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
 
 
 def keeps_every_row(rows: DataFrame) -> bool:
-    """Whether a function made *rows* of ``marked`` rows by computing columns, and left none out."""
+    """Whether a function made *rows* of ``marked`` rows by computing columns, and left none out.
+
+    One that says itself which rows are malformed would leave out those that could not be read.
+    """
     node = _tree(analysed_plan(rows))
     while node is not None and (node.name, node.text) != ("SubqueryAlias", _ROWS):
         is_plain = node.name in ("Project", "SubqueryAlias") and len(node.children) == 1
+        is_plain = is_plain and _OF_MALFORMED.isdisjoint(map(str.lower, _computed(node.text)))
         node = node.children[0] if is_plain else None
     return node is not None
 
 
-_ANEW = re.compile(r"(?P<value>[^\s,\[(]+) AS (?P<name>_source|_weight)#\d+", re.IGNORECASE)
+_OF_MALFORMED = frozenset({MALFORMED_COLUMN, RAW})
+_ANEW = re.compile(
+    rf"(?P<value>[^\s,\[(]+) AS (?P<name>_source|_weight|{MALFORMED_COLUMN}|{RAW})#\d+",
+    re.IGNORECASE,
+)
+
+
+def _computed(plan: str) -> Iterator[str]:
+    """The columns of ours that *plan* has anew, and not as they were, as it spells them."""
+    for found in _ANEW.finditer(plan):
+        name = found["name"]
+        if re.fullmatch(rf"{name}#\d+L?", found["value"], re.IGNORECASE) is None:
+            yield name
 
 
 def check_kept(uid: str, rows: DataFrame) -> None:
@@ -107,9 +124,8 @@ def check_kept(uid: str, rows: DataFrame) -> None:
     Raises:
         ConfigurationError: it has a ``_source`` or a ``_weight`` of its own.
     """
-    for found in _ANEW.finditer(analysed_plan(rows)):
-        name = found["name"]
-        if re.fullmatch(rf"{name}#\d+L?", found["value"], re.IGNORECASE) is None:
+    for name in _computed(analysed_plan(rows)):
+        if name.lower() not in _OF_MALFORMED:
             raise ConfigurationError(
                 f"the function of stage {uid!r} computes the column {name!r}, which is sluice's "
                 "own: it says where a row came from, or whether it is taken back; keep it as it "
