@@ -775,7 +775,7 @@ def _column_of(declared: str, computed: str, schema: pl.Schema) -> str:
 
 _TAKEN = {
     AggregateKind.STRING_AGG: "text",
-    AggregateKind.COUNT_DISTINCT: "anything without a map",
+    AggregateKind.COUNT_DISTINCT: "anything without binary or a map in it",
     **dict.fromkeys(
         (
             AggregateKind.MIN,
@@ -784,7 +784,7 @@ _TAKEN = {
             AggregateKind.LAST,
             AggregateKind.COLLECT,
         ),
-        "single values: take a field or an element",
+        "numbers, times, text and booleans: take a field or an element",
     ),
 }
 

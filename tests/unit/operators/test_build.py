@@ -41,6 +41,12 @@ def an_aggregate(*keys: str, **aggregates: agg.Aggregate) -> Declare:
     return lambda: KeyedAggregateOperator(stage, INPUT)
 
 
+def a_largest_of_bytes() -> object:
+    of_bytes = pl.Schema({"id": pl.Int64(), "raw": pl.Binary()})
+    operation = ops.KeyedAggregate(aggregates={"s": agg.max("raw")})
+    return KeyedAggregateOperator(a_stage(operation, keys=["id"], event_time=None), of_bytes)
+
+
 def a_window(window: Window, event_time: str | None = "at", **aggregates: agg.Aggregate) -> Declare:
     operation = ops.WindowAggregate(window=window, aggregates=aggregates)
     stage = a_stage(operation, keys=["id"], event_time=event_time)
@@ -84,7 +90,11 @@ UNKNOWN = (
             an_aggregate("id", s=agg.sum("name")),
         ),
         (r"column 'at' .* avg\(\) as 's', which takes n", an_aggregate("id", s=agg.avg("at"))),
-        (r"'tags' of .* for max\(\) as 's', which takes si", an_aggregate("id", s=agg.max("tags"))),
+        (r"'tags' of .* for max\(\) as 's', which takes nu", an_aggregate("id", s=agg.max("tags"))),
+        (
+            r"'raw' of type binary for max\(\).* takes numbers, times, text and b",
+            a_largest_of_bytes,
+        ),
         ("would have a column 'id' that is there twice", an_aggregate("id", id=agg.count())),
         (
             "would have a column '_count_n' that is there twice",
