@@ -98,8 +98,8 @@ def make_plan(
     # none finishes before the job does: a checkpoint is what reads on here, so the others' rest
     # would never be read.
     finishes = state.configuration.checkpoints_after_tasks_finish
-    begun = () if state.pending else state.consent.begun
     declared = fingerprints(job.pipeline, state.configuration.params)
+    begun = () if state.pending else state.consent.within(declared).begun
     parent = lineage.metadata if isinstance(lineage, CompletedParent) else None
     recomputed = frozenset() if parent is None else recomputed_since(parent, declared)
     adopts = any(

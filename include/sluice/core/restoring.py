@@ -272,11 +272,11 @@ def _consent_of(
     declared: Mapping[str, Fingerprint],
 ) -> Consent:
     """What a person consents to now, or did when the job was restored from this snapshot before: a
-    failure before the next checkpoint does not take that back.
+    failure before the next checkpoint does not take that back, and another declaration does.
     """
     is_base = (choice.checkpoint_id, choice.origin) == (state.base, state.origin)
     before = state.consent.within(declared) if is_base else NO_CONSENT
-    return options.consent.beside(before)
+    return options.consent.beside(before).given_for(declared)
 
 
 def changes_since(

@@ -281,21 +281,36 @@ TRANSITIONS: tuple[TransitionRow, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consent:
-    """A person's consent: uids, or ``uid.column``, that begin anew, and uids that are kept."""
+    """A person's consent: uids, or ``uid.column``, that begin anew, and uids that are kept.
+
+    ``meant`` is what these were declared as when it was given.
+    """
 
     begun: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
+    meant: dict[str, Fingerprint] = field(default_factory=dict[str, Fingerprint])
 
     def beside(self, other: Consent) -> Consent:
         """To all that either consents to."""
         return Consent(
             begun=tuple(dict.fromkeys((*self.begun, *other.begun))),
             kept=tuple(dict.fromkeys((*self.kept, *other.kept))),
+            meant=other.meant | self.meant,
         )
 
+    def given_for(self, declared: Mapping[str, Fingerprint]) -> Consent:
+        """The same, given when this was *declared*."""
+        uids = {target.partition(".")[0] for target in (*self.begun, *self.kept)}
+        return replace(self, meant={uid: declared[uid] for uid in sorted(uids & declared.keys())})
+
     def within(self, declared: Mapping[str, Fingerprint]) -> Consent:
-        """To what is still *declared*."""
-        return Consent(
+        """To what is still *declared*; to nothing if some of that is declared otherwise by now, as
+        where a change was put back.
+        """
+        if any(declared.get(uid, meant) != meant for uid, meant in self.meant.items()):
+            return NO_CONSENT
+        return replace(
+            self,
             begun=tuple(target for target in self.begun if _is_declared(target, declared)),
             kept=tuple(uid for uid in self.kept if uid in declared),
         )

@@ -580,10 +580,11 @@ def _passing_by(
     Raises:
         ConfigurationError: it drops the column of weights.
     """
-    result = function(marked(rows))
+    ours = [name for name in RESERVED if name in rows.columns]
+    must_be_known = check is not None or MALFORMED_COLUMN in ours
+    result = function(marked(rows) if must_be_known else rows)
     if check is not None:
         check(node.uid, result)
-    ours = [name for name in RESERVED if name in rows.columns]
     if WEIGHT in ours and WEIGHT not in result.columns:
         raise ConfigurationError(
             f"the function of stage {node.uid!r} drops the column {WEIGHT!r}; keep it: it says "

@@ -9,6 +9,7 @@ import pytest
 from sluice.core.answers import (
     Ack,
     Execution,
+    LateRows,
     Mixture,
     StageAnswer,
     StoreRequests,
@@ -117,3 +118,10 @@ def test_a_stage_that_read_what_another_driver_answered_is_a_mixture() -> None:
 def test_an_answer_holds_the_acks_of_its_own_attempt_alone() -> None:
     with pytest.raises(ValueError, match="of its checkpoint, stage and attempt"):
         an_answer("parse", "one", attempt=2)
+
+
+def test_late_rows_of_several_subtasks_are_added_and_the_latest_stands() -> None:
+    one = LateRows(rows=3, most_ms=9_000, within=(1, 3, 3, 3, 3, 3))
+    other = LateRows(rows=2, most_ms=70_000, within=(0, 0, 1, 2, 2, 2))
+
+    assert one + other == LateRows(rows=5, most_ms=70_000, within=(1, 3, 4, 5, 5, 5))

@@ -35,7 +35,7 @@ from sluice.core.restoring import (
 from sluice.core.state import CoordinatorState
 from sluice.core.tables import TableComparison, TableDecision
 from sluice.core.timeline import TimelineComparison
-from sluice.core.transitions import Consent, Fingerprint
+from sluice.core.transitions import NO_CONSENT, Consent, Fingerprint
 from tests.builders import (
     a_checkpoint,
     a_submitted,
@@ -111,19 +111,24 @@ def judged(
 
 
 def test_state_of_another_meaning_needs_a_consent_that_lasts_until_the_next_checkpoint() -> None:
-    consent = Consent(begun=("a.n",))
-
     refused = judged(a_submitted())
-    taken = judged(a_submitted(), RestoreOptions(consent=consent))
-    again = judged(replace(a_submitted(), base=X.checkpoint_id, origin=X, consent=consent))
-    elsewhere = judged(replace(a_submitted(), base=X.checkpoint_id, consent=consent))
+    taken = judged(a_submitted(), RestoreOptions(consent=Consent(begun=("a.n",))))
+    assert isinstance(taken, RestoreApproval)
+    consent = taken.consent
+    restored = replace(a_submitted(), base=X.checkpoint_id, origin=X, consent=consent)
+    again = judged(restored)
+    elsewhere = judged(replace(restored, origin=None))
+    put_back = judged(restored, declared=MEANT)
+    otherwise = judged(restored, declared={"a": replace(ANEW["a"], columns={"n": "max(x)"})})
 
     assert problem_of(refused).startswith("stage 'a': column 'n' was count() and is now sum(x);")
-    assert isinstance(taken, RestoreApproval)
-    assert taken.consent == consent
+    assert consent == Consent(begun=("a.n",), meant=ANEW)
     assert taken.changes == ("'a.n' begins anew, with the rows from here on",)
     assert isinstance(again, RestoreApproval)
     assert isinstance(elsewhere, Stop)
+    assert isinstance(put_back, RestoreApproval)
+    assert put_back.consent == NO_CONSENT, "its state goes on"
+    assert isinstance(otherwise, Stop)
 
 
 def test_what_takes_rows_back_does_not_begin_anew_with_such_rows_in_flight() -> None:
