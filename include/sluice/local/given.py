@@ -349,7 +349,7 @@ def _unset(
             yield one
 
 
-def check_places(
+def check_sinks_apart(
     pipeline: Pipeline, given: Mapping[str, str], environment: Mapping[str, str]
 ) -> None:
     """Raises ConfigurationError if two declared sinks write one table.

@@ -48,7 +48,7 @@ from sluice.local.given import (
     StandIns,
     check_cut,
     check_params,
-    check_places,
+    check_sinks_apart,
     cut,
     declared_rows,
     local_params,
@@ -270,7 +270,7 @@ def prepared_pipeline(
 ) -> Iterator[Prepared]:
     """*pipeline*, ready to be run; ConfigurationError when the rows do not fit its sources."""
     _check_sources(pipeline, rows)
-    check_places(pipeline, params, os.environ)
+    check_sinks_apart(pipeline, params, os.environ)
     with (
         session_of(spark) as session,
         tempfile.TemporaryDirectory(prefix="sluice-local-", ignore_cleanup_errors=True) as folder,
