@@ -2,11 +2,12 @@
 
     sources, streams --exchange: Python reads, hashes, pre-aggregates--> blocks --+
          |                                                                        +--> subtasks
-         +-----------Spark reads, transforms, shuffles--> rows of key groups -----+
+         +-----------Spark reads, transforms, hashes------------------> blocks ---+
 
 An exchange goes past Spark's JVM: Spark still schedules, shuffles and retries, but the rows of its
 shuffle are blocks of columns.  Measured with 5 million rows of Parquet on two cores: 2.8 CPU
-seconds to the subtasks instead of 5.7 (ADR 7).  Spark reads the rows where only Spark can.
+seconds to the subtasks instead of 5.7 (ADR 7).  Spark reads the rows where only Spark can; it
+shuffles and sorts them itself where sums of floats depend on their order.
 
 Event times decide what fires in an epoch.  All rows of a source count, before filters: so a
 partition whose rows are all filtered out still advances event time (ADR 10).  Where Python reads
