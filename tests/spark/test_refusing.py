@@ -8,11 +8,12 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
+from sluice.coordinator.trigger import TriggerOutcome, trigger
 from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.errors import CheckpointDeclined, StageFailed
 from sluice.local.driver import Epoch, EpochDriver
@@ -116,16 +117,20 @@ def test_a_refusal_is_asked_for_once_and_is_the_cause(
 
 @exchanges
 def test_an_input_that_is_refused_is_read_once(
-    spark: SparkSession, tmp_path: Path, is_shuffled: bool
+    spark: SparkSession, tmp_path: Path, is_shuffled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its senders refuse, and so do all subtasks that they send rows to."""
+
+    def trigger_and_overwrite(*arguments: Any, **options: Any) -> TriggerOutcome:
+        outcome = trigger(*arguments, **options)
+        job.write("1.parquet", ROWS.with_columns(n=pl.col("n") + 1))  # Another file of that name.
+        return outcome
+
     job = a_job(spark, tmp_path, lambda: None, is_chained=True)
     jobs, failed = spark_jobs(spark), failed_tasks(spark)
+    monkeypatch.setattr("sluice.local.driver.trigger", trigger_and_overwrite)
 
-    with EpochDriver(job.job, spark) as driver:
-        driver.begin(drain=False)
-        job.write("1.parquet", ROWS.with_columns(n=pl.col("n") + 1))  # Another file of that name.
-        epoch = driver.end_oldest()
+    epoch = taken(job, spark)
 
     assert isinstance(epoch.error, StageFailed)
     assert epoch.error.stage == "first"

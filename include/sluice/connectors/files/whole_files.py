@@ -115,8 +115,9 @@ class WholeFileSource(FileSource[RowCut]):
         """The columns of the first complete file, and of its folders.
 
         Raises:
-            ConfigurationError: there is no file yet.
+            ConfigurationError: there is no complete file yet.
         """
+        incomplete = ""
         for file in self._files.listed():
             try:
                 schema = self._file(file).footer().schema
@@ -124,9 +125,10 @@ class WholeFileSource(FileSource[RowCut]):
             except NotWholeError:
                 if self.bounded or is_silent(file, self.give_up_after_s):
                     raise
+                incomplete = f" ({file.key} ends too early)"
         raise ConfigurationError(
-            f"there is no {self._format_name} file at {self.location} yet, so its columns are "
-            "unknown; put one there, an empty one will do"
+            f"there is no complete {self._format_name} file at {self.location} yet{incomplete}, so "
+            "its columns are unknown; put one there, an empty one will do"
         )
 
     def read(self, piece: Slice, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -165,8 +165,16 @@ def test_an_empty_folder_has_no_rows_and_no_columns_yet(tmp_path: Path) -> None:
 
     nothing = Unread(records=0, size_bytes=0)
     assert barrier == Barrier(position=(), slices=(), exhausted=False, unread=nothing, size_bytes=0)
-    with pytest.raises(ConfigurationError, match=r"no Parquet file at .* yet"):
+    with pytest.raises(ConfigurationError, match=r"no complete Parquet file at .* yet, so"):
         source.schema()
+
+
+def test_a_file_that_is_still_being_written_has_no_columns_yet(tmp_path: Path) -> None:
+    write(tmp_path / "a", 0, 5)
+    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-1])
+
+    with pytest.raises(ConfigurationError, match=r"no complete .* yet \(a ends too early\), so"):
+        ParquetSource(str(tmp_path), bounded=False).schema()
 
 
 def test_a_file_that_vanished_half_read_stops_the_source(tmp_path: Path) -> None:
