@@ -14,7 +14,8 @@
     │   └── StageFailed       a stage's execution attempt failed: the job fails over
     ├── NotYetAcknowledged    nothing failed: a stage that is waited for still runs; ask again
     └── StoreUnavailable      the store could not answer: retry
-        └── ObjectVanished    an object was deleted between two requests
+        ├── ObjectVanished    an object was deleted between two requests
+        └── StoreFull         it has no space left: a person makes some, and then retry
 
 Expected outcomes (a duplicate ack, a lost race, a dropped request) are return values, not errors.
 """
@@ -155,6 +156,12 @@ class StoreUnavailable(SluiceError):
 
 class ObjectVanished(StoreUnavailable):
     """An object was in the way of a create, and was deleted before it could be read."""
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no space left.  Its client does not repeat the call, as waiting makes none; the
+    task that made it is tried again as after any failure.
+    """
 
 
 def require(holds: bool, what: str) -> None:  # noqa: FBT001 - it reads as an assertion

@@ -7,8 +7,12 @@ not read them.
 
 While a task waits for a server that does not answer, the note says so:
 
-    asks, every 3 s --no answer within 4 s, or an error--> "the store s3://… does not answer"
-                    <--answers again---------------------- the sentence goes
+    asks, every 3 s --no answer within 4 s--> "the store s3://… does not answer since …"
+                    --an error----------------> "the store s3://… fails since …: 503 SlowDown …"
+                    <--answers again----------  the sentence goes
+
+An error that was answered is said until another one, or a good answer, comes: the next question may
+take longer to be answered, and says nothing new by that.
 
 The checkpoint DAG is paused once its job has ended, and unpaused once a restore resumes it:
 
@@ -135,19 +139,24 @@ class _UnansweredReport:
 
 
 def _watch(needed: Needed, report: _UnansweredReport, over: threading.Event) -> None:
-    pause_s, since = needed.first_s, ""
+    pause_s, since, answered = needed.first_s, "", ""
     question: _Question | None = None
     while not over.wait(pause_s):
         pause_s = PROBE_INTERVAL_S
         question = _Question(needed.ask) if question is None or question.is_answered else question
-        problem = question.problem()
-        if problem:
+        error = question.wait()
+        if error != "":
             since = since or f"{datetime.now(UTC):%H:%M:%S} UTC"
-            sentence = f"{needed.name} does not answer since {since} ({problem}); see {needed.page}"
-            report.set(needed.name, sentence)
+            answered = error or answered
+            said = (
+                f"fails since {since}: {answered}"
+                if answered
+                else f"does not answer since {since} (no answer within {PATIENCE_S:.0f} s)"
+            )
+            report.set(needed.name, f"{needed.name} {said}; see {needed.page}")
         elif since:
             log.info("%s answers again", needed.name)
-            since = ""
+            since = answered = ""
             report.set(needed.name, "")
 
 
@@ -164,10 +173,12 @@ class _Question:
     def is_answered(self) -> bool:
         return not self._thread.is_alive()
 
-    def problem(self) -> str:
-        """What is wrong, once it is known or PATIENCE_S is over; empty if nothing is."""
+    def wait(self) -> str | None:
+        """The error that was answered, empty where there is none; None where PATIENCE_S was over
+        before any answer.
+        """
         self._thread.join(PATIENCE_S)
-        return self._error if self.is_answered else f"no answer within {PATIENCE_S:.0f} s"
+        return self._error if self.is_answered else None
 
     def _call(self) -> None:
         try:

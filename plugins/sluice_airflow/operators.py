@@ -22,6 +22,7 @@ import signal
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -37,6 +38,7 @@ from sluice.core.units import duration, size
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import ConfigurationError, FencedError, NotYetAcknowledged, SluiceError
 from sluice.exchange.faults import Fault, fault_from_environment, parse_fault
+from sluice.store.open import open_store
 from sluice_airflow.compat import AirflowException, AirflowFailException, AirflowTaskTimeout
 from sluice_airflow.notes import Needed, note, note_silence, report_unanswered, switch_off_if_ended
 from sluice_airflow.runs import (
@@ -151,7 +153,7 @@ class CheckpointOperator(BaseOperator):  # type: ignore[misc]  # Airflow's annot
     def needed(self, job: Job) -> tuple[Needed, ...]:
         """The servers without which the task cannot go on; the run's note names a silent one."""
         key = job.names.begun()  # Any small object, whether it exists or not.
-        ask = partial(job.store.get, key)
+        ask = partial(open_store(replace(job.location, patience_s=0)).get, key)  # Says it at once.
         page = page_of(CheckpointFailureReason.IO_EXCEPTION)
         return (Needed(name=f"the store {job.store.root}", ask=ask, page=page),)
 

@@ -56,8 +56,8 @@ def test_an_error_is_said_once_and_taken_back_when_it_is_over() -> None:
         wait_for(lambda: said[-1] == "")
 
     assert once == 1
-    assert said[0].startswith("the store does not answer since ")
-    assert "(ConnectionRefusedError: port 1); see " in said[0]
+    assert said[0].startswith("the store fails since ")
+    assert "UTC: ConnectionRefusedError: port 1; see " in said[0]
     assert len(said) == 2
 
 
@@ -80,6 +80,30 @@ def test_a_server_that_keeps_the_question_is_asked_only_one_at_a_time(
 
     assert len(asked) == 1
     assert "no answer within" in said[0]
+    assert said[1:] == [""]
+
+
+def test_what_was_answered_is_said_once_though_the_next_answer_takes_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sluice_airflow.notes.PATIENCE_S", 0.1)
+    said: list[str] = []
+    asked: list[int] = []
+    answers = Event()
+
+    def ask() -> None:
+        asked.append(1)
+        if len(asked) > 1:
+            answers.wait(60)
+        raise OSError("503 SlowDown")
+
+    with report_unanswered(said.append, [needed("the store", ask)]):
+        wait_for(lambda: len(asked) > 1)
+        time.sleep(0.3)  # It is waited for in vain.
+        answers.set()
+        wait_for(lambda: len(asked) > 2)
+
+    assert "UTC: OSError: 503 SlowDown; see " in said[0]
     assert said[1:] == [""]
 
 

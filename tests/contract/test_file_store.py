@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, StoreFull, StoreUnavailable
 from sluice.protocol.keys import TEMPORARY_PREFIX
 from sluice.store.folder import FileStore
 from sluice.store.object_store import ObjectStore
@@ -114,3 +114,23 @@ def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match=f"cannot use the folder {tmp_path}"):
         FileStore(tmp_path).create("a/b", b"x")
+
+
+def test_a_full_disk_is_said_at_once_with_its_folder_and_heals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(StoreLocation(root=f"file://{tmp_path}"))  # As patient as a task's.
+    refused: list[int] = []
+
+    def full(descriptor: int) -> None:
+        refused.append(descriptor)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sluice.store.folder.os.fsync", full)
+        with pytest.raises(StoreFull, match=f"{tmp_path}.*No space left on device.*free space"):
+            store.put("a", b"x")
+
+    assert len(refused) == 1
+    assert keys_of(store) == []
+    store.put("a", b"x")

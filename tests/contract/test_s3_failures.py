@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness.s3_server import S3Server, free_port
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, StoreFull, StoreUnavailable
 from sluice.store.object_store import AlreadyExists, Created, ObjectStore, verify_conditional_writes
 from sluice.store.open import StoreLocation, open_store
 from tests.contract.conftest import BUCKET, create_bucket
@@ -211,6 +211,7 @@ def test_a_body_is_sent_with_its_request_and_does_not_wait_a_round_trip(stub_end
         ("answer-412-PreconditionFailed", StoreUnavailable, "existed and has vanished"),
         ("answer-500-InternalError", StoreUnavailable, "repeat the call"),
         ("answer-503-SlowDown", StoreUnavailable, "repeat the call"),
+        ("answer-507-XMinioStorageFull", StoreFull, "free space there"),
     ],
 )
 def test_the_error_of_a_refused_create_is_whether_to_repeat_it(

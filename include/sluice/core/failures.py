@@ -169,7 +169,7 @@ _ADVICE = re.compile(
 _OURS = r"`_(?:source|malformed|raw|weight|hash)`"
 _OURS_AMONG_SUGGESTED = re.compile(rf"{_OURS}, |(?:, )?{_OURS}")
 _WORKER_DIED = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
-_STORE_UNAVAILABLE = "sluice.errors.StoreUnavailable"
+_MAY_PASS = frozenset({"sluice.errors.StoreUnavailable", "sluice.errors.StoreFull"})
 # Code of libraries, whose lines in a traceback do not help a pipeline's author.
 _LIBRARIES = re.compile(r"/(?:site-packages|dist-packages|lib/python[\d.]+|sluice)/|\.zip/|^<")
 
@@ -266,7 +266,7 @@ def _of_python(traceback: str) -> Cause:
     message = _sentence("\n".join([raised["message"] or "", *raised_lines[1:]]))
     if raised["type"].startswith("sluice.") and message:
         # Its message is written to be read alone.
-        return Cause(message, is_transient=raised["type"] == _STORE_UNAVAILABLE)
+        return Cause(message, is_transient=raised["type"] in _MAY_PASS)
     return Cause(f"{name}: {message}" if message else name, place)
 
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from sluice.errors import ConfigurationError, ObjectVanished, StoreUnavailable
+from sluice.errors import ConfigurationError, ObjectVanished, StoreFull, StoreUnavailable
 from sluice.protocol.keys import TEMPORARY_PREFIX, check_key, check_prefix
 from sluice.store.object_store import (
     AlreadyExists,
@@ -38,7 +38,8 @@ FOLDER_ATTEMPTS = 10
 
 CLOCK_READ_EVERY_S = 60.0  # Two clocks drift apart by milliseconds in that time.
 
-# What a person must fix; any other failure of the file system may pass, a full disk included.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What a person must fix; any other failure of the file system may pass.
 LASTING_ERRORS = frozenset(
     {
         errno.EACCES,
@@ -226,9 +227,10 @@ class FileStore:
                     "folder that this user may read and write, on a file system with hard links, "
                     "or correct --root"
                 ) from error
-            raise StoreUnavailable(
-                f"the folder {self._folder} failed: {error.strerror} at {where}"
-            ) from error
+            sentence = f"the folder {self._folder} failed: {error.strerror} at {where}"
+            if error.errno in FULL:
+                raise StoreFull(f"{sentence}; free space there") from error
+            raise StoreUnavailable(sentence) from error
 
 
 @contextmanager

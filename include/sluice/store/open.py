@@ -28,7 +28,7 @@ from tenacity import (
     Retrying,
     before_sleep_log,
     nap,
-    retry_if_exception_type,
+    retry_if_exception,
     sleep_using_event,
     stop_after_delay,
     stop_when_event_set,
@@ -37,7 +37,7 @@ from tenacity import (
 )
 
 from sluice.core.answers import StoreRequests
-from sluice.errors import ConfigurationError, StoreUnavailable
+from sluice.errors import ConfigurationError, StoreFull, StoreUnavailable
 from sluice.store.folder import FileStore
 from sluice.store.memory import InMemoryStore, named_store
 from sluice.store.object_store import (
@@ -307,7 +307,8 @@ class _Layer:
 
 
 class PatientStore(_Layer):
-    """Repeats a call that raised StoreUnavailable, at once and with growing pauses, for a time.
+    """Repeats a call that raised StoreUnavailable, but for a StoreFull, at once and with growing
+    pauses, for a time.
 
     Safe for every verb: objects are immutable, and a repeated ``create`` finds its own bytes.
     Nothing is repeated once *given_up* is set.
@@ -323,7 +324,7 @@ class PatientStore(_Layer):
         super().__init__(store)
         stop = stop_after_delay(patience_s)
         self._attempts = Retrying(
-            retry=retry_if_exception_type(StoreUnavailable),
+            retry=retry_if_exception(_may_pass),
             stop=stop if given_up is None else stop | stop_when_event_set(given_up),
             sleep=nap.sleep if given_up is None else sleep_using_event(given_up),
             wait=wait_exponential(multiplier=0.1, max=4) + wait_random(0, 1),
@@ -370,8 +371,14 @@ class PatientStore(_Layer):
         """The result of *call*, a request to the store that may be repeated."""
         try:
             return call()
-        except StoreUnavailable:
+        except StoreUnavailable as error:
+            if not _may_pass(error):
+                raise
             return self._attempts(call)
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, StoreUnavailable) and not isinstance(error, StoreFull)
 
 
 class RequestCounter:

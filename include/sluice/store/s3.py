@@ -15,11 +15,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from functools import cache, lru_cache
+from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluice.core.failures import STORES
-from sluice.errors import ConfigurationError, ObjectVanished, SluiceError, StoreUnavailable
+from sluice.errors import (
+    ConfigurationError,
+    ObjectVanished,
+    SluiceError,
+    StoreFull,
+    StoreUnavailable,
+)
 from sluice.protocol.keys import check_key, check_prefix
 from sluice.store.object_store import (
     AlreadyExists,
@@ -276,6 +283,8 @@ class S3Store:
                 f"S3, or another store listed in {STORES}"
             )
         sentence = f"{place} answered {status} {code} to {error.operation_name}"
+        if status == HTTPStatus.INSUFFICIENT_STORAGE:
+            return StoreFull(f"{sentence}; free space there")
         is_passing = status >= 500 or status in TRANSIENT_STATUSES or code in TRANSIENT_CODES
         # NoSuchKey: AWS answers a conditional put so when a delete overtook it.
         if is_passing or code == "NoSuchKey":
