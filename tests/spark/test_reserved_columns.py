@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 
-from sluice.declaration.pipeline import Stream
+from sluice.declaration.columns import OF_STAGES
+from sluice.declaration.pipeline import Pipeline, Stream
+from sluice.declaration.results import Append
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
+from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
+from sluice.testing import run_local
 from tests.spark.folder_job import FolderJob
 
 if TYPE_CHECKING:
@@ -152,3 +157,121 @@ def test_a_select_of_a_source_keeps_what_the_runtime_needs(job: FolderJob) -> No
     job.epoch()
 
     assert sorted(job.table("out").select("k", "place").rows()) == [(1, 0), (2, 1)]
+
+
+def computed(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("k", "upper(s) AS _raw")
+
+
+def of_another(rows: DataFrame) -> DataFrame:
+    return rows.withColumnRenamed("_raw", "text").withColumnRenamed("s", "_raw")
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    theirs = rows.sparkSession.createDataFrame([(1, "A")], "k bigint, _raw string")
+    return rows.drop("_raw").join(theirs, on="k", how="left")
+
+
+def raw_kept(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("_raw", "k", "_malformed", "_source", "s")
+
+
+def same(frames: Any) -> Any:
+    yield from frames
+
+
+def in_python(rows: DataFrame) -> DataFrame:
+    return rows.mapInPandas(same, "k bigint, _raw string")
+
+
+@pytest.mark.parametrize("function", [computed, of_another, joined, in_python])
+def test_a_text_of_ones_own_is_refused_over_lines_that_may_be_malformed(
+    spark: SparkSession, function: Callable[[DataFrame], DataFrame]
+) -> None:
+    pipeline = Pipeline("p")
+    files = Files("/rows", format="json", schema="k bigint, s string")
+    pipeline.source("rows", files).transform("t", function).sink("out", FilesTable())
+
+    with pytest.raises(ConfigurationError, match="the result of stage 't' has a column '_raw', a"):
+        check_pipeline(pipeline, spark, {}, None)
+
+
+@pytest.mark.parametrize("function", [raw_kept, lambda rows: rows.mapInPandas(same, rows.schema)])
+def test_the_text_of_a_line_may_be_kept(
+    spark: SparkSession, function: Callable[[DataFrame], DataFrame]
+) -> None:
+    pipeline = Pipeline("p")
+    files = Files("/rows", format="json", schema="k bigint, s string")
+    pipeline.source("rows", files).transform("t", function).sink("out", FilesTable())
+
+    assert check_pipeline(pipeline, spark, {}, None)["t"].columns.names() == ["k", "s"]
+
+
+OF_ANOTHER_TYPE: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "'_malformed' as boolean": lambda rows: rows.selectExpr("*", "v > 3 AS _malformed"),
+    "'_malformed' as int": lambda rows: rows.selectExpr("*", "0 AS _malformed"),
+    "'_source' as string": lambda rows: rows.mapInPandas(same, "k bigint, _source string"),
+}
+
+
+@pytest.mark.parametrize("told", OF_ANOTHER_TYPE)
+def test_a_column_of_ours_of_another_type_is_refused(
+    job: FolderJob, spark: SparkSession, told: str
+) -> None:
+    job.write("1.parquet", ROWS)
+    job.rows().transform("t", OF_ANOTHER_TYPE[told]).sink("out", FilesTable())
+
+    with pytest.raises(ConfigurationError, match=f"the function of stage 't' yields {told}, and"):
+        check_pipeline(job.pipeline, spark, {}, None)
+
+
+# A source may have what a stage calls its own columns, and each reader gives them another name.
+NAMES = sorted(OF_STAGES)
+RENAMED = [f"`{name}` AS c{place}" for place, name in enumerate(NAMES)]
+READERS: dict[str, Callable[[Stream, Stream], Stream]] = {
+    "selected": lambda rows, _: rows.select("k", *RENAMED).transform("selected", lambda rows: rows),
+    "filtered": lambda rows, _: (
+        rows.where(" AND ".join(f"`{name}` > 0" for name in NAMES))
+        .select("k", *RENAMED)
+        .key_by("k")
+        .latest("filtered", by="k")
+    ),
+    "transformed": lambda rows, _: rows.transform(
+        "transformed", lambda rows: rows.selectExpr("k", *RENAMED)
+    ),
+    "matched": lambda rows, table: rows.select("k", *RENAMED).lookup("matched", table, on="k"),
+    "looked_up": lambda rows, table: rows.select("k").lookup(
+        "looked_up",
+        table,
+        on="k",
+        add={f"c{place}": f"`{name}`" for place, name in enumerate(NAMES)},
+    ),
+    "computed": lambda rows, table: rows.pipeline.spark(
+        "computed",
+        lambda rows, table: rows.join(table.selectExpr("k", *RENAMED), on="k").select(
+            "k", *(f"c{place}" for place in range(len(NAMES)))
+        ),
+        reads={"rows": rows},
+        tables={"table": table},
+        schema=", ".join(["k bigint", *(f"c{place} bigint" for place in range(len(NAMES)))]),
+        result=Append(),
+    ),
+}
+
+
+def test_columns_of_a_source_that_are_called_as_those_of_a_stage_are_carried_unharmed() -> None:
+    pipeline = Pipeline("p")
+    schema = ", ".join(["k bigint", *(f"`{name}` bigint" for name in NAMES)])
+    files = Files("/rows", format="json", schema=schema)
+    rows, table = pipeline.source("rows", files), pipeline.source("table", files, table=True)
+    for name, read in READERS.items():
+        sink = FilesTable(upsert_key=("k",)) if name == "filtered" else FilesTable()
+        read(rows, table).sink(f"{name}_rows", sink)
+    one = {"k": 1, **{name: place for place, name in enumerate(NAMES, start=1)}}
+
+    found = run_local(pipeline, {"rows": [json.dumps(one), "{"], "table": [one]})
+
+    expected = {"k": 1, **{f"c{place}": place + 1 for place in range(len(NAMES))}}
+    for name in READERS:
+        assert found.table(f"{name}_rows").select(*expected).to_dicts() == [expected], name
+    assert found.side_output("selected", "malformed").height == 1

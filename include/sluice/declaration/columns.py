@@ -28,7 +28,7 @@ OF_RECORDS = frozenset({MALFORMED_COLUMN, RAW, "_source"})
 # may have them, and a ``select`` give them another name before a stage reads them.
 OF_STAGES = frozenset(
     {
-        *("_before", "_had", "_has", "_malformed_not"),
+        *("_before", "_had", "_has"),
         *("_deleted", "_hash", "_image", "_subtask", "_total", "_written_ms"),
         *("_beside", "_change", "_copies", "_count", "_expires_ms", "_index", "_is_former"),
         *("_is_stored", "_key", "_map_key", "_matched", "_more", "_number", "_other_copies"),

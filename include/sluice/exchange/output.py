@@ -318,9 +318,10 @@ def readable_rows(frame: pl.DataFrame) -> pl.DataFrame:
     If the rows have a column of that name, it keeps it, and the reserved one gets an underscore.
     """
     columns = {*frame.columns} - {SOURCE, MALFORMED_COLUMN, RAW, HASH, WEIGHT}
+    taken = {name.lower() for name in columns}
 
     def free(name: str) -> str:
-        return name if name not in columns else free(f"_{name}")
+        return name if name not in taken else free(f"_{name}")
 
     if SOURCE in frame.columns:
         origin = pl.col(SOURCE).struct

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW, WEIGHT)  # Those of a source's rows.
-_FOUND = "_malformed_not"
+# The metadata of the column RAW that a function is given: one that the user computes has others.
+_OF_SOURCE = {"sluice": "the text of a malformed row"}
 RESERVED = (SOURCE, MALFORMED_COLUMN, RAW, WEIGHT)  # The reserved columns.
 DECODED_RECORD = "_record"
 OBJECT = "_object"  # What Python has decoded.
@@ -578,13 +579,15 @@ def _passing_by(
     They are read with the others where it keeps every row, as one that only computes columns does.
 
     Raises:
-        ConfigurationError: it drops the column of weights.
+        ConfigurationError: it drops the column of weights, or has another column of such a name.
     """
     ours = [name for name in RESERVED if name in rows.columns]
+    rows = rows.withMetadata(RAW, _OF_SOURCE) if RAW in ours else rows
     must_be_known = check is not None or MALFORMED_COLUMN in ours
     result = function(marked(rows) if must_be_known else rows)
     if check is not None:
         check(node.uid, result)
+    _check_ours(node.uid, rows, result)
     if WEIGHT in ours and WEIGHT not in result.columns:
         raise ConfigurationError(
             f"the function of stage {node.uid!r} drops the column {WEIGHT!r}; keep it: it says "
@@ -595,6 +598,25 @@ def _passing_by(
     good = rows.where(f"{MALFORMED_COLUMN} IS NULL")
     malformed = rows.where(f"{MALFORMED_COLUMN} IS NOT NULL").selectExpr(*ours)
     return function(marked(good)).unionByName(malformed, allowMissingColumns=True)
+
+
+def _check_ours(uid: str, rows: DataFrame, result: DataFrame) -> None:
+    """Check that columns of ours which a function's *result* has are those of its *rows*.
+
+    Raises:
+        ConfigurationError: one has another type, or is a text of the user's.
+    """
+    given, found = ({field.name: field for field in of.schema.fields} for of in (rows, result))
+    types = {name: given[name].dataType.simpleString() for name in (SOURCE,) if name in given}
+    for name, of in {**types, MALFORMED_COLUMN: "string"}.items():
+        is_of = found[name].dataType.simpleString() if name in found else of
+        if is_of not in (of, "void"):
+            raise ConfigurationError(
+                f"the function of stage {uid!r} yields {name!r} as {is_of}, and sluice's own "
+                f"column of that name is {of}: give yours another name"
+            )
+    if RAW in given and RAW in found and found[RAW].metadata != _OF_SOURCE:
+        check_columns([RAW], f"the result of stage {uid!r}")
 
 
 def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> DataFrame:
@@ -610,9 +632,10 @@ def _look_up(uid: str, lookup: Lookup, rows: DataFrame, table: DataFrame) -> Dat
     if lookup.keep == "matched" and MALFORMED_COLUMN in rows.columns:
         # A malformed row matches nothing, and is still to be reported.
         found = wanted if lookup.add else wanted.distinct()
-        found = found.withColumn(_FOUND, F.lit(True))  # noqa: FBT003 - a value
+        mark = max((*rows.columns, *columns), key=len) + "_"  # No other column has that name.
+        found = found.withColumn(mark, F.lit(True))  # noqa: FBT003 - a value
         joined = rows.join(F.broadcast(found), on=list(lookup.on), how="left")
-        return joined.where(f"{_FOUND} OR {MALFORMED_COLUMN} IS NOT NULL").drop(_FOUND)
+        return joined.where(f"{quoted(mark)} OR {MALFORMED_COLUMN} IS NOT NULL").drop(mark)
     matched = "inner" if lookup.add else "left_semi"
     how = {"matched": matched, "unmatched": "left_anti", "all": "left"}[lookup.keep]
     return rows.join(F.broadcast(wanted), on=list(lookup.on), how=how)

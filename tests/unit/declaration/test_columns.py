@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import sluice
-from sluice import KeyedProcessFunction, Pipeline, Tumbling
+from sluice import Append, KeyedProcessFunction, Pipeline, Tumbling
 from sluice import aggregates as agg
 from sluice.declaration.columns import (
     OF_SOURCES,
@@ -55,6 +55,13 @@ def a_table(stream: Any) -> Any:
     return stream.pipeline.source("t", Files("/t", format="csv", schema="k string"), table=True)
 
 
+def answers(name: str, schema: str) -> object:
+    stream = rows()
+    return stream.pipeline.spark_results(
+        "c", lambda rows: {}, reads={"rows": stream}, results={name: (schema, Append())}
+    )
+
+
 # Each place where a user can write the name of a column.
 WRITTEN: dict[str, Callable[[str], object]] = {
     "a schema of files": lambda name: rows(f"k string, `{name}` bigint"),
@@ -89,10 +96,15 @@ WRITTEN: dict[str, Callable[[str], object]] = {
     "a result of a keyed function": lambda name: (
         rows().key_by("k").process_keyed("f", Visits(), result={name: datetime})
     ),
+    "a schema of Spark code": lambda name: (stream := rows()).pipeline.spark(
+        "c", lambda rows: rows, reads={"rows": stream}, schema=f"`{name}` int", result=Append()
+    ),
+    "a schema of one of its results": lambda name: answers("one", f"`{name}` int"),
+    "one of its results": lambda name: answers(name, "k string"),
 }
 
 
-NAMES = ("_weight", "_source", "_Malformed", "_hash", "_where_1")
+NAMES = (*sorted(OF_SOURCES | OF_STAGES), "_Malformed", "_HASH", "_where_1")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,7 @@ NAMES = ("_weight", "_source", "_Malformed", "_hash", "_where_1")
         for place in WRITTEN
         for name in NAMES
         # A user does not choose the names of what is read, but may give these another one.
-        if (place, name) != ("a schema of files", "_hash")
+        if place != "a schema of files" or name.lower() not in OF_STAGES
     ],
 )
 def test_a_name_of_ours_is_refused_where_it_is_written(place: str, name: str) -> None:

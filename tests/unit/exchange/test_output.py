@@ -157,3 +157,9 @@ def test_columns_that_rows_have_themselves_stay_theirs() -> None:
         "__reason": "no object",
         "_line": "{",
     }
+
+
+def test_no_two_columns_of_a_side_output_differ_only_in_case() -> None:
+    rows = pl.DataFrame({"Reason": ["late"], "LINE": ["U8"]} | MALFORMED)
+
+    assert readable_rows(rows).columns == ["Reason", "LINE", "_reason", "_line"]
