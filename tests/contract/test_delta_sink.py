@@ -147,6 +147,29 @@ def test_partitions_of_special_values_are_found_again(tmp_path: Path) -> None:
     assert loaded(tmp_path).metadata().partition_columns == ["part", "day"]
 
 
+@pytest.mark.parametrize("key", [("day", "id"), ("id", "day")])
+def test_only_files_of_the_partitions_that_changed_are_read_and_rewritten(
+    tmp_path: Path, key: tuple[str, str]
+) -> None:
+    days = [date(2026, 1, day) for day in (1, 2, 3)]
+    given = [{"day": day, "id": n, "v": 1} for day in days for n in (1, 2)]
+    sink = a_sink(tmp_path, *key, partition_by=("day",))
+    publish_table(sink, 1, pa.Table.from_pylist(given))
+    before = {*loaded(tmp_path).file_uris()}
+    for file in before:
+        if "day=2026-01-02" not in file:
+            Path(file).rename(f"{file}.away")
+
+    publish_table(sink, 2, pa.table({"day": [days[1]], "id": [2], "v": [2]}))
+
+    gone = before - {*loaded(tmp_path).file_uris()}
+    assert [Path(file).parent.name for file in gone] == ["day=2026-01-02"]
+    for file in before - gone:
+        Path(f"{file}.away").rename(file)
+    found = pl.read_delta(str(tmp_path / "sales")).sort("day", "id")
+    assert found["v"].to_list() == [1, 1, 1, 2, 1, 1]
+
+
 def test_the_empty_text_is_null_in_a_partition_and_so_in_its_key(tmp_path: Path) -> None:
     sink = a_sink(tmp_path, "part", "id", partition_by=("part",))
     for number in (1, 2):

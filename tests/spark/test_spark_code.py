@@ -15,8 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable as Delta
 
 from sluice import Append, Replace, ReplacePartitions, Upsert, current
+from sluice.coordinator.publication import commit
+from sluice.coordinator.restore import restore
+from sluice.core.ids import CheckpointId
+from sluice.core.restoring import Choice, RestoreOptions
 from sluice.declaration import aggregates as agg
 from sluice.declaration.checkpointing import Checkpointing
 from sluice.declaration.operations import SparkCode
@@ -25,7 +30,7 @@ from sluice.declaration.results import Result
 from sluice.errors import ConfigurationError
 from sluice.job.analysis import analyse
 from sluice.job.places import open_side_table
-from sluice.sinks import FilesTable
+from sluice.sinks import DeltaTable, FilesTable
 from sluice.sources import Files
 from sluice.spark.checking import check_pipeline
 from sluice.state.segments import to_frame
@@ -201,6 +206,30 @@ def test_partitions_of_the_answer_are_replaced_and_others_stay(job: FolderJob) -
     assert sorted(job.table("out").rows()) == [(1, 1), (1, 12), (2, 7), (3, 4)]
     changes = job.table("changes").rows()
     assert sorted(changes[4:]) == [("+I", 1, 12), ("+I", 2, 7), ("-D", 1, 2), ("-D", 2, 1)]
+
+
+def test_partitions_of_a_delta_table_are_replaced_once_and_go_back(
+    job: FolderJob, tmp_path: Path
+) -> None:
+    code = declared(job, lambda rows: rows, result=ReplacePartitions("k", key="v"))
+    table = tmp_path / "lake"
+    code.sink("lake", DeltaTable(f"file://{table}", ("k", "v"), create=True, partition_by=("k",)))
+    job.write("1.parquet", rows_of((1, 1), (1, 2), (2, 1), (3, 4)))
+    job.epoch()
+    first = {*Delta(table).file_uris()}
+    job.write("2.parquet", rows_of((1, 2), (1, 3), (2, 1)))
+
+    completed = job.epoch()
+    commit(job.job, completed.checkpoint_id)  # Again, as a task that was retried.
+
+    assert sorted(pl.read_delta(str(table)).rows()) == [(1, 2), (1, 3), (2, 1), (3, 4)]
+    gone = first - {*Delta(table).file_uris()}
+    assert {Path(file).parent.name for file in gone} == {"k=1"}  # In k=2 nothing changed.
+    assert [one["sluice.checkpoint-id"] for one in Delta(table).history()] == [2, 1]
+    restore(job.job, Choice(CheckpointId(1)), RestoreOptions(roll_back_tables=True))
+    assert {*Delta(table).file_uris()} == first
+    job.epoch()
+    assert sorted(pl.read_delta(str(table)).rows()) == [(1, 2), (1, 3), (2, 1), (3, 4)]
 
 
 @pytest.mark.parametrize("result", [Replace(), ReplacePartitions("k")])

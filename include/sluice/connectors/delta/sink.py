@@ -658,27 +658,41 @@ def statistics_of(footer: pq.FileMetaData, schema: pa.Schema) -> str:
 
 
 def _pruned(files: Sequence[DataFile], keys: pl.DataFrame) -> list[DataFile]:
-    """The files that may have one of *keys*, by the statistics of the first key column."""
+    """The files that may have one of *keys*, by their partitions and statistics."""
+    may_have = [_by_partition(column) for column in keys] + [_by_statistics(one) for one in keys]
+    return [file for file in files if all(one(file) for one in may_have)]
+
+
+def _by_partition(column: pl.Series) -> Callable[[DataFile], bool]:
+    """Whether a file may be of a partition with a value of the key's *column*."""
     import polars as pl
 
-    column = keys.to_series(0)
-    if not (column.dtype.is_integer() or column.dtype == pl.String) or column.null_count():
-        return [*files]
-    values = column.sort()
+    # The log's texts of other types are each writer's own.
+    is_one_text = column.dtype.is_integer() or column.dtype in (pl.String, pl.Date, pl.Boolean)
+    wanted = {partition_text(one) for one in column.unique()} if is_one_text else set()
+    name = column.name
+    return lambda file: (
+        not is_one_text or name not in file.partition or file.partition[name] in wanted
+    )
+
+
+def _by_statistics(column: pl.Series) -> Callable[[DataFile], bool]:
+    """Whether a file may have one of the *column*'s values, by the least and greatest it has."""
+    import polars as pl
+
+    name, values = column.name, column.sort()
+    is_told = column.dtype.is_integer() or column.dtype == pl.String
 
     def may_have(file: DataFile) -> bool:
-        name = column.name
-        if name in file.partition:
-            return True
         least, most = (file.least or {}).get(name), (file.most or {}).get(name)
-        if least is None or most is None:
+        if not is_told or values.null_count() or least is None or most is None:
             return True
         if isinstance(least, str):  # deltalake may have cut long texts.
             return bool(values[-1] >= least[:TEXT_IN_STATISTICS])
         at = int(values.search_sorted(least))
         return at < len(values) and bool(values[at] <= most)
 
-    return [file for file in files if may_have(file)]
+    return may_have
 
 
 def placeholder() -> pa.Schema:
