@@ -642,6 +642,7 @@ def by_spark(
 
 
 NESTED = "n int, d date, `i.n` struct<x: double>, l array<int>, s string"
+DEEP = "m int, a struct<n: int, `b.c`: struct<````: date>>"
 
 
 @pytest.mark.parametrize(
@@ -650,10 +651,16 @@ NESTED = "n int, d date, `i.n` struct<x: double>, l array<int>, s string"
         (json_of(NESTED), '{"n": "x", "d": "2026-02-30"}', "field 'n' is 'x', not int"),
         (json_of(NESTED), '{"d": "2026-02-30", "n": 1}', "field 'd' is '2026-02-30', not date"),
         (json_of(NESTED), '{"i.n": 3}', "field 'i.n' is '3', not struct<x:double>"),
-        (json_of(NESTED), '{"i.n": {"x": "a"}}', ""),
+        (json_of(NESTED), '{"i.n": {"x": "a"}}', "field 'i.n.x' is 'a', not double"),
         (json_of(NESTED), '{"l": ["a"], "more": 1}', "field 'l' is '[\"a\"]', not array<int>"),
         (json_of(NESTED), '{"n": 1}{}', ""),
         (json_of("`it's` int"), '{"it\'s": "%s"}', "field 'it's' is '%s', not int"),
+        (json_of(DEEP), '{"a": {"n": "x"}}', "field 'a.n' is 'x', not int"),
+        (json_of(DEEP), '{"a": {"n": "x"}, "m": "y"}', "field 'm' is 'y', not int"),
+        (json_of(DEEP), '{"a": {"n": 1, "b.c": {"`": [1]}}}', "field 'a.b.c.`' is '[1]', not date"),
+        (json_of(DEEP), '{"a": {"n": 1, "b.c": 2}}', "field 'a.b.c' is '2', not struct<`:date>"),
+        (json_of("`it's` struct<n: int>"), '{"it\'s": {"n": "x"}}', ""),
+        (json_of(DEEP), '{"a": 3}', "field 'a' is '3', not struct<n:int,b.c:struct<`:date>>"),
         (csv_of("n int, s string"), "x,y", "field 'n' is 'x', not int"),
         (csv_of("n int, s string"), "1,y,", "it has not 2 fields"),
         (csv_of("s string, n tinyint", sep="\\t"), "a\t128", "field 'n' is '128', not tinyint"),
