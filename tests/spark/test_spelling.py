@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluice import Pipeline, Tumbling
+from sluice import Append, Pipeline, Tumbling
 from sluice import aggregates as agg
+from sluice.declaration import changelog
 from sluice.declaration.pipeline import Stream
 from sluice.declaration.places import SourceSpec
 from sluice.errors import ConfigurationError
+from sluice.job.analysis import analyse
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Json, Kafka
+from sluice.spark.checking import check_pipeline
 from sluice.testing import run_local
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+A_SOURCE = Files("/r", format="json", schema="k string, Betrag bigint, at timestamp")
 HOUR = Tumbling(timedelta(hours=1))
 
 
@@ -142,3 +146,75 @@ def test_one_column_is_spelt_one_way_by_one_stage() -> None:
         rows.key_by("K").latest("newest", by=("at", "k"))
 
     assert "stage 'newest' names one column 'K' and 'k'; spell it one way" in str(refused.value)
+
+
+def table(rows: Stream) -> Stream:
+    files = Files("/t", format="json", schema="k string, town string")
+    return rows.pipeline.source("t", files, table=True)
+
+
+# Each argument that names a column, misspelt.
+MISSPELT: dict[str, Callable[[Stream], Stream]] = {
+    "a key": lambda rows: rows.key_by("Kk").latest("s", by="betrag"),
+    "a computed key": lambda rows: rows.key_by(x="upper(kk)").latest("s", by="betrag"),
+    "by of latest": lambda rows: rows.key_by("k").latest("s", by="betragg"),
+    "by of top_n": lambda rows: rows.key_by("k").top_n("s", 1, by="betragg"),
+    "ties_by": lambda rows: rows.key_by("k").top_n("s", 1, by="betrag", ties_by="att"),
+    "unique": lambda rows: rows.key_by("k").top_n("s", 1, by="betrag", unique="kk"),
+    "by of deduplicate": lambda rows: rows.key_by("k").deduplicate("s", by="att"),
+    "by of a window": lambda rows: rows.window_top_n("s", HOUR, 1, by="betragg"),
+    "a sum": lambda rows: rows.key_by("k").aggregate("s", n=agg.sum("betragg")),
+    "where of an aggregate": lambda rows: rows.key_by("k").aggregate("s", n=agg.count(where="kk")),
+    "by of an aggregate": lambda rows: rows.key_by("k").aggregate("s", n=agg.last("k", by="att")),
+    "a sum of a window": lambda rows: rows.key_by("k").window("s", HOUR, n=agg.sum("betragg")),
+    "select": lambda rows: rows.select("kk", "at").transform("s", same),
+    "where": lambda rows: rows.where("kk = 'a'").transform("s", same),
+    "select of a result": lambda rows: (
+        rows.key_by("k").aggregate("s", n=agg.count()).select("kk", "n")
+    ),
+    "where of a result": lambda rows: (
+        rows.key_by("k").aggregate("s", n=agg.count()).where("nn > 1")
+    ),
+    "a key of a join": lambda rows: rows.key_by("kk").join(
+        "s", rows.select("k AS j", "betrag AS b").key_by("j")
+    ),
+    "on of a lookup": lambda rows: rows.lookup("s", table(rows), on="kk"),
+    "the rows' side of on": lambda rows: rows.lookup("s", table(rows), on={"kk": "k"}),
+    "the table's side of on": lambda rows: rows.lookup("s", table(rows), on={"k": "upper(kk)"}),
+    "what a lookup adds": lambda rows: rows.lookup("s", table(rows), on="k", add=("tow",)),
+    "what a lookup computes": lambda rows: rows.lookup(
+        "s", table(rows), on="k", add={"t": "upper(tow)"}
+    ),
+    "where of a table": lambda rows: rows.lookup("s", table(rows).where("tow = ''"), on="k"),
+    "on of a lookup of updates": lambda rows: (
+        rows.key_by("k").latest("l", by="betrag").lookup("s", table(rows), on="kk")
+    ),
+    "a table of Spark code": lambda rows: rows.pipeline.spark(
+        "s",
+        lambda rows, t: rows,
+        reads={"rows": rows},
+        tables={"t": table(rows).where("tow = ''")},
+        schema="k string",
+        result=Append(),
+    ),
+}
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+@pytest.mark.parametrize("name", MISSPELT)
+def test_a_misspelt_column_is_told_with_the_nearest_one(
+    spark: SparkSession, name: str, is_behind: bool
+) -> None:
+    rows = Pipeline("p").source("rows", A_SOURCE, event_time="at")
+    found = MISSPELT[name](behind_a_stage(rows) if is_behind else rows)
+    is_append = isinstance(found.kind, changelog.Append)
+    found.sink("out", FilesTable() if is_append else FilesTable(changelog=True))
+
+    with pytest.raises(ConfigurationError, match=r"did you mean '(k|at|Betrag|town|n)'\? ") as told:
+        check_pipeline(rows.pipeline, spark, {}, None)
+
+    assert "UNRESOLVED" not in str(told.value)
+    assert "_weight" not in str(told.value)
+    if not is_behind:
+        with pytest.raises(ConfigurationError, match="did you mean"):
+            analyse(rows.pipeline, {}, None)

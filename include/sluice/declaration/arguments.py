@@ -267,7 +267,7 @@ def _not_taken(
     names = [parameter.name for parameter in called.parameters]
     subject = called.subject({**kwargs, **dict(zip(names, given, strict=False))})
     if unknown := [name for name in kwargs if name not in names]:
-        near = _nearest_word(unknown[0], names)
+        near = nearest_word(unknown[0], names)
         hint = f"did you mean {near}?" if near else f"it takes {', '.join(names) or 'nothing'}"
         return ConfigurationError(f"{subject} has no argument {unknown[0]!r}; {hint}")
     by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
@@ -344,7 +344,7 @@ def _better(
 ) -> str | None:
     """What the signature, beside the hint, tells of what the user meant."""
     if parameter.kind is parameter.VAR_KEYWORD:
-        near = _nearest_word(parameter.name, [p.name for p in called.parameters])
+        near = nearest_word(parameter.name, [p.name for p in called.parameters])
         if near and not isinstance(value, str) and not callable(value):
             return f"did you mean {near}? A result is {allowed(hint)}"
         options = [p.name for p in called.parameters if p.kind is p.KEYWORD_ONLY]
@@ -586,7 +586,7 @@ def _nearest(value: object, hint: Any) -> str | None:  # noqa: ANN401 - of each 
 def _as_choice(value: object, known: tuple[object, ...]) -> str | None:
     if not isinstance(value, str):
         return None
-    near = _nearest_word(value, [choice for choice in known if isinstance(choice, str)])
+    near = nearest_word(value, [choice for choice in known if isinstance(choice, str)])
     if near is None:
         return None
     others = ", ".join(repr(choice) for choice in known if choice != near)
@@ -603,7 +603,7 @@ def _as_tuple(value: object, args: tuple[Any, ...]) -> str | None:
 def _as_member(value: object, kind: type[Enum]) -> str | None:
     if not isinstance(value, str):
         return None
-    near = _nearest_word(value, [member.name for member in kind])
+    near = nearest_word(value, [member.name for member in kind])
     return None if near is None else f"{kind.__qualname__}.{near}"
 
 
@@ -723,7 +723,7 @@ _SPELLED: Mapping[str, Callable[[object], str | None]] = {
 }
 
 
-def _nearest_word(word: str, known: Sequence[str]) -> str | None:
+def nearest_word(word: str, known: Sequence[str]) -> str | None:
     """The one of *known* that *word* probably is, in whatever case, or in part."""
     lower = {name.lower(): name for name in known}
     if word.lower() in lower:

@@ -8,7 +8,7 @@ stages that read it are left to Spark (``sluice.spark.checking``).  No row is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -22,13 +22,13 @@ from sluice.core.restoring import changes_since
 from sluice.core.transitions import Becomes, notes_of, problems_of
 from sluice.declaration.changelog import Append, Kind, check_sink_columns
 from sluice.declaration.column_types import ColumnType, row_schema
-from sluice.declaration.columns import check_source_columns
+from sluice.declaration.columns import OF_RECORDS, check_source_columns
 from sluice.declaration.determinism import (
     check_arguments,
     check_key_expressions,
     check_lookup,
 )
-from sluice.declaration.expressions import Filter, result_name, words_read
+from sluice.declaration.expressions import Filter, Step, result_name, words_read
 from sluice.declaration.fingerprints import fingerprints
 from sluice.declaration.nodes import Input, SinkNode, StageNode
 from sluice.declaration.operations import KeyedLookup, Lookup, SparkCode, Transform, Union
@@ -133,6 +133,35 @@ def check_readable(pipeline: Pipeline, uid: str, source: Source) -> None:
             for name, why in refused.items():
                 if names is None or name.lower() in names:
                     raise ConfigurationError(f"stage {stage.uid!r}: {why}")
+
+
+def check_names(
+    stage: StageNode, sources: Mapping[str, Iterable[str]], streams: Mapping[str, Iterable[str]]
+) -> None:
+    """Check the columns that *stage* names of *sources*, and of the rows that it looks up, where no
+    more than the names of columns are known.  *streams* are those of stages, behind their steps.
+
+    Raises:
+        ConfigurationError: one is not there.
+    """
+    behind_steps = {
+        given.producer: _after_steps(stage.uid, given, dict.fromkeys(sources[given.producer]))
+        for given in stage.inputs
+        if given.producer in sources
+    }
+    match stage.operation:
+        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+            (given,) = stage.inputs
+            names = streams.get(given.producer, behind_steps.get(given.producer))
+            of_table = dict.fromkeys(sources[lookup.table])
+            table = _table_read(stage.uid, lookup.table, lookup.steps, of_table)
+            if names is not None:
+                _looked_up(stage.uid, lookup, dict.fromkeys(given.spelt([*names])), table)
+        case SparkCode(tables=tables):
+            for of in tables.values():
+                _table_read(stage.uid, of.uid, of.steps, dict.fromkeys(sources[of.uid]))
+        case _:
+            pass
 
 
 def check_sink_schema(sink: SinkNode, producer: str, rows: pl.DataFrame) -> None:
@@ -250,15 +279,16 @@ def _stage_result(
     if not is_known:
         return None
     match stage.operation:
-        case Transform() | SparkCode() | KeyedLookup():
+        case Transform():
             return None
-        case Lookup() as lookup:
-            table = rows[lookup.table]
-            if table is not None:
-                check_lookup(stage.uid, lookup, table)
-                read = Input(producer=lookup.table, steps=lookup.steps)
-                table = _after_steps(stage.uid, read, table)
-            return _stateless(pipeline, stage, _looked_up(stage.uid, lookup, inputs[0], table))
+        case SparkCode(tables=tables):
+            for of in tables.values():
+                _table_read(stage.uid, of.uid, of.steps, rows[of.uid])
+            return None
+        case (Lookup() as lookup) | KeyedLookup(lookup=lookup):
+            found = _lookup_result(stage.uid, lookup, inputs[0], rows[lookup.table])
+            is_keyed = isinstance(stage.operation, KeyedLookup)
+            return None if is_keyed else _stateless(pipeline, stage, found)
         case Union():
             return _stateless(pipeline, stage, united)
         case _:
@@ -270,7 +300,7 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
     where = f"in what it reads of {stream.producer!r}"
     for step in stream.steps:
         if isinstance(step, Filter):
-            require_columns(uid, step.condition, columns, where)
+            require_columns(uid, step.condition, columns, where, beside=OF_RECORDS)
             if stream.kind != Append() and _type_of(step.condition, _known(columns)) is None:
                 return None  # Spark says whether it answers alike when the row is taken back.
             continue
@@ -280,13 +310,21 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
             if text.strip() == "*":
                 selected |= columns
                 continue
-            require_columns(uid, text, columns, where)
+            require_columns(uid, text, columns, where, beside=OF_RECORDS)
             name = result_name(text)
             if name is None:  # Spark makes one up.
                 return None
             selected[name] = _type_of(text, known)
         columns = selected
     return columns
+
+
+def _table_read(
+    uid: str, table: str, steps: tuple[Step, ...], columns: ColumnTypes | None
+) -> ColumnTypes | None:
+    """The *columns* of a table source behind the *steps* with which the stage *uid* reads it."""
+    read = Input(producer=table, steps=steps)
+    return None if columns is None else _after_steps(uid, read, columns)
 
 
 def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> ColumnTypes:
@@ -323,6 +361,14 @@ def _type_of(sql: str, known: pl.Schema) -> pl.DataType | None:
 def _known(columns: ColumnTypes) -> pl.Schema:
     """The columns whose types are known."""
     return pl.Schema({name: of for name, of in columns.items() if of is not None})
+
+
+def _lookup_result(
+    uid: str, lookup: Lookup, rows: ColumnTypes, table: ColumnTypes | None
+) -> ColumnTypes | None:
+    if table is not None:
+        check_lookup(uid, lookup, table)
+    return _looked_up(uid, lookup, rows, _table_read(uid, lookup.table, lookup.steps, table))
 
 
 def _looked_up(

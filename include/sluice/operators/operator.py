@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import reduce
 from operator import or_
 from typing import Protocol, TypeAlias, runtime_checkable
@@ -25,6 +24,7 @@ import polars as pl
 
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.transitions import Adoption
+from sluice.declaration.arguments import nearest_word
 from sluice.declaration.expressions import unknown_column
 from sluice.declaration.places import WEIGHT as WEIGHT  # noqa: PLC0414 - as if it were its own
 from sluice.errors import ConfigurationError
@@ -223,17 +223,20 @@ def require_column(uid: str, columns: Collection[str], column: str, purpose: str
     """
     if column in columns:
         return
-    names = {name.lower(): name for name in columns}
-    close = [names[name] for name in get_close_matches(column.lower(), names, n=1)]
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    close = nearest_word(column, [*columns])
+    hint = f"; did you mean {close!r}?" if close else ";"
     raise ConfigurationError(
         f"stage {uid!r} has no column {column!r} {purpose}{hint} {_columns_of(columns)}"
     )
 
 
-def require_columns(uid: str, sql: str, columns: Collection[str], where: str) -> None:
-    """``require_column`` of each that *sql* is known to read *where* it stands."""
-    missing = unknown_column(sql, columns)
+def require_columns(
+    uid: str, sql: str, columns: Collection[str], where: str, *, beside: Collection[str] = ()
+) -> None:
+    """``require_column`` of each that *sql* is known to read *where* it stands, but for those
+    *beside* them.
+    """
+    missing = unknown_column(sql, (*columns, *beside))
     if missing is not None:
         require_column(uid, columns, missing, f"{where}, {sql!r}")
 

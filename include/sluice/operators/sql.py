@@ -24,6 +24,7 @@ from typing import TypeAlias, TypeVar
 
 import polars as pl
 
+from sluice.declaration.arguments import nearest_word
 from sluice.declaration.column_types import ColumnType
 from sluice.declaration.sql import Sql, parsed
 from sluice.declaration.sql_functions import CASTS, has_arity
@@ -184,8 +185,10 @@ def compiled(sql: Sql, schema: Mapping[str, pl.DataType]) -> Compiled:
     for name in dict.fromkeys(path.parts[0] for path in sql.paths):
         found = spelt.get(name.lower(), ())
         if len(found) != 1:
+            close = None if found else nearest_word(name, [*schema])
             several = f"is {' or '.join(found)}" if found else "is no column"
-            raise NotCompiledError(f"{name!r} {several}; there are {', '.join(schema)}")
+            hint = f"; did you mean {close!r}?" if close else ";"
+            raise NotCompiledError(f"{name!r} {several}{hint} there are {', '.join(schema)}")
         read[name.lower()] = (found[0], schema[found[0]])
     return _compiled(sql, tuple(read.items()))
 

@@ -44,12 +44,13 @@ from sluice.declaration.sql_tree import Column
 from sluice.errors import ConfigurationError
 from sluice.exchange.output import projected_result
 from sluice.exchange.reading import SOURCE, measured_column, with_origin
-from sluice.job.analysis import Result, check_readable, check_sink_schema
+from sluice.job.analysis import Result, check_names, check_readable, check_sink_schema
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT, Operator, wrong_type
 from sluice.spark.deployment import with_computed_columns
 from sluice.spark.frames import (
+    RESERVED,
     decoded_text,
     keyed_inputs,
     lookup_of,
@@ -148,6 +149,7 @@ def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
 def _result(
     pipeline: Pipeline, stage: StageNode, rows: Mapping[str, DataFrame], params: Mapping[str, str]
 ) -> tuple[pl.DataFrame, Operator | None]:
+    check_names(stage, *_names_read(pipeline, stage, rows))
     inputs = [
         projected(rows[given.producer], given)
         if given.producer in pipeline.sources
@@ -183,6 +185,24 @@ def _result(
     return projected_result(
         stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
     ), None
+
+
+def _names_read(
+    pipeline: Pipeline, stage: StageNode, rows: Mapping[str, DataFrame]
+) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The columns of each source, and of what *stage* looks up of streams of stages."""
+    sources = {
+        uid: [name for name in rows[uid].columns if name not in RESERVED]
+        for uid in pipeline.sources
+    }
+    looked_up = stage.inputs if lookup_of(stage) is not None else ()
+    streams = {
+        uid: behind(given.steps, polars_schema(rows[uid]).to_frame(), uid).columns
+        for given in looked_up
+        if (uid := given.producer) in pipeline.stages
+    }
+    streams = {uid: [name for name in of if name != WEIGHT] for uid, of in streams.items()}
+    return sources, streams
 
 
 def _check_rows_of_function(uid: str, result: DataFrame) -> None:
