@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+NOT_LEADER, NOT_COORDINATOR = 6, 16
 OUT_OF_RANGE, UNKNOWN_TOPIC, UNSUPPORTED, INVALID_RECORD, UNSTABLE = 1, 3, 35, 87, 88
 INVALID_EPOCH, INVALID_TXN_STATE = 47, 48
 # Key: first and last version that is spoken; the newest ones before "flexible" encoding, but for
@@ -125,7 +126,9 @@ class Broker:
     ``lose_answer_to`` names requests that are carried out and never answered.  ``before`` has
     functions that are called once, by the next request of a name.  ``offsets_come_late`` is the
     number of stable reads of a transaction's offsets that do not find them yet, as before
-    KAFKA-17507.  Without ``has_epochs`` it is one before 2.1, which tells none (KIP-320).
+    KAFKA-17507; ``not_elected`` that of questions for a group's or a log's offsets that it answers
+    as one that is not yet its coordinator or leader.  Without ``has_epochs`` it is one before 2.1,
+    which tells none (KIP-320).
     ``compacted`` has the topics that take no message without a key (KAFKA-4808).
     """
 
@@ -137,6 +140,7 @@ class Broker:
         self.transactions: dict[str, Transaction] = {}
         self.offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
         self.offsets_come_late = 0
+        self.not_elected = 0
         self.has_epochs = True
         self.compacted: set[str] = set()
         self.late_offsets: dict[tuple[str, str, int], tuple[int, str | None]] = {}
@@ -248,12 +252,13 @@ class Broker:
     def _on_2(self, ask: Reader) -> bytes:
         ask.i32()
         is_committed = bool(ask.u8())
+        error = self._not_elected(NOT_LEADER)
 
         def find(topic: str, ask: Reader) -> bytes:
             number, at_ms = ask.i32(), ask.skipped(4).i64()
             log = self.log(topic, number)
-            if log is None:
-                return _i32(number) + _i16(UNKNOWN_TOPIC) + _i64(-1) * 2 + _i32(-1)
+            if log is None or error:
+                return _i32(number) + _i16(error or UNKNOWN_TOPIC) + _i64(-1) * 2 + _i32(-1)
             offset, found_ms = -1, -1
             if at_ms == -1:
                 offset = log.stable_end if is_committed else log.end
@@ -266,6 +271,12 @@ class Broker:
             return _i32(number) + _i16(0) + _i64(found_ms) + _i64(offset) + _i32(epoch)
 
         return _i32(0) + ask.per_partition(find)
+
+    def _not_elected(self, error: int) -> int:
+        if not self.not_elected:
+            return 0
+        self.not_elected -= 1
+        return error
 
     def _on_3(self, ask: Reader) -> bytes:
         """Flexible, see ``_on_9``."""
@@ -312,12 +323,13 @@ class Broker:
             for _ in range(ask.u8() - 1)
         ]
         is_stable = bool(ask.u8())
+        error = _i16(self._not_elected(NOT_COORDINATOR))
         topics = b""
         for topic, numbers, _ in asked:
             found = [self._kept((group, topic, number), is_stable) for number in numbers]
             topics += _compact_text(topic) + _compact_array(found) + b"\0"
         count = bytes([len(asked) + 1])
-        return b"\0" + _i32(0) + count + topics + _i16(0) + b"\0"
+        return b"\0" + _i32(0) + count + topics + error + b"\0"
 
     def _kept(self, key: tuple[str, str, int], is_stable: bool) -> bytes:
         error = 0

@@ -7,10 +7,11 @@ process that builds a client, and no message shows one.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluice.core.failures import KAFKA
 from sluice.declaration.params import Env, value_of
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_Answer = TypeVar("_Answer")
+
+ELECTION_POLL_S = 0.1
 REQUEST_TIMEOUT_S = 30.0  # A cluster answers in milliseconds, and elects a leader in 10 s.
 # A coordinator that dies leaves its transaction open, and readers wait until the next one begins
 # or this time has passed.  Sending a checkpoint must be faster; brokers allow 900,000 by default.
@@ -174,8 +178,8 @@ class Cluster:
 
         earliest: Any = OffsetSpec.earliest  # They have no types.
         latest: Any = OffsetSpec.latest
-        found: list[dict[tuple[str, int], tuple[int, int]]] = []
-        with self.explained("to say what its partitions have"):
+
+        def ask() -> list[dict[tuple[str, int], tuple[int, int]]]:
             asked = [
                 admin.list_offsets(
                     {TopicPartition(*one): spec for one in partitions},
@@ -184,6 +188,7 @@ class Cluster:
                 )
                 for spec in (earliest(), latest())
             ]
+            found = []
             for answers in asked:
                 results = {(one.topic, one.partition): it.result() for one, it in answers.items()}
                 found.append(
@@ -192,7 +197,9 @@ class Cluster:
                         for one, it in results.items()
                     }
                 )
-        firsts, ends = found
+            return found
+
+        firsts, ends = self.answered(ask, "to say what its partitions have")
         return {
             one: LogBounds(firsts[one][0], max(firsts[one][0], ends[one][0]), ends[one][1])
             for one in partitions
@@ -217,6 +224,22 @@ class Cluster:
             defaults["on_delivery"] = on_error
         with self.explained():
             return Producer(self.properties(defaults, ours), logger=log)
+
+    def answered(self, ask: Callable[[], _Answer], doing: str) -> _Answer:
+        """What *ask* returns.  It is asked again while a leader or a coordinator is elected.
+
+        The client does so for what it reads and writes, and hands on what it is asked.
+        """
+        from confluent_kafka import KafkaException
+
+        until = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return ask()
+            except KafkaException as error:
+                if error.args[0].code() not in _elected() or time.monotonic() > until:
+                    raise self.explain(error.args[0], doing) from None
+            time.sleep(ELECTION_POLL_S)
 
     @contextmanager
     def explained(self, doing: str = "") -> Iterator[None]:
@@ -278,6 +301,21 @@ class Cluster:
                 secret = value_of(value, {})
                 text = text.replace(secret, "***") if secret else text
         return text
+
+
+def _elected() -> frozenset[int]:
+    """The errors of a broker that is no leader or coordinator yet, or any more."""
+    from confluent_kafka import KafkaError
+
+    return frozenset(
+        {
+            KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+            KafkaError.COORDINATOR_NOT_AVAILABLE,
+            KafkaError.LEADER_NOT_AVAILABLE,
+            KafkaError.NOT_COORDINATOR,
+            KafkaError.NOT_LEADER_FOR_PARTITION,
+        }
+    )
 
 
 def _to_be_fixed() -> frozenset[int]:

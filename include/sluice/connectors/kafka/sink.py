@@ -251,12 +251,14 @@ class NotedTopic:
         from confluent_kafka import TopicPartition
 
         timeout_s = self.cluster.timeout_s
-        with self._consumer() as consumer, self.cluster.explained(f"to look into {self.name!r}"):
-            ends = (
-                consumer.get_watermark_offsets(TopicPartition(self.name, number), timeout=timeout_s)
-                for number in self._partitions(consumer)
-            )
-            return all(low == high for low, high in ends)
+        with self._consumer() as consumer:
+            parts = [TopicPartition(self.name, number) for number in self._partitions(consumer)]
+
+            def ask() -> bool:
+                ends = (consumer.get_watermark_offsets(one, timeout=timeout_s) for one in parts)
+                return all(low == high for low, high in ends)
+
+            return self.cluster.answered(ask, f"to look into {self.name!r}")
 
     def in_transaction(self, decide: Callable[[Timeline], Write]) -> None:
         """Fence older producers, and write what *decide* returns for the note read after that.
@@ -345,15 +347,7 @@ class NotedTopic:
 
     def _read(self, consumer: Consumer) -> Note:
         """The note of the topic as it is now, and its id; the default of a topic without any."""
-        from confluent_kafka import TopicPartition
-
-        doing = f"to read the note of group {self.group!r}"
-        with self.cluster.explained(doing):
-            (found,) = consumer.committed(
-                [TopicPartition(self.name, 0)], timeout=self.cluster.timeout_s
-            )
-        if found.error is not None:
-            raise self.cluster.explain(found.error, doing)
+        found = self._committed(consumer)
         # After the note, which may be of a topic that somebody deletes meanwhile.
         ids = self.cluster.topic_ids(self.cluster.admin(), [self.name], NO_TOPIC_FIX)
         now = Note(timeline=Timeline(), table=ids[self.name])
@@ -364,6 +358,18 @@ class NotedTopic:
         # A broker before 2.8 has no ids, and tells them once it is a newer one.
         is_of_another = "" not in (note.table, now.table) and note.table != now.table
         return now if is_of_another else replace(note, table=now.table)
+
+    def _committed(self, consumer: Consumer) -> TopicPartition:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        def ask() -> TopicPartition:
+            asked = [TopicPartition(self.name, 0)]
+            (found,) = consumer.committed(asked, timeout=self.cluster.timeout_s)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found
+
+        return self.cluster.answered(ask, f"to read the note of group {self.group!r}")
 
     def _offset(self, note: Note) -> TopicPartition:
         from confluent_kafka import TopicPartition
