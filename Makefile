@@ -95,7 +95,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -193,6 +193,10 @@ older-airflow: setup  ## The Airflow tier on AIRFLOW (3.1.8), in .sluice/airflow
 debezium: setup  ## What a real Debezium, fetched by Maven, sends of a real PostgreSQL; minutes
 	@$(BIN)/python -m harness.debezium
 	@$(BIN)/pytest -q -n 0 tests/testing/test_debezium.py -k real
+
+kafka: setup  ## The Kafka connectors on a real Apache Kafka, fetched by Maven
+	@$(BIN)/python -m harness.kafka_server
+	@$(BIN)/pytest -q -n 0 tests/contract/test_kafka_sink.py tests/contract/test_kafka_source.py -k real
 
 package: setup  ## Install the wheel and all it may use, newest and oldest, and follow docs/own-airflow.md; minutes
 	@SLUICE_PACKAGE=highest $(BIN)/pytest -q tests/package

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,24 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import maven
 from harness.postgres_database import Database, as_superuser, prepare_postgres, serving_postgres
 
 VERSION = "3.6.1.Final"
-ROOT = Path(__file__).parents[1]
-JARS = ROOT / ".sluice" / f"debezium-{VERSION}"
-RECORDED = ROOT / "tests" / "testing" / "debezium"
+JARS = maven.FETCHED / f"debezium-{VERSION}"
+RECORDED = Path(__file__).parents[1] / "tests" / "testing" / "debezium"
 WAIT_S = 300.0  # For an event of the engine; it starts in 5 s on a quiet machine.
 MISSING = "Debezium is not here; `make debezium` fetches it, with Java 17 and Maven"
 TABLES = ("by_key", "whole")  # With REPLICA IDENTITY DEFAULT, and FULL.
 
 _MODULES = ("debezium-api", "debezium-embedded", "debezium-connector-postgres")
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>sluice</groupId><artifactId>debezium</artifactId><version>1</version>
-<packaging>pom</packaging><dependencies>{}</dependencies></project>"""
-_MODULE = (
-    "<dependency><groupId>io.debezium</groupId><artifactId>{}</artifactId>"
-    f"<version>{VERSION}</version></dependency>"
-)
 _ENGINE = """
 import io.debezium.engine.*;
 import io.debezium.engine.format.Json;
@@ -70,20 +62,17 @@ public class Engine {
 
 
 def is_here() -> bool:
-    return (JARS / "complete").exists() and shutil.which("java") is not None
+    return maven.is_fetched(JARS)
 
 
 def fetch() -> None:
     """Have Maven fetch the engine and what it needs (38 MB)."""
-    if is_here():
-        return
-    JARS.mkdir(parents=True, exist_ok=True)
-    (JARS / "pom.xml").write_text(_POM.format("".join(map(_MODULE.format, _MODULES))))
+    maven.fetch(JARS, [f"io.debezium:{name}:{VERSION}" for name in _MODULES], _compile)
+
+
+def _compile() -> None:
     (JARS / "Engine.java").write_text(_ENGINE)
-    copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={JARS}"]
-    subprocess.run([*copy, "-DincludeScope=runtime"], cwd=JARS, check=True)
     subprocess.run(["javac", "-cp", f"{JARS}/*", "Engine.java"], cwd=JARS, check=True)
-    (JARS / "complete").touch()
 
 
 @dataclass(frozen=True, slots=True)

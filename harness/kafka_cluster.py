@@ -1,40 +1,33 @@
-"""Kafka for tests: librdkafka's mock cluster, a broker with transactions, or a real one.
+"""Kafka for tests: a broker in memory, which does what no client may ask for, or a real one.
 
-The mock cluster stores messages and ignores transactions: it shows what was aborted, fences nobody
-and loses offsets that were sent in a transaction.  ``Broker`` has transactions (KIP-98), on one
-node, in memory, without replicas or groups.  ``SLUICE_TEST_KAFKA`` names a real one.
+The real one is ``harness.kafka_server``'s; ``SLUICE_TEST_KAFKA`` names another.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness import kafka_server
 from harness.kafka_broker import Broker, running_broker
+from harness.kafka_server import MISSING
 
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+WAIT_S = 120.0  # For what a real one does in milliseconds.
 REAL = os.environ.get("SLUICE_TEST_KAFKA", "")
 IF_REAL = pytest.param(
-    "real", marks=pytest.mark.skipif(not REAL, reason="SLUICE_TEST_KAFKA names no real broker")
+    "real", marks=pytest.mark.skipif(not (REAL or kafka_server.is_here()), reason=MISSING)
 )
-QUIET = logging.getLogger("harness.kafka")
-
-
-@contextmanager
-def mock_cluster() -> Iterator[str]:
-    """The address of librdkafka's own; topics come into being with four partitions."""
-    from confluent_kafka import Producer
-
-    host = Producer({"test.mock.num.brokers": "1", "log_level": 0}, logger=QUIET)
-    brokers = host.list_topics(timeout=10).brokers.values()
-    yield ",".join(f"{one.host}:{one.port}" for one in brokers)
-    host.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,6 @@ class Place:
 
     servers: str
     own_broker: Broker | None = None
-    is_real: bool = False
 
     @property
     def broker(self) -> Broker:
@@ -52,33 +44,43 @@ class Place:
         return self.own_broker
 
     def create(self, partitions: int = 4) -> str:
-        """A new topic; librdkafka's mock gives each four partitions."""
-        from confluent_kafka import Producer
+        """A new topic."""
+        from confluent_kafka import TopicPartition
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
         topic = f"t-{secrets.token_hex(4)}"
-        properties: dict[str, Any] = {"bootstrap.servers": self.servers, "log_level": 0}
         if self.own_broker is not None:
             self.own_broker.grow(topic, partitions)
-        elif self.is_real:
-            admin = AdminClient(properties)
-            admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
         else:
-            assert partitions == 4
-            Producer(properties).list_topics(topic, timeout=10)
+            properties: dict[str, Any] = {"bootstrap.servers": self.servers, "log_level": 0}
+            admin = AdminClient(properties)  # What it is asked ends with it.
+            admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(WAIT_S)
+            _wait_for_leaders(admin, [TopicPartition(topic, one) for one in range(partitions)])
         return topic
 
 
 @contextmanager
-def place(kind: str) -> Iterator[Place]:
-    """``mock``, ``broker`` or ``real``."""
-    match kind:
-        case "mock":
-            with mock_cluster() as servers:
-                yield Place(servers)
-        case "broker":
-            with running_broker() as broker:
-                yield Place(broker.servers, broker)
-        case _:
-            yield Place(REAL, is_real=True)
+def in_memory() -> Iterator[Place]:
+    with running_broker() as broker:
+        yield Place(broker.servers, broker)
+
+
+def _wait_for_leaders(admin: AdminClient, partitions: list[TopicPartition]) -> None:
+    """A topic is created when the controller knows of it, and its leaders learn of it later."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined] # Not in its __all__.
+
+    earliest: Any = OffsetSpec.earliest  # It has no types.
+    until = time.monotonic() + WAIT_S
+    while True:
+        asked = admin.list_offsets({one: earliest() for one in partitions})
+        try:
+            for answer in asked.values():
+                answer.result(WAIT_S)
+        except KafkaException:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+        else:
+            return

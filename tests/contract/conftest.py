@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.kafka_cluster import IF_REAL, REAL, Place, in_memory
+from harness.kafka_server import running_kafka
 from harness.s3_server import running_s3_server
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
@@ -74,6 +76,24 @@ def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def s3_endpoint(aws_credentials: None, s3_server: str) -> str:
     return s3_server
+
+
+@pytest.fixture(scope="session")
+def real_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    if REAL:
+        yield REAL
+    else:
+        with running_kafka(tmp_path_factory.mktemp("kafka") / "server") as server:
+            yield server.servers
+
+
+@pytest.fixture(scope="module", params=["broker", IF_REAL])
+def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
+    if request.param == "real":
+        yield Place(request.getfixturevalue("real_kafka"))
+    else:
+        with in_memory() as found:
+            yield found
 
 
 def create_bucket(endpoint_url: str, name: str = BUCKET) -> None:

@@ -1,8 +1,5 @@
 """A Kafka topic keeps every sink's promises, as a stranger with read_committed sees it.
 
-With transactions on ``harness.kafka_broker.Broker``, for librdkafka's mock cluster shows aborted
-messages and fences nobody, and on a real broker where ``SLUICE_TEST_KAFKA`` names one.
-
 Messages that librdkafka would refuse to send are refused before, the same ones to the byte.  Of a
 topic that people change: rows that no longer fit are refused, and nothing is lost.
 """
@@ -25,7 +22,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from harness.kafka_broker import running_broker
-from harness.kafka_cluster import IF_REAL, Place, place
+from harness.kafka_cluster import Place, in_memory
 from sluice.connectors.kafka.cluster import DEFAULT_MAX_MESSAGE_BYTES, Cluster
 from sluice.connectors.kafka.declared import AvroValue, KafkaTopic
 from sluice.connectors.kafka.messages import (
@@ -73,21 +70,9 @@ from tests.contract.sink_rules import (
 from tests.planted import Caught, assert_is_caught
 
 
-@pytest.fixture(scope="module", params=["broker", IF_REAL])
-def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with place(request.param) as found:
-        yield found
-
-
 @pytest.fixture(scope="module")
 def own_kafka() -> Iterator[Place]:
-    with place("broker") as found:
-        yield found
-
-
-@pytest.fixture(scope="module", params=["mock", IF_REAL])
-def any_kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with place(request.param) as found:
+    with in_memory() as found:
         yield found
 
 
@@ -169,16 +154,11 @@ def test_upserted_in_transactions(
 
 @pytest.mark.parametrize("rule", APPEND_RULES, ids=lambda rule: rule.__name__)
 def test_appended_without_transactions(
-    any_kafka: Place,
-    tmp_path: Path,
-    rule: Callable[[SinkCase], None],
-    monkeypatch: pytest.MonkeyPatch,
+    kafka: Place, tmp_path: Path, rule: Callable[[SinkCase], None]
 ) -> None:
-    if not any_kafka.is_real:  # The mock's controller, which knows the ids, is none of its brokers.
-        monkeypatch.setattr(Cluster, "topic_ids", lambda *asked: dict.fromkeys(asked[2], ""))
     if rule is coordinators_that_commit_at_once_publish_once:
         pytest.skip("at least once: coordinators that commit at once may each send the rows")
-    rule(transactional(any_kafka, tmp_path, transactional=False))
+    rule(transactional(kafka, tmp_path, transactional=False))
 
 
 def test_a_topic_has_one_writer(kafka: Place, tmp_path: Path) -> None:
@@ -317,7 +297,7 @@ def test_a_broker_that_is_away_is_tried_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["EndTxn", "InitProducerId", "Produce"])
 def test_an_answer_that_is_lost_does_not_publish_twice(tmp_path: Path, lost: str) -> None:
-    with place("broker") as kafka:
+    with in_memory() as kafka:
         case = transactional(kafka, tmp_path)
         publish(case.open(), 1, None, rows(1))
         kafka.broker.lose_answer_to.append(lost)
@@ -328,6 +308,28 @@ def test_an_answer_that_is_lost_does_not_publish_twice(tmp_path: Path, lost: str
 
         assert kafka.broker.lose_answer_to == []
         assert seen(case) == rows(1, 2)
+
+
+@pytest.mark.parametrize("transactional_", [True, False], ids=["transactional", "idempotent"])
+def test_a_coordinator_of_the_note_that_is_being_elected_is_waited_for(
+    own_kafka: Place, tmp_path: Path, transactional_: bool
+) -> None:
+    """As that of a cluster whose first group this is, or whose broker was started again."""
+    case = transactional(own_kafka, tmp_path, transactional=transactional_)
+    own_kafka.broker.not_elected = 3
+
+    publish(case.open(), 1, None, rows(1))
+
+    assert own_kafka.broker.not_elected == 0
+    assert seen(case) == rows(1)
+
+
+def test_a_leader_that_is_being_elected_is_waited_for(own_kafka: Place, tmp_path: Path) -> None:
+    case = transactional(own_kafka, tmp_path)
+    own_kafka.broker.not_elected = 3
+
+    assert open_staged(case).target.is_empty()
+    assert own_kafka.broker.not_elected == 0
 
 
 def test_a_note_that_the_broker_shows_late_is_waited_for(tmp_path: Path) -> None:
@@ -695,7 +697,7 @@ KEYED = pa.table({"id": pa.array([1, None], pa.int64()), "note": ["a", "b"]})
 @pytest.fixture
 def compacted(tmp_path: Path) -> Iterator[Callable[..., StagedSink]]:
     """Opens a sink of a topic that is compacted."""
-    with place("broker") as kafka:
+    with in_memory() as kafka:
 
         def opened(**options: Any) -> StagedSink:
             sink = sink_at(kafka, tmp_path, **options)

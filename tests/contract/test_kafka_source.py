@@ -1,8 +1,4 @@
-"""Kafka as a source: every committed record is in one epoch, once, and a slice never changes.
-
-On librdkafka's mock cluster, on ``harness.kafka_broker.Broker``, which has transactions, and on a
-real broker where ``SLUICE_TEST_KAFKA`` names one.
-"""
+"""Kafka as a source: every committed record is in one epoch, once, and a slice never changes."""
 
 from __future__ import annotations
 
@@ -14,8 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from harness.kafka_cluster import IF_REAL, Place, place
-from sluice.connectors.kafka.cluster import Cluster
+from harness.kafka_cluster import Place, in_memory
 from sluice.connectors.kafka.declared import Json, Kafka, Raw
 from sluice.connectors.kafka.source import KafkaSource
 from sluice.core.plan import Slice
@@ -25,25 +20,10 @@ from tests.contract.source_rules import Row, checked
 from tests.planted import Caught, assert_is_caught
 
 
-@pytest.fixture(scope="module", params=["mock", "broker", IF_REAL])
-def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
-    with place(request.param) as found, pytest.MonkeyPatch.context() as patch:
-        if request.param == "mock":  # Its controller, which knows the ids, is none of its brokers.
-            patch.setattr(Cluster, "topic_ids", lambda *asked: dict.fromkeys(asked[2], ""))
-        yield found
-
-
-@pytest.fixture(scope="module", params=["broker", IF_REAL])
-def transactional(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """The mock cluster shows open and aborted transactions to everybody."""
-    with place(request.param) as found:
-        yield found
-
-
 @pytest.fixture
 def broker() -> Iterator[Place]:
     """Our own broker, which expires, compacts and makes topics anew at once."""
-    with place("broker") as found:
+    with in_memory() as found:
         yield found
 
 
@@ -224,13 +204,12 @@ def test_the_first_epoch_begins_at_the_declared_start(kafka: Place) -> None:
     assert values(read(source, plan(source, position))) == ["new"]
 
 
-def test_a_time_is_found_in_each_partition(transactional: Place) -> None:
-    """The mock cluster answers no times."""
-    topic = transactional.create()
+def test_a_time_is_found_in_each_partition(kafka: Place) -> None:
+    topic = kafka.create()
     for number, value in enumerate("abcd"):
-        send(transactional, topic, 0, value, at_ms=1_700_000_000_000 + number)
-    source = a_source(transactional, topic, start=1_700_000_000_002)
-    later = a_source(transactional, topic, start=1_800_000_000_000)
+        send(kafka, topic, 0, value, at_ms=1_700_000_000_000 + number)
+    source = a_source(kafka, topic, start=1_700_000_000_002)
+    later = a_source(kafka, topic, start=1_800_000_000_000)
 
     assert values(read(source, plan(source))) == ["c", "d"]
     assert values(read(later, plan(later))) == []
@@ -253,18 +232,18 @@ def test_a_broker_that_is_away_is_tried_again() -> None:
 
 
 def test_an_open_transaction_is_in_no_epoch_and_an_aborted_one_never(
-    transactional: Place,
+    kafka: Place,
 ) -> None:
-    topic = transactional.create()
-    send_in_transaction(transactional, topic, "a", "b")
-    send_in_transaction(transactional, topic, "lost", commit=False)
-    begun = producer(transactional, **{"transactional.id": topic})
+    topic = kafka.create()
+    send_in_transaction(kafka, topic, "a", "b")
+    send_in_transaction(kafka, topic, "lost", commit=False)
+    begun = producer(kafka, **{"transactional.id": topic})
     begun.init_transactions(10)
     begun.begin_transaction()
     begun.produce(topic, b"open", partition=0)
     begun.flush(10)
-    send(transactional, topic, 0, "behind")
-    source = a_source(transactional, topic)
+    send(kafka, topic, 0, "behind")
+    source = a_source(kafka, topic)
 
     barrier = plan(source)
     assert values(read(source, barrier)) == ["a", "b"]
@@ -273,13 +252,13 @@ def test_an_open_transaction_is_in_no_epoch_and_an_aborted_one_never(
     assert values(read(source, plan(source, barrier.position))) == ["behind", "open"]
 
 
-def test_a_slice_that_is_but_a_gap_ends(transactional: Place) -> None:
+def test_a_slice_that_is_but_a_gap_ends(kafka: Place) -> None:
     """Offsets of ends of transactions and of aborted records: any cut among them is read."""
-    topic = transactional.create()
+    topic = kafka.create()
     for number in range(3):
-        send_in_transaction(transactional, topic, f"kept{number}")
-        send_in_transaction(transactional, topic, "x", "y", commit=False)
-    source = a_source(transactional, topic)
+        send_in_transaction(kafka, topic, f"kept{number}")
+        send_in_transaction(kafka, topic, "x", "y", commit=False)
+    source = a_source(kafka, topic)
     whole = plan(source)
     end = whole.position[0].offset
 
@@ -485,6 +464,14 @@ def test_a_position_of_another_format_is_refused_by_name(broker: Place) -> None:
 
     with pytest.raises(ProtocolViolation, match="is no topic's id with a leader epoch"):
         plan(source, old)
+
+
+def test_a_leader_that_is_being_elected_is_waited_for(broker: Place) -> None:
+    source, _, _ = expiring(broker)
+    broker.broker.not_elected = 3
+
+    assert values(read(source, plan(source))) == [*"abcdef"]
+    assert broker.broker.not_elected == 0
 
 
 def test_a_broker_that_stops_in_the_middle_is_tried_again(broker: Place) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.jobs import a_running_job
-from harness.kafka_cluster import Place, place
+from harness.kafka_cluster import Place, in_memory
 from harness.no_spark import stages_without_spark
 from harness.postgres_database import Database
 from sluice.coordinator.completion import finalize
@@ -42,7 +42,7 @@ Change = tuple[str, int, int]
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Place]:
-    with place("broker") as found:
+    with in_memory() as found:
         yield found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyiceberg.catalog import load_catalog
 
-from harness.kafka_cluster import Place, place
+from harness.kafka_cluster import Place, in_memory
 from harness.postgres_database import Database, running_postgres
 from tests import iceberg_catalog
 
@@ -32,7 +32,7 @@ class Places:
 
     @cached_property
     def kafka(self) -> Place:
-        return self._until_the_end.enter_context(place("broker"))
+        return self._until_the_end.enter_context(in_memory())
 
     @property
     def catalog(self) -> dict[str, str]:

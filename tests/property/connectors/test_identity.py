@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from harness.kafka_cluster import Place, place
+from harness.kafka_cluster import Place, in_memory
 from sluice.connectors.files import source as files_source
 from sluice.connectors.files.file_set import FileIdentity
 from sluice.connectors.files.text import FilesSource
@@ -166,7 +166,7 @@ def test_each_line_is_read_once_whatever_its_file_is_called(tmp_path: Path, seed
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Place]:
-    with place("broker") as found:
+    with in_memory() as found:
         yield found
 
 
