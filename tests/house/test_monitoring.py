@@ -49,7 +49,10 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
     assert all(named(one) and named(one) <= EXPOSED for one in asked)
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on the path")
+@pytest.mark.skipif(
+    shutil.which("promtool") is None,
+    reason="promtool is not on the path; Debian's package prometheus has it",
+)
 @pytest.mark.parametrize("arguments", [["check", "rules", "alerts.yml"],
                                        ["test", "rules", "alerts_test.yml"]])  # fmt: skip
 def test_prometheus_takes_the_rules_and_they_fire_as_they_say(arguments: list[str]) -> None:
