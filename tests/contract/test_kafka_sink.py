@@ -431,7 +431,7 @@ def test_what_was_sent_and_aborted_is_there_for_those_who_read_uncommitted(
     topic = kafka.create()
     case = case_at(KafkaTopic(kafka.servers, topic, transactional_id=topic), "", tmp_path)
     producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic})
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce(topic, b"begun", partition=0)
     producer.flush(60)

@@ -42,7 +42,7 @@ def send(kafka: Place, topic: str, partition: int, *values: str, at_ms: int = 0)
     sender = producer(kafka)
     for value in values:
         sender.produce(topic, value, f"k{value}", partition, timestamp=at_ms)
-    assert sender.flush(10) == 0
+    assert sender.flush(60) == 0
     sender.close()
 
 
@@ -50,15 +50,15 @@ def send_in_transaction(
     kafka: Place, topic: str, *values: str, commit: bool = True, partition: int = 0
 ) -> None:
     sender = producer(kafka, **{"transactional.id": f"{topic}-{commit}"})
-    sender.init_transactions(10)
+    sender.init_transactions(60)
     sender.begin_transaction()
     for value in values:
         sender.produce(topic, value, partition=partition)
-    sender.flush(10)
+    sender.flush(60)
     if commit:
-        sender.commit_transaction(10)
+        sender.commit_transaction(60)
     else:
-        sender.abort_transaction(10)
+        sender.abort_transaction(60)
     sender.close()
 
 
@@ -117,7 +117,7 @@ def test_a_row_says_where_it_is_from(kafka: Place) -> None:
     to = producer(kafka)
     to.produce(topic, b"v", b"k", 2, timestamp=1_700_000_000_123, headers=[("h", b"1")])
     to.produce(topic, None, None, 2, timestamp=1_700_000_000_124)
-    to.flush(10)
+    to.flush(60)
     source = a_source(kafka, topic, columns=columns)
     first, tombstone = read(source, plan(source))
 
@@ -148,7 +148,7 @@ def test_a_key_that_is_no_text_and_a_time_that_is_no_moment_make_a_record_malfor
     to = producer(broker)
     for key, at_ms in ((b"k", 1), (b"\xff\xfe", 2), (b"k", never)):
         to.produce(topic, b'{"n": 1}', key, 0, timestamp=at_ms)
-    to.flush(10)
+    to.flush(60)
     source = a_source(broker, topic, columns=("key", "timestamp"), key="string", value=value)
 
     rows = read(source, plan(source))
@@ -238,17 +238,17 @@ def test_an_open_transaction_is_in_no_epoch_and_an_aborted_one_never(
     send_in_transaction(kafka, topic, "a", "b")
     send_in_transaction(kafka, topic, "lost", commit=False)
     begun = producer(kafka, **{"transactional.id": topic})
-    begun.init_transactions(10)
+    begun.init_transactions(60)
     begun.begin_transaction()
     begun.produce(topic, b"open", partition=0)
-    begun.flush(10)
+    begun.flush(60)
     send(kafka, topic, 0, "behind")
     source = a_source(kafka, topic)
 
     barrier = plan(source)
     assert values(read(source, barrier)) == ["a", "b"]
     assert barrier.position[0].offset == 5  # a, b, their end, lost, its end.
-    begun.commit_transaction(10)
+    begun.commit_transaction(60)
     assert values(read(source, plan(source, barrier.position))) == ["behind", "open"]
 
 
@@ -490,7 +490,7 @@ def test_the_groups_offsets_are_there_for_those_who_watch(kafka: Place) -> None:
     source.notify_complete(f"watch-{topic}", plan(source).position)
 
     watcher = Consumer({"bootstrap.servers": kafka.servers, "group.id": f"watch-{topic}"})
-    found = watcher.committed([TopicPartition(topic, number) for number in range(4)], 10)
+    found = watcher.committed([TopicPartition(topic, number) for number in range(4)], 60)
     watcher.close()
     assert [committed.offset for committed in found] == [2, 0, 0, 0]
 
