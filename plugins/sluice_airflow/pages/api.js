@@ -5,12 +5,20 @@ import { useCallback, useEffect, useRef, useState } from "./vendor/preact-hooks.
 const API = import.meta.url.replace(/\/pages\/.*$/, "/api/v1/");
 const OFTEN_MS = 3_000;
 const SELDOM_MS = 60_000;
+const PATIENCE_S = 4;
+const MOST_KEPT = 100;
 
-/** What a route answered instead of data: a problem+json's words, or why there was no answer. */
+/** The last answer of each path, which is shown while the store is slow. */
+const kept = new Map();
+
+/**
+ * What a route answered instead of data: a problem+json's words, or why there was no answer. With
+ * `againMs` the store is slow: what was asked is still being read, and is there when asked again.
+ */
 export class Problem extends Error {
-  constructor({ status = 0, title = "", detail = "" }) {
+  constructor({ status = 0, title = "", detail = "", againMs = 0 }) {
     super(detail || title);
-    Object.assign(this, { status, title, detail });
+    Object.assign(this, { status, title, detail, againMs });
   }
 }
 
@@ -38,7 +46,8 @@ async function asked(path, options = {}) {
 }
 
 function problemOf(answer, text) {
-  const about = { status: answer.status, title: answer.statusText };
+  const againMs = 1_000 * Number(answer.headers.get("Retry-After") ?? 0);
+  const about = { status: answer.status, title: answer.statusText, againMs };
   try {
     const said = JSON.parse(text);
     const detail = typeof said.detail === "string" ? said.detail : JSON.stringify(said.detail ?? "");
@@ -66,12 +75,9 @@ export function useResource(path, { everyMs = OFTEN_MS } = {}) {
   const reload = useCallback(() => again.current(), []);
 
   const isCurrent = shown.path === path;
-  return {
-    data: isCurrent ? shown.data : null,
-    problem: isCurrent ? shown.problem : null,
-    isLoading: Boolean(path) && !(isCurrent && (shown.data || shown.problem)),
-    reload,
-  };
+  const problem = isCurrent ? shown.problem : null;
+  const data = (isCurrent ? shown.data : null) ?? (problem?.againMs ? kept.get(path) : null) ?? null;
+  return { data, problem, isLoading: Boolean(path) && !data && !(problem && !problem.againMs), reload };
 }
 
 function watched(path, everyMs, setShown, again) {
@@ -82,22 +88,26 @@ function watched(path, everyMs, setShown, again) {
 
   async function ask() {
     clearTimeout(timer);
+    let againMs = 0;
     try {
-      const text = await asked(path, { signal: gone.signal });
+      const headers = { Prefer: `wait=${PATIENCE_S}` };
+      const text = await asked(path, { signal: gone.signal, headers });
       pauseMs = everyMs;
       if (text !== last) {
         last = text;
         const data = JSON.parse(text);
+        keep(path, data);
         setShown({ path, data, problem: null });
       } else {
         setShown((before) => (before.problem ? { ...before, problem: null } : before));
       }
     } catch (problem) {
       if (gone.signal.aborted) return;
-      pauseMs = Math.min(SELDOM_MS, pauseMs * 2);
+      pauseMs = problem.againMs || Math.min(SELDOM_MS, pauseMs * 2);
+      againMs = problem.againMs;
       setShown((before) => ({ path, data: before.path === path ? before.data : null, problem }));
     }
-    if (everyMs && !gone.signal.aborted) timer = setTimeout(next, pauseMs);
+    if ((everyMs || againMs) && !gone.signal.aborted) timer = setTimeout(next, pauseMs);
   }
 
   const next = () => (document.hidden ? undefined : ask());
@@ -110,6 +120,12 @@ function watched(path, everyMs, setShown, again) {
     clearTimeout(timer);
     document.removeEventListener("visibilitychange", wake);
   };
+}
+
+function keep(path, data) {
+  kept.delete(path);
+  kept.set(path, data);
+  if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
 }
 
 /** The present moment, every second. */

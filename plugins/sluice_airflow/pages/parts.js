@@ -48,6 +48,11 @@ const TITLES = { 409: "This cannot be done now", 422: "This was not understood" 
 
 export function ProblemNote({ problem, hasData }) {
   if (!problem) return null;
+  if (problem.againMs) return html`<div class="problem slow" role="status">
+    <strong>The store is slow</strong>
+    <p>${problem.detail}</p>
+    <p>${hasData ? "Below is what was known before." : "The rest is shown when it comes."}</p>
+  </div>`;
   const advice = ADVICE[problem.status] ?? (problem.status >= 500
     ? "Look into the API server's log; `sluice doctor` checks the store and its settings."
     : "");

@@ -134,11 +134,12 @@ class VisiblePipelines:
 
 
 class RequestRefused(Exception):
-    """A request that is answered with a problem."""
+    """A request that is answered with a problem; after ``again_s`` seconds it may be sent again."""
 
-    def __init__(self, status: HTTPStatus, detail: str) -> None:
+    def __init__(self, status: HTTPStatus, detail: str, *, again_s: int | None = None) -> None:
         super().__init__(detail)
         self.status = status
+        self.headers = {} if again_s is None else {"Retry-After": str(again_s)}
 
 
 def may_read(request: Request, user: GetUserDep, uid: Uid) -> None:
@@ -248,7 +249,7 @@ def handle_problems(app: FastAPI) -> None:
 
 
 def _refused(request: Request, error: RequestRefused) -> Response:
-    return problem_response(request, error.status, str(error))
+    return problem_response(request, error.status, str(error), headers=error.headers)
 
 
 def _sluice_error_response(request: Request, error: SluiceError) -> Response:

@@ -20,6 +20,7 @@ from sluice.core.configuration import CheckpointType
 from sluice.core.ids import CheckpointId
 from sluice.figures.metrics import unreadable
 from sluice.figures.record import CheckpointStatus
+from sluice.job.job import Job
 from sluice.job.snapshots import LATEST
 from sluice.protocol.keys import SAVEPOINT_NAME, UID
 from sluice.surface.checkpoints import (
@@ -65,6 +66,7 @@ from sluice_airflow.rest.answers import (
     visible_pipelines,
 )
 from sluice_airflow.rest.jobs import DeclaredDep, JobDep, fields_of, read_each, run_path
+from sluice_airflow.rest.readings import ReaderDep
 from sluice_airflow.run_notes import why_run_is_blocked
 from sluice_airflow.runs import run_of
 
@@ -128,13 +130,15 @@ class ShownCheckpoint(CheckpointWithTasks, frozen=True, kw_only=True, omit_defau
 @checkpoints_router.get("", responses=describe_responses(CheckpointPage))
 def list_checkpoints(
     job: JobDep,
+    read: ReaderDep,
     limit: Annotated[int, Query(ge=1, le=MOST_CHECKPOINTS)] = 100,
     before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
     status: Annotated[list[CheckpointStatus] | None, Query()] = None,
     type: Annotated[list[CheckpointType] | None, Query()] = None,  # noqa: A002 - as it is in the URL
 ) -> Response:
     """Counts, distributions, the latest of each kind, and a page of the history, newest first."""
-    page = checkpoint_page(
+    page = read(
+        checkpoint_page,
         job,
         limit=limit,
         before=before,
@@ -145,15 +149,15 @@ def list_checkpoints(
 
 
 @checkpoints_router.get("/config", responses=describe_responses(CheckpointConfig))
-def show_config(job: JobDep) -> Response:
+def show_config(job: JobDep, read: ReaderDep) -> Response:
     """How checkpoints are taken: what is in force, beside what is declared, and the defaults."""
-    return answer(checkpoint_config(job))
+    return answer(read(checkpoint_config, job))
 
 
 @checkpoints_router.get("/{checkpoint_id}", responses=describe_responses(ShownCheckpoint))
-def show_checkpoint(job: JobDep, checkpoint_id: Id) -> Response:
+def show_checkpoint(job: JobDep, read: ReaderDep, checkpoint_id: Id) -> Response:
     """One checkpoint, pending, completed or failed, with the figures of each stage."""
-    found = checkpoint_with_tasks(job, CheckpointId(checkpoint_id))
+    found = read(checkpoint_with_tasks, job, CheckpointId(checkpoint_id))
     run = run_of(found.cause)
     return answer(ShownCheckpoint(**fields_of(found), run=None if run is None else run_path(*run)))
 
@@ -161,9 +165,9 @@ def show_checkpoint(job: JobDep, checkpoint_id: Id) -> Response:
 @checkpoints_router.get(
     "/{checkpoint_id}/subtasks/{stage}", responses=describe_responses(StageWithSubtasks)
 )
-def show_subtasks(job: JobDep, checkpoint_id: Id, stage: Stage) -> Response:
+def show_subtasks(job: JobDep, read: ReaderDep, checkpoint_id: Id, stage: Stage) -> Response:
     """One stage of a checkpoint, with every subtask."""
-    return answer(stage_with_subtasks(job, CheckpointId(checkpoint_id), stage))
+    return answer(read(stage_with_subtasks, job, CheckpointId(checkpoint_id), stage))
 
 
 @inspection_router.get(
@@ -174,11 +178,12 @@ def show_subtasks(job: JobDep, checkpoint_id: Id, stage: Stage) -> Response:
 )
 def list_journal(
     job: JobDep,
+    read: ReaderDep,
     limit: Annotated[int, Query(ge=1, le=MOST_ENTRIES)] = 50,
     before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
 ) -> Response:
     """What the coordinator did, newest first, as far as the journal goes back."""
-    return answer(journal_page(job, limit=limit, before=before))
+    return answer(read(journal_page, job, limit=limit, before=before))
 
 
 @inspection_router.get(
@@ -187,9 +192,9 @@ def list_journal(
     responses=describe_responses(ExceptionHistory),
     dependencies=[Depends(may_read)],
 )
-def list_exceptions(job: JobDep) -> Response:
+def list_exceptions(job: JobDep, read: ReaderDep) -> Response:
     """What the last 50 failed checkpoints failed with, grouped by root cause, the newest first."""
-    return answer(exception_history(job))
+    return answer(read(exception_history, job))
 
 
 @inspection_router.get(
@@ -198,9 +203,9 @@ def list_exceptions(job: JobDep) -> Response:
     responses=describe_responses(WhatChanged),
     dependencies=[Depends(may_read)],
 )
-def list_what_changed(job: JobDep) -> Response:
+def list_what_changed(job: JobDep, read: ReaderDep) -> Response:
     """Failures, restores, deploys, rescales, savepoints and acts of people, the newest first."""
-    return answer(what_changed(job))
+    return answer(read(what_changed, job))
 
 
 @inspection_router.get(
@@ -209,9 +214,9 @@ def list_what_changed(job: JobDep) -> Response:
     responses=describe_responses(JobSkew),
     dependencies=[Depends(may_read)],
 )
-def show_skew(job: JobDep) -> Response:
+def show_skew(job: JobDep, read: ReaderDep) -> Response:
     """How unevenly the subtasks of each stage work, over the last 50 completed checkpoints."""
-    return answer(job_skew(job))
+    return answer(read(job_skew, job))
 
 
 @inspection_router.get(
@@ -222,12 +227,13 @@ def show_skew(job: JobDep) -> Response:
 )
 def list_snapshots(
     job: JobDep,
+    read: ReaderDep,
     checks: Annotated[  # noqa: FBT002 - a field of the query
         bool, Query(description="Ask the files, sources and sinks whether each can be restored")
     ] = False,
 ) -> Response:
     """What the job can be restored from; with `checks` also whether, and what is missing."""
-    return answer(Snapshots(snapshots=tuple(snapshots(job, checks=checks))))
+    return answer(Snapshots(snapshots=tuple(read(snapshots, job, checks=checks))))
 
 
 @inspection_router.get(
@@ -238,6 +244,7 @@ def list_snapshots(
 )
 def list_state(
     job: JobDep,
+    read: ReaderDep,
     stage: Stage,
     checkpoint: Annotated[
         str,
@@ -248,7 +255,7 @@ def list_state(
     offset: Annotated[int, Query(ge=0, le=FURTHEST)] = 0,
 ) -> Response:
     """The keyed state of a stage in a checkpoint, a page of its rows."""
-    return answer(state_page(job, checkpoint, stage, table=table, offset=offset, limit=limit))
+    return answer(read(state_page, job, checkpoint, stage, table=table, offset=offset, limit=limit))
 
 
 @inspection_router.get(
@@ -259,6 +266,7 @@ def list_state(
 )
 def find_key(
     job: JobDep,
+    read: ReaderDep,
     key: Annotated[
         list[str],
         Query(
@@ -274,7 +282,7 @@ def find_key(
     stage: Annotated[str | None, Query(pattern=f"^{UID}$")] = None,
 ) -> Response:
     """One key in the state of every stage, over the newest retained checkpoints, or in one."""
-    return answer(look_up_key(job, key, checkpoint=checkpoint, stage=stage))
+    return answer(read(look_up_key, job, tuple(key), checkpoint=checkpoint, stage=stage))
 
 
 @differences_router.get(
@@ -283,10 +291,17 @@ def find_key(
     responses=describe_responses(SnapshotDifference),
     dependencies=[Depends(may_read)],
 )
-def show_difference(job: JobDep, before: Before, after: After = LATEST) -> Response:
+def show_difference(
+    job: JobDep, read: ReaderDep, before: Before, after: After = LATEST
+) -> Response:
     """What differs between two snapshots but rows: positions, watermarks, parallelism, tables."""
-    pair = open_pair(job, SnapshotName(named=before), SnapshotName(named=after))
-    return answer(snapshot_difference(pair))
+    return answer(read(_difference, job, before, after))
+
+
+def _difference(job: Job, before: str, after: str) -> SnapshotDifference:
+    return snapshot_difference(
+        open_pair(job, SnapshotName(named=before), SnapshotName(named=after))
+    )
 
 
 @differences_router.get(
@@ -295,9 +310,9 @@ def show_difference(job: JobDep, before: Before, after: After = LATEST) -> Respo
     responses=describe_responses(RestorePreview),
     dependencies=[Depends(may_read)],
 )
-def show_restore(job: JobDep, before: Before) -> Response:
+def show_restore(job: JobDep, read: ReaderDep, before: Before) -> Response:
     """What a restore from a snapshot would repeat and abort; it changes nothing."""
-    return answer(restore_preview(job, before))
+    return answer(read(restore_preview, job, before))
 
 
 @differences_router.get(
@@ -308,6 +323,7 @@ def show_restore(job: JobDep, before: Before) -> Response:
 )
 def list_changes(
     job: JobDep,
+    read: ReaderDep,
     stage: Stage,
     before: Before,
     after: After = LATEST,
@@ -324,8 +340,6 @@ def list_changes(
     ] = None,
 ) -> Response:
     """The keys of a stage's state that were added, removed or changed, with both rows of each."""
-    pair = open_pair(job, SnapshotName(named=before), SnapshotName(named=after))
-    tables = pair.table(stage, chosen_table(pair, stage, table))
     query = DifferenceQuery(
         limit=limit,
         after=after_place,
@@ -333,7 +347,14 @@ def list_changes(
         key=tuple(key or ()),
         most_rows=MOST_COMPARED_ROWS,
     )
-    return answer(table_difference(*tables, query))
+    return answer(read(_changes, job, (before, after), stage, table, query))
+
+
+def _changes(
+    job: Job, snapshots: tuple[str, str], stage: str, table: str | None, query: DifferenceQuery
+) -> TableDifference:
+    pair = open_pair(job, *(SnapshotName(named=name) for name in snapshots))
+    return table_difference(*pair.table(stage, chosen_table(pair, stage, table)), query)
 
 
 @metrics_router.get("/metrics", response_class=PlainTextResponse)

@@ -22,6 +22,7 @@ from sluice.surface.health import NextTrigger, next_trigger
 from sluice_airflow.due import latest_ticks
 from sluice_airflow.rest.answers import Uid, answer, describe_responses, may_read
 from sluice_airflow.rest.jobs import JobDep, dag_path, run_path
+from sluice_airflow.rest.readings import ReaderDep
 
 drivers_router = APIRouter(tags=["pipelines"])
 
@@ -108,13 +109,13 @@ def show_drivers(uid: Uid) -> Response:
     responses=describe_responses(NextTrigger),
     dependencies=[Depends(may_read)],
 )
-def show_next_trigger(job: JobDep) -> Response:
+def show_next_trigger(job: JobDep, read: ReaderDep) -> Response:
     """What the next periodic checkpoint waits for; the sources are asked whether they have more."""
     schedule = job.pipeline.checkpointing.schedule
     ticks = None
     if isinstance(schedule, Cron):
         ticks = latest_ticks(schedule.expression, schedule.timezone)
-    return answer(next_trigger(job, latest_tick_ms=ticks))
+    return answer(read(next_trigger, job, latest_tick_ms=ticks))
 
 
 def _switch(dag_id: str, session: Session) -> DagSwitch:

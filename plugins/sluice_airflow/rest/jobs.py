@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
@@ -50,13 +50,13 @@ from sluice_airflow.rest.answers import (
     may_read,
     visible_pipelines,
 )
+from sluice_airflow.rest.readings import READINGS, NotReadYet, ReaderDep
 from sluice_airflow.settings import Settings
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 
 LOADED_FOR_S = 30.0  # A broken module is imported anew so often; a sound one never.
-READERS = 8
 PATIENCE_S = 5.0  # An S3 server that is not there is reported within 4 s.
 
 pipelines_router = APIRouter(tags=["pipelines"])
@@ -127,7 +127,6 @@ class DeclaredPipelines:
 
 
 DECLARED = DeclaredPipelines()
-_pool = ThreadPoolExecutor(READERS, thread_name_prefix="sluice-rest")
 
 
 def declared() -> Declarations:
@@ -214,12 +213,12 @@ def list_pipelines(
     dependencies=[Depends(may_read)],
 )
 def show_pipeline(
-    job: JobDep, refused: Annotated[dict[str, str], Depends(acts_refused)]
+    job: JobDep, read: ReaderDep, refused: Annotated[dict[str, str], Depends(acts_refused)]
 ) -> Response:
     """One pipeline with its declared graph: sources, stages and sinks, who reads whom, and what is
     known of each of them.
     """
-    found = pipeline_details(job)
+    found = read(pipeline_details, job)
     starts = {act.name: act.dag_id(found.uid) for act in ACTS if not act.is_immediate}
     off = reasons_for_no_run([*starts.values()])
     waiting = {act: off[dag_id] for act, dag_id in starts.items() if dag_id in off}
@@ -236,19 +235,24 @@ def read_each(
     read: Callable[[Job], Read],
     unread: Callable[[Pipeline, str], Read],
 ) -> list[Read]:
-    """*read* of every job at once; *unread* of one that fails, or that does not answer in time."""
-    tasks = [_pool.submit(lambda p: read(open_readable(p)), pipeline) for pipeline in pipelines]
-    wait(tasks, timeout=PATIENCE_S)
+    """*read* of every job at once; *unread* of one that fails, or that has not been read in time:
+    its reading goes on, and is there for whoever asks next.
+    """
+    readings = [READINGS.begin(_opened_and_read, pipeline, read) for pipeline in pipelines]
+    wait((reading.task for reading in readings), timeout=PATIENCE_S)
     found: list[Read] = []
-    for pipeline, task in zip(pipelines, tasks, strict=True):
-        if not task.done():
-            task.cancel()
-            found.append(unread(pipeline, f"its bucket did not answer within {PATIENCE_S:.0f} s"))
-        elif (error := task.exception()) is not None:
+    for pipeline, reading in zip(pipelines, readings, strict=True):
+        try:
+            found.append(READINGS.take(reading))
+        except NotReadYet as error:
+            found.append(unread(pipeline, f"its bucket {error}"))
+        except Exception as error:  # noqa: BLE001 - it is told in the pipeline's line
             found.append(unread(pipeline, _error_message(error)))
-        else:
-            found.append(task.result())
     return found
+
+
+def _opened_and_read(pipeline: Pipeline, read: Callable[[Job], Read]) -> Read:
+    return read(open_readable(pipeline))
 
 
 def _error_message(error: BaseException) -> str:

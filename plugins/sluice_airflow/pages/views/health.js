@@ -10,7 +10,6 @@ const GOING = ["CREATED", "RUNNING", "RESTARTING", "FAILING"];
 
 export function Health({ uid, path, pipeline, now }) {
   const { health, status, last_completed: done, lag = [] } = pipeline;
-  const drivers = useResource(path("drivers"), { everyMs: 5_000 });
   const next = useResource(health?.is_late ? path("next") : null, { everyMs: 10_000 });
   if (!health) return null;
   const { tone, says, since, age_ms: age, target_age_ms: target, is_late: isLate, next_step: step } = health;
@@ -33,14 +32,16 @@ export function Health({ uid, path, pipeline, now }) {
         ${step ? html`<dd class="more"><p>${step.page.length ? html`<${Link} to=${placeOf(uid, step.page)}>${step.says}<//>` : step.says}</p>
           ${step.command ? html`<p><code>${step.command}</code></p>` : null}</dd>` : null}</div>
     </dl>
-    ${isGoing ? html`<${Drivers} drivers=${drivers.data} now=${now} />` : null}
+    ${isGoing ? html`<${Drivers} path=${path} now=${now} />` : null}
   </section>`;
 }
 
 /** A page of the pipeline, or the one of a failure's reason. */
 const placeOf = (uid, page) => (page[0] === "reasons" ? page : ["p", uid, ...page]);
 
-function Drivers({ drivers, now }) {
+/** Airflow alone is asked, so it is seen without the store. */
+export function Drivers({ path, now }) {
+  const { data: drivers } = useResource(path("drivers"), { everyMs: 5_000 });
   if (!drivers) return null;
   const { problems, processes, newest_run: run } = drivers;
   const heard = processes.filter((one) => !isAbsent(one.silent_ms));

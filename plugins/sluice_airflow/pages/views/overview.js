@@ -2,7 +2,7 @@
 
 import { useNow, useResource, withQuery } from "../api.js";
 import { count, duration, size, words } from "../format.js";
-import { Health } from "./health.js";
+import { Drivers, Health } from "./health.js";
 import { Changes } from "./changes.js";
 import { Lags } from "./lag.js";
 import { html } from "../html.js";
@@ -14,7 +14,9 @@ export function Overview({ uid, path, pipeline }) {
   const resource = useResource(withQuery(path("checkpoints"), { limit: 200 }));
   const changes = useResource(path("changes"), { everyMs: 15_000 });
   return html`<h2 tabindex="-1">Overview</h2>
-    ${pipeline ? html`<${Health} uid=${uid} path=${path} pipeline=${pipeline} now=${now} />` : null}
+    ${pipeline
+      ? html`<${Health} uid=${uid} path=${path} pipeline=${pipeline} now=${now} />`
+      : html`<${Drivers} path=${path} now=${now} />`}
     <${Resource} resource=${resource}>${(data) => data.counts.total || data.counts.restored || data.counts.unsuccessful_triggers
       ? html`<${Shown} uid=${uid} data=${data} now=${now} pipeline=${pipeline} changes=${changes.data?.changes} />`
       : html`<${NoCheckpoint} />`}<//>`;
