@@ -127,7 +127,7 @@ def test_a_full_disk_is_said_at_once_with_its_folder_and_heals(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sluice.store.folder.os.fsync", full)
+        replace_in(patch, "sluice.store.folder", "os", fsync=full)
         with pytest.raises(StoreFull, match=f"{tmp_path}.*No space left on device.*free space"):
             store.put("a", b"x")
 
