@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
+import pytest
 
+from sluice import Pipeline, Tumbling
 from sluice.declaration import aggregates as agg
+from sluice.declaration.changelog import Append
 from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
-from sluice.local.run_local import session_of
+from sluice.declaration.pipeline import Stream
+from sluice.local.run_local import LocalRun, session_of
 from sluice.sinks import FilesTable
+from sluice.sources import Files
 from sluice.testing import run_local
 from tests.testing.shop import named, order, takings, totals, visits
 
@@ -148,3 +154,50 @@ def test_processing_time_passes_between_epochs_so_that_state_can_expire() -> Non
 
     assert soon.table("counts").rows() == [("x", 2)]
     assert later.table("counts").rows() == [("x", 1)]
+
+
+MINUTE = Tumbling(timedelta(minutes=1))
+Sided = Callable[[Stream, Callable[[], Stream]], Stream]
+
+
+def with_bad_rows(declare: Sided, *, has_bad: bool) -> LocalRun:
+    """*declare* over two streams, which have malformed, late and timeless rows if *has_bad*."""
+    pipeline = Pipeline("sides")
+    schema = "k string, at timestamp, n bigint"
+    files = Files("/rows", format="json", schema=schema)
+    found = declare(
+        pipeline.source("one", files, event_time="at"),
+        lambda: pipeline.source("other", files, event_time="at"),
+    )
+    found.sink("out", FilesTable(changelog=not isinstance(found.kind, Append)))
+    good = [f'{{"k": "a", "at": "2026-01-01T12:0{minute}:00Z", "n": 1}}' for minute in (1, 9)]
+    bad = ['{"k": "a", "at": "2026-01-01T12:00:00Z", "n": 2}', "{", '{"k": "a", "n": 3}']
+    given = [good, bad if has_bad else []]
+    return run_local(pipeline, dict.fromkeys(pipeline.sources, given), bounded=False)
+
+
+SIDES: dict[str, Sided] = {
+    "transform": lambda one, _: one.transform("s", lambda rows: rows.selectExpr("*", "n + 1 AS m")),
+    "narrow": lambda one, _: one.transform("s", lambda rows: rows.select("at", "_source")),
+    "latest": lambda one, _: one.key_by("k").latest("s", by="n"),
+    "computed": lambda one, _: one.key_by(x="upper(k)").aggregate("s", m=agg.sum("n + 1")),
+    "window": lambda one, _: one.key_by("k").window("s", MINUTE, m=agg.sum("n")),
+    "union": lambda one, other: one.union("s", other()),
+    "join": lambda one, other: one.key_by("k").interval_join(
+        "s",
+        other().select("k", "n AS m", "at").key_by("k"),
+        upper=timedelta(minutes=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_a_side_output_without_rows_has_the_columns_that_it_would_have(name: str) -> None:
+    empty = with_bad_rows(SIDES[name], has_bad=False)
+    full = with_bad_rows(SIDES[name], has_bad=True)
+
+    sides = [side for side in full.side_outputs if full.side_output(side).height]
+    assert "s.malformed" in sides
+    for side in sides:
+        assert empty.side_output(side).is_empty()
+        assert dict(empty.side_output(side).schema) == dict(full.side_output(side).schema), side

@@ -76,12 +76,16 @@ _CONTINUES = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.SUSPENDED)
 class Result:
     """The result of a stage: its columns, its kind of stream, and its tables of state; and whether
     Spark has to sort its rows, as ``Operator.is_order_sensitive`` says.
+
+    Where Spark has analysed it, ``read`` are the columns that its subtasks get of each input, with
+    those of ours, or those of its rows, if it has no state.
     """
 
     columns: pl.Schema
     kind: Kind
     tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
     is_order_sensitive: bool = False
+    read: tuple[pl.Schema, ...] = ()
 
     def of(self, operator: Operator) -> Result:
         """The result of a stage that *operator* computes."""

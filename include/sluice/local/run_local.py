@@ -34,10 +34,18 @@ from sluice.declaration.arguments import NumberLimits, checked_arguments, checke
 from sluice.declaration.changelog import ROW_KIND
 from sluice.declaration.durations import PositiveDuration
 from sluice.declaration.keyed_functions import BEGINNING_OF_TIME, END_OF_TIME
-from sluice.declaration.pipeline import Parallelism, Pipeline, side_outputs
-from sluice.declaration.places import DELETED, VersionedSink
+from sluice.declaration.pipeline import (
+    MALFORMED,
+    NO_EVENT_TIME,
+    Parallelism,
+    Pipeline,
+    side_outputs,
+)
+from sluice.declaration.places import DELETED, MALFORMED_COLUMN, RAW, VersionedSink
 from sluice.errors import CheckpointFailure, ConfigurationError, StageFailed
 from sluice.exchange.faults import Fault
+from sluice.exchange.output import LATE_OF_SIDE, readable_rows
+from sluice.exchange.reading import SOURCE
 from sluice.job.analysis import Result
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_result_table, open_side_table
@@ -567,7 +575,8 @@ def read_local_run(
             for uid in job.pipeline.sinks
         },
         _side_outputs={
-            uid: _frame(open_side_table(job, uid).read(), {}) for uid in side_outputs(job.pipeline)
+            uid: _frame(open_side_table(job, uid).read(), _side_columns(yields, uid))
+            for uid in side_outputs(job.pipeline)
         },
         _state={
             uid: {name: _state(job, metadata, uid, name, schema) for name, schema in tables.items()}
@@ -611,6 +620,22 @@ def _columns(job: Job, yields: Mapping[str, Result], uid: str) -> dict[str, pl.D
     kind = {ROW_KIND: pl.String()} if node.spec.changelog else {}
     columns = behind(node.steps, yields[node.input].columns.to_frame(), node.input).schema
     return {**dict(columns), **kind}
+
+
+def _side_columns(yields: Mapping[str, Result], uid: str) -> pl.Schema:
+    """The columns that rows of the side output *uid* would have."""
+    stage, _, name = uid.rpartition(".")
+    read = [of.to_frame() for of in yields[stage].read]
+    if name == MALFORMED:
+        read = [of for of in read if MALFORMED_COLUMN in of.columns]
+    else:
+        read = [of.drop(MALFORMED_COLUMN, RAW, strict=False) for of in read]
+    if name == NO_EVENT_TIME:
+        read = [of.with_columns(pl.lit("").alias(MALFORMED_COLUMN)) for of in read]
+    if name in LATE_OF_SIDE:  # An operator does not know where its rows came from.
+        read = [of.drop(SOURCE, strict=False) for of in read][LATE_OF_SIDE.index(name) :][:1]
+    schemas = [readable_rows(of).schema for of in read]
+    return pl.Schema({column: of for schema in schemas for column, of in schema.items()})
 
 
 def _frame(table: pa.Table, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:

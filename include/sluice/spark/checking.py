@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -48,7 +48,7 @@ from sluice.job.analysis import Result, check_names, check_readable, check_sink_
 from sluice.operators.build import build_operator
 from sluice.operators.changes import behind
 from sluice.operators.operator import WEIGHT, Operator, wrong_type
-from sluice.spark.deployment import with_computed_columns
+from sluice.spark.deployment import needed_columns, with_computed_columns
 from sluice.spark.frames import (
     RESERVED,
     decoded_text,
@@ -69,7 +69,9 @@ from sluice.spark.row_wise import (
 from sluice.spark.session import with_our_settings
 from sluice.spark.spark_code import answered, empty_results
 from sluice.spark.stage import failure_cause
-from sluice.state.segments import to_table
+from sluice.spark.tasks import columns_named
+from sluice.spark.versions import arrow_schema
+from sluice.state.segments import empty_frame, to_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,6 +99,10 @@ _PLACE = re.compile(rf"\b(?:{'|'.join(sorted(PLACES))})\(\)(?!#)", re.IGNORECASE
 _DECLARED = "a function that is declared with asNondeterministic()"
 
 
+# A result without rows, its operator, and the columns that the subtasks get of each input.
+_Found: TypeAlias = tuple[pl.DataFrame, Operator | None, tuple[pl.Schema, ...]]
+
+
 def check_pipeline(
     pipeline: Pipeline, spark: SparkSession, params: Mapping[str, str], endpoint_url: str | None
 ) -> dict[str, Result]:
@@ -119,14 +125,14 @@ def check_pipeline(
         stage = _reading(declared, yields)
         kind = stage.kind  # A stage over the wrong kind of stream is refused.
         try:
-            frame, operator = _result(pipeline, stage, rows, params)
+            frame, operator, read = _result(pipeline, stage, rows, params)
         except ConfigurationError:
             raise
         except Exception as error:  # Spark's analyzer and the user's function may raise anything.
             raise ConfigurationError(
                 f"stage {uid!r} cannot be run: {failure_cause(error)}"
             ) from error
-        found = Result(frame.schema, analysed(kind, frame.columns))
+        found = Result(frame.schema, analysed(kind, frame.columns), read=read)
         yields[uid] = found if operator is None else found.of(operator)
         _check_sinks(pipeline, uid, yields[uid])
         if kind != Append():
@@ -148,7 +154,7 @@ def _reading(stage: StageNode, yields: Mapping[str, Result]) -> StageNode:
 
 def _result(
     pipeline: Pipeline, stage: StageNode, rows: Mapping[str, DataFrame], params: Mapping[str, str]
-) -> tuple[pl.DataFrame, Operator | None]:
+) -> _Found:
     check_names(stage, *_names_read(pipeline, stage, rows))
     inputs = [
         projected(rows[given.producer], given)
@@ -173,7 +179,12 @@ def _result(
         _check_computed(stage, inputs, sides)
         operator = build_operator(stage, [polars_schema(side) for side in sides])
         pipeline.check_answers(stage.uid, operator.output_schema.names())
-        return projected_result(stage, operator.output_schema.to_frame()), operator
+        read = [
+            side.select(*columns_named(needed_columns(side.columns, given, operator)))
+            for side, given in zip(sides, stage.shuffled, strict=True)
+        ]
+        frame = projected_result(stage, operator.output_schema.to_frame())
+        return frame, operator, _schemas(read)
     if isinstance(stage.operation, Transform):
         result = transformed(stage, inputs, table, params, _check_rows_of_function)
         _check_event_time(pipeline, stage, result)
@@ -182,9 +193,12 @@ def _result(
         result = transformed(stage, inputs, table, params)
     frame = polars_schema(result).to_frame()
     pipeline.check_answers(stage.uid, frame.columns)
-    return projected_result(
-        stage, frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
-    ), None
+    frame = frame.drop(SOURCE, MALFORMED_COLUMN, RAW, WEIGHT, strict=False)
+    return projected_result(stage, frame), None, _schemas([result])
+
+
+def _schemas(read: Sequence[DataFrame]) -> tuple[pl.Schema, ...]:
+    return tuple(empty_frame(arrow_schema(of.schema)).schema for of in read)
 
 
 def _names_read(
@@ -212,7 +226,7 @@ def _check_rows_of_function(uid: str, result: DataFrame) -> None:
 
 def _of_code(
     pipeline: Pipeline, stage: StageNode, inputs: list[DataFrame], rows: Mapping[str, DataFrame]
-) -> tuple[pl.DataFrame, Operator | None]:
+) -> _Found:
     spark = rows[stage.inputs[0].producer].sparkSession
     assert isinstance(stage.operation, SparkCode)
     given = {
@@ -225,7 +239,7 @@ def _of_code(
     if operator is not None:
         columns = operator.output_schema
     pipeline.check_answers(stage.uid, columns.names())
-    return projected_result(stage, columns.to_frame()), operator
+    return projected_result(stage, columns.to_frame()), operator, _schemas([answer])
 
 
 def _check_event_time(pipeline: Pipeline, stage: StageNode, result: DataFrame) -> None:
