@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from harness import maven
-from harness.postgres_database import Database, as_superuser, prepare_postgres, serving_postgres
+from harness.postgres_database import (
+    LOGICAL,
+    Database,
+    as_superuser,
+    prepare_postgres,
+    serving_postgres,
+)
 
 VERSION = "3.6.1.Final"
 JARS = maven.FETCHED / f"debezium-{VERSION}"
@@ -136,8 +142,7 @@ def engine_of_its_own(folder: Path) -> Iterator[Engine]:
     """An engine that is not started, and a PostgreSQL with logical decoding and both TABLES."""
     prepare_postgres(folder / "postgres")
     as_superuser(folder / "postgres", "ALTER ROLE airflow REPLICATION")
-    logical = {"wal_level": "logical", "max_wal_senders": "4", "synchronous_commit": "on"}
-    with serving_postgres(folder / "postgres", **logical) as database:
+    with serving_postgres(folder / "postgres", **LOGICAL, synchronous_commit="on") as database:
         for table in TABLES:
             database.run(
                 f"CREATE TABLE public.{table} (id bigint PRIMARY KEY, city text, note text, "

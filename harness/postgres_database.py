@@ -25,6 +25,7 @@ from sluice.devstack import processes as devstack_processes
 
 HOST = devstack_processes.LOOPBACK
 GUEST_PASSWORD = "guest's secret"
+LOGICAL = {"wal_level": "logical", "max_wal_senders": "4"}  # For logical decoding.
 MORE_SETTINGS = "max_prepared_transactions = 4\nautovacuum = off\n"
 
 # What ICU and an extension would bring, which this build lacks and only a superuser may make: a

@@ -26,7 +26,7 @@ from harness.postgres_database import (
     standby_of,
 )
 from sluice.connectors.postgres.declared_source import PostgresTable
-from sluice.connectors.postgres.server import Connection, Server
+from sluice.connectors.postgres.server import Connection, Server, TableName
 from sluice.connectors.postgres.source import PostgresTableSource, Wait
 from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
@@ -76,10 +76,12 @@ class BusyServer(Server):
     """Others write before each session, so the server's log is at another place in each."""
 
     @contextmanager
-    def session(self, *, read_only: bool = False) -> Iterator[Connection]:
+    def session(
+        self, *, read_only: bool = False, locked: TableName | None = None
+    ) -> Iterator[Connection]:
         with super().session() as other:
             other.execute("SELECT pg_logical_emit_message(false, 'another', 'write')")
-        with super().session(read_only=read_only) as connection:
+        with super().session(read_only=read_only, locked=locked) as connection:
             yield connection
 
 

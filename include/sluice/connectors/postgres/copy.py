@@ -142,13 +142,17 @@ class Selection:
             "SELECT {columns} FROM {table} WHERE {offset} >= {start} AND {offset} < {end}"
             "{where} ORDER BY {offset}"
         ).format(
-            columns=SQL(", ").join([offset, *map(self._expression, self.columns)]),
+            columns=SQL(", ").join([offset, *self.expressions()]),
             offset=offset,
             table=self.table.sql,
             start=Literal(start),
             end=Literal(end),
             where=filter_sql(where),
         )
+
+    def expressions(self) -> list[Composed]:
+        """The columns in SQL, encoded for CSV."""
+        return [self._expression(column) for column in self.columns]
 
     def _expression(self, column: Selected) -> Composed:
         from psycopg.sql import SQL

@@ -104,8 +104,13 @@ class Server:
     who: str
 
     @contextmanager
-    def session(self, *, read_only: bool = False) -> Iterator[Connection]:
+    def session(
+        self, *, read_only: bool = False, locked: TableName | None = None
+    ) -> Iterator[Connection]:
         """One transaction, read committed, that commits at the end of the block without an error.
+
+        With *locked*, a table, it has one snapshot, and nobody truncates the table from before that
+        on.
 
         Raises:
             ConfigurationError: the address, a name, a privilege or a value is wrong.
@@ -123,8 +128,14 @@ class Server:
                 client_encoding="UTF8",
                 application_name=options.get("application_name", "sluice"),
             ) as connection:
-                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                levels = psycopg.IsolationLevel
+                connection.isolation_level = (
+                    levels.REPEATABLE_READ if locked else levels.READ_COMMITTED
+                )
                 connection.read_only = read_only
+                if locked is not None:  # Before the first query, which takes the snapshot.
+                    lock = psycopg.sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
+                    connection.execute(lock.format(locked.sql))
                 connection.execute(
                     "SELECT set_config('TimeZone', 'UTC', true),"
                     " set_config('DateStyle', 'ISO, YMD', true),"
