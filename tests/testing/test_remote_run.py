@@ -31,6 +31,7 @@ from sluice.devstack.servers import BUCKET
 from sluice.errors import ConfigurationError
 from sluice.spark import session
 from sluice.spark.session import check_listening, check_version, remote_of, session_url
+from sluice.spark.tasks import numbers
 
 PIPELINE = """
 from sluice.declaration.keyed_functions import KeyedProcessFunction
@@ -342,6 +343,24 @@ def test_a_column_of_spark_connect_is_what_its_text_is(remote: str) -> None:
             assert repr(told.collect()) == repr(rows.select(whole).collect()), column
     finally:
         spark.stop()
+
+
+def test_a_stage_asks_a_server_neither_for_columns_that_it_knows_nor_for_progress(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are requests of each checkpoint, and each report of progress is one."""
+    with session.remote_session(remote) as spark:
+        of_server = spark.range(0, 3, 1, 3).schema
+        reports: list[bool] = []  # Of each, whether the query is done.
+        ours = session.with_our_settings(spark)
+        ours.registerProgressHandler(lambda **of: reports.append(of["done"]))  # type: ignore[arg-type]
+        monkeypatch.setattr(spark.client, "_analyze", pytest.fail)
+
+        rows = numbers(ours, 3)
+
+        assert rows.schema == of_server
+        assert rows.toArrow().column(0).to_pylist() == [0, 1, 2]
+        assert reports == [True]  # The client's own, at the end.
 
 
 def test_a_session_ends_when_the_threads_that_its_client_began_have_ended() -> None:

@@ -49,7 +49,7 @@ from sluice.job.places import open_source, open_source_at
 from sluice.operators.common_types import check_looked_up, united_columns
 from sluice.spark.pruning import pruned_input
 from sluice.spark.row_wise import keeps_every_row, marked
-from sluice.spark.tasks import StageRun, columns_named, pickle_functions_by_value, quoted
+from sluice.spark.tasks import StageRun, columns_named, numbers, pickle_functions_by_value, quoted
 from sluice.spark.versions import arrow_schema
 from sluice.state.cache import SegmentCache
 from sluice.state.segments import empty_frame, to_table
@@ -297,8 +297,7 @@ def read_in_parallel(
 ) -> DataFrame:
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    partitions = spark.range(0, parallelism, 1, parallelism)
-    return partitions.mapInArrow(read, from_arrow_schema(schema))
+    return numbers(spark, parallelism).mapInArrow(read, from_arrow_schema(schema))
 
 
 def partition_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:

@@ -62,10 +62,12 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     # For a Python worker at once: Spark's default is 2 GiB, and a row may be a large block.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024**2),
+    # Nobody shows the progress of a query: each report is a request of the client's to release it.
+    "spark.connect.progress.reportInterval": "-1",
 }
 
 # The settings among them that say how rows are computed, and not which.
-_HOW = ("spark.sql.adaptive.", "spark.sql.execution.")
+_HOW = ("spark.sql.adaptive.", "spark.sql.execution.", "spark.connect.")
 
 # What a Spark is started with, once, for Python workers that start fast and do not wait for TCP.
 PYTHON_WORKERS = {

@@ -32,7 +32,7 @@ from sluice.declaration.project import package_of
 from sluice.exchange.faults import Fault
 from sluice.job.job import Job
 from sluice.job.stage_input import StageInput
-from sluice.spark.session import task_slots
+from sluice.spark.session import is_remote, task_slots
 from sluice.spark.versions import placed_by_id
 
 if TYPE_CHECKING:
@@ -148,8 +148,22 @@ def numbered_partitions(
     """
     slots = 0 if folder is None else task_slots(spark)
     if folder is None or not slots:
-        return Frame(spark.range(0, count, 1, count))
+        return Frame(numbers(spark, count))
     return Pipelined(spark=spark, slots=slots, count=count, folder=folder)
+
+
+def numbers(spark: SparkSession, count: int) -> DataFrame:
+    """*count* partitions, each of one row: its number.
+
+    Spark Connect would ask the server for their column, at each ``mapInArrow`` over them.
+    """
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    rows = spark.range(0, count, 1, count)
+    if is_remote(spark):
+        column = StructField("id", LongType(), nullable=False)
+        rows._cached_schema = StructType([column])  # type: ignore[attr-defined]  # noqa: SLF001
+    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +183,8 @@ class Frame:
 
     def without_rows(self, count: int) -> Frame:
         """*count* empty partitions of the same columns; Spark, which cannot know, starts tasks."""
-        numbers = self.rows.sparkSession.range(0, count, 1, count)
-        return Frame(numbers.mapInArrow(_none_of, self.rows.schema))
+        tasks = numbers(self.rows.sparkSession, count)
+        return Frame(tasks.mapInArrow(_none_of, self.rows.schema))
 
     def collected(self) -> list[RowTuple]:
         table = self.rows.toArrow()  # In Spark Connect ``collect`` asks for a setting beside them.
@@ -284,11 +298,11 @@ class Pipelined:
                 yield from run_task(job, task)
 
         *_, schema = (move.schema for move in self.moves if isinstance(move, MappedPartitions))
-        numbers = self.spark.range(0, job.tasks, 1, job.tasks)
-        return Frame(numbers.mapInArrow(run, from_arrow_schema(schema), barrier=True)).collected()
+        tasks = numbers(self.spark, job.tasks)
+        return Frame(tasks.mapInArrow(run, from_arrow_schema(schema), barrier=True)).collected()
 
     def _one_by_one(self) -> Frame:
-        rows = Frame(self.spark.range(0, self.count, 1, self.count))
+        rows = Frame(numbers(self.spark, self.count))
         for move in self.moves:
             assert isinstance(move, MappedPartitions)
             rows = rows.mapped(move.step, move.schema)
