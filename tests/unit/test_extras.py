@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from sluice.connectors.avro import decompressed
-from sluice.connectors.delta.table import DeltaPlace
+from sluice.connectors.delta_log import DeltaPlace
 from sluice.connectors.iceberg.catalog import CatalogTable
 from sluice.connectors.kafka.cluster import Cluster
 from sluice.connectors.kafka.formats import AvroValues, ProtobufValues

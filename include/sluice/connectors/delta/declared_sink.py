@@ -60,7 +60,7 @@ class DeltaTable:
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> StagedSink:
         """Raises ConfigurationError: a parameter is missing or wrong."""
         from sluice.connectors.delta.sink import DeltaTarget
-        from sluice.connectors.delta.table import DeltaPlace
+        from sluice.connectors.delta_log import DeltaPlace
         from sluice.connectors.staged_sink import StagedSink
 
         place = DeltaPlace(default.elsewhere(value_of(self.location, params).rstrip("/")))

@@ -57,7 +57,7 @@ class DeltaTable:
     def open(self, params: Mapping[str, str], endpoint_url: str | None) -> Source:
         """Raises ConfigurationError: a parameter is missing or wrong."""
         from sluice.connectors.delta.source import DeltaSource
-        from sluice.connectors.delta.table import DeltaPlace
+        from sluice.connectors.delta_log import DeltaPlace
         from sluice.store.open import StoreLocation
 
         root = value_of(self.location, params).rstrip("/")

@@ -19,7 +19,6 @@ With an upsert key, files with older rows of the keys are rewritten without them
 from __future__ import annotations
 
 import io
-import json
 import secrets
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,16 +26,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sluice.connectors.columns import fitted_rows, remaining_rows
-from sluice.connectors.delta.table import (
+from sluice.connectors.delta_log import (
+    TEXT_IN_STATISTICS,
     Action,
     DataFile,
     DeltaPlace,
     Snapshot,
+    added_action,
     as_path,
+    created,
     info_of,
     new_path,
+    null_counts,
     open_parquet,
     partition_text,
+    removed,
     with_partition,
 )
 from sluice.connectors.row_files import encode_parquet, split_by_partition
@@ -69,7 +73,6 @@ MAX_BYTES = 64_000  # Of a note, which is an object of its own.
 FIX = "put it back, or write an empty file there and restore the job with --accept-tables"
 # deltalake reads no table without columns, and an epoch without rows knows none.
 NO_COLUMNS = "_no_columns_yet"
-TEXT_IN_STATISTICS = 32  # Characters: a longer least or greatest text is left out.
 THREADS = 16
 
 
@@ -389,23 +392,9 @@ class DeltaTarget(TargetDefaults):
     def _metadata(
         self, schema: pa.Schema, snapshot: Snapshot | None, partitions: Sequence[str] = ()
     ) -> list[Action]:
-        from deltalake import Schema
-
-        text = Schema.from_arrow(schema).to_json()
-        metadata = {
-            "id": str(uuid.uuid4()) if snapshot is None else snapshot.id,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": text,
-            "partitionColumns": [*partitions],
-            "configuration": {} if snapshot is None else snapshot.configuration,
-            "createdTime": machine_clock_ms(),
-        }
-        protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
-        if '"timestamp_ntz"' in text:
-            features = ["timestampNtz"]
-            protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
-            protocol |= {"readerFeatures": features, "writerFeatures": features}
-        return [{"protocol": protocol}, {"metaData": metadata}]
+        found = {} if snapshot is None else snapshot.configuration
+        table_id = str(uuid.uuid4()) if snapshot is None else snapshot.id
+        return created(schema, table_id, partitions, found)
 
     def _keys(self, rows: EpochRows, schema: pa.Schema, partitions: Sequence[str]) -> pa.Table:
         """The keys of all rows to write or delete, as the table has them once they are written."""
@@ -570,91 +559,6 @@ def note_key(number: int) -> str:
 def changes_rows(entry: Sequence[Action]) -> bool:
     """Whether a version changed a row: compactions say that they do not."""
     return any(one.get(kind, {}).get("dataChange") for one in entry for kind in ("add", "remove"))
-
-
-def added_action(file: DataFile, footer: pq.FileMetaData, schema: pa.Schema) -> Action:
-    return {
-        "add": {
-            "path": file.path,
-            "partitionValues": dict(file.partition),
-            "size": file.size_bytes,
-            "modificationTime": machine_clock_ms(),
-            "dataChange": True,
-            "stats": statistics_of(footer, schema),
-        }
-    }
-
-
-def removed(file: DataFile) -> Action:
-    return {
-        "remove": {
-            "path": file.path,
-            "deletionTimestamp": machine_clock_ms(),
-            "dataChange": True,
-            "extendedFileMetadata": True,
-            "partitionValues": dict(file.partition),
-            "size": file.size_bytes,
-        }
-    }
-
-
-def null_counts(footer: pq.FileMetaData) -> dict[str, int]:
-    """The nulls of each column that is not nested, by the footer."""
-    counts: dict[str, int] = {}
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            known = column.statistics
-            if known is not None and known.has_null_count:
-                name = column.path_in_schema
-                counts[name] = counts.get(name, 0) + known.null_count
-    return counts
-
-
-def statistics_of(footer: pq.FileMetaData, schema: pa.Schema) -> str:
-    """The log's statistics of a file: least and greatest of whole numbers, texts and dates."""
-    from pyarrow import types
-
-    least: dict[str, Any] = {}
-    most: dict[str, Any] = {}
-    unknown: set[str] = set()
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            name, known = column.path_in_schema, column.statistics
-            if name not in schema.names:
-                continue
-            kind = schema.field(name).type
-            is_ordered = types.is_integer(kind) or types.is_date(kind) or types.is_string(kind)
-            if known is None or not is_ordered:
-                unknown.add(name)
-            elif known.has_min_max:
-                low, high = known.min, known.max
-                if isinstance(low, bytes) or (
-                    isinstance(low, str) and max(len(low), len(high)) > TEXT_IN_STATISTICS
-                ):
-                    unknown.add(name)
-                    continue
-                least[name] = min(low, least.get(name, low))
-                most[name] = max(high, most.get(name, high))
-            elif not known.has_null_count or known.null_count < group.num_rows:
-                unknown.add(name)
-    counts = {name: count for name, count in null_counts(footer).items() if name in schema.names}
-
-    def said(found: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: value if isinstance(value, int | str) else value.isoformat()
-            for name, value in found.items()
-            if name not in unknown
-        }
-
-    return json.dumps(
-        {
-            "numRecords": footer.num_rows,
-            "minValues": said(least),
-            "maxValues": said(most),
-            "nullCount": counts,
-        },
-        ensure_ascii=False,
-    )
 
 
 def _pruned(files: Sequence[DataFile], keys: pl.DataFrame) -> list[DataFile]:

@@ -29,7 +29,7 @@ from sluice.connectors.appended import (
     row_range,
 )
 from sluice.connectors.columns import cast_exactly, is_text
-from sluice.connectors.delta.table import (
+from sluice.connectors.delta_log import (
     Action,
     DataFile,
     DeltaPlace,

@@ -46,6 +46,8 @@ from sluice.store.object_store import RangeReader, in_parallel
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from sluice.connectors.files_table.delta_view import DeltaView
+
 _FLOAT_BITS = {"float": 24, "double": 53}  # The bits of whole numbers that floats hold exactly.
 
 
@@ -55,6 +57,7 @@ class TableSchemas:
 
         _columns/{schema}.arrow             a schema that fits all files of the table
         _columns/{writer}-{schema}.arrow    likewise, of a table outside of the job's root
+        _columns/...delta-{schema}.arrow    a schema that is the same in all files of the table
 
     A recorded schema was compared with every file, and each later schema with it: so checking it
     costs one GET.  A new schema is compared with the recorded ones.  A restore deletes all records.
@@ -67,6 +70,7 @@ class TableSchemas:
 
     files: StagedFiles
     at: str = ""  # Where the sink is in its job's root; see ``Writer.sink``.
+    view: DeltaView | None = None
 
     def check(
         self, parent: int | None, schema: pa.Schema | None, committables: Sequence[Committable]
@@ -93,11 +97,14 @@ class TableSchemas:
             return
         if parent is not None and self.at:
             self._require_own(parent)
+        if self.view is not None:
+            self.view.check(parent)
+        unite = united if self.view is None else self.view.united
         known = [self._decoded(listed.key) for listed in store.list(COLUMNS)]
         where = f"the table at {store.root}"
         if known:
             try:
-                united([*known, *schemas], where)
+                unite([*known, *schemas], where)
             except ConfigurationError:
                 pass  # A record may be of an aborted checkpoint, and of no file.
             else:
@@ -105,7 +112,7 @@ class TableSchemas:
                 return
         if parent is not None:
             schemas = [*self._schemas(TableLog(store).chain(parent).files), *schemas]
-        united(schemas, where)
+        unite(schemas, where)
         self.forget()
         self._remember(schemas)
 
@@ -118,6 +125,8 @@ class TableSchemas:
         return decode_schema(self.files.store.get(key), f"{self.files.store.root}/{key}")
 
     def _record(self, schema: str) -> str:
+        if self.view is not None:
+            schema = f"delta-{schema}"
         if not self.at:
             return columns_key(schema)
         return columns_key(f"{hashlib.sha256(self.at.encode()).hexdigest()[:16]}-{schema}")

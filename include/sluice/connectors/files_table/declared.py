@@ -36,10 +36,11 @@ class FilesTable:
     ``partition_by``        columns whose values become folders: ``day=2026-01-01``
     ``compact_when_files``  merge files after about so many new ones; 0: only on request
     ``latest``              write ``_latest``, a list of the files that DuckDB or Spark should read
+    ``delta_log``           write ``_delta_log``, by which others read it as a Delta table
 
     Raises:
-        ConfigurationError: *format* is not known, *partition_by* names a column twice, or there are
-            both a key and a changelog.
+        ConfigurationError: *format* is not known, *partition_by* names a column twice, there are
+            both a key and a changelog, or *delta_log* is of a table that no Delta log can tell.
     """
 
     location: str | Param = ""
@@ -48,6 +49,7 @@ class FilesTable:
     partition_by: tuple[str, ...] = ()
     compact_when_files: int = COMPACT_WHEN_FILES
     latest: bool = False
+    delta_log: bool = False
     changelog: bool = False
 
     def __post_init__(self) -> None:
@@ -64,6 +66,12 @@ class FilesTable:
             raise ConfigurationError(
                 f"FilesTable(compact_when_files={self.compact_when_files}) cannot be; write 2 or "
                 "more files, or 0 for never"
+            )
+        if self.delta_log and (self.upsert_key or self.format != "parquet"):
+            what = "an upsert_key" if self.upsert_key else f"format={self.format!r}"
+            raise ConfigurationError(
+                f"FilesTable(delta_log=True) has {what}, and a Delta log names Parquet files all "
+                "of whose rows count; declare a DeltaTable, which has upserts, or leave it out"
             )
 
     @property
@@ -87,24 +95,29 @@ class FilesTable:
         return (dataset_at(location),) if location else ()
 
     def open(self, uid: str, params: Mapping[str, str], default: StoreLocation) -> ManifestTable:
+        from sluice.connectors.delta_log import DeltaPlace
+        from sluice.connectors.files_table.delta_view import DeltaView
         from sluice.connectors.files_table.table import ManifestTable
         from sluice.store.open import open_store
 
         location = value_of(self.location, params)
+        place = default.elsewhere(location) if location else default
+        store = open_store(place)
         return ManifestTable(
             uid,
-            open_store(default.elsewhere(location) if location else default),
+            store,
             at=default.root.rstrip("/") if location else "",
             upsert_key=self.upsert_key,
             format=self.format,
             partition_by=self.partition_by,
             compact_when_files=self.compact_when_files,
             latest=self.latest,
+            view=DeltaView(DeltaPlace(place), store) if self.delta_log else None,
         )
 
     def below_root(self) -> FilesTable:
         """See ``MovableSinkSpec``."""
-        return replace(self, location="", compact_when_files=0, latest=False)
+        return replace(self, location="", compact_when_files=0, latest=False, delta_log=False)
 
     def open_with_checks(
         self, uid: str, default: StoreLocation, checks: RowChecks | None

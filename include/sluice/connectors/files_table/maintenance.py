@@ -34,7 +34,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -175,9 +175,16 @@ def _runs(files: Iterable[RowFile], target_bytes: int) -> Iterator[list[RowFile]
 
 
 def vacuum_versions(
-    files: StagedFiles, before_version: int, *, compactor: Compactor, grace_ms: int = GRACE_MS
+    files: StagedFiles,
+    before_version: int,
+    *,
+    compactor: Compactor,
+    show: Callable[[], None],
+    grace_ms: int = GRACE_MS,
 ) -> Vacuumed:
     """Delete the versions below *before_version*, and files that only they need.
+
+    *show* has others read what stays, before anything is deleted.
 
     Records of merged files younger than *grace_ms*, by the store's clock, are not used: the first
     vacuum of a table writes a record, and a later one uses it.
@@ -198,11 +205,12 @@ def vacuum_versions(
         )
     compactor.compact(kept_lineage[0])
     versions = table.versions()
-    usable = _usable_records(table, grace_ms)
+    usable = usable_records(table, grace_ms)
     kept_versions = {version for version in versions if version >= before_version}
     kept = _kept(table, kept_versions | {lineage[-1]}, usable)
     gone = [version for version in versions if version not in kept.manifests]
     names, freed = _doomed_files(table, gone, usable, kept)
+    show()
     files.store.delete([*_doomed_entries(table, gone, kept)])
     doomed = {*names, *(unit for name in names if (unit := unit_of(name)).endswith(PARTS))}
     files.store.delete(sorted(doomed))
@@ -213,7 +221,7 @@ def vacuum_versions(
     return Vacuumed(versions=tuple(gone), files=len(names), size_bytes=freed)
 
 
-def _usable_records(table: TableLog, grace_ms: int) -> dict[int, MergeRecord]:
+def usable_records(table: TableLog, grace_ms: int) -> dict[int, MergeRecord]:
     """The records that are old enough, and whose files all exist."""
     listed = [*table.store.list(COMPACTED)]
     present = {file.key: file.size_bytes for file in listed}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sluice.connectors.files_table.columns import TableSchemas, read_chain
+from sluice.connectors.files_table.delta_view import DeltaView
 from sluice.connectors.files_table.log import (
     MANIFEST_FORMAT_VERSION,
     READ_THREADS,
@@ -89,6 +90,7 @@ class ManifestTable(SinkDefaults):
     latest: bool = False
     at: str = ""
     checks: RowChecks | None = None
+    view: DeltaView | None = None
 
     def stage(self, table: pa.Table, by: Attempt) -> Committable | None:
         if self.checks is not None:
@@ -100,7 +102,7 @@ class ManifestTable(SinkDefaults):
     ) -> None:
         if self.checks is not None and schema is not None:
             self.checks.check_columns(schema)
-        TableSchemas(self._staged, self.at).check(parent, schema, committables)
+        TableSchemas(self._staged, self.at, self.view).check(parent, schema, committables)
 
     def commit(
         self,
@@ -315,9 +317,13 @@ class ManifestTable(SinkDefaults):
     def vacuum(self, before_version: int, *, grace_ms: int = GRACE_MS) -> Vacuumed:
         """Delete what only versions before that one need; see ``vacuum_versions``."""
         freed = vacuum_versions(
-            self._staged, before_version, compactor=Compactor(self._staged), grace_ms=grace_ms
+            self._staged,
+            before_version,
+            compactor=Compactor(self._staged),
+            show=lambda: self._show(grace_ms),
+            grace_ms=grace_ms,
         )
-        self._show()
+        self._show(grace_ms)
         return freed
 
     @property
@@ -338,9 +344,11 @@ class ManifestTable(SinkDefaults):
     def _recorded(self) -> frozenset[str]:
         return frozenset(file.file for record in self._log.compactions() for file in record.files)
 
-    def _show(self) -> None:
+    def _show(self, grace_ms: int = GRACE_MS) -> None:
         if self.latest:
             refresh_latest(self.store)
+        if self.view is not None:
+            self.view.show(grace_ms=grace_ms)
 
     def _compact_if_due(self, checkpoint_id: int) -> None:
         limit = self.compact_when_files

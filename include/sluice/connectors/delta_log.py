@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
 from sluice.extras import require_installed
-from sluice.store.object_store import Created, ObjectStore, RangeReader
+from sluice.store.object_store import Created, ObjectStore, RangeReader, machine_clock_ms
 from sluice.store.open import StoreLocation, open_store
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ RULES_OF_COLUMNS = {
     "delta.identity.start": "values that its writers number",
 }
 CHECKPOINT_EVERY = 10  # Versions; Spark's default.  Each read of a table reads those since.
+TEXT_IN_STATISTICS = 32  # Characters: a longer least or greatest text is left out.
 TIME_OUT = "30 seconds"  # Of deltalake's requests.
 # What deltalake says of a store that did not answer; its exceptions do not tell.
 _OUTAGE = ("error sending request", "Generic S3 error", "timed out", "connection", "HTTP error")
@@ -323,6 +324,119 @@ def partition_text(value: object) -> str | None:
     if value is None or value == "":
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def created(
+    schema: pa.Schema,
+    table_id: str,
+    partitions: Sequence[str] = (),
+    configuration: Mapping[str, str] | None = None,
+    writer_features: Sequence[str] = (),
+) -> list[Action]:
+    """The actions that make a table have these columns; they come before its files."""
+    from deltalake import Schema
+
+    text = Schema.from_arrow(schema).to_json()
+    features = ["timestampNtz"] if '"timestamp_ntz"' in text else []
+    protocol: Action = {"minReaderVersion": 3 if features else 1, "minWriterVersion": 2}
+    if features:
+        protocol["readerFeatures"] = features
+    if features or writer_features:
+        protocol |= {"minWriterVersion": 7, "writerFeatures": [*features, *writer_features]}
+    metadata = {
+        "id": table_id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": text,
+        "partitionColumns": [*partitions],
+        "configuration": dict(configuration or {}),
+        "createdTime": machine_clock_ms(),
+    }
+    return [{"protocol": protocol}, {"metaData": metadata}]
+
+
+def added_action(file: DataFile, footer: pq.FileMetaData, schema: pa.Schema) -> Action:
+    return {
+        "add": {
+            "path": file.path,
+            "partitionValues": dict(file.partition),
+            "size": file.size_bytes,
+            "modificationTime": machine_clock_ms(),
+            "dataChange": True,
+            "stats": statistics_of(footer, schema),
+        }
+    }
+
+
+def removed(file: DataFile) -> Action:
+    return {
+        "remove": {
+            "path": file.path,
+            "deletionTimestamp": machine_clock_ms(),
+            "dataChange": True,
+            "extendedFileMetadata": True,
+            "partitionValues": dict(file.partition),
+            "size": file.size_bytes,
+        }
+    }
+
+
+def null_counts(footer: pq.FileMetaData) -> dict[str, int]:
+    """The nulls of each column that is not nested, by the footer."""
+    counts: dict[str, int] = {}
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            known = column.statistics
+            if known is not None and known.has_null_count:
+                name = column.path_in_schema
+                counts[name] = counts.get(name, 0) + known.null_count
+    return counts
+
+
+def statistics_of(footer: pq.FileMetaData, schema: pa.Schema) -> str:
+    """The log's statistics of a file: least and greatest of whole numbers, texts and dates."""
+    from pyarrow import types
+
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    unknown: set[str] = set()
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            name, known = column.path_in_schema, column.statistics
+            if name not in schema.names:
+                continue
+            kind = schema.field(name).type
+            is_ordered = types.is_integer(kind) or types.is_date(kind) or types.is_string(kind)
+            if known is None or not is_ordered:
+                unknown.add(name)
+            elif known.has_min_max:
+                low, high = known.min, known.max
+                if isinstance(low, bytes) or (
+                    isinstance(low, str) and max(len(low), len(high)) > TEXT_IN_STATISTICS
+                ):
+                    unknown.add(name)
+                    continue
+                least[name] = min(low, least.get(name, low))
+                most[name] = max(high, most.get(name, high))
+            elif not known.has_null_count or known.null_count < group.num_rows:
+                unknown.add(name)
+    counts = {name: count for name, count in null_counts(footer).items() if name in schema.names}
+
+    def said(found: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value if isinstance(value, int | str) else value.isoformat()
+            for name, value in found.items()
+            if name not in unknown
+        }
+
+    return json.dumps(
+        {
+            "numRecords": footer.num_rows,
+            "minValues": said(least),
+            "maxValues": said(most),
+            "nullCount": counts,
+        },
+        ensure_ascii=False,
+    )
 
 
 def open_parquet(store: ObjectStore, file: DataFile) -> pq.ParquetFile:
