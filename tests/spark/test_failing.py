@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,14 +15,17 @@ from sluice.core.failures import CheckpointFailureReason as Reason
 from sluice.core.restart import RestartStrategy
 from sluice.core.restoring import Latest
 from sluice.declaration.checkpointing import Checkpointing
+from sluice.declaration.nodes import StageNode
 from sluice.declaration.pipeline import Pipeline
 from sluice.errors import CheckpointDeclined, ConfigurationError, StageFailed
 from sluice.job.job import Job, open_job
-from sluice.job.places import open_result_table
+from sluice.job.places import open_result_table, open_side_table
 from sluice.local.driver import EpochDriver, is_same_failure, run_epochs
 from sluice.sinks import FilesTable
 from sluice.sources import Files
+from sluice.spark import deployment
 from sluice.spark.checking import check_pipeline
+from sluice.spark.frames import transformed
 from sluice.store.open import StoreLocation
 from sluice.surface.checkpoints import history
 from tests.spark.folder_job import a_submitted_job
@@ -137,11 +141,30 @@ def test_a_function_that_compares_the_rows_of_an_epoch_is_refused(
     assert f"the function of stage 'numbered' has {what}, whose result depends" in str(error.value)
 
 
+MOVING: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "repartition": lambda rows: rows.repartition(5),
+    "coalesce": lambda rows: rows.where("n > 0").coalesce(1),
+    "by a column": lambda rows: rows.repartition("name").selectExpr("*"),
+    "a hint": lambda rows: rows.hint("repartition", 3),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_function_that_moves_its_rows_is_refused(
+    tmp_path: Path, spark: SparkSession, name: str
+) -> None:
+    job = a_job(tmp_path, MOVING[name])
+
+    with pytest.raises(ConfigurationError, match=r"stage 'numbered' has repartition\(\) or coal"):
+        check_pipeline(job.pipeline, spark, {}, None)
+
+
 def test_what_a_function_joins_to_its_rows_may_be_aggregated(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     def joined(rows: DataFrame) -> DataFrame:
         names = spark.createDataFrame([("ann",), ("ann",)], "name string").distinct()
+        names = names.repartition(3)
         return rows.join(names, on="name", how="left")
 
     job = a_job(tmp_path, joined)
@@ -188,7 +211,6 @@ def poisoned(rows: pl.DataFrame, state: pl.DataFrame) -> tuple[pl.DataFrame, pl.
 
 def poisoned_by_pandas(rows: DataFrame) -> DataFrame:
     from collections.abc import Iterator
-    from typing import Any
 
     def raises(frames: Iterator[Any]) -> Iterator[Any]:
         for _ in frames:
@@ -225,3 +247,32 @@ def test_one_exception_of_the_users_is_one_reason_wherever_it_is_raised(
     assert (failed.reason, state.status) == (Reason.TASK_FAILURE, JobStatus.RESTARTING)
     assert state.failure_count.continuous == 0
     assert "ValueError: poison" in failed.message
+
+
+def test_a_later_reader_of_a_source_reads_no_malformed_lines_for_a_function_that_filters(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: dict[str, str] = {}
+
+    def watched(node: StageNode, *args: Any, **kwargs: Any) -> DataFrame:
+        result = transformed(node, *args, **kwargs)
+        plans[node.uid] = result._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001
+        return result
+
+    monkeypatch.setattr(deployment, "transformed", watched)
+    (tmp_path / "clicks.csv").write_text(f"{CLICKS}dora\n")
+    pipeline = Pipeline("clicks")
+    files = Files(str(tmp_path / "clicks.csv"), format="csv", schema="name string, n string")
+    rows = pipeline.source("clicks", files)
+    for uid in ("first", "second"):
+        rows.transform(uid, lambda rows: rows.where("n <> 'x'")).sink(f"{uid}_rows", FilesTable())
+    job = a_submitted_job(pipeline, tmp_path / "root", parallelism=1)
+
+    run_epochs(job, spark, epochs=None, drain=False, report=lambda _: None)
+
+    reads = {uid: plan.count("MapInArrow") for uid, plan in plans.items()}
+    assert reads == {"first": 2, "second": 1}
+    assert open_side_table(job, "first.malformed").read().num_rows == 1
+    assert open_side_table(job, "second.malformed").read().num_rows == 0
+    for uid in ("first", "second"):
+        assert open_result_table(job, {}, f"{uid}_rows").read().num_rows == 2

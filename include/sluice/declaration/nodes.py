@@ -12,6 +12,7 @@ from sluice.declaration import operations as ops
 from sluice.declaration.changelog import Append, Kind, StreamRead, after, result_kind
 from sluice.declaration.expressions import Projection, Step
 from sluice.declaration.places import SinkSpec, SourceSpec
+from sluice.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +63,20 @@ class Input:
         return named | {old.lower(): new for old, new in self.renames.items()}
 
     def spelt(self, columns: Iterable[str]) -> list[str]:
-        """*columns* of the rows that are read, as the stage spells them."""
+        """*columns* of the rows that are read, as the stage spells them.
+
+        Raises:
+            ConfigurationError: two would have one name.
+        """
         spellings = self.spellings
-        return [spellings.get(name.lower(), name) for name in columns]
+        found = [spellings.get(name.lower(), name) for name in columns]
+        for old, new in self.renames.items():
+            if found.count(new) > 1:
+                raise ConfigurationError(
+                    f"{self.producer!r} has a column {new!r}, which is what its {old!r} is called "
+                    f"behind the join; rename it before, select('*', ...) with '{new} AS ...'"
+                )
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ def _read_input(run: StageRun, side: int) -> DataFrame:
         cut = replace(cut, slices=pruned_input(run, given).kept)
         rows = read_source(run, cut, given.steps)
         if MALFORMED_COLUMN in rows.columns and not _is_first_reader(run, side):
-            rows = rows.where(f"{MALFORMED_COLUMN} IS NULL")
+            rows = _well_formed(rows)
         return projected(rows, given)
     stream = run.given.streams[given.producer]
     parallelism = run.task.parallelism
@@ -99,6 +99,17 @@ def _read_input(run: StageRun, side: int) -> DataFrame:
     if may_cancel_out and given.kind != Append() and not is_added_up:
         rows = net_changes(rows, parallelism)
     return renamed(rows, given)
+
+
+def _well_formed(rows: DataFrame) -> DataFrame:
+    """Those of *rows* that are not malformed; Spark knows that none of them is, and reads none of
+    the others for what is made of these.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+    good = rows.where(f"{MALFORMED_COLUMN} IS NULL")
+    marks = [name for name in (MALFORMED_COLUMN, RAW) if name in rows.columns]
+    return good.withColumns({name: F.lit(None).cast("string") for name in marks})
 
 
 def _is_first_reader(run: StageRun, side: int) -> bool:

@@ -48,6 +48,10 @@ _INSTEAD = {
     "FlatMapCoGroupsInArrow": ("a function of groups (applyInArrow)", _BY_KEY),
 }
 
+_MOVES = dict.fromkeys(
+    ("Repartition", "RepartitionByExpression"), ("repartition() or coalesce()", "")
+)
+
 # The joins that yield, or leave out, a row of one side by what the other side has.
 _YIELDS_LEFT = frozenset({"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti", "ExistenceJoin"})
 _YIELDS_RIGHT = frozenset({"Inner", "Cross", "RightOuter"})
@@ -79,11 +83,17 @@ def check_row_wise_plan(uid: str, rows: DataFrame) -> None:
     *rows* are what the function of stage *uid* made of ``marked`` rows.
 
     Raises:
-        ConfigurationError: the function has such an operator; the message says what to use instead.
+        ConfigurationError: the function has such an operator, or moves its rows; the message says
+            what to use instead.
     """
     found = _of_many(analysed_plan(rows))
     if found is not None:
         what, instead = found
+        if not instead:
+            raise ConfigurationError(
+                f"the function of stage {uid!r} has {what}, and each of its rows stays with the "
+                "subtask that has read it; leave that out, and set the stage's parallelism"
+            )
         raise ConfigurationError(
             f"the function of stage {uid!r} has {what}, whose result depends on where the "
             f"barriers fall; a transform sees one row at a time: to see several, use {instead}"
@@ -162,7 +172,7 @@ class _Search:
             case "Union" if not all(has_rows):
                 return "a union with a table, all of whose rows come with each epoch", "union()"
             case name:
-                return _INSTEAD.get(name)
+                return _INSTEAD.get(name) or _MOVES.get(name)
 
     def _has_rows(self, node: _Node) -> bool:
         known = self._of_rows.get(id(node))

@@ -523,3 +523,18 @@ def test_a_column_with_a_clocks_name_is_a_column(world: World) -> None:
     )
 
     assert world.results()["newest"] is not None
+
+
+def test_a_column_that_is_called_as_the_right_event_time_is_refused() -> None:
+    files = Files("/rows", format="json", schema="k string, at timestamp, right_at timestamp")
+    pipeline = Pipeline("p")
+    one, other = (pipeline.source(uid, files, event_time="at") for uid in ("one", "other"))
+    joined = (
+        one.select("k", "at")
+        .key_by("k")
+        .interval_join("j", other.key_by("k"), upper=timedelta(minutes=1))
+    )
+    joined.sink("out", FilesTable())
+
+    with pytest.raises(ConfigurationError, match="'other' has a column 'right_at', which is what"):
+        analyse(pipeline, {}, None)
