@@ -18,6 +18,7 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from harness import spark_archive
 from tests.house.test_repository import REPOSITORY
 
 SECONDS = 300  # For one block, on a machine that is busy.
@@ -49,10 +50,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 def a_clone(folder: Path) -> Path:
-    """A clone after ``make setup``, as the pages expect it: the code, and ``.venv``."""
+    """A clone after ``make setup``, as the pages expect it: the code, and ``.venv``.
+
+    The bytecode comes along, for each page would compile it anew.
+    """
     clone = folder / "sluice"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(REPOSITORY / "include", clone / "include", ignore=ignored)
+    being_written = shutil.ignore_patterns("*.pyc.*")  # By another process; its name will go.
+    shutil.copytree(REPOSITORY / "include", clone / "include", ignore=being_written)
     (clone / ".venv").symlink_to(sys.prefix)
     return clone
 
@@ -84,6 +88,7 @@ def masked(printed: str) -> list[str]:
 
 def _run(block: Block, clone: Path) -> str:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("SLUICE_")}
+    kept[spark_archive.VARIABLE] += " -Dspark.ui.enabled=false"  # Scripts without Sluice start one.
     ran = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", block.body],
         cwd=clone,
