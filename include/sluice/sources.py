@@ -10,11 +10,13 @@ from sluice.connectors.nexmark.declared import Nexmark
 from sluice.connectors.postgres.declared_changes import PostgresChanges
 from sluice.connectors.postgres.declared_source import PostgresTable
 from sluice.connectors.spark_read.declared import Column, Snapshot, SparkRead
+from sluice.declaration.change_events import ChangeEvents
 from sluice.declaration.debezium import Debezium
 from sluice.declaration.places import SourceSpec
 
 __all__ = [
     "Avro",
+    "ChangeEvents",
     "Column",
     "Debezium",
     "DeltaTable",

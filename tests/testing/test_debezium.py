@@ -19,10 +19,10 @@ import pytest
 from harness import debezium
 from sluice import Pipeline
 from sluice import aggregates as agg
-from sluice.declaration.debezium import NOT_LOGGED, TRUNCATED, UNNAMED
+from sluice.declaration.change_events import NOT_LOGGED, TRUNCATED, UNKNOWN, UNNAMED, Kind
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
-from sluice.sources import Debezium, Files, Json, Kafka
+from sluice.sources import ChangeEvents, Debezium, Files, Json, Kafka
 from sluice.testing import run_local
 
 Row = dict[str, Any]
@@ -226,3 +226,123 @@ def test_a_declaration_without_its_key_is_refused() -> None:
         Debezium(CUSTOMERS, key=("uid",))
     with pytest.raises(ConfigurationError, match="needs a key and an order"):
         Debezium(CUSTOMERS, key=())
+
+
+SHELVES = {"id": "bigint", "daemon": "string"}
+
+
+def maxwell(kind: str, position: str, data: Row | None, old: Row | None = None) -> str:
+    """An event as "Data Format" of Maxwell's documentation has it, with output_binlog_position."""
+    event = {
+        "database": "test", "table": "maxwell", "type": kind, "ts": 1449786310, "xid": 940752,
+        "commit": True, "position": position, "data": data,
+    }  # fmt: skip
+    return json.dumps(event | ({"old": old} if old else {}))
+
+
+def test_maxwells_events_are_the_table_that_they_are_of() -> None:
+    changes = ChangeEvents(
+        SHELVES,
+        key=("id",),
+        op="type",
+        kinds={
+            "insert": "insert", "bootstrap-insert": "insert", "update": "update",
+            "delete": "delete", "bootstrap-start": "skip", "bootstrap-complete": "skip",
+        },
+        order={
+            "file": "split(position, ':')[0]",
+            "at": "CAST(split(position, ':')[1] AS bigint)",
+        },
+        after="data",
+    )  # fmt: skip
+    events = [
+        maxwell("bootstrap-start", "master.000006:1", None),
+        maxwell("bootstrap-insert", "master.000006:2", {"id": 1, "daemon": "Lem"}),
+        maxwell("update", "master.000006:1000", {"id": 1, "daemon": "Later"}, {"daemon": "Lem"}),
+        maxwell("update", "master.000006:999", {"id": 1, "daemon": "Earlier"}, {"daemon": "Lem"}),
+        maxwell("insert", "master.000006:1001", {"id": 2, "daemon": "Gone"}),
+        maxwell("delete", "master.000007:4", {"id": 2, "daemon": "Gone"}),
+        maxwell("insert", "master.000006:1001", {"id": 2, "daemon": "Gone"}),
+    ]
+    schema = "type string, position string, data struct<id: bigint, daemon: string>"
+
+    assert made_of(changes, schema, [[one] for one in events]) == [{"id": 1, "daemon": "Later"}]
+    renamed = maxwell("table-alter", "master.000007:5", None)
+    with pytest.raises(Exception, match=re.escape(UNKNOWN)):
+        made_of(changes, schema, [[renamed]])
+
+
+def dms(operation: str, record: int | None, data: Row, before: Row | None = None) -> str:
+    """A message as "Using Apache Kafka as a target" of AWS DMS has it, with before images and
+    transaction details.
+    """
+    metadata = {
+        "timestamp": "2021-09-29T19:20:48.123456Z", "record-type": "data", "operation": operation,
+        "partition-key-type": "primary-key", "schema-name": "test", "table-name": "shelves",
+        "commit-timestamp": record and "2021-09-29T19:20:48.000000Z",
+        "transaction-id": record and 4294970012, "transaction-record-id": record,
+    }  # fmt: skip
+    event = {"data": data, "metadata": metadata}
+    return json.dumps(event | ({"before-image": before} if before else {}))
+
+
+def test_the_messages_of_dms_are_the_table_that_they_are_of() -> None:
+    changes = ChangeEvents(
+        SHELVES,
+        key=("id",),
+        op="metadata.operation",
+        kinds={"load": "insert", "insert": "insert", "update": "update", "delete": "delete"},
+        order={
+            "committed": "coalesce(metadata.`commit-timestamp`, '')",
+            "record": "coalesce(metadata.`transaction-record-id`, 0)",
+        },
+        after="data",
+        before="`before-image`",
+        whole_before=True,
+    )
+    lem, asimov = {"id": 1, "daemon": "Lem"}, {"id": 1, "daemon": "Asimov"}
+    gone = {"id": 2, "daemon": "Gone"}
+    events = [
+        dms("load", None, lem), dms("load", None, gone), dms("update", 1, asimov, lem),
+        dms("delete", 2, gone, gone), dms("update", 1, asimov, lem),
+    ]  # fmt: skip
+    row = "struct<id: bigint, daemon: string>"
+    metadata = "operation: string, `commit-timestamp`: string, `transaction-record-id`: bigint"
+    schema = f"data {row}, `before-image` {row}, metadata struct<{metadata}>"
+
+    assert made_of(changes, schema, [[one] for one in events]) == [asimov]
+
+
+def test_rows_of_dms_in_files_are_events_themselves() -> None:
+    kinds: dict[str, Kind] = {"I": "insert", "U": "update", "D": "delete"}
+    changes = ChangeEvents(SHELVES, ("id",), op="Op", kinds=kinds, order={"seq": "AR_H_CHANGE_SEQ"})
+    lines = [
+        ("I", "2021092919204800000000000000000000009", 1, "Lem"),
+        ("U", "2021092919204800000000000000000000011", 1, "Asimov"),
+        ("U", "2021092919204800000000000000000000010", 1, "Between"),
+        ("I", "2021092919204800000000000000000000012", 2, "Gone"),
+        ("D", "2021092919204800000000000000000000013", 2, "Gone"),
+    ]
+    names = ("Op", "AR_H_CHANGE_SEQ", "id", "daemon")
+    texts = [json.dumps(dict(zip(names, line, strict=True))) for line in lines]
+    schema = "Op string, AR_H_CHANGE_SEQ string, id bigint, daemon string"
+
+    assert made_of(changes, schema, [[one] for one in texts]) == [{"id": 1, "daemon": "Asimov"}]
+
+
+def made_of(changes: ChangeEvents, schema: str, epochs: Sequence[list[str]]) -> list[Row]:
+    pipeline = Pipeline("shop")
+    events = pipeline.source("events", Files("in", format="json", schema=schema))
+    changes.table("shelves", events).sink("table", FilesTable(upsert_key=changes.key))
+    return run_local(pipeline, {"events": epochs}).table("table").sort("id").to_dicts()
+
+
+def test_a_mapping_that_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="the key 'uid' of ChangeEvents is missing"):
+        ChangeEvents(SHELVES, ("uid",), op="op", kinds={"I": "insert"}, order={"at": "at"})
+    with pytest.raises(ConfigurationError, match="which is none of an event"):
+        ChangeEvents(SHELVES, ("id",), op="op", kinds={"I'": "insert"}, order={"at": "at"})
+    with pytest.raises(ConfigurationError, match="has whole_before, and no before"):
+        ChangeEvents(
+            SHELVES, ("id",), op="op", kinds={"I": "insert"}, order={"at": "at"}, whole_before=True
+        )

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from sluice.declaration import operations as ops
-from sluice.declaration.debezium import NOT_LOGGED
+from sluice.declaration.change_events import NOT_LOGGED
 from sluice.declaration.nodes import StageNode
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.operators.operator import (

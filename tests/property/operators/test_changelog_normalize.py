@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.declaration.debezium import NOT_LOGGED
+from sluice.declaration.change_events import NOT_LOGGED
 from sluice.declaration.operations import ChangelogNormalize
 from sluice.errors import ConfigurationError, StageFailed
 from sluice.operators.build import build_operator
