@@ -21,6 +21,7 @@ from deltalake import write_deltalake
 
 from sluice.connectors.delta.declared_source import DeltaTable
 from sluice.connectors.delta.source import VERSIONS
+from sluice.connectors.delta_log import DeltaPlace
 from sluice.core.plan import PartitionOffset
 from sluice.declaration import aggregates as agg
 from sluice.declaration.changelog import Retract
@@ -545,3 +546,43 @@ def test_an_induced_barrier_lies_after_a_version(tmp_path: Path) -> None:
     assert entry == PartitionOffset(
         partition=VERSIONS, offset=1, records=0, sealed=True, version=entry.version
     )
+
+
+@pytest.mark.parametrize("changes", [False, "rows"])
+def test_a_log_is_read_once_however_many_versions_are_read(
+    tmp_path: Path, changes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(0, 24, 2):
+        append(tmp_path, first, first + 2)
+    loads: list[int | None] = []
+    load = DeltaPlace.load
+
+    def counted(place: DeltaPlace, version: int | None = None) -> Any:
+        loads.append(version)
+        return load(place, version)
+
+    monkeypatch.setattr(DeltaPlace, "load", counted)
+    source = a_source(tmp_path, start=0, changes=changes)
+
+    barrier = plan(source)
+
+    assert len(barrier.slices) == 12
+    assert sorted(row["n"] for row in rows_of(source, barrier)) == [*range(24)]
+    assert loads.count(None) == 1
+    assert len(loads) <= 3  # The version that it begins with is loaded, too.
+    append(tmp_path, 24, 26)
+    assert read_after(source, barrier.position) == [24, 25]
+
+
+def test_a_table_that_is_made_anew_with_as_many_versions_is_seen_as_it_is(tmp_path: Path) -> None:
+    append(tmp_path, 0, 2)
+    append(tmp_path, 2, 4)
+    assert a_source(tmp_path).schema().names == SCHEMA.names
+    shutil.rmtree(tmp_path / "sales")
+    for numbers in ([1], [2]):
+        write_deltalake(str(tmp_path / "sales"), pa.table({"m": numbers}), mode="append")
+
+    source = a_source(tmp_path)
+
+    assert source.schema().names == ["m"]
+    assert sorted(row["m"] for row in rows_of(source, plan(source))) == [1, 2]

@@ -136,7 +136,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
         yield Versions(snapshot, bool(self.changes), self.skip_overwrites, mark)
 
     def _snapshot(self) -> Snapshot:
-        snapshot = self.place.load()
+        snapshot = self.place.current()
         if snapshot is None:
             raise ConfigurationError(
                 f"there is no Delta table at {self.place.location.root}; create it, or correct the "
@@ -486,11 +486,13 @@ def _has_digits(now: pa.DataType, whole: int, fraction: int) -> bool:
 def _weights(told: pa.Array | None, kind: str, count: int) -> pa.Array:
     """The weights of *count* rows of the *kind*, or of the kinds that the feed has *told*."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     if told is None:
         return pa.repeat(pa.scalar(WEIGHTS[kind], pa.int8()), count)
-    if unknown := set(pc.unique(told).to_pylist()) - WEIGHTS.keys():
-        raise ConfigurationError(f"the change feed has a row of the kind {min(unknown, key=str)!r}")
-    is_back = pc.is_in(told, pa.array([name for name, weight in WEIGHTS.items() if weight < 0]))
-    return pc.if_else(is_back, pa.scalar(-1, pa.int8()), pa.scalar(1, pa.int8()))
+    kinds = told.dictionary_encode()
+    weights = [WEIGHTS.get(one) for one in kinds.dictionary.to_pylist()]
+    found = pa.array(weights, pa.int8()).take(kinds.indices)
+    if found.null_count:
+        unknown = next(one for one in told.to_pylist() if one not in WEIGHTS)
+        raise ConfigurationError(f"the change feed has a row of the kind {unknown!r}")
+    return found
