@@ -331,7 +331,7 @@ def classify(
         waited_s = (now_ms - pending.triggered_at_ms) // 1_000
         return Failure(
             reason=CheckpointFailureReason.CHECKPOINT_EXPIRED,
-            message=f"not done after {waited_s} s",
+            message=f"{pending.records:,} records were not done after {waited_s} s",
         )
     if "finalize" in failed_tasks:
         return Failure(

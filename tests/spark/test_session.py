@@ -180,3 +180,50 @@ def test_a_spark_that_has_lost_its_shuffle_files_lives_on(tmp_path: Path) -> Non
     assert (run.returncode, run.stdout) == (0, "3\n"), run.stderr
     assert "Cannot find endpoint" in run.stderr  # Heartbeats do fail.
     assert "unable to send heartbeats" not in run.stderr  # It would end within seconds.
+
+
+LOSES_ITS_JVM = """
+from sluice.spark.session import local_session
+from sluice.spark.stage import failure_cause
+
+session = local_session(cores=1, driver_memory="1g")
+spark = session.__enter__()
+jvm = spark.sparkContext._gateway.proc
+jvm.kill()
+jvm.wait()
+try:
+    spark.range(1).count()
+except Exception as error:
+    print(failure_cause(error))
+"""
+FINDS_NO_JVM = """
+import resource
+from sluice.errors import ConfigurationError
+from sluice.spark.session import local_session
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+try:
+    local_session(cores=1, driver_memory="1g").__enter__()
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (LOSES_ITS_JVM, "Spark's JVM has ended: it was killed"),
+        (FINDS_NO_JVM, "; 100 open files are too few; it needs 1g of memory, 1,024 open files"),
+    ],
+)
+def test_a_jvm_that_is_not_there_is_named_with_what_it_needs(script: str, words: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert words in run.stdout, run.stderr

@@ -329,10 +329,19 @@ def records_of_next_epoch(state: CoordinatorState) -> int | None:
     """The most that the next epoch takes from all sources together; None if it takes all there is.
 
     A checkpoint that expired since the last one was completed had too many: each one halves it.
+    As long as the job knows of any that expired, half of the time that it had is the target where
+    none is declared: all that is left would expire again.
     """
     target_ms = state.configuration.target_epoch_ms
     if target_ms is None:
-        return None
+        had_ms = [
+            failed.failed_at_ms - failed.triggered_at_ms
+            for failed in state.failed
+            if failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
+        ]
+        if not had_ms:
+            return None
+        target_ms = min(had_ms) // 2
     since = max((done.checkpoint_id for done in state.completed), default=0)
     expired = sum(
         failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED

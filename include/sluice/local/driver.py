@@ -24,6 +24,7 @@ from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import cause_of, fail_checkpoint, keep_short, overtake
 from sluice.coordinator.planning import NothingToDo
 from sluice.coordinator.publication import commit
+from sluice.coordinator.requests import timeout_ms
 from sluice.coordinator.restore import restore, stop
 from sluice.coordinator.trigger import (
     NotDue,
@@ -41,8 +42,10 @@ from sluice.core.failures import is_equal_cause
 from sluice.core.ids import CheckpointId
 from sluice.core.pending import FIRST_ATTEMPT
 from sluice.core.plan import CheckpointPlan
+from sluice.core.requests import LEAST_RECORDS
 from sluice.core.restoring import Latest
 from sluice.core.state import FailedCheckpoint
+from sluice.core.units import duration
 from sluice.declaration.operations import SparkCode
 from sluice.errors import (
     CheckpointFailure,
@@ -440,8 +443,18 @@ class EpochDriver:
             log.warning("stage failed checkpoint_id=%d", checkpoint_id, exc_info=error)
             reason = Reason.CHECKPOINT_DECLINED if error.is_declined else Reason.TASK_FAILURE
         elif late:
-            cause = "it did not acknowledge in time"
-            error = StageFailed(f"stage {late[0]!r} failed: {cause}", stage=late[0], cause=cause)
+            had = duration(timeout_ms(self._job, self._job.state()) / 1_000)
+            is_least = epoch.plan.records <= LEAST_RECORDS
+            cure = "raise timeout" if is_least else "the next epoch takes fewer"
+            cause = (
+                f"it did not acknowledge in time: {epoch.plan.records:,} records in {had}; {cure}"
+            )
+            error = StageFailed(
+                f"stage {late[0]!r} failed: {cause}",
+                stage=late[0],
+                cause=cause,
+                is_transient=not is_least,
+            )
             reason = Reason.CHECKPOINT_EXPIRED
         else:
             return None

@@ -94,7 +94,10 @@ def _version(executable: Path) -> int:
         raise ConfigurationError(f"{executable} does not run ({error}); {_INSTALL}") from error
     found = _VERSION.search(answer.stderr + answer.stdout)
     if answer.returncode != 0 or found is None:  # The stub that macOS installs at /usr/bin/java.
-        raise ConfigurationError(f"{executable} is not a working Java; {_INSTALL}")
+        said = (answer.stderr + answer.stdout).strip().partition("\n")[0]
+        raise ConfigurationError(
+            f"{executable} is not a working Java{f' ({said})' if said else ''}; {_INSTALL}"
+        )
     return int(found.group(1))
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import socket
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -84,6 +86,8 @@ _NO_SETTINGS = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 _LOCAL = re.compile(r"local\[(\d+)[,\]]")  # What `*` stands for, the JVM decides.
 # Weakly: a client's threads end with its session.
 _slots: WeakKeyDictionary[SparkSession, int | None] = WeakKeyDictionary()
+LEAST_FILES = 1_024  # A JVM of Spark opens some 600 of its own: the jars.
+_JVM_SAYS = re.compile(r"Error|Exception|OpenJDK .* warning|# There is insufficient memory")
 _NAMESPACE = uuid.UUID("6f1d3f52-6a35-4c8e-9a6e-5a0d0b6f6b1e")  # Must never change.
 
 
@@ -129,13 +133,39 @@ def local_session(
         .config("spark.sql.codegen.wholeStage", str(compiles_for_rows).lower())
         .config(map={**SETTINGS, **PYTHON_WORKERS})
     )
+    printed = 0 if log_file is None or not log_file.exists() else log_file.stat().st_size
     with _prints_to(log_file):  # A JVM keeps the settings that it was started with.
-        spark = builder.getOrCreate()
+        spark = _started(builder, log_file, printed, driver_memory)
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         spark.stop()
+
+
+def _started(
+    builder: SparkSession.Builder, log_file: Path | None, printed: int, memory: str
+) -> SparkSession:
+    """Its session.
+
+    Raises:
+        ConfigurationError: the JVM ended before it was ready; with what it said behind *printed*.
+    """
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        if error.getErrorClass() != "JAVA_GATEWAY_EXITED":
+            raise
+        output = "" if log_file is None else log_file.read_text(errors="replace")[printed:]
+        said = next((f": {line}" for line in output.splitlines() if _JVM_SAYS.match(line)), "")
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        few = f"; {files} open files are too few" if 0 <= files < LEAST_FILES else ""
+        raise ConfigurationError(
+            f"Spark's JVM ended before it was ready{said}{few}; it needs {memory} of memory, "
+            f"{LEAST_FILES:,} open files (ulimit -n), and a writable {tempfile.gettempdir()}"
+        ) from error
 
 
 def _java_options(*, archives: bool, rows: bool) -> str:

@@ -463,9 +463,17 @@ def _require_all_acks(snapshot: _Snapshot) -> None:
         raise StageFailed(f"Spark finished stage {task.uid!r} without an ack of {names}{hint}")
 
 
+_JVM_ENDED = (
+    "Spark's JVM has ended: it was killed, as the kernel's log says, or crashed; had the machine "
+    "enough memory? The next run goes on from the last checkpoint"
+)
+
+
 def failure_cause(error: BaseException) -> Cause:
     """The root cause of *error*, raised by Spark, a worker or the user's code."""
     kind = type(error)
+    if _is_of_gateway(error):
+        return Cause(_JVM_ENDED)
     if kind.__module__.startswith(_SPARK):
         found = root_cause(str(error))
         place = found.place or _user_place(error)
@@ -473,6 +481,14 @@ def failure_cause(error: BaseException) -> Cause:
     found = cause_of(error)
     is_transient = isinstance(error, StoreUnavailable)
     return Cause(found.summary, found.place, is_transient=is_transient)
+
+
+def _is_of_gateway(error: BaseException) -> bool:
+    """Whether py4j has lost the JVM: nothing listens where it did, or the connection has ended."""
+    if type(error).__name__ == "Py4JNetworkError":
+        return True
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, OSError) and bool(files) and "/py4j/" in files[-1]
 
 
 def stage_failure(chain: Sequence[StageRun], error: Exception) -> StageFailed:

@@ -57,6 +57,28 @@ def test_without_a_target_an_epoch_takes_all_there_is() -> None:
     assert records_of_next_epoch(CoordinatorState()) is None
 
 
+@given(per_second=st.integers(1_000, 1_000_000), backlog=st.integers(1, 10**10))
+def test_without_a_target_what_expired_is_tried_again_smaller_and_no_more_expires(
+    per_second: int, backlog: int
+) -> None:
+    timeout_ms, unsized = 600_000, replace(SIZED, target_epoch_ms=None)
+    done: tuple[CompletedCheckpoint, ...] = ()
+    expired: tuple[FailedCheckpoint, ...] = ()
+    lasted_ms = [0]
+    for number in range(1, 60):
+        state = CoordinatorState(completed=done, failed=expired, configuration=unsized)
+        limit = records_of_next_epoch(state)
+        taken = backlog if limit is None else min(backlog, limit)
+        lasted_ms.append(taken * 1_000 // per_second)
+        if lasted_ms[-1] > timeout_ms:
+            expired = (*expired, replace(a_failure(number), failed_at_ms=timeout_ms))
+        elif taken:
+            done, backlog = (an_epoch(number, taken, lasted_ms[-1]),), backlog - taken
+
+    assert len(expired) <= 1
+    assert not backlog or max(lasted_ms[2:]) >= timeout_ms // 3  # It is worked off at full size.
+
+
 def test_the_first_epoch_is_small_and_so_is_that_behind_epochs_without_records() -> None:
     assert size() == size(an_epoch(1, 0, 10)) == FIRST_RECORDS
 
