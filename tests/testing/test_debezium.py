@@ -22,7 +22,7 @@ from sluice import aggregates as agg
 from sluice.declaration.change_events import NOT_LOGGED, TRUNCATED, UNKNOWN, UNNAMED, Kind
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
-from sluice.sources import ChangeEvents, Debezium, Files, Json, Kafka
+from sluice.sources import Avro, ChangeEvents, Debezium, Files, Json, Kafka
 from sluice.testing import run_local
 
 Row = dict[str, Any]
@@ -208,6 +208,29 @@ def test_an_envelope_without_a_payload_needs_none() -> None:
 
     assert "payload" not in changes.schema
     assert table_of(changes, [[json.dumps(one)] for one in events]) == [customer(1, "b")]
+
+
+def test_avro_has_no_payload_and_its_schema_is_that_of_the_declaration() -> None:
+    changes = Debezium(CUSTOMERS, key=("id",), payload=False)
+    pipeline = Pipeline("shop")
+    events = pipeline.source("events", Kafka("host:9092", "customers", value=Avro(changes.avro)))
+    changes.table("customers", events).sink("table", FilesTable(upsert_key=changes.key))
+    sent = [
+        postgres("c", None, customer(1, "a"), 7),
+        postgres("u", None, customer(1, "b"), 9),
+        postgres("u", None, customer(1, "late"), 8),
+        postgres("c", None, customer(2, "gone"), 10),
+        postgres("d", customer(2, "gone"), None, 11),
+    ]
+    rows = [
+        {"before": one["before"], "after": one["after"], "op": one["op"]}
+        | {"source": {"lsn": one["source"]["lsn"]}, "tombstone": False}
+        for one in sent
+    ]
+
+    found = run_local(pipeline, {"events": [[one] for one in rows]}).table("table")
+
+    assert found.to_dicts() == [customer(1, "b")]
 
 
 def test_a_column_may_be_called_as_a_field_of_the_position() -> None:

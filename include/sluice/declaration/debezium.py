@@ -6,12 +6,15 @@ as the ``payload`` beside its schema.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sluice.declaration.arguments import checked_initializer
 from sluice.declaration.change_events import ChangeEvents, Kind, check_table, current_rows
+from sluice.declaration.column_types import row_schema
+from sluice.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from sluice.declaration.durations import PositiveDuration
@@ -56,6 +59,17 @@ class Debezium:
         fields = ", ".join(f"{name} {kind}" for name, kind in envelope.items())
         return f"{fields}, payload {_struct(envelope)}" if self.payload else fields
 
+    @property
+    def avro(self) -> str:
+        """The schema of an Avro source that reads the envelopes; a column ``payload`` is not there.
+
+        Raises:
+            ConfigurationError: a type is none in which Debezium's Avro has a column.
+        """
+        row, order = _record("Value", self.columns), _record("Source", self.order)
+        envelope = {"before": row, "after": "Value", "op": "string", "source": order}
+        return json.dumps(_nullable("Envelope", envelope))
+
     def table(self, uid: str, events: Stream, *, ttl: PositiveDuration | None = None) -> Stream:
         """The current rows of the table whose changes *events* are, kept by the stage *uid*.
 
@@ -86,6 +100,38 @@ class Debezium:
     def _of(self, path: str) -> str:
         """A field of the envelope, with its schema beside it or without."""
         return f"coalesce({path}, payload.{path})" if self.payload else path
+
+
+# Debezium's names of types are Kafka Connect's, which Avro has as these.
+_AVRO = {
+    "boolean": "boolean", "int": "int", "bigint": "long", "float": "float", "double": "double",
+    "string": "string", "binary": "bytes",
+}  # fmt: skip
+
+
+def _record(name: str, columns: Mapping[str, str]) -> object:
+    named = ", ".join(f"`{column}` {kind}" for column, kind in columns.items())
+    fields: dict[str, object] = {}
+    for column, kind in row_schema("Debezium", named).items():
+        if kind.name == "decimal":
+            precision, scale = (*kind.arguments, 0)[:2] if kind.arguments else (10, 0)
+            digits = {"precision": precision, "scale": scale}
+            fields[column] = {"type": "bytes", "logicalType": "decimal", **digits}
+            continue
+        if kind.name not in _AVRO:
+            raise ConfigurationError(
+                f"Debezium has the column {column!r} of type {kind}, which its Avro lacks; declare "
+                "it as it is sent: a smallint as int, a date as int, a timestamp as bigint"
+            )
+        fields[column] = _AVRO[kind.name]
+    return _nullable(name, fields)
+
+
+def _nullable(name: str, fields: Mapping[str, object]) -> object:
+    described = [
+        {"name": field, "type": ["null", kind], "default": None} for field, kind in fields.items()
+    ]
+    return {"type": "record", "name": name, "fields": described}
 
 
 def _struct(fields: Mapping[str, str]) -> str:

@@ -39,6 +39,7 @@ from sluice.connectors.kafka.sink import decoded_offset, encoded_offset
 from sluice.connectors.kafka.values import Decoded, JsonValues, MetadataColumns, RawValues, Values
 from sluice.connectors.staged_sink import Note
 from sluice.core.timeline import Timeline
+from sluice.declaration.debezium import Debezium
 from sluice.declaration.params import Env, Param, env, param
 from sluice.declaration.places import TextDecoding
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
@@ -330,6 +331,64 @@ def test_each_value_is_read_with_its_writers_schema_from_the_registry(
     assert "not in the Schema Registry's wire format" in decoded.malformed[3]
     assert sorted(decoded.malformed) == [2, 3, 4]
     assert len(Handler.asked) == 4, "each schema is asked for once"
+
+
+def test_debeziums_envelopes_are_read_with_the_schema_that_its_declaration_makes(
+    registry_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer's schema is as Kafka Connect makes it of a table, with fields nobody declared."""
+    monkeypatch.setenv("REGISTRY_PASSWORD", "hush")
+    digits = {"scale": 2, "precision": 12, "connect.version": 1, "logicalType": "decimal"}
+    value = {
+        "type": "record", "name": "Value", "connect.name": "shop.public.customers.Value",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "size", "type": {"type": "int", "connect.type": "int16"}},
+            {"name": "email", "type": ["null", "string"], "default": None},
+            {"name": "amount", "type": ["null", {"type": "bytes", **digits}], "default": None},
+            {"name": "unread", "type": ["null", "bytes"], "default": None},
+        ],
+    }  # fmt: skip
+    source = {
+        "type": "record", "name": "Source", "namespace": "io.debezium.connector.postgresql",
+        "fields": [
+            {"name": "version", "type": "string"},
+            {"name": "snapshot", "type": ["string", "null"], "default": "false"},
+            {"name": "lsn", "type": ["null", "long"], "default": None},
+        ],
+    }  # fmt: skip
+    envelope = {
+        "type": "record", "name": "Envelope", "namespace": "shop.public.customers",
+        "fields": [
+            {"name": "before", "type": ["null", value], "default": None},
+            {"name": "after", "type": ["null", "Value"], "default": None},
+            {"name": "source", "type": source},
+            {"name": "op", "type": "string"},
+            {"name": "ts_ms", "type": ["null", "long"], "default": None},
+        ],
+    }  # fmt: skip
+    Handler.schemas = {"7": json.dumps(envelope)}
+    columns = {"id": "bigint", "size": "int", "email": "string", "amount": "decimal(12, 2)"}
+    changes = Debezium(columns, key=("id",), payload=False)
+    values = AvroValues(changes.avro, Registry(registry_url, "reader", env("REGISTRY_PASSWORD")))
+    row = {"id": 1, "size": 3, "email": None, "amount": Decimal("1.50")}
+    at = {"version": "3.6.1.Final", "snapshot": "false", "lsn": 2**40}
+    changed = {"before": row, "after": row | {"unread": b"x"}, "source": at, "op": "u"}
+    deleted = {"before": row, "after": None, "source": at, "op": "d", "ts_ms": 1}
+
+    sent = [framed(7, avro(one, envelope)) for one in (changed, deleted)]
+    decoded = values.decode([*sent, None])
+
+    assert not decoded.malformed
+    named = [*values.kept(), *values.fields()]
+    found = pa.Table.from_arrays(decoded.columns, [one.name for one in named]).to_pylist()
+    known = {"tombstone": False, "before": row, "source": {"lsn": 2**40}}
+    assert found[:2] == [
+        known | {"after": row, "op": "u"}, known | {"after": None, "op": "d"}
+    ]  # fmt: skip
+    assert found[2] == {"tombstone": True} | dict.fromkeys(("before", "after", "op", "source"))
+    with pytest.raises(ConfigurationError, match="a smallint as int, a date as int"):
+        _ = Debezium({"id": "bigint", "on": "date"}, key=("id",)).avro
 
 
 def test_a_registry_that_refuses_or_is_away_is_no_malformed_row(
