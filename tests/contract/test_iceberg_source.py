@@ -6,6 +6,7 @@ are held for a source stay.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,27 @@ def test_rows_from_before_an_upgrade_to_version_2_are_read(tmp_path: Path, start
 
     assert sorted(numbers(source, first)) == [0, 1, 2, 3]
     assert read_after(source, first.position) == [4]
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        ("variant", r"cannot read the metadata of .*shop.sales: Unsupported field type: 'variant'"),
+        ("timestamp_ns", r"column 'note' of the Iceberg table is timestamp_ns, and no stage keeps"),
+        ("unknown", r"column 'note' of the Iceberg table is of type null, which no stage knows"),
+    ],
+)
+def test_a_type_of_version_3_that_no_stage_knows_is_named(
+    tmp_path: Path, of: str, told: str
+) -> None:
+    table = a_table(tmp_path, pa.schema([("n", pa.int64()), ("note", pa.string())]))
+    metadata = Path(table.metadata_location.removeprefix("file://"))
+    known = json.loads(metadata.read_text()) | {"format-version": 3, "next-row-id": 0}
+    known["schemas"][0]["fields"][1]["type"] = of
+    metadata.write_text(json.dumps(known))
+
+    with pytest.raises(ConfigurationError, match=told):
+        a_source(tmp_path).schema()
 
 
 def test_an_unknown_start_is_named(folder: Path) -> None:

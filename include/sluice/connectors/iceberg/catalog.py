@@ -104,6 +104,7 @@ class CatalogTable:
 
         CommitFailedException and CommitStateUnknownException of a commit are kept.
         """
+        from pydantic import ValidationError
         from pyiceberg import exceptions as iceberg
         from requests import RequestException
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -124,6 +125,13 @@ class CatalogTable:
             raise StoreUnavailable(self._message("did not answer", error)) from None
         except SQLAlchemyError as error:
             raise ConfigurationError(self._message("cannot be opened", error)) from None
+        except iceberg.ValidationError as error:
+            if not isinstance(unreadable := error.__cause__, ValidationError):
+                raise
+            why = unreadable.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ConfigurationError(
+                f"pyiceberg cannot read the metadata of the Iceberg table {self.name}: {why}"
+            ) from None
 
     def _require(self) -> None:
         require_installed("pyiceberg", "sqlalchemy", who=f"the Iceberg table {self.name}")

@@ -495,7 +495,7 @@ class IcebergHistory:
             elif entries:
                 raise ConfigurationError(
                     f"snapshot {snapshot.snapshot_id} of {self.name} has delete files, which are "
-                    "not applied here; rewrite its data files, and begin with the snapshot of that"
+                    "not applied here; declare the source with changes='rows', which applies them"
                 )
 
     def _described(self, entries: Iterator[ManifestEntry]) -> list[AddedFile]:
@@ -537,7 +537,15 @@ def _count(snapshot: Snapshot, name: str) -> int:
 def _arrow_schema(schema: Schema) -> pa.Schema:
     """*schema* with the types that sources yield; see ``files.parquet.known_schema``."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.types import TimestampNanoType, TimestamptzNanoType
 
+    for id_ in sorted(schema.field_ids):
+        of = schema.find_type(id_)
+        if isinstance(of, TimestampNanoType | TimestamptzNanoType):
+            raise ConfigurationError(
+                f"column {schema.find_column_name(id_)!r} of the Iceberg table is {of}, and no "
+                "stage keeps nanoseconds; leave it out: columns=(...) of the source"
+            )
     return known_schema(schema_to_pyarrow(schema, include_field_ids=False), "the Iceberg table")
 
 
