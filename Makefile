@@ -196,7 +196,7 @@ debezium: setup  ## What a real Debezium, fetched by Maven, sends of a real Post
 
 kafka: setup  ## The Kafka connectors on a real Apache Kafka, fetched by Maven
 	@$(BIN)/python -m harness.kafka_server
-	@$(BIN)/pytest -q -n 0 tests/contract/test_kafka_sink.py tests/contract/test_kafka_source.py -k real
+	@$(BIN)/pytest -q -n 0 tests/contract/test_kafka_*.py -k real
 
 package: setup  ## Install the wheel and all it may use, newest and oldest, and follow docs/own-airflow.md; minutes
 	@SLUICE_PACKAGE=highest $(BIN)/pytest -q tests/package

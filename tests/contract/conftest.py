@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness.kafka_cluster import IF_REAL, REAL, Place, in_memory
-from harness.kafka_server import running_kafka
+from harness.kafka_server import KafkaServer, running_kafka
 from harness.s3_server import running_s3_server
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
@@ -79,18 +79,18 @@ def s3_endpoint(aws_credentials: None, s3_server: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def real_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def real_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     if REAL:
-        yield REAL
+        yield KafkaServer(REAL, sasl_servers="")
     else:
         with running_kafka(tmp_path_factory.mktemp("kafka") / "server") as server:
-            yield server.servers
+            yield server
 
 
 @pytest.fixture(scope="module", params=["broker", IF_REAL])
 def kafka(request: pytest.FixtureRequest) -> Iterator[Place]:
     if request.param == "real":
-        yield Place(request.getfixturevalue("real_kafka"))
+        yield Place(request.getfixturevalue("real_kafka").servers)
     else:
         with in_memory() as found:
             yield found

@@ -250,6 +250,10 @@ class Cluster:
             yield
         except KafkaException as error:
             raise self.explain(error.args[0], doing) from None
+        except SystemError as error:  # Of a client that calls us back over its own exception.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self.explain(error.__cause__.args[0], doing) from None
 
     def _undescribed(self, error: KafkaError, topic: str, fix: str) -> SluiceError:
         from confluent_kafka import KafkaError
@@ -263,10 +267,14 @@ class Cluster:
         text = self._without_secrets(str(error.str()))
         what = f" {doing}" if doing else ""
         place = f"Kafka at {self.servers}"
+        if right := _rights().get(error.code()):
+            return ConfigurationError(
+                f"{place} refuses{what}: {error.name()}: {text}; give the user {right} ({KAFKA})"
+            )
         if error.code() in _to_be_fixed():
             return ConfigurationError(
-                f"{place} refuses{what}: {error.name()}: {text}; see {KAFKA} for "
-                "the properties and the rights that sluice needs"
+                f"{place} refuses{what}: {error.name()}: {text}; see {KAFKA} for the properties "
+                "that sluice needs"
             )
         return StoreUnavailable(f"{place} did not answer{what}: {error.name()}: {text}")
 
@@ -318,6 +326,23 @@ def _elected() -> frozenset[int]:
     )
 
 
+def _rights() -> Mapping[int, str]:
+    """What to give a user whom a broker refuses with one of these errors."""
+    from confluent_kafka import KafkaError
+
+    return {
+        # Of an idempotent producer, who may write to no topic.
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED: "Write on a sink's topic",
+        KafkaError.GROUP_AUTHORIZATION_FAILED: (
+            "Read on the group with the name of a sink's transactional id"
+        ),
+        KafkaError.TOPIC_AUTHORIZATION_FAILED: (
+            "Read on a source's topic, and Read and Write on a sink's topic"
+        ),
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on a sink's transactional id",
+    }
+
+
 def _to_be_fixed() -> frozenset[int]:
     """The errors that do not pass by themselves."""
     from confluent_kafka import KafkaError
@@ -330,16 +355,12 @@ def _to_be_fixed() -> frozenset[int]:
             KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
             KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
             KafkaError._UNSUPPORTED_FEATURE,  # noqa: SLF001
-            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            KafkaError.GROUP_AUTHORIZATION_FAILED,
             KafkaError.INVALID_RECORD,
             KafkaError.INVALID_TRANSACTION_TIMEOUT,
             KafkaError.MSG_SIZE_TOO_LARGE,
             KafkaError.OFFSET_METADATA_TOO_LARGE,
             KafkaError.SASL_AUTHENTICATION_FAILED,
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
             KafkaError.TOPIC_EXCEPTION,
-            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             KafkaError.UNKNOWN_TOPIC_OR_PART,
         }
     )

@@ -71,6 +71,7 @@ NO_TOPIC_FIX = "create it, with as many partitions as its readers need, or corre
 PATIENCE_S = 5.0
 ATTEMPTS = 5
 TRANSACTION_POLL_S = 0.05
+FIRST_ATTEMPT_S = 2.0
 BUFFER_WAIT_S = 0.05
 FLUSH_TIMEOUT_S = 300.0
 MESSAGES_PER_POLL = 10_000
@@ -360,14 +361,32 @@ class NotedTopic:
         return now if is_of_another else replace(note, table=now.table)
 
     def _committed(self, consumer: Consumer) -> TopicPartition:
-        from confluent_kafka import KafkaException, TopicPartition
+        """The group's offset.
+
+        The client says as an event why it found no coordinator, and waits on: so it is asked in
+        ever longer attempts, with a look at its events in between.
+        """
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         def ask() -> TopicPartition:
-            asked = [TopicPartition(self.name, 0)]
-            (found,) = consumer.committed(asked, timeout=self.cluster.timeout_s)
-            if found.error is not None:
-                raise KafkaException(found.error)
-            return found
+            until, attempt_s = time.monotonic() + self.cluster.timeout_s, FIRST_ATTEMPT_S
+            while True:
+                left_s = until - time.monotonic()
+                asked, within_s = [TopicPartition(self.name, 0)], max(0.001, min(attempt_s, left_s))
+                try:
+                    (found,) = consumer.committed(asked, timeout=within_s)
+                except KafkaException as error:
+                    timed_out = error.args[0].code() == KafkaError._TIMED_OUT  # noqa: SLF001
+                    event = consumer.poll(0) if timed_out else None
+                    if event is not None and event.error() is not None:
+                        raise KafkaException(event.error()) from None
+                    if not timed_out or left_s <= attempt_s:
+                        raise
+                    attempt_s *= 2
+                else:
+                    if found.error is not None:
+                        raise KafkaException(found.error)
+                    return found
 
         return self.cluster.answered(ask, f"to read the note of group {self.group!r}")
 

@@ -31,7 +31,7 @@ from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailabl
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, KafkaError, Message
     from confluent_kafka.admin import AdminClient
 
 log = logging.getLogger(__name__)
@@ -152,6 +152,8 @@ class KafkaSource(OffsetSource):
                 with self.cluster.explained(doing):
                     polled = consumer.consume(len(left), timeout=POLL_S)
                 for event in polled:
+                    if _is_of_the_group(event.error()):
+                        continue
                     name = f"{event.topic()}/{event.partition()}"
                     self._check_event(event, name, ends[name], what_was_done)
                     if (error := event.error()) is None or not error.retriable():
@@ -417,10 +419,17 @@ def _ends(cluster: Cluster, event: Message, piece: Slice) -> bool:
                 f"Kafka at {cluster.servers} were planned, and some have expired or were truncated "
                 f"while they were read ({error.str()}); raise the topic's retention, and restore"
             )
-        case _ if error.retriable():
+        case _ if error.retriable() or _is_of_the_group(error):
             return False
         case _:
             raise cluster.explain(error, f"to read {piece.partition!r}")
+
+
+def _is_of_the_group(error: KafkaError | None) -> bool:
+    """Whether the client looks in vain for the coordinator of its group, which is not used."""
+    from confluent_kafka import KafkaError
+
+    return error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
 def _offset(message: Message) -> int:
