@@ -278,6 +278,8 @@ class NotedTopic:
             producer.begin_transaction()
             try:
                 send(producer)
+                # Rows that are refused while the note is sent would be a call in a wrong state.
+                producer.flush(FLUSH_TIMEOUT_S)
                 producer.send_offsets_to_transaction(
                     [note], consumer.consumer_group_metadata(), self.cluster.timeout_s
                 )
