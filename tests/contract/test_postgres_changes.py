@@ -388,7 +388,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "some rows": ("ALTER PUBLICATION {p} SET TABLE {t} WHERE (id > 1)", {}, "leaves out rows"),
     "some columns": (
-        "ALTER PUBLICATION {p} SET TABLE {t} (id, city)", {}, "leaves out column 'note'"
+        "ALTER PUBLICATION {p} SET TABLE {t} (id, city, amount)", {}, "leaves out column 'note'"
     ),
     "an array": ("ALTER TABLE {t} ADD tags text[]", {}, r"column 'tags' .* text\[\], which is not"),
     "any numeric": ("ALTER TABLE {t} ADD n numeric", {}, "numeric without a precision"),
@@ -415,6 +415,25 @@ BEHIND: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "truncated": (["TRUNCATE {t}"], {}, "was truncated at .* delete rows instead"),
     "a column more": (["ALTER TABLE {t} ADD more int DEFAULT 3"], {}, "with other columns"),
     "a column less": (["ALTER TABLE {t} DROP note"], {}, "with other columns"),
+    "a column made anew": (
+        ["ALTER TABLE {t} DROP note", "ALTER TABLE {t} ADD note text"], {}, "with other columns"
+    ),
+    "not published for a while": (
+        [
+            "ALTER PUBLICATION {p} DROP TABLE {t}", "DELETE FROM {t}",
+            "ALTER PUBLICATION {p} ADD TABLE {t}",
+        ],
+        {},
+        "was altered or made anew since",
+    ),
+    "deletes not published for a while": (
+        [
+            "ALTER PUBLICATION {p} SET (publish = 'insert, update, truncate')", "DELETE FROM {t}",
+            "ALTER PUBLICATION {p} SET (publish = 'insert, update, delete, truncate')",
+        ],
+        {},
+        "was altered or made anew since",
+    ),
     "another type": (["ALTER TABLE {t} ALTER amount TYPE float"], {}, "with other columns"),
     "made anew": (
         [

@@ -263,19 +263,17 @@ class PostgresChangesSource(SourceDefaults):
                 f"be taken back; ALTER TABLE {self.table} REPLICA IDENTITY FULL"
             )
         selection = self._selection(connection)
-        columns = {
-            name: (type_, modifier)
-            for name, type_, modifier in connection.execute(
-                "SELECT attname, atttypid, atttypmod FROM pg_attribute WHERE attrelid = %s"
-                " AND attname = ANY(%s)",
-                [oid, [one.name for one in selection.columns]],
-            )
-        }
-        self._check_published(connection, [one.name for one in selection.columns])
-        digest = checksum(str(sorted(columns.items())).encode())[:8]
+        attributes = connection.execute(
+            "SELECT attname, atttypid, atttypmod, attnum FROM pg_attribute WHERE attrelid = %s"
+            " AND attname = ANY(%s) ORDER BY attname",
+            [oid, [one.name for one in selection.columns]],
+        ).fetchall()
+        columns = {name: (type_, modifier) for name, type_, modifier, _ in attributes}
+        published = self._published(connection, oid, [*columns])
+        digest = checksum(str(attributes).encode())[:8]
         wal = wal_position_of(connection)
         assert wal is not None, "it is no standby"
-        version = f"{system}/{database}/{oid} {digest} {wal.timeline}"
+        version = f"{system}/{database}/{oid} {digest} {published} {wal.timeline}"
         return Found(oid, wal, selection, columns, version)
 
     def _selection(self, connection: Connection) -> Selection:
@@ -299,18 +297,25 @@ class PostgresChangesSource(SourceDefaults):
                 )
         return selection
 
-    def _check_published(self, connection: Connection, columns: Sequence[str]) -> None:
-        kinds = connection.execute(
-            "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication"
-            " WHERE pubname = %s",
-            [self.publication],
+    def _published(self, connection: Connection, oid: int, columns: Sequence[str]) -> str:
+        """What tells the publication of the table from one that was another for a while.
+
+        Raises:
+            ConfigurationError: it does not have all that the table's log is read for.
+        """
+        found = connection.execute(
+            "SELECT pubinsert, pubupdate, pubdelete, pubtruncate,"
+            " concat_ws('.', p.oid, p.xmin, (SELECT r.oid FROM pg_publication_rel r"
+            " WHERE prpubid = p.oid AND prrelid = %s)) FROM pg_publication p WHERE pubname = %s",
+            [oid, self.publication],
         ).fetchone()
         named = f"publication {self.publication!r}"
-        if kinds is None:
+        if found is None:
             raise ConfigurationError(
                 f"there is no {named} in database {connection.info.dbname!r}; CREATE PUBLICATION "
                 f"{self.publication} FOR TABLE {self.table}, before the slot {self.slot!r} is made"
             )
+        *kinds, version = found
         if not all(kinds):
             raise ConfigurationError(
                 f"{named} leaves out some kinds of changes; ALTER PUBLICATION {self.publication} "
@@ -337,13 +342,14 @@ class PostgresChangesSource(SourceDefaults):
                 f"{named} leaves out column {missing[0]!r} of table {self.table}; publish it, or "
                 "leave it out of `columns`"
             )
+        return str(version)
 
     def _check_version(
         self, connection: Connection, found: Found, version: str, offset: int
     ) -> None:
         """Check that what was read or planned to *offset* is continued by what is there now."""
-        table, columns, timeline = version.split(" ")
-        now, columns_now, _ = found.version.split(" ")
+        table, columns, published, timeline = version.split(" ")
+        now, columns_now, published_now, _ = found.version.split(" ")
         read = f"table {self.table} was read to {lsn(offset)}"
         if table != now:
             raise ConfigurationError(
@@ -354,6 +360,11 @@ class PostgresChangesSource(SourceDefaults):
             raise ConfigurationError(
                 f"{read} with other columns than it has now, so its rows cannot be taken back as "
                 f"they were; declare columns=(...) with those that it had, as they were, or {_ANEW}"
+            )
+        if published != published_now:
+            raise ConfigurationError(
+                f"{read}, and publication {self.publication!r} was altered or made anew since, so "
+                f"changes may be missing; {_ANEW}"
             )
         before = WalPosition(int(timeline), offset)
         history: Mapping[int, int] = {}
