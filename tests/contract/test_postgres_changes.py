@@ -479,9 +479,13 @@ def test_what_cannot_be_taken_back_stops_the_source_by_name(shop: Shop, what: st
             on()
 
 
-def test_a_column_that_is_not_read_may_come_and_go(shop: Shop) -> None:
+def test_a_column_that_is_not_read_and_another_table_may_come_and_go(shop: Shop) -> None:
     source = shop.source(columns=("city", "id"))
     first = plan(source)
+    shop.run("CREATE TABLE {t}_of_others (id int PRIMARY KEY)")
+    shop.run(f"ALTER PUBLICATION {shop.publication} ADD TABLE {{t}}_of_others")
+    shop.run("INSERT INTO {t}_of_others VALUES (1)")
+    shop.run("TRUNCATE {t}_of_others")
     shop.run("ALTER TABLE {t} ADD more int DEFAULT 3")
     shop.run("INSERT INTO {t} (id, city) VALUES (1, 'a')")
     shop.run("ALTER TABLE {t} DROP note")
