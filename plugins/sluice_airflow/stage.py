@@ -214,7 +214,7 @@ _TASK_MODULES = (
     "pyspark.sql.connect.udf",
     "pyarrow.compute",
     "boto3",
-    "sluice.connectors.files_table.checked",
+    "sluice.connectors.files_table.table",
     "sluice.coordinator.completion",
     "sluice.coordinator.trigger",
     "sluice.spark.stage",

@@ -59,6 +59,9 @@ def run_child(*arguments: str, **environment: str) -> CompletedProcess[str]:
 def files_parsed(*arguments: str, **environment: str) -> int:
     done = run_child(*arguments, **environment)
     assert done.returncode == 0, done.stderr
+    assert (
+        "preload skipped" not in done.stdout + done.stderr
+    )  # A module that is not there any more.
     return int(done.stdout.rpartition("parsed ")[2])
 
 
