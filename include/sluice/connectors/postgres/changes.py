@@ -63,7 +63,7 @@ from sluice.declaration.places import (
     SourcePosition,
     offsets_by_partition,
 )
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, StoreUnavailable
 from sluice.protocol.records import checksum
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ PATIENCE_S = 2.0  # For commits that the server has made and not flushed; it doe
 POLL_S = 0.01
 # Of the log that others fill; behind them an epoch without rows lets the slot follow.
 IDLE_BYTES = 64 << 20
+FLUSHING_S = 60
 MAKING_S = 60  # For the transactions that run when a slot is made: it waits for their ends.
 
 _END = "SELECT pg_wal_lsn_diff(pg_current_wal_{}_lsn(), '0/0')::bigint"
@@ -117,6 +118,7 @@ class PostgresChangesSource(SourceDefaults):
     columns: tuple[str, ...] = ()
     batch_bytes: int = BATCH_BYTES
     idle_bytes: int = IDLE_BYTES
+    patience_s: float = PATIENCE_S
 
     @property
     def bounded(self) -> bool:
@@ -149,7 +151,7 @@ class PostgresChangesSource(SourceDefaults):
             if before is None:
                 return self._first(connection, found)
             self._check_version(connection, found, before.version, before.offset)
-            now = _flushed(connection, PATIENCE_S)
+            now = _flushed(connection, self.patience_s)
             with self._decoding(connection, before.offset) as copy:
                 counted = self._counted(connection, found, copy, before.offset, now, max_records)
         is_due = counted.end - before.offset >= self.idle_bytes
@@ -198,9 +200,12 @@ class PostgresChangesSource(SourceDefaults):
     def _first(self, connection: Connection, found: Found) -> Barrier:
         at = self._slot_at(connection)
         if at is None:
-            one_row(connection, "SELECT set_config('statement_timeout', %s, true)", f"{MAKING_S}s")
+            limit = "SELECT set_config('statement_timeout', %s, true)"
+            (before_it,) = one_row(connection, "SHOW statement_timeout")
+            one_row(connection, limit, f"{MAKING_S}s")
             make = "SELECT lsn FROM pg_create_logical_replication_slot(%s, 'pgoutput')"
             one_row(connection, make, self.slot)
+            one_row(connection, limit, before_it)
             at = self._slot_at(connection)
             assert at is not None, "it has just been made"
         from psycopg.sql import SQL
@@ -497,8 +502,11 @@ class PostgresChangesSource(SourceDefaults):
         )
         for csv in copy_out(connection, query, self.batch_bytes):
             yield csv, 1
-        through, is_flushed = _flushed(connection, MAKING_S)
-        assert is_flushed, "a server flushes what it has written"
+        through, is_flushed = _flushed(connection, FLUSHING_S)
+        if not is_flushed:
+            raise StoreUnavailable(
+                f"{self.server.who}: the server did not write its log to disk for {FLUSHING_S} s"
+            )
         with self._decoding(connection, piece.end) as copy:
             undone = (
                 RowChange(one.new, one.old, is_whole=True)
