@@ -34,7 +34,6 @@ os.environ[jvm.SWITCH] = "off"  # The tests have their own.
 settings.register_profile("sluice", deadline=None, max_examples=drawn(OF_A_PROPERTY))
 settings.load_profile("sluice")
 
-HERE = Path(__file__).parent
 # What Sluice and its tests read.
 OURS = ("SLUICE_", "AWS_", "AIRFLOW_", "POLARS_", "PYTHON", "PATH", "HOME")
 # One worker plays all of these folders, for what they share is expensive, or alone on a machine.
@@ -85,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     _at_first.update(_surroundings())
 
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(HERE).parts[0]
+        folder = item.nodeid.split("/", 2)[1]
         return FIRST.index(folder) if folder in FIRST else len(FIRST)
 
     items.sort(key=rank)

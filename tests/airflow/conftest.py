@@ -76,9 +76,8 @@ def run_python(script: str, argument: Path, **env: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if item.nodeid.startswith("tests/airflow/"):
             item.add_marker(pytest.mark.airflow)
             for warning in _AIRFLOWS_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,9 +14,8 @@ SUBTASKS = 4  # Two that hang within Spark, and those of the jobs that are to co
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if item.nodeid.startswith("tests/chaos/"):
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.timeout(3600))
 

@@ -29,9 +29,8 @@ whole = pytest.mark.skipif(not IS_WHOLE, reason="minutes; make cluster runs it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if item.nodeid.startswith("tests/cluster/"):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.s3)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,9 +10,8 @@ NOT_ALL = ("test_rows.py", "test_drawing.py", "test_comparing.py", "test_remote_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and item.path.name not in NOT_ALL:
+        if item.nodeid.startswith("tests/testing/") and item.path.name not in NOT_ALL:
             item.add_marker(pytest.mark.spark)
 
 
