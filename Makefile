@@ -41,7 +41,7 @@ PYTEST := $(BIN)/pytest -q $(PARALLEL)
 SEEDS ?= 10000
 EXAMPLES ?= 25
 ROWS ?= all
-KILLS ?= 7
+KILLS ?= 6
 SECONDS_OF_SOAK ?= 3600
 PIPELINE ?= auctions
 INPUT ?=
@@ -152,7 +152,7 @@ bench-flink: setup  ## Install Flink (750 MB) for make bench, into .sluice/flink
 chaos: setup kills  ## Break everything, everywhere, and watch the jobs heal; 2 hours.  ROWS="name name" plays some
 	@SLUICE_CHAOS="$(ROWS)" $(BIN)/pytest -q -s tests/chaos
 
-kills: setup  ## KILLS schedules (7) of processes that die, or freeze, for each source with each sink; half an hour
+kills: setup  ## KILLS schedules (6) of processes that die, or freeze, for each source with each sink; half an hour
 	@SLUICE_KILLS="$(KILLS)" $(BIN)/pytest -q -s tests/exactly_once
 
 soak: setup  ## An hour of one job with kills, savepoints, restores and vacuums: rows exact, nothing grows

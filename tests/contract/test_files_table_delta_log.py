@@ -20,6 +20,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
 from sluice.connectors.delta.declared_source import DeltaTable as DeltaSource
+from sluice.connectors.delta_log import DeltaPlace, Snapshot
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.core.answers import Attempt
 from sluice.core.timeline import Recovery, Writer
@@ -260,6 +261,33 @@ def test_a_writer_that_slept_does_not_show_what_was_left_behind(tmp_path: Path) 
     assert seen(case_in(tmp_path)) == rows(1)
     publish(a_table(tmp_path), 3, 1, rows(3), RESTORED)
     assert seen(case_in(tmp_path)) == rows(1, 3)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_restore_beside_the_reading_of_the_log_is_what_it_shows(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(a_table(tmp_path), 1, None, rows(1))
+    restores = [Recovery(version=1, through=2, roll_back=True)]
+    load = DeltaPlace.load
+
+    def restored() -> None:
+        if restores:
+            a_table(tmp_path).recover(RESTORED, restores.pop())
+
+    def beside(place: DeltaPlace, version: int | None = None) -> Snapshot | None:
+        if when == "before":
+            restored()
+        found = load(place, version)
+        restored()
+        return found
+
+    monkeypatch.setattr(DeltaPlace, "load", beside)
+
+    publish(a_table(tmp_path), 2, 1, rows(2))
+
+    assert not restores
+    assert seen(case_in(tmp_path)) == rows(1)
 
 
 def test_a_process_that_died_before_the_log_leaves_it_to_the_next(tmp_path: Path) -> None:

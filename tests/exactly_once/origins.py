@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
+from deltalake import DeltaTable as DeltaLog
 from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
 
@@ -86,28 +87,68 @@ def kafka_topic(places: Places) -> SourcePlace:
 
 def iceberg_table(places: Places) -> SourcePlace:
     """A table that was appended to in four commits."""
-    rows = [{"id": number, "grp": f"group {number % GROUPS}"} for number in range(RECORDS)]
+    rows = _of_groups(range(RECORDS))
     catalog = load_catalog("default", **places.catalog)
     if not catalog.table_exists("shop.events"):
-        schema = pa.schema([("id", pa.int64()), ("grp", pa.string())])
-        table = catalog.create_table("shop.events", schema)
+        table = catalog.create_table("shop.events", rows.schema)
         for start in range(0, RECORDS, 9):
-            table.append(pa.Table.from_pylist(rows[start : start + 9], schema))
+            table.append(rows.slice(start, 9))
     spec = IcebergTable("shop.events", places.catalog, bounded=True)
-    return SourcePlace("iceberg", spec, ("id",), "grp", tuple(rows))
+    return SourcePlace("iceberg", spec, ("id",), "grp", tuple(rows.to_pylist()))
 
 
 def delta_table(places: Places) -> SourcePlace:
     """A table that was appended to in four versions."""
-    rows = [{"id": number, "grp": f"group {number % GROUPS}"} for number in range(RECORDS)]
+    rows = _of_groups(range(RECORDS))
     location = places.folder / "delta"
     if not location.exists():
-        schema = pa.schema([("id", pa.int64()), ("grp", pa.string())])
         for start in range(0, RECORDS, 9):
-            table = pa.Table.from_pylist(rows[start : start + 9], schema)
-            write_deltalake(str(location), table, mode="append")
+            write_deltalake(str(location), rows.slice(start, 9), mode="append")
     spec = DeltaTable(f"file://{location}", start=0, bounded=True)
-    return SourcePlace("delta", spec, ("id",), "grp", tuple(rows))
+    return SourcePlace("delta", spec, ("id",), "grp", tuple(rows.to_pylist()))
+
+
+def delta_changes(places: Places) -> SourcePlace:
+    """A table with a change feed: rows move to a group that is new, and goes; some are deleted."""
+    location = places.folder / "delta_changes"
+    if not location.exists():
+        feeds = {"delta.enableChangeDataFeed": "true"}
+        for start in range(0, RECORDS, 12):
+            table = _of_groups(range(start, min(start + 12, RECORDS)))
+            write_deltalake(str(location), table, mode="append", configuration=feeds)
+            DeltaLog(str(location)).update(predicate="id % 3 = 0", updates={"grp": "'moved'"})
+        DeltaLog(str(location)).delete("id % 5 = 4")
+        DeltaLog(str(location)).update(predicate="grp = 'moved'", updates={"grp": "'group 1'"})
+    expected = DeltaLog(str(location)).to_pyarrow_table().to_pylist()
+    spec = DeltaTable(f"file://{location}", start=0, changes="rows", bounded=True)
+    return SourcePlace("delta changes", spec, ("id",), "grp", tuple(expected))
+
+
+def iceberg_changes(places: Places) -> SourcePlace:
+    """The same of a table whose files are rewritten."""
+    catalog = load_catalog("default", **places.catalog)
+    if not catalog.table_exists("shop.changes"):
+        table = catalog.create_table("shop.changes", _of_groups(()).schema)
+        for start in range(0, RECORDS, 12):
+            table.append(_of_groups(range(start, min(start + 12, RECORDS))))
+            moved = _of_groups(range(start, min(start + 12, RECORDS), 3), "moved")
+            table.overwrite(moved, _among(moved["id"].to_pylist()))
+        table.delete(_among(range(4, RECORDS, 5)))
+        moved = table.scan("grp = 'moved'").to_arrow()
+        table.overwrite(_of_groups(moved["id"].to_pylist(), "group 1"), "grp = 'moved'")
+    expected = catalog.load_table("shop.changes").scan().to_arrow().to_pylist()
+    spec = IcebergTable("shop.changes", places.catalog, changes="rows", bounded=True)
+    return SourcePlace("iceberg changes", spec, ("id",), "grp", tuple(expected))
+
+
+def _among(ids: Iterable[int]) -> str:
+    return f"id in ({', '.join(map(str, ids))})"
+
+
+def _of_groups(ids: Iterable[int], group: str = "") -> pa.Table:
+    rows = [{"id": number, "grp": group or f"group {number % GROUPS}"} for number in ids]
+    return pa.Table.from_pylist(rows, pa.schema([("id", pa.int64()), ("grp", pa.string())]))
 
 
 ORIGINS: tuple[Origin, ...] = (text_files, postgres_table, kafka_topic, iceberg_table, delta_table)
+CHANGING: tuple[Origin, ...] = (delta_changes, iceberg_changes)  # They take rows back.

@@ -35,6 +35,12 @@ def upserted_files_table(places: Places, name: str, group: str) -> SinkPlace:
     return SinkPlace("upserted files", spec, lambda: _by_manifests(location, group), upserts=True)
 
 
+def logged_files_table(places: Places, name: str, group: str) -> SinkPlace:
+    location = places.folder / name
+    spec = FilesTable(f"file://{location}", delta_log=True, compact_when_files=3)
+    return SinkPlace("files by their Delta log", spec, lambda: _by_log(location))
+
+
 def postgres_sink(places: Places, name: str, group: str) -> SinkPlace:
     table = f"{places.schema}.{name}"
     spec = PostgresTable(places.database.dsn, table, create=True)
@@ -95,19 +101,23 @@ def _by_manifests(location: Path, key: str | None) -> list[Row]:
         for file in sorted((location / "_manifests").glob("*.json"))
     }
     chain: list[dict[str, object]] = []
-    newest: str | None = max(manifests)
-    while newest is not None:
-        manifest = manifests[newest]
+    current: str | None = max(manifests)
+    while current is not None:
+        manifest = manifests[current]
         chain.insert(0, manifest)
         parent = manifest["parent"]
-        newest = None if parent is None else f"{parent:020d}"
+        current = None if parent is None else f"{parent:020d}"
     files = [str(location / file["file"]) for one in chain for file in one["files"]]  # type: ignore[attr-defined]
     if not files:
         return []
-    dedupe = (
+    newest = (
         f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY filename DESC) = 1" if key else ""
     )
-    query = f"SELECT * EXCLUDE filename FROM read_parquet(?, filename = true) {dedupe}"  # noqa: S608
+    query = (
+        "SELECT COLUMNS(lambda c: c NOT IN ('filename', '_deleted')) FROM "  # noqa: S608
+        f"(FROM read_parquet(?, filename = true, union_by_name = true) {newest}) "
+        "WHERE NOT contains(filename, '-deletes')"
+    )
     with duckdb.connect() as connection:
         result = connection.execute(query, [files])
         names = [column[0] for column in result.description]
@@ -147,15 +157,19 @@ def scanned(places: Places, name: str) -> list[Row]:
         return scan.collect().to_dicts()
 
 
+UPSERTING: tuple[Target, ...] = (
+    upserted_files_table,
+    upserted_postgres_sink,
+    upserted_iceberg_sink,
+    upserted_delta_sink,
+)
 TARGETS: tuple[Target, ...] = (
     files_table,
-    upserted_files_table,
+    logged_files_table,
     postgres_sink,
-    upserted_postgres_sink,
     kafka_sink,
     idempotent_kafka_sink,
     iceberg_sink,
-    upserted_iceberg_sink,
     delta_sink,
-    upserted_delta_sink,
+    *UPSERTING,
 )

@@ -6,19 +6,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
 
-from tests.exactly_once.origins import ORIGINS, Origin
+from tests.exactly_once.origins import CHANGING, ORIGINS, Origin
 from tests.exactly_once.places import Places
 from tests.exactly_once.schedules import drawn, lines_of, play
-from tests.exactly_once.targets import TARGETS, Target
+from tests.exactly_once.targets import TARGETS, UPSERTING, Target
 
 SEEDS = int(os.environ.get("SLUICE_KILLS", "0"))  # Of each pair; 0 is a sample of them.
 FIRST_SEED = int(os.environ.get("SLUICE_KILLS_FROM", "0"))
-ALL = [(origin, target) for origin in ORIGINS for target in TARGETS]
-SAMPLE = [(ORIGINS[number % len(ORIGINS)], target) for number, target in enumerate(TARGETS)]
+ALL = [*product(ORIGINS, TARGETS), *product(CHANGING, UPSERTING)]
+SAMPLE = [*zip(cycle(ORIGINS), TARGETS, strict=False), *zip(CHANGING, UPSERTING[-2:], strict=True)]
 PAIRS = ALL if SEEDS else SAMPLE
 
 
