@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -37,6 +37,13 @@ def _store(tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def asked(api: Api, path: str, wait_s: int) -> Any:
     url = f"/sluice/api/v1/pipelines/auctions{path}"
     return api.client.get(url, headers=api.headers | {"Prefer": f"wait={wait_s}"})
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 120
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def taken(readings: Readings, reading: Reading[str]) -> str:
@@ -76,9 +83,11 @@ def test_a_question_that_takes_long_is_read_once_for_all_who_ask() -> None:
     first = readings.begin(view, "a")
     with pytest.raises(NotReadYet, match="has not answered all"):
         readings.take(first)
+    until(lambda: calls == ["a"])
     second, other = readings.begin(view, "a"), readings.begin(view, "b")
     with pytest.raises(NotReadYet):
         readings.take(second)
+    until(lambda: calls == ["a", "b"])
     answers.set()
 
     assert second is first
@@ -102,7 +111,6 @@ def test_a_view_that_nobody_took_is_read_anew(monkeypatch: pytest.MonkeyPatch) -
     answers.set()
     forgotten.task.result(timeout=120)
     monkeypatch.setattr("sluice_airflow.rest.readings.KEPT_S", -1.0)
-    while forgotten.ended_s is None:
-        time.sleep(0.01)
+    until(lambda: forgotten.ended_s is not None)
 
     assert taken(readings, readings.begin(view)) == "2"

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 from sluice.core.failures import FAILURE_REASONS
-from sluice_airflow.notes import Needed, report_unanswered
+from sluice_airflow.notes import Needed, _Question, report_unanswered
 
 
 @pytest.fixture(autouse=True)
@@ -86,10 +86,10 @@ def test_a_server_that_keeps_the_question_is_asked_only_one_at_a_time(
 def test_what_was_answered_is_said_once_though_the_next_answer_takes_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sluice_airflow.notes.PATIENCE_S", 0.1)
     said: list[str] = []
     asked: list[int] = []
-    answers = Event()
+    answers, is_waited_in_vain = Event(), Event()
+    wait_for_answer = _Question.wait
 
     def ask() -> None:
         asked.append(1)
@@ -97,9 +97,19 @@ def test_what_was_answered_is_said_once_though_the_next_answer_takes_longer(
             answers.wait(60)
         raise OSError("503 SlowDown")
 
-    with report_unanswered(said.append, [needed("the store", ask)]):
-        wait_for(lambda: len(asked) > 1)
-        time.sleep(0.3)  # It is waited for in vain.
+    def say(sentence: str) -> None:  # Between two questions, in the thread that asks them.
+        said.append(sentence)
+        monkeypatch.setattr("sluice_airflow.notes.PATIENCE_S", 0.1)
+
+    def wait(question: _Question) -> str | None:
+        error = wait_for_answer(question)
+        if error is None:
+            is_waited_in_vain.set()
+        return error
+
+    monkeypatch.setattr(_Question, "wait", wait)
+    with report_unanswered(say, [needed("the store", ask)]):
+        assert is_waited_in_vain.wait(60)
         answers.set()
         wait_for(lambda: len(asked) > 2)
 
