@@ -66,6 +66,29 @@ def in_memory() -> Iterator[Place]:
         yield Place(broker.servers, broker)
 
 
+def wait_for_ends(servers: str, topic: str) -> None:
+    """A transaction's end is told when it is decided, and is in the topic a moment later."""
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import (  # type: ignore[attr-defined] # Not in its __all__.
+        AdminClient,
+        OffsetSpec,
+    )
+
+    latest: Any = OffsetSpec.latest  # It has no types.
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+    asked = {TopicPartition(topic, number): latest() for number in partitions}
+    until = time.monotonic() + WAIT_S
+
+    def ends(level: IsolationLevel) -> list[int]:
+        answers = admin.list_offsets(asked, isolation_level=level)
+        return [answers[one].result(WAIT_S).offset for one in asked]
+
+    while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+        assert time.monotonic() < until, f"a transaction of {topic} is open"
+        time.sleep(0.02)
+
+
 def _wait_for_leaders(admin: AdminClient, partitions: list[TopicPartition]) -> None:
     """A topic is created when the controller knows of it, and its leaders learn of it later."""
     from confluent_kafka import KafkaException

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from harness.kafka_cluster import Place, in_memory
+from harness.kafka_cluster import Place, in_memory, wait_for_ends
 from sluice.connectors.kafka.declared import Json, Kafka, Raw
 from sluice.connectors.kafka.source import KafkaSource
 from sluice.core.plan import Slice
@@ -60,6 +60,7 @@ def send_in_transaction(
     else:
         sender.abort_transaction(60)
     sender.close()
+    wait_for_ends(kafka.servers, topic)
 
 
 def plan(source: KafkaSource, position: SourcePosition = (), most: int | None = None) -> Barrier:
@@ -249,6 +250,7 @@ def test_an_open_transaction_is_in_no_epoch_and_an_aborted_one_never(
     assert values(read(source, barrier)) == ["a", "b"]
     assert barrier.position[0].offset == 5  # a, b, their end, lost, its end.
     begun.commit_transaction(60)
+    wait_for_ends(kafka.servers, topic)
     assert values(read(source, plan(source, barrier.position))) == ["behind", "open"]
 
 

@@ -290,6 +290,7 @@ class NotedTopic:
                     producer.purge()
                     producer.abort_transaction(self.cluster.timeout_s)
                 raise
+            self._committed(consumer)  # Behind that, who does not wait for it sees it, too.
 
     def at_least_once(self, decide: Callable[[Timeline], Write]) -> None:
         """Send the rows that *decide* returns for the note, and then commit the new one.
