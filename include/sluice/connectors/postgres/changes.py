@@ -76,7 +76,14 @@ IDLE_BYTES = 64 << 20
 FLUSHING_S = 60
 MAKING_S = 60  # For the transactions that run when a slot is made: it waits for their ends.
 
-_END = "SELECT pg_wal_lsn_diff(pg_current_wal_{}_lsn(), '0/0')::bigint"
+_FLUSHED = "SELECT pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint"
+# Where the newest page has its header alone, the end is before that: it is written with a record.
+_END = """
+SELECT CASE WHEN at % file = 40 THEN at - 40 WHEN at % page = 24 THEN at - 24 ELSE at END
+FROM (SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint AS at,
+    (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_block_size') AS page,
+    (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') AS file) AS log
+"""
 _ANEW = "begin anew, with a slot of another name"
 
 
@@ -382,13 +389,13 @@ class PostgresChangesSource(SourceDefaults):
                 f"back; restore a checkpoint from before, or {_ANEW}"
             )
 
-    def _slot_at(self, connection: Connection) -> int | None:
-        """The place from which the slot decodes; None if there is no slot."""
+    def _slot_at(self, connection: Connection, copy: str = "") -> int | None:
+        """The place from which the slot, or its *copy*, decodes; None if there is none."""
         row = connection.execute(
             "SELECT to_jsonb(s), database = current_database(),"
             " pg_wal_lsn_diff(confirmed_flush_lsn, '0/0')::bigint"
             " FROM pg_replication_slots s WHERE slot_name = %s",
-            [self.slot],
+            [copy or self.slot],
         ).fetchone()
         if row is None:
             return None
@@ -414,7 +421,19 @@ class PostgresChangesSource(SourceDefaults):
         Raises:
             ConfigurationError: changes behind *start* are gone.
         """
-        at = self._slot_at(connection)
+        self._reached(start, self._slot_at(connection))
+        copy = f"sluice_{secrets.token_hex(8)}"
+        make = "SELECT lsn FROM pg_copy_logical_replication_slot(%s, %s, true)"
+        one_row(connection, make, self.slot, copy)
+        # The slot may have moved on before it was copied.
+        at = self._reached(start, self._slot_at(connection, copy))
+        if at < start:
+            advance = "SELECT end_lsn FROM pg_replication_slot_advance(%s, %s::pg_lsn)"
+            one_row(connection, advance, copy, lsn(start))
+        yield copy
+        one_row(connection, "SELECT pg_drop_replication_slot(%s)", copy)
+
+    def _reached(self, start: int, at: int | None) -> int:
         if at is None or at > start:
             now = "is gone" if at is None else f"is at {lsn(at)}"
             raise ConfigurationError(
@@ -422,14 +441,7 @@ class PostgresChangesSource(SourceDefaults):
                 f"{self.slot!r} {now}: a later checkpoint completed, another job uses the slot, or "
                 f"somebody moved or dropped it; restore the newest completed checkpoint, or {_ANEW}"
             )
-        copy = f"sluice_{secrets.token_hex(8)}"
-        make = "SELECT lsn FROM pg_copy_logical_replication_slot(%s, %s, true)"
-        one_row(connection, make, self.slot, copy)
-        if at < start:
-            advance = "SELECT end_lsn FROM pg_replication_slot_advance(%s, %s::pg_lsn)"
-            one_row(connection, advance, copy, lsn(start))
-        yield copy
-        one_row(connection, "SELECT pg_drop_replication_slot(%s)", copy)
+        return at
 
     def _counted(
         self,
@@ -622,9 +634,9 @@ class _Snapshot:
 
 def _flushed(connection: Connection, patience_s: float) -> tuple[int, bool]:
     """The end of the log, and whether all before it is on disk, within *patience_s*."""
-    (end,) = one_row(connection, _END.format("insert"))
+    (end,) = one_row(connection, _END)
     deadline = time.monotonic() + patience_s
-    while one_row(connection, _END.format("flush"))[0] < end:
+    while one_row(connection, _FLUSHED)[0] < end:
         if time.monotonic() > deadline:
             return int(end), False
         time.sleep(POLL_S)
