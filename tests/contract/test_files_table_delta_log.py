@@ -258,6 +258,7 @@ def test_a_writer_that_slept_does_not_show_what_was_left_behind(tmp_path: Path) 
     publish(a_table(tmp_path, layer=layer), 2, 1, rows(2))
 
     assert not layer.fates
+    assert [one["sluice.checkpoint-id"] for one in loaded(tmp_path).history()] == [1, 1]
     assert seen(case_in(tmp_path)) == rows(1)
     publish(a_table(tmp_path), 3, 1, rows(3), RESTORED)
     assert seen(case_in(tmp_path)) == rows(1, 3)

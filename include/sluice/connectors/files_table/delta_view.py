@@ -3,7 +3,7 @@
 The log names the table's own Parquet files, and never copies one.  It is a view: manifests stay the
 truth, and each commit, restore, compaction and vacuum behind them has the log show what they say,
 as one version, which exactly one of racing writers writes.  The log is read before the manifests,
-so a version never shows less than the one before it, whoever was slow.
+and a restore writes a version in any case: so who was slow writes none that was left behind.
 
     what became of the table           the version of the log
     checkpoints were added             add
@@ -67,21 +67,25 @@ class DeltaView:
     def name(self) -> str:
         return f"the table at {self.place.location.root}"
 
-    def show(self, *, grace_ms: int = GRACE_MS) -> None:
+    def show(self, *, grace_ms: int = GRACE_MS, fences: bool = False) -> None:
         """Have the log show the table's newest version; it does nothing if it does.
 
-        Merged files are shown that are older than *grace_ms*, by the store's clock.
+        Merged files are shown that are older than *grace_ms*, by the store's clock.  With *fences*
+        a version is written in any case: the table went back, and who read it before that fails.
 
         Raises:
             ConfigurationError: the log is another table's, or a file cannot be in one.
             StoreUnavailable: try again.
         """
+        is_owed = fences
         for _ in attempts(f"the Delta log of {self.name} could not be written"):
-            while (step := self._step(grace_ms)) is not None:
-                version, actions = step
-                if not self.place.write(version, actions):
+            while (step := self._step(grace_ms, is_owed=is_owed)) is not None:
+                if not self.place.write(step.version, step.actions):
                     break  # Another writer was faster: what it shows is looked at again.
-                self.place.tidy(version, {})
+                self.place.tidy(step.version, {})
+                is_owed = False
+                if step.is_last:
+                    return
             else:
                 return
 
@@ -119,19 +123,20 @@ class DeltaView:
         found = (field for field, _ in fields.values())
         return pa.schema([field.with_nullable(True).remove_metadata() for field in found])  # noqa: FBT003 - a value
 
-    def _step(self, grace_ms: int) -> tuple[int, list[Action]] | None:
-        """The next version of the log and its actions; None if it shows the table."""
+    def _step(self, grace_ms: int, *, is_owed: bool) -> _Step | None:
+        """The step to what the table shows; None if the log shows it."""
         snapshot = self._snapshot()
         log, shown = TableLog(self.store), self._shown(snapshot)
-        added = self._added_since(log, shown)
+        records = log.compacted()
+        added = self._added_since(log, shown, records)
         if added:
             newest = added[-1]
             now = _Shown(newest.checkpoint_id, newest.life, shown.merged)
             files = [file for manifest in added for file in manifest.files]
-            return self._written(snapshot, files, shown, now, is_added=True)
-        records = log.compacted()
-        if added is not None and max(records, default=None) == shown.merged:
-            return None
+            is_last = max(records, default=None) == now.merged
+            return self._written(snapshot, files, shown, now, is_added=True, is_last=is_last)
+        if added is not None and (is_owed or max(records, default=None) == shown.merged):
+            return self._written(snapshot, (), shown, shown, is_added=True) if is_owed else None
         usable = usable_records(log, grace_ms) if records else {}
         version = shown.version if added is not None else None
         try:
@@ -144,13 +149,17 @@ class DeltaView:
         newest_manifest = None if chain.version is None else log.manifest(chain.version)
         life = None if newest_manifest is None else newest_manifest.life
         now = _Shown(chain.version, life, merged)
+        if now == shown and now.version is None and not is_owed:
+            return None  # The empty table, which is shown.
         return self._written(snapshot, chain.files, shown, now)
 
     def _shown(self, snapshot: Snapshot | None) -> _Shown:
         info = {} if snapshot is None else info_of(self.place.entry(snapshot.version) or ())
         return _Shown(info.get(VERSION), info.get(LIFE), info.get(MERGED))
 
-    def _added_since(self, log: TableLog, shown: _Shown) -> Sequence[Manifest] | None:
+    def _added_since(
+        self, log: TableLog, shown: _Shown, records: Iterable[int]
+    ) -> Sequence[Manifest] | None:
         """What the table has behind what is shown; None if it does not continue that."""
         known = shown.version
         manifest = None if known is None else log.manifest(known)
@@ -159,7 +168,7 @@ class DeltaView:
         if log.newest(known) == known:
             return ()
         try:
-            added = log.chain(known=known, without=frozenset(log.compacted())).manifests
+            added = log.chain(known=known, without=frozenset(records)).manifests
         except ProtocolViolation:
             return None  # It went back to a version of whose chain the beginning was vacuumed.
         return added if added and added[0].parent == known else None
@@ -172,14 +181,15 @@ class DeltaView:
         now: _Shown,
         *,
         is_added: bool = False,
-    ) -> tuple[int, list[Action]] | None:
+        is_last: bool = False,
+    ) -> _Step | None:
         """The step to the files of *rows*; *is_added*: others stay."""
         live = {} if snapshot is None else {one.path: one for one in snapshot.files}
         files = [DataFile(as_path(self._parquet(one)), one.size_bytes, {}) for one in rows]
         paths = {file.path for file in files}
         new = [file for file in files if file.path not in live]
         gone = [] if is_added else [file for path, file in live.items() if path not in paths]
-        if (snapshot is None and not new) or (shown == now and not new and not gone):
+        if snapshot is None and not new:
             return None  # No reader reads a table without columns.
         changes_rows = (shown.version, shown.life) != (now.version, now.life)
         info = {
@@ -197,7 +207,8 @@ class DeltaView:
         for action in actions if not changes_rows else ():
             for kind in action.keys() & {"add", "remove"}:
                 action[kind]["dataChange"] = False
-        return (0 if snapshot is None else snapshot.version + 1), [{"commitInfo": info}, *actions]
+        version = 0 if snapshot is None else snapshot.version + 1
+        return _Step(version, [{"commitInfo": info}, *actions], is_last)
 
     def _adding(
         self, snapshot: Snapshot | None, new: Sequence[DataFile], kept: Sequence[DataFile]
@@ -247,6 +258,15 @@ class _Shown:
     version: int | None
     life: str | None
     merged: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A version of the log; *is_last*: it shows all that the table did when it was read."""
+
+    version: int
+    actions: list[Action]
+    is_last: bool
 
 
 def _told(field: pa.Field, table: str) -> str:

@@ -154,7 +154,7 @@ class ManifestTable(SinkDefaults):
     def recover(self, writer: Writer, recovery: Recovery) -> None:
         TableSchemas(self._staged).forget()
         timeline_of(self._log).recover(replace(writer, sink=self.at), recovery)
-        self._show()
+        self._show(fences=True)
 
     def describe(self, version: int) -> str:
         return manifest_key(version)
@@ -344,11 +344,11 @@ class ManifestTable(SinkDefaults):
     def _recorded(self) -> frozenset[str]:
         return frozenset(file.file for record in self._log.compactions() for file in record.files)
 
-    def _show(self, grace_ms: int = GRACE_MS) -> None:
+    def _show(self, grace_ms: int = GRACE_MS, *, fences: bool = False) -> None:
         if self.latest:
             refresh_latest(self.store)
         if self.view is not None:
-            self.view.show(grace_ms=grace_ms)
+            self.view.show(grace_ms=grace_ms, fences=fences)
 
     def _compact_if_due(self, checkpoint_id: int) -> None:
         limit = self.compact_when_files
