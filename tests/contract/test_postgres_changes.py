@@ -211,10 +211,10 @@ def test_what_was_not_logged_of_a_large_value_is_that_of_the_row_before(shop: Sh
     shop.run("INSERT INTO {t} VALUES (1, 'a', repeat('long ', 1000), NULL)")
     source = shop.source()
     first = plan(source)
+    sums = read(source, first)  # Before the change, which it would undo.
     shop.run("UPDATE {t} SET city = 'b'")
     second = plan(source, first.position)
 
-    sums = read(source, first)
     sums.update(read(source, second))
     assert without_zeros(sums) == {(1, "b", "long " * 1000, None): 1}
 
@@ -229,6 +229,25 @@ def test_rows_of_the_first_epoch_are_the_same_after_the_table_has_changed(shop: 
     shop.run("INSERT INTO {t} VALUES (20, 'new', NULL, NULL)")
 
     assert without_zeros(read(source, first)) == before
+
+
+def test_rows_of_the_first_epoch_are_the_same_while_the_table_changes(shop: Shop) -> None:
+    shop.run("INSERT INTO {t} SELECT n, 'n', NULL, n FROM generate_series(1, 900) n")
+    source = shop.source()
+    (piece,) = plan(source).slices
+    before = shop.rows()
+    shop.run("DELETE FROM {t} WHERE id < 10")
+    reader = iter(replace(source, batch_bytes=1000).read(piece))
+    batches = [next(reader)]
+    shop.run("UPDATE {t} SET city = 'not seen' WHERE id % 7 = 0")
+    shop.run("INSERT INTO {t} VALUES (0, 'not seen', NULL, NULL)")
+    batches += reader
+
+    found: Rows = Counter()
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        weight, _ = row.pop(WEIGHT), row.pop(RECORD)
+        found[tuple(row.values())] += weight
+    assert without_zeros(found) == before
 
 
 def test_readers_of_one_slot_do_not_wait_for_one_another(shop: Shop) -> None:
