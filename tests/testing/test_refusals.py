@@ -92,8 +92,10 @@ def test_a_column_that_no_row_has_is_found_before_the_first_epoch() -> None:
 
     said = refusal(rows.pipeline, {"visits": [{"id": 1, "user": "x"}]})
 
-    assert said.startswith("stage 'same' cannot be run: ")
-    assert "usr" in said
+    assert said == (
+        "stage 'same' has no column 'usr' in what it reads of 'visits', \"usr = 'x'\"; did you "
+        "mean 'user'? its columns are: id, user"
+    )
 
 
 def test_a_condition_that_cannot_be_read_is_told_as_it_was_written() -> None:
