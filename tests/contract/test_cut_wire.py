@@ -1,0 +1,132 @@
+"""A checkpoint is published once, wherever the wire to a sink's place is cut.
+
+Each request of a commit is lost in turn, and each answer; the commit is then tried again, as a task
+is, and a stranger reads the table by a wire of its own.
+"""
+
+# ruff: noqa: S608 - the names of tables are the tests' own
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as Delta
+
+from harness.cut_wire import CutWire, cut_wire
+from harness.postgres_database import Database
+from sluice.connectors.delta.declared_sink import DeltaTable
+from sluice.connectors.postgres.declared_sink import PostgresTable
+from sluice.declaration.places import Sink
+from sluice.errors import StoreUnavailable
+from sluice.store.open import StoreLocation
+from tests.contract.conftest import BUCKET
+from tests.contract.sink_case import JOB, SinkCase, publish, rows, seen, staged_rows
+from tests.planted import Caught, assert_is_caught
+
+MOST_CUTS = 200  # Of one commit; more would be one that never ends.
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """A table, by a wire of its own, and sinks of it whose wire is cut."""
+
+    case: SinkCase
+    cut: Callable[[], Sink]
+    wire: CutWire
+
+
+@pytest.fixture
+def key() -> tuple[str, ...]:
+    return ()
+
+
+@pytest.fixture
+def postgres(database: Database, tmp_path: Any, key: tuple[str, ...]) -> Iterator[Wired]:
+    table = f"{database.new_schema()}.orders"
+    columns = "id bigint NOT NULL, name text, price double precision, at timestamptz"
+    database.run(f"CREATE TABLE {table} ({columns}{', PRIMARY KEY (id)' if key else ''})")
+    root = StoreLocation(root=f"file://{tmp_path}/staged")
+
+    def opened(database: Database) -> Sink:
+        return PostgresTable(database.dsn, table, upsert_key=key).open("orders", {}, root)
+
+    def read() -> list[dict[str, Any]]:
+        return database.rows(f"SELECT id, name, price, at FROM {table}")
+
+    with cut_wire(database.port) as wire:
+        by_wire = replace(database, port=wire.port)
+        yield Wired(SinkCase(lambda: opened(database), read), lambda: opened(by_wire), wire)
+
+
+@pytest.fixture
+def delta(s3_endpoint: str, tmp_path: Any, key: tuple[str, ...]) -> Iterator[Wired]:
+    place = f"s3://{BUCKET}/{tmp_path.name}/sales"
+    options = {"aws_endpoint": s3_endpoint, "aws_allow_http": "true"}
+
+    def opened(endpoint: str) -> Sink:
+        spec = DeltaTable(place, upsert_key=key, create=True)
+        root = StoreLocation(f"s3://{BUCKET}/{tmp_path.name}/root", endpoint_url=endpoint)
+        return spec.open("sales", {}, root)
+
+    def read() -> list[dict[str, Any]]:
+        found: pa.Table = Delta(place, storage_options=options).to_pyarrow_table()
+        return [*found.to_pylist()]
+
+    with cut_wire(int(s3_endpoint.rpartition(":")[2])) as wire:
+        by_wire = f"http://127.0.0.1:{wire.port}"
+        yield Wired(SinkCase(lambda: opened(s3_endpoint), read), lambda: opened(by_wire), wire)
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "loses_answer"),
+    [
+        pytest.param("postgres", (), False, id="postgres-appended-request"),
+        pytest.param("postgres", ("id",), True, id="postgres-upserted-answer"),
+        pytest.param("delta", (), True, id="delta-appended-answer", marks=pytest.mark.s3),
+        pytest.param("delta", ("id",), False, id="delta-upserted-request", marks=pytest.mark.s3),
+    ],
+)
+def test_a_commit_is_there_once_wherever_it_is_cut(
+    place: str, key: tuple[str, ...], loses_answer: bool, request: pytest.FixtureRequest
+) -> None:
+    wired: Wired = request.getfixturevalue(place)
+    publish(wired.case.open(), 1, None, rows(1))
+    checkpoint_id, was_cut = 1, True
+    while was_cut:
+        cut_at, checkpoint_id = checkpoint_id - 1, checkpoint_id + 1
+        assert cut_at < MOST_CUTS
+        staged = [staged_rows(wired.case.open(), checkpoint_id, checkpoint_id)]
+        sink = wired.cut()
+        wired.wire.cut(cut_at, loses_answer=loses_answer)
+        try:
+            sink.commit(JOB, checkpoint_id, checkpoint_id - 1, staged)
+        except StoreUnavailable:
+            pass
+        else:
+            assert wired.case.open().is_published(checkpoint_id)
+        was_cut = wired.wire.heal()
+        for _ in range(2):
+            wired.case.open().commit(JOB, checkpoint_id, checkpoint_id - 1, staged)
+        assert seen(wired.case) == rows(*range(1, checkpoint_id + 1)), cut_at
+
+    assert cut_at > 3  # Requests of that many pieces were cut.
+
+
+FAULTS = [
+    Caught(
+        "rows are committed before the note of them",
+        "connectors.postgres.target:PostgresTarget.publish",
+        "self.ledger.note(", "connection.commit(); self.ledger.note(",
+        test_a_commit_is_there_once_wherever_it_is_cut,
+        {"place": "postgres", "key": (), "loses_answer": False},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)
