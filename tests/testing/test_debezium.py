@@ -19,7 +19,7 @@ import pytest
 from harness import debezium
 from sluice import Pipeline
 from sluice import aggregates as agg
-from sluice.declaration.change_events import NOT_LOGGED, TRUNCATED, UNKNOWN, UNNAMED, Kind
+from sluice.declaration.change_events import NOT_LOGGED, REKEYED, TRUNCATED, UNKNOWN, UNNAMED, Kind
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
 from sluice.sources import Avro, ChangeEvents, Debezium, Files, Json, Kafka
@@ -334,6 +334,29 @@ def test_the_messages_of_dms_are_the_table_that_they_are_of() -> None:
     schema = f"data {row}, `before-image` {row}, metadata struct<{metadata}>"
 
     assert made_of(changes, schema, [[one] for one in events]) == [asimov]
+
+
+@pytest.mark.parametrize("whole_before", [False, True])
+def test_an_update_of_the_key_is_refused_as_the_old_keys_row_would_stay(whole_before: bool) -> None:
+    changes = ChangeEvents(
+        SHELVES,
+        key=("id",),
+        op="type",
+        kinds={"insert": "insert", "update": "update"},
+        order={"at": "CAST(position AS bigint)"},
+        after="data",
+        before="old",
+        whole_before=whole_before,
+    )
+    row = "struct<id: bigint, daemon: string>"
+    schema = f"type string, position string, data {row}, old {row}"
+    first, same = {"id": 1, "daemon": "Lem"}, {"id": 1, "daemon": "Later"}
+    events = [maxwell("insert", "1", first), maxwell("update", "2", same, first)]
+    moved = maxwell("update", "3", {"id": 2, "daemon": "Later"}, same)
+
+    assert made_of(changes, schema, [[one] for one in events]) == [same]
+    with pytest.raises(Exception, match=re.escape(REKEYED)):
+        made_of(changes, schema, [[one] for one in (*events, moved)])
 
 
 def test_rows_of_dms_in_files_are_events_themselves() -> None:

@@ -35,6 +35,10 @@ UNNAMED = (
     "fields of source as order, and have the table REPLICA IDENTITY DEFAULT or FULL"
 )
 UNKNOWN = "a change is of a kind that `kinds` lacks; add it, as skip if it changes no row"
+REKEYED = (
+    "an update has another key than the row before it, which would stay; have the key changed by a "
+    "delete and an insert"
+)
 NOT_LOGGED = (
     "a value was not logged (unchanged TOAST), and no row before has it; ALTER TABLE ... REPLICA "
     "IDENTITY FULL, or leave the column out"
@@ -87,8 +91,9 @@ class ChangeEvents:
         """The current rows of the table whose changes *events* are, kept by the stage *uid*.
 
         An event whose ``op`` is null, as of a tombstone, is passed over; one of another kind than
-        ``kinds`` has fails the stage, and so do a ``truncate``, and an unlogged value that no row
-        before has.  With *ttl* a key that did not change for so long is forgotten.
+        ``kinds`` has fails the stage, and so do a ``truncate``, an unlogged value that no row
+        before has, and an update whose ``before`` has another key.  With *ttl* a key that did not
+        change for so long is forgotten.
         """
         kept = [kind for kind, does in self.kinds.items() if does == "skip"]
         change = f"({self.op}) IS NOT NULL"
@@ -148,6 +153,7 @@ def current_rows(
     if "truncate" in is_of:
         cases.append((is_of["truncate"], TRUNCATED))
     cases += [(f"{one} IS NULL", UNNAMED) for one in (*key.values(), *[*order.values()][:1])]
+    cases += [(f"{before[one]} <> {after[one]}", REKEYED) for one in of.key if one in before]
     if texts and (of.whole_before or "insert" in is_of):  # An insert replaces no row.
         new = "" if of.whole_before else f"{is_of['insert']} AND "
         cases += [(f"{new}{after[name]} = '{of.unlogged}'", NOT_LOGGED) for name in texts]
