@@ -15,6 +15,9 @@ from sluice_airflow.plugin import FOLDER, FOREVER, PAGES_PREFIX, VIEWS, PagesApp
 from sluice_airflow.rest.app import create_app
 from tests.house.failure_reasons_json import SHIPPED, written
 
+# What is shown before each test builds Airflow's whole API, where no file did before this one.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
 MODULES = sorted(FOLDER.rglob("*.js"))
 OWN = [path for path in MODULES if path.parent.name != "vendor"]
 
