@@ -85,7 +85,7 @@ class Result:
     kind: Kind
     tables: Mapping[str, StateSchema] = field(default_factory=dict[str, StateSchema])
     is_order_sensitive: bool = False
-    read: tuple[pl.Schema, ...] = ()
+    read: tuple[pl.Schema, ...] = field(default=(), compare=False)
 
     def of(self, operator: Operator) -> Result:
         """The result of a stage that *operator* computes."""
