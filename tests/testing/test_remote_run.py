@@ -349,6 +349,7 @@ def test_a_stage_asks_a_server_neither_for_columns_that_it_knows_nor_for_progres
     remote: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both are requests of each checkpoint, and each report of progress is one."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark would leave it to other tests.
     with session.remote_session(remote) as spark:
         of_server = spark.range(0, 3, 1, 3).schema
         reports: list[bool] = []  # Of each, whether the query is done.

@@ -311,8 +311,8 @@ PLANTED = [
     Fault(
         "the row before an update stays",
         "connectors.delta.source:_weights",
-        "weight < 0",
-        "name == 'delete'",
+        "WEIGHTS.get(one)",
+        "WEIGHTS['delete' if one == 'delete' else 'insert']",
     ),
     Fault(
         "rows of a removed file stay",
