@@ -456,6 +456,9 @@ BEHIND: dict[str, tuple[list[str], dict[str, Any], str]] = {
         "was altered or made anew since",
     ),
     "another type": (["ALTER TABLE {t} ALTER amount TYPE float"], {}, "with other columns"),
+    "the same type, and other values": (
+        ["ALTER TABLE {t} ALTER city TYPE text USING upper(city)"], {}, "been rewritten since"
+    ),
     "made anew": (
         [
             "DROP TABLE {t}", f"CREATE TABLE {{t}} ({COLUMNS})",
@@ -531,10 +534,13 @@ def test_a_column_that_is_not_read_and_another_table_may_come_and_go(shop: Shop)
     shop.run("ALTER TABLE {t} ADD more int DEFAULT 3")
     shop.run("INSERT INTO {t} (id, city) VALUES (1, 'a')")
     shop.run("ALTER TABLE {t} DROP note")
+    shop.run("ALTER TABLE {t} ALTER city SET DEFAULT 'c'")
     shop.run("UPDATE {t} SET city = 'b'")
     second = plan(source, first.position)
 
     assert read(source, second) == {("a", 1): 0, ("b", 1): 1}
+    shop.run("VACUUM FULL {t}")
+    assert read(source, plan(source, second.position)) == {}
 
 
 def test_a_server_without_logical_decoding_is_refused_with_the_fix(database: Database) -> None:

@@ -94,8 +94,8 @@ def lsn(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The table as a session found it; ``version`` says which one it is, with these columns, and
-    the timeline of the server's log.
+    """The table as a session found it; ``version`` says which one it is, with these columns as they
+    were defined, in which files, how it is published, and the timeline of the server's log.
     """
 
     oid: int
@@ -256,9 +256,9 @@ class PostgresChangesSource(SourceDefaults):
         oid = table_oid(connection, self.table)
         check_encoding(connection, self.server.who)
         check_row_security(connection, self.table, "which the log has all the same")
-        kind, identity, system, database = one_row(
+        kind, identity, files, system, database = one_row(
             connection,
-            "SELECT relkind::text, relreplident::text,"
+            "SELECT relkind::text, relreplident::text, relfilenode,"
             " (SELECT system_identifier FROM pg_control_system()),"
             " (SELECT oid FROM pg_database WHERE datname = current_database())"
             " FROM pg_class WHERE oid = %s",
@@ -276,16 +276,18 @@ class PostgresChangesSource(SourceDefaults):
             )
         selection = self._selection(connection)
         attributes = connection.execute(
-            "SELECT attname, atttypid, atttypmod, attnum FROM pg_attribute WHERE attrelid = %s"
-            " AND attname = ANY(%s) ORDER BY attname",
+            "SELECT attname, atttypid, atttypmod, attnum, xmin::text FROM pg_attribute"
+            " WHERE attrelid = %s AND attname = ANY(%s) ORDER BY attname",
             [oid, [one.name for one in selection.columns]],
         ).fetchall()
-        columns = {name: (type_, modifier) for name, type_, modifier, _ in attributes}
+        columns = {name: (type_, modifier) for name, type_, modifier, *_ in attributes}
         published = self._published(connection, oid, [*columns])
-        digest = checksum(str(attributes).encode())[:8]
+        digest = _digest(one[:4] for one in attributes)
+        altered = _digest(one[4:] for one in attributes)
         wal = wal_position_of(connection)
         assert wal is not None, "it is no standby"
-        version = f"{system}/{database}/{oid} {digest} {published} {wal.timeline}"
+        table = f"{system}/{database}/{oid}"
+        version = f"{table} {digest} {files}/{altered} {published} {wal.timeline}"
         return Found(oid, wal, selection, columns, version)
 
     def _selection(self, connection: Connection) -> Selection:
@@ -360,8 +362,8 @@ class PostgresChangesSource(SourceDefaults):
         self, connection: Connection, found: Found, version: str, offset: int
     ) -> None:
         """Check that what was read or planned to *offset* is continued by what is there now."""
-        table, columns, published, timeline = version.split(" ")
-        now, columns_now, published_now, _ = found.version.split(" ")
+        table, columns, form, published, timeline = version.split(" ")
+        now, columns_now, form_now, published_now, _ = found.version.split(" ")
         read = f"table {self.table} was read to {lsn(offset)}"
         if table != now:
             raise ConfigurationError(
@@ -372,6 +374,12 @@ class PostgresChangesSource(SourceDefaults):
             raise ConfigurationError(
                 f"{read} with other columns than it has now, so its rows cannot be taken back as "
                 f"they were; declare columns=(...) with those that it had, as they were, or {_ANEW}"
+            )
+        # VACUUM FULL has new files alone, SET DEFAULT another definition alone.
+        if all(map(str.__ne__, form.split("/"), form_now.split("/"))):
+            raise ConfigurationError(
+                f"{read}, and has been rewritten since by ALTER TABLE, whose new values the log "
+                f"lacks, so its rows cannot be taken back as they were; {_ANEW}"
             )
         if published != published_now:
             raise ConfigurationError(
@@ -659,6 +667,10 @@ def _slices(before: PartitionOffset, after: PartitionOffset) -> tuple[Slice, ...
     )
 
 
+def _digest(of: Iterable[tuple[object, ...]]) -> str:
+    return checksum(str([*of]).encode())[:8]
+
+
 def _signed(oid: int) -> int:
     return oid - (1 << 32) if oid >= 1 << 31 else oid
 
@@ -710,7 +722,8 @@ WITH told AS MATERIALIZED (
         CASE WHEN kind = 67 THEN {end} END AS ended,
         kind = 84 AS is_truncate
     FROM told WHERE kind IN (66, 67) OR substring(data, 2, 4) = int4send(%s::int)
-        OR kind = 84 AND position(int4send(%s::int) IN substring(data, 7)) > 0
+        OR kind = 84 AND EXISTS (SELECT FROM generate_series(7, length(data), 4) AS place
+            WHERE substring(data, place, 4) = int4send(%s::int))
 ), transactions AS (
     SELECT number, sum(rows) AS rows, max(commit) AS commit, max(ended) AS ended,
         bool_or(is_truncate) AS is_truncated
