@@ -54,6 +54,8 @@ def replace(patch: Any) -> None:
     patch.setattr("sluice.spark.frames.decoded_text", decoded_text)
     patch.setattr("pyspark.sql.functions.expr", Expression)
     patch.setattr("pyspark.sql.functions.col", Expression)
+    patch.setattr("pyspark.sql.functions.lit", literal)
+    patch.setattr("sluice.spark.frames._check_ours", lambda *_: None)  # By a column's metadata.
 
 
 class Expression(str):
@@ -66,6 +68,14 @@ class Expression(str):
 
     def isNotNull(self) -> Expression:  # noqa: N802 - Spark's
         return Expression(f"{self} IS NOT NULL")
+
+    def cast(self, kind: str) -> Expression:
+        return Expression(f"CAST({self} AS {kind})")
+
+
+def literal(value: None) -> Expression:
+    assert value is None, "the product writes no other"
+    return Expression("NULL")
 
 
 _REAL_EXCHANGE_OF = deployment.exchange_of

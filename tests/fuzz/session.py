@@ -214,6 +214,9 @@ class Frame:
             lambda table: table.rename_columns([names.get(n, n) for n in table.schema.names])
         )
 
+    def withMetadata(self, name: str, metadata: Mapping[str, str]) -> Frame:  # noqa: N802 - Spark's
+        return self
+
     def coalesce(self, count: int) -> Frame:
         assert count == len(self.partitions), "a union puts partitions side by side"
         return self
