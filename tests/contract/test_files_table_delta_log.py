@@ -222,6 +222,27 @@ def test_vacuum_shows_what_stays_before_it_deletes_anything(
     assert seen(case_in(tmp_path)) == rows(1, 2, 3, 4, 5)
 
 
+@pytest.mark.parametrize("is_restored", [False, True], ids=["goes on", "restored"])
+def test_what_vacuum_deleted_without_grace_is_not_shown_again(
+    tmp_path: Path, is_restored: bool
+) -> None:
+    table = a_table(tmp_path)
+    publish(table, 1, None, rows(1))
+    publish(table, 2, 1, rows(2))
+    table.recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
+    publish(table, 3, 1, rows(3), RESTORED)
+    table.vacuum(2, grace_ms=0)  # Version 1 stays, as 2 continues it; of 3 the merged file does.
+    publish(table, 4, 3, rows(4), RESTORED)
+
+    if is_restored:
+        again = Writer(life=JOB.life, generation=RESTORED.generation + 1)
+        table.recover(again, Recovery(version=3, through=4, roll_back=True))
+    else:
+        table.compact()
+
+    assert seen(case_in(tmp_path)) == (rows(1, 3) if is_restored else rows(1, 3, 4))
+
+
 def test_a_young_merge_is_not_shown_so_its_files_may_vanish(tmp_path: Path) -> None:
     table = a_table(tmp_path)
     publish(table, 1, None, rows(1))

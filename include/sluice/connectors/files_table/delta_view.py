@@ -41,7 +41,7 @@ from sluice.connectors.delta_log import (
     open_parquet,
     removed,
 )
-from sluice.connectors.files_table.log import READ_THREADS, Manifest, TableLog
+from sluice.connectors.files_table.log import READ_THREADS, Chain, Manifest, TableLog
 from sluice.connectors.files_table.maintenance import GRACE_MS, usable_records
 from sluice.connectors.staged_files import RowFile, is_json
 from sluice.connectors.staged_sink import attempts
@@ -75,6 +75,7 @@ class DeltaView:
 
         Raises:
             ConfigurationError: the log is another table's, or a file cannot be in one.
+            ProtocolViolation: a manifest or a file is missing.
             StoreUnavailable: try again.
         """
         is_owed = fences
@@ -139,18 +140,28 @@ class DeltaView:
             return self._written(snapshot, (), shown, shown, is_added=True) if is_owed else None
         usable = usable_records(log, grace_ms) if records else {}
         version = shown.version if added is not None else None
+        young = frozenset(records) - usable.keys()
         try:
-            chain = log.chain(version, without=frozenset(records) - usable.keys())
+            chain = log.chain(version, without=young)
+            return self._replaced(snapshot, chain, shown, is_owed=is_owed)
         except ProtocolViolation:  # What they replace was vacuumed, so they stay.
-            chain = log.chain(version)
+            return self._replaced(snapshot, log.chain(version), shown, is_owed=is_owed)
+
+    def _replaced(
+        self, snapshot: Snapshot | None, chain: Chain, shown: _Shown, *, is_owed: bool
+    ) -> _Step | None:
+        """The step to the files of *chain* alone; None if the log shows them.
+
+        Raises:
+            ProtocolViolation: one of them is gone.
+        """
+        version = chain.version
+        newest = None if version is None else TableLog(self.store).manifest(version)
+        life = None if newest is None else newest.life
         merged = None if chain.base is None else chain.base.checkpoint_id
-        if added is not None and merged == shown.merged:
+        now = _Shown(version, life, merged)
+        if now == shown and not is_owed:
             return None
-        newest_manifest = None if chain.version is None else log.manifest(chain.version)
-        life = None if newest_manifest is None else newest_manifest.life
-        now = _Shown(chain.version, life, merged)
-        if now == shown and now.version is None and not is_owed:
-            return None  # The empty table, which is shown.
         return self._written(snapshot, chain.files, shown, now)
 
     def _shown(self, snapshot: Snapshot | None) -> _Shown:
@@ -229,7 +240,13 @@ class DeltaView:
         return [*columns, *(added_action(one, file.metadata, schema) for one, file in footers)]
 
     def _opened(self, files: Sequence[DataFile]) -> list[pq.ParquetFile]:
-        return in_parallel(lambda one: open_parquet(self.store, one), files, READ_THREADS)
+        def opened(file: DataFile) -> pq.ParquetFile:
+            try:
+                return open_parquet(self.store, file)
+            except ConfigurationError as error:
+                raise ProtocolViolation(f"{file.key} of {self.name} is gone") from error
+
+        return in_parallel(opened, files, READ_THREADS)
 
     def _snapshot(self) -> Snapshot | None:
         snapshot = self.place.load()
