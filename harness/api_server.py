@@ -63,7 +63,7 @@ class PreparedAirflow:
             yield ApiServer(url=self.settings.url, token=token, pid=started.pid)
         finally:
             started.terminate()
-            started.wait(timeout=30)
+            started.wait(timeout=120)
 
 
 def prepared_airflow(folder: Path, *, pipelines: str, **env: str) -> PreparedAirflow:

@@ -145,7 +145,7 @@ def wait_until_known(admin: AdminClient, user: User, rights: int) -> None:
     while True:
         asking = AdminClient({"bootstrap.servers": user.servers, "log_level": 0, **user.config})
         try:
-            asking.list_topics(timeout=5)
+            asking.list_topics(timeout=60)
         except KafkaException:
             assert time.monotonic() < until
         else:

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from harness.kafka_cluster import Place, in_memory, wait_for_ends
 from sluice.connectors.kafka.declared import Json, Kafka, Raw
-from sluice.connectors.kafka.source import KafkaSource
+from sluice.connectors.kafka.source import KafkaSource, consume
 from sluice.core.plan import Slice
 from sluice.declaration.places import RECORD, Barrier, SourcePosition
 from sluice.errors import ConfigurationError, ProtocolViolation, StoreUnavailable
@@ -477,12 +477,17 @@ def test_a_leader_that_is_being_elected_is_waited_for(broker: Place) -> None:
 
 
 def test_a_broker_that_stops_in_the_middle_is_tried_again(broker: Place) -> None:
-    source, _, _ = expiring(broker, timeout_s=0.5)
+    """It is patient until then, however slow the machine is."""
+    source, _, _ = expiring(broker)
     piece = plan(source).slices[0]
     broker.broker.lose_answer_to += ["Fetch"] * 1_000
+    cluster = replace(source.cluster, timeout_s=0.5)
 
-    with pytest.raises(StoreUnavailable, match=r"gave nothing of 't-.*/0' for 0 s, at offset 0"):
-        list(source.read(piece))
+    with (
+        source.cluster.consumer(auto_offset_reset="error") as consumer,
+        pytest.raises(StoreUnavailable, match=r"gave nothing of 't-.*/0' for 0 s, at offset 0"),
+    ):
+        list(consume(cluster, consumer, piece, piece.start))
 
 
 def test_the_groups_offsets_are_there_for_those_who_watch(kafka: Place) -> None:

@@ -61,7 +61,7 @@ def kafka_topic(places: Places) -> SourcePlace:
     producer = Producer(
         {"bootstrap.servers": places.kafka.servers, "transactional.id": topic, "log_level": 0}
     )
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     sent: list[Row] = []
 
     def keep(_: object, message: Any) -> None:
@@ -73,11 +73,11 @@ def kafka_topic(places: Places) -> SourcePlace:
         for number in range(start, min(start + 10, RECORDS)):
             value = f"group {number % GROUPS}"
             producer.produce(topic, value, partition=number % 2, on_delivery=keep)
-        producer.commit_transaction(10)
+        producer.commit_transaction(60)
         producer.begin_transaction()
         producer.produce(topic, "group 0", partition=0)
-        producer.flush(10)
-        producer.abort_transaction(10)
+        producer.flush(60)
+        producer.abort_transaction(60)
     columns = ("partition", "offset")
     spec = Kafka(
         places.kafka.servers, topic, value=Raw(as_text=True), bounded=True, columns=columns

@@ -142,7 +142,7 @@ def consumed(places: Places, topic: str) -> list[Row]:
     )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     rows: list[Row] = []
-    while (message := consumer.poll(10)) is not None and message.error() is None:
+    while (message := consumer.poll(60)) is not None and message.error() is None:
         rows.append(json.loads(message.value() or b""))
     consumer.close()
     return rows

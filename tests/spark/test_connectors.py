@@ -49,7 +49,7 @@ def test_json_of_kafka_is_decoded_and_upserted_into_postgres(
         order = {"customer": f"c{number % 7}", "amount": number}
         producer.produce(topic, json.dumps(order), partition=number % 3)
     producer.produce(topic, "{no object", partition=1)
-    producer.flush(10)
+    producer.flush(60)
     table = f"{places.schema}.totals"
     pipeline = Pipeline("orders", checkpointing=CHECKPOINTING, parallelism=2)
     orders = pipeline.source(

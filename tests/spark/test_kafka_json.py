@@ -141,7 +141,7 @@ def send(broker: Broker, topic: str, values: list[bytes | None]) -> None:
     producer = Producer({"bootstrap.servers": broker.servers, "linger.ms": 0})
     for number, value in enumerate(values):
         producer.produce(topic, value, f"k{number}", number % 2, timestamp=10**12 + number)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     producer.close()
 
 

@@ -187,7 +187,7 @@ def play_kafka(broker: Place, seed: int) -> None:
         for _ in range(random.randint(1, 4)):
             number += 1
             producer.produce(topic, str(number), partition=0)
-            assert producer.flush(10) == 0  # A batch each, so that a log may end behind any.
+            assert producer.flush(60) == 0  # A batch each, so that a log may end behind any.
             truth.append(str(number))
 
     for _ in range(ACTS // 2):

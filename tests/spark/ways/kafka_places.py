@@ -108,7 +108,7 @@ class Topic:
         producer = Producer({"bootstrap.servers": self.broker.servers, "linger.ms": 0})
         for row, value in values:
             producer.produce(self.topic, value, partition=row % self.partitions)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         producer.close()
 
 
