@@ -142,7 +142,7 @@ def engine_of_its_own(folder: Path) -> Iterator[Engine]:
     """An engine that is not started, and a PostgreSQL with logical decoding and both TABLES."""
     prepare_postgres(folder / "postgres")
     as_superuser(folder / "postgres", "ALTER ROLE airflow REPLICATION")
-    with serving_postgres(folder / "postgres", **LOGICAL, synchronous_commit="on") as database:
+    with serving_postgres(folder / "postgres", **LOGICAL) as database:
         for table in TABLES:
             database.run(
                 f"CREATE TABLE public.{table} (id bigint PRIMARY KEY, city text, note text, "

@@ -25,7 +25,8 @@ from sluice.devstack import processes as devstack_processes
 
 HOST = devstack_processes.LOOPBACK
 GUEST_PASSWORD = "guest's secret"
-LOGICAL = {"wal_level": "logical", "max_wal_senders": "4"}  # For logical decoding.
+# For logical decoding, which sees what is on disk: so is what was committed.
+LOGICAL = {"wal_level": "logical", "max_wal_senders": "4", "synchronous_commit": "on"}
 MORE_SETTINGS = "max_prepared_transactions = 4\nautovacuum = off\n"
 
 # What ICU and an extension would bring, which this build lacks and only a superuser may make: a

@@ -40,8 +40,7 @@ def logical(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     folder = tmp_path_factory.mktemp("logical")
     prepare_postgres(folder)
     as_superuser(folder, "ALTER ROLE airflow REPLICATION")
-    settings = {"logical_decoding_work_mem": "64kB", "synchronous_commit": "on"}
-    with serving(folder, **LOGICAL, **settings) as database:
+    with serving(folder, **LOGICAL, logical_decoding_work_mem="64kB") as database:
         yield database
 
 
