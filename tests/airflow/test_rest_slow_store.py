@@ -12,6 +12,7 @@ import boto3
 import pytest
 
 from harness.s3_server import S3Server
+from sluice.store.s3 import clients
 from sluice_airflow.rest.readings import NotReadYet, Reading, Readings
 from tests.airflow.rest import Api, auctions_in, found, refused
 from tests.subtasks import take_checkpoint
@@ -30,7 +31,9 @@ def _store(tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint_url)
     monkeypatch.setenv("SLUICE_ROOT", "s3://slow/jobs")
     boto3.client("s3").create_bucket(Bucket="slow")
+    clients.cache_clear()  # Those of the endpoint that the environment named before.
     yield server
+    clients.cache_clear()
     server.kill()
 
 

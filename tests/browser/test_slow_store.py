@@ -9,6 +9,7 @@ import pytest
 
 from harness.chromium import Tab
 from harness.s3_server import S3Server
+from sluice.store.s3 import clients
 from tests.airflow.rest import PACKAGE
 from tests.browser.conftest import Served, says, show
 
@@ -36,7 +37,9 @@ def _served(store: S3Server, app: tuple[str, dict[str, str]]) -> Iterator[Served
         patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
         patch.setenv("SLUICE_ROOT", ROOT)
         boto3.client("s3").create_bucket(Bucket="slow")
+        clients.cache_clear()  # Those of the endpoint that the environment named before.
         yield Served(url, tokens["uwe"], ROOT, tokens["vera"])
+        clients.cache_clear()
 
 
 @pytest.mark.timeout(600)
