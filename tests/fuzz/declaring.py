@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -24,8 +25,8 @@ PERCENTILE = 0.3
 DATA_INLINE_THRESHOLD = Checkpointing().data_inline_threshold
 
 
-def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
-    """*specs*: where the rows of each source are.
+def declare(plan: Plan, specs: Mapping[str, SourceSpec], tables: Path) -> Pipeline:
+    """*specs*: where the rows of each source are; *tables*: the folder of tables with a Delta log.
 
     Raises:
         ConfigurationError: the plan is to be refused.
@@ -70,17 +71,19 @@ def declare(plan: Plan, specs: Mapping[str, SourceSpec]) -> Pipeline:
             stream = stream.where(condition)
         if sink.select:
             stream = stream.select(*sink.select)
-        stream.sink(sink.uid, spec_of(sink))
+        stream.sink(sink.uid, spec_of(sink, tables))
     return pipeline
 
 
-def spec_of(sink: SinkPlan) -> FilesTable:
+def spec_of(sink: SinkPlan, tables: Path) -> FilesTable:
     return FilesTable(
+        f"file://{tables / sink.uid}" if sink.delta_log else "",
         upsert_key=sink.upsert_key,
         format=sink.format,
         changelog=sink.changelog,
         partition_by=sink.partition_by,
         compact_when_files=sink.compact_when_files,
+        delta_log=sink.delta_log,
     )
 
 

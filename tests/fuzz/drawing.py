@@ -26,6 +26,7 @@ from tests.fuzz.plans import (
     SinkPlan,
     SourcePlan,
     StagePlan,
+    Vacuum,
     only_used,
 )
 from tests.fuzz.queries import BOUNDS, DRAW
@@ -39,6 +40,7 @@ OPTIONAL = {
 KEYABLE = ("int", "text", "bool", "date", "long")
 ORDERED = ("int", "long", "huge", "double", "text", "bool", "date", "decimal", "time")
 TWIN = "twin_one"  # The uid of a stage that reads a stream which another reads otherwise.
+DELTA_LOGS = 0.15  # Of the tables that can have one.
 FORGETFUL_JOINS = (("join", "inner"), ("join", "semi"))
 
 
@@ -119,7 +121,8 @@ def draw(seed: int) -> Plan:
     plan = _with_malformed_lines(Random(f"{seed} malformed"), plan)
     plan, part = seldom(Random(f"{seed} seldom"), plan)
     plan = changing(Random(f"{seed} change"), plan, part)
-    return dwindling(Random(f"{seed} dwindling"), plan)
+    plan = dwindling(Random(f"{seed} dwindling"), plan)
+    return _with_delta_logs(Random(f"{seed} delta logs"), plan)
 
 
 def _apart(drawing: Drawing, plan: Plan) -> Plan:
@@ -256,6 +259,25 @@ def _with_malformed_lines(random: Random, plan: Plan) -> Plan:
             for source in plan.sources
         ),
     )
+
+
+def _with_delta_logs(random: Random, plan: Plan) -> Plan:
+    """Of tables without a key some are read by a Delta log; tables are vacuumed at times."""
+    sinks = [
+        replace(sink, delta_log=random.random() < DELTA_LOGS)
+        if not sink.upsert_key and sink.format == "parquet"
+        else sink
+        for sink in plan.sinks
+    ]
+    acts = list(plan.acts)
+    if random.random() < (0.4 if any(sink.delta_log for sink in sinks) else 0.05):
+        acts = [
+            one
+            for act in acts
+            for one in (act, *([Vacuum()] if isinstance(act, Checkpoint) else []))
+            if not isinstance(one, Vacuum) or random.random() < 0.4
+        ]
+    return replace(plan, sinks=tuple(sinks), acts=tuple(acts))
 
 
 def _adding_floats(random: Random, plan: Plan, streams: Mapping[str, Stream]) -> Plan:

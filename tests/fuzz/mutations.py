@@ -19,7 +19,7 @@ from sluice.operators import sql
 from tests.fuzz.changing import forgets
 from tests.fuzz.drawing import TWIN
 from tests.fuzz.dwindling import DWINDLES
-from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan, StagePlan
+from tests.fuzz.plans import Change, Checkpoint, Plan, Restore, SinkPlan, StagePlan, Vacuum
 from tests.planted import Fault
 
 
@@ -87,6 +87,7 @@ def features(plan: Plan) -> set[str]:
     is_older = any(isinstance(a, Restore) and isinstance(b, Change) for a, b in acts)
     found |= {"changed_older"} if is_older else set()
     found |= {"restore" for act in plan.acts if isinstance(act, Restore)}
+    found |= {"vacuum" for act in plan.acts if isinstance(act, Vacuum)}
     rescaled = [act for act in plan.acts if isinstance(act, Restore) and act.parallelism]
     found |= {"rescale"} if rescaled else set()
     found |= _changed(plan)
@@ -129,6 +130,7 @@ def _options(sink: SinkPlan) -> set[str]:
     found |= {"filtered_reader"} if sink.where else set()
     found |= {"projected_reader"} if sink.select else set()
     found |= {"compacted"} if sink.compact_when_files else set()
+    found |= {"delta_log"} if sink.delta_log else set()
     return found | ({"partitioned"} if sink.partition_by else set())
 
 
@@ -151,6 +153,27 @@ def _is_special(sink: Any) -> bool:
 
 
 PATHS: dict[str, Mutation] = {
+    "log_keeps_what_was_left_behind": Mutation(
+        "a Delta log shows rows still of versions from which the table went back",
+        "connectors.files_table.delta_view:DeltaView._written",
+        "gone = [] if is_added else",
+        "gone = [] if True else",
+        needs=("delta_log", "restore", "epochs"),
+    ),
+    "vacuumed_is_shown_again": Mutation(
+        "a Delta log goes back to files that vacuum deleted, as what replaced them is young",
+        "connectors.files_table.delta_view:DeltaView._step",
+        "return self._replaced(snapshot, log.chain(version), shown, is_owed=is_owed)",
+        "raise",
+        needs=("delta_log", "vacuum", "epochs"),
+    ),
+    "nothing_is_pinned": Mutation(
+        "vacuum deletes versions that checkpoints go back to",
+        "cli.maintenance:vacuum",
+        "*pinned",
+        "",
+        needs=("vacuum", "restore", "epochs"),
+    ),
     "deletes_are_lost": Mutation(
         "what is taken back and not replaced stays in an upsert sink",
         "exchange.output:_SinkFiles.add",

@@ -78,6 +78,7 @@ class SinkPlan:
     compact_when_files: int = 0
     select: tuple[str, ...] = ()
     is_absent: bool = False  # It is not declared.
+    delta_log: bool = False  # Then it lies in a folder, not below the job's root.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +132,13 @@ class Change:
     from_before: bool = False
 
 
-Act = Feed | Checkpoint | Restore | Change
-ACTS = (Feed, Checkpoint, Restore, Change)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vacuum:
+    """Of each table what no retained checkpoint needs is deleted."""
+
+
+Act = Feed | Checkpoint | Restore | Change | Vacuum
+ACTS = (Feed, Checkpoint, Restore, Change, Vacuum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,8 @@ def _sinks(plan: Plan) -> Iterator[Plan]:
             yield only_used(replace(plan, sinks=kept))
     for place, sink in enumerate(plan.sinks):
         plain = replace(sink, where=(), partition_by=(), compact_when_files=0, format="parquet")
-        yield replace(plan, sinks=(*plan.sinks[:place], plain, *plan.sinks[place + 1 :]))
+        for one in (plain, replace(plain, delta_log=False)):
+            yield replace(plan, sinks=(*plan.sinks[:place], one, *plan.sinks[place + 1 :]))
 
 
 def _acts(plan: Plan) -> Iterator[Plan]:

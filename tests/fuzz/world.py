@@ -8,16 +8,19 @@ parallelism.  Behind every commit each sink is compared with what batch SQL says
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
+from sluice.cli.maintenance import vacuum
 from sluice.connectors.files_table.table import ManifestTable
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, overtake, start_attempt
@@ -33,6 +36,7 @@ from sluice.core.plan import CheckpointPlan, TaskPlan
 from sluice.core.restoring import Choice, Latest
 from sluice.core.transitions import Consent
 from sluice.declaration.pipeline import Pipeline
+from sluice.declaration.places import Sink
 from sluice.errors import StageFailed
 from sluice.job.job import Job, open_job
 from sluice.job.places import open_side_table, open_sinks
@@ -48,7 +52,7 @@ from tests.fuzz.growing import Growing
 from tests.fuzz.lines import PACKED, as_read, ddl_of, encoded, with_malformed
 from tests.fuzz.oracle import Oracle
 from tests.fuzz.past import Epoch, Past, Position
-from tests.fuzz.plans import Change, Checkpoint, Feed, Plan, Restore, SourcePlan, changed
+from tests.fuzz.plans import Change, Checkpoint, Feed, Plan, Restore, SourcePlan, Vacuum, changed
 from tests.fuzz.session import Session
 
 # Where a checkpoint may die: before and behind a subtask's ack, which is run again or fails the
@@ -122,12 +126,14 @@ class World:
                     self._restore(act)
                 case Change():
                     self._change(act)
+                case Vacuum():
+                    self._vacuum()
             if self.job.state().status is not JobStatus.RUNNING:
                 return
 
     def _declared(self, plan: Plan) -> Pipeline:
         moved = {source.uid: self._moved(source.uid) for source in plan.sources if source.moved}
-        pipeline = declare(plan, self.specs | moved)
+        pipeline = declare(plan, self.specs | moved, self.folder.parent / "tables")
         if plan.spills:
             # Below what a person may set: rows here are few, and are to be spilled all the same.
             object.__setattr__(pipeline.state_backend, "memory_per_subtask", TINY_BYTES)
@@ -302,6 +308,19 @@ class World:
             self.past.epochs.pop()
             self.is_behind = True  # The tables show more, until the next commit.
 
+        self._check_delta_logs(open_sinks(self.job, {}))
+
+    def _vacuum(self) -> None:
+        tables = open_sinks(self.job, {})
+        for uid, table in tables.items():
+            assert isinstance(table, ManifestTable)
+            if table.lineage():
+                with redirect_stdout(StringIO()):
+                    vacuum(self.job, uid, keep_versions=1, grace="0s")
+        self._check_delta_logs(tables)
+        if self.past.epochs and not self.is_behind:
+            self._compare()
+
     def _change(self, act: Change) -> None:
         """The job goes on as it is declared then, perhaps with consent; or as it was, if none
         helps, or nobody consents.
@@ -409,10 +428,27 @@ class World:
             wrong = difference(rows, added_up(got) if uid in changelogs else got)
             if wrong is not None:
                 raise DifferenceError(f"sink {uid} at checkpoint {self._newest}: {wrong}")
+        self._check_delta_logs(sinks)
         for uid, rows in self.oracle.sides().items():
             wrong = left_out_difference(rows, open_side_table(self.job, uid).read())
             if wrong is not None:
                 raise DifferenceError(f"side output {uid} at checkpoint {self._newest}: {wrong}")
+
+    def _check_delta_logs(self, tables: Mapping[str, Sink]) -> None:
+        """Others read by a table's Delta log what its manifests say, also where it is behind."""
+        for sink in self.plan.sinks:
+            table = tables.get(sink.uid)
+            if not sink.delta_log or not isinstance(table, ManifestTable):
+                continue
+            uri, rows = table.store.root.removeprefix("file://"), table.read()
+            got = pa.table({})
+            if DeltaTable.is_deltatable(uri):
+                got = DeltaTable(uri).to_pyarrow_table()
+            if not rows.column_names:  # Of a table that is empty the log has the columns still.
+                rows = got.slice(0, 0)
+            wrong = difference(rows, got)
+            if wrong is not None:
+                raise DifferenceError(f"the Delta log of sink {sink.uid} as it shows it: {wrong}")
 
     @property
     def _newest(self) -> int:
