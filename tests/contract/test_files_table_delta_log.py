@@ -111,7 +111,7 @@ def test_duckdb_reads_it(tmp_path: Path) -> None:
     publish(table, 1, None, rows(1, 7))
     publish(table, 2, 1, rows(2))
     table.recover(RESTORED, Recovery(version=1, through=2, roll_back=True))
-    fetches_nothing = {"autoinstall_known_extensions": "false"}
+    fetches_nothing: dict[str, Any] = {"autoinstall_known_extensions": "false"}
     with duckdb.connect(config=fetches_nothing) as connection:
         try:
             connection.execute("LOAD delta")

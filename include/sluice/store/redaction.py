@@ -71,7 +71,8 @@ def masked(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
         case str():
             return redacted(value)
         case list() | tuple():
-            return type(value)(map(masked, value))
+            make = getattr(value, "_make", type(value))  # Of a named tuple, which Airflow logs.
+            return make(map(masked, value))
         case dict():
             return {name: masked(item) for name, item in value.items()}
         case _:

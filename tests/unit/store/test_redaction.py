@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
@@ -226,6 +226,14 @@ def test_masked_reaches_every_text_of_a_value() -> None:
         "a": ["password=***", {"b": ("password=***", 7, None)}],
         SPELLED[2]: True,
     }
+
+
+def test_masked_keeps_a_named_tuple_what_it_is() -> None:
+    class Run(NamedTuple):
+        dag: str
+        note: str
+
+    assert masked(Run("orders", SPELLED[0])) == Run("orders", "password=***")
 
 
 @pytest.mark.parametrize(
