@@ -13,7 +13,7 @@ import pytest
 
 from harness.s3_server import S3Server
 from sluice.store.s3 import clients
-from sluice_airflow.rest.readings import NotReadYet, Reading, Readings
+from sluice_airflow.rest.readings import NotReadYet, ViewReading, ViewReadings
 from tests.airflow.rest import Api, auctions_in, found, refused
 from tests.subtasks import take_checkpoint
 
@@ -49,7 +49,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def taken(readings: Readings, reading: Reading[str]) -> str:
+def taken(readings: ViewReadings, reading: ViewReading[str]) -> str:
     reading.task.exception(timeout=120)
     return readings.take(reading)
 
@@ -76,7 +76,7 @@ def test_a_silent_store_is_said_and_what_was_asked_is_there_once_it_answers(
 
 
 def test_a_question_that_takes_long_is_read_once_for_all_who_ask() -> None:
-    readings, answers, calls = Readings(), Event(), list[str]()
+    readings, answers, calls = ViewReadings(), Event(), list[str]()
 
     def view(question: str) -> str:
         calls.append(question)
@@ -101,7 +101,7 @@ def test_a_question_that_takes_long_is_read_once_for_all_who_ask() -> None:
 
 
 def test_a_view_that_nobody_took_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings, answers, calls = Readings(), Event(), list[int]()
+    readings, answers, calls = ViewReadings(), Event(), list[int]()
 
     def view() -> str:
         calls.append(1)

@@ -40,7 +40,7 @@ class NotReadYet(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Reading(Generic[View]):
+class ViewReading(Generic[View]):
     """A view that is being read.  ``about`` is kept alive, as the key has the ids of some of it."""
 
     about: tuple[Any, ...]
@@ -53,17 +53,17 @@ class Reading(Generic[View]):
         self.ended_s = time.monotonic()
 
 
-class Readings:
+class ViewReadings:
     """The readings that somebody was not answered in time."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sluice-rest")
         self._lock = threading.Lock()
-        self._slow: dict[tuple[Any, ...], Reading[Any]] = {}
+        self._slow: dict[tuple[Any, ...], ViewReading[Any]] = {}
 
     def begin(
         self, view: Callable[Given, View], *given: Given.args, **named: Given.kwargs
-    ) -> Reading[View]:
+    ) -> ViewReading[View]:
         """The slow one of the same question, or a new one."""
         about = (view, *given, *sorted(named.items()))
         key = tuple(id(one) if isinstance(one, Job | Pipeline) else one for one in about)
@@ -75,11 +75,11 @@ class Readings:
             if key in self._slow:
                 return self._slow[key]
         task = self._pool.submit(view, *given, **named)
-        reading = Reading(about=about, key=key, task=task, began_s=now_s)
+        reading = ViewReading(about=about, key=key, task=task, began_s=now_s)
         task.add_done_callback(reading.end)
         return reading
 
-    def take(self, reading: Reading[View]) -> View:
+    def take(self, reading: ViewReading[View]) -> View:
         """Its view; raises what the reading raised.
 
         Raises:
@@ -97,11 +97,11 @@ class Readings:
         return reading.task.result()
 
 
-READINGS = Readings()
+READINGS = ViewReadings()
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ViewReader:
     """Reads views for a request that waits for ``wait_s`` seconds; None: for its view."""
 
     wait_s: float | None
@@ -125,9 +125,9 @@ def _reader(
     prefer: Annotated[
         str, Header(description="`wait=SECONDS` (RFC 7240): 503 and `Retry-After` behind them")
     ] = "",
-) -> Reader:
+) -> ViewReader:
     found = _WAIT.search(prefer)
-    return Reader(None if found is None else float(found[1]))
+    return ViewReader(None if found is None else float(found[1]))
 
 
-ReaderDep = Annotated[Reader, Depends(_reader)]
+ReaderDep = Annotated[ViewReader, Depends(_reader)]

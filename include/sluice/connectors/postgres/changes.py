@@ -40,7 +40,7 @@ from sluice.connectors.postgres.pgoutput import (
     Row,
     RowChange,
     Truncate,
-    of_table,
+    messages_of,
 )
 from sluice.connectors.postgres.server import (
     Connection,
@@ -508,7 +508,7 @@ class PostgresChangesSource(SourceDefaults):
             for block in copy_out(connection, query, BATCH_BYTES)
             for line in block.split(b"\n")
         )
-        return of_table((bytes.fromhex(line.decode()) for line in lines if line), found.oid)
+        return messages_of((bytes.fromhex(line.decode()) for line in lines if line), found.oid)
 
     def _base(
         self, connection: Connection, found: Found, selection: Selection, piece: Slice

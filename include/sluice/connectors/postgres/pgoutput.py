@@ -57,7 +57,7 @@ class Truncate:
 Message: TypeAlias = Begin | Relation | RowChange | Truncate
 
 
-def of_table(messages: Iterable[bytes], oid: int) -> Iterator[Message]:
+def messages_of(messages: Iterable[bytes], oid: int) -> Iterator[Message]:
     """What *messages* say of the table *oid*."""
     told = _LENGTH.pack(oid)
     for message in messages:
