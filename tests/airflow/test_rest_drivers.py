@@ -20,7 +20,7 @@ from sluice.core.configuration import JobStatus
 from sluice.declaration.schedules import Cron
 from sluice.job.job import Job
 from sluice_airflow.rest.drivers import show_next_trigger
-from sluice_airflow.rest.readings import Reader
+from sluice_airflow.rest.readings import ViewReader
 from tests.airflow.rest import Api, auctions_in, found
 from tests.subtasks import take_checkpoint
 
@@ -147,6 +147,6 @@ def test_a_checkpoint_by_the_clock_waits_for_its_tick(root: str) -> None:
     job = auctions_in(root, a_pipeline(events=45, schedule=Cron("0 0 1 1 *")))
     take_checkpoint(job)
 
-    shown = json.loads(bytes(show_next_trigger(job, Reader(None)).body))
+    shown = json.loads(bytes(show_next_trigger(job, ViewReader(None)).body))
 
     assert shown == {"is_due": False, "says": "waiting for the next tick of the clock"}
