@@ -132,12 +132,40 @@ def own_bucket(data_dir: Path) -> Iterator[dict[str, str]]:
     """Run a server with the bucket of the development stack, and yield the variables of clients."""
     with running_s3_server(data_dir) as endpoint:
         assert bucket_exists_or_is_created(int(endpoint.rpartition(":")[2]))
-        yield {
-            "AWS_ENDPOINT_URL_S3": endpoint,
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
+        yield variables(endpoint)
+
+
+@contextmanager
+def as_environment(server: S3Server, bucket: str) -> Iterator[None]:
+    """Have this process's clients be those of *server*, which gets *bucket*.
+
+    A process keeps its clients by the endpoint that it is given, not by the one that its
+    environment names, so none stays from before, nor for who comes next.
+    """
+    import boto3
+    import pytest
+
+    from sluice.store.s3 import clients
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables(server.endpoint_url).items():
+            patch.setenv(name, value)
+        boto3.client("s3").create_bucket(Bucket=bucket)
+        clients.cache_clear()
+        try:
+            yield
+        finally:
+            clients.cache_clear()
+
+
+def variables(endpoint_url: str) -> dict[str, str]:
+    """Those of a client of the server at *endpoint_url*."""
+    return {
+        "AWS_ENDPOINT_URL_S3": endpoint_url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
 
 
 def free_port() -> int:

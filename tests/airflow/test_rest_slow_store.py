@@ -8,11 +8,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import boto3
 import pytest
 
-from harness.s3_server import S3Server
-from sluice.store.s3 import clients
+from harness.s3_server import S3Server, as_environment
 from sluice_airflow.rest.readings import NotReadYet, ViewReading, ViewReadings
 from tests.airflow.rest import Api, auctions_in, found, refused
 from tests.subtasks import take_checkpoint
@@ -25,15 +23,9 @@ def _store(tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """The root of the requests is in it."""
     server = S3Server(tmp_path)
     server.start()
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint_url)
     monkeypatch.setenv("SLUICE_ROOT", "s3://slow/jobs")
-    boto3.client("s3").create_bucket(Bucket="slow")
-    clients.cache_clear()  # Those of the endpoint that the environment named before.
-    yield server
-    clients.cache_clear()
+    with as_environment(server, "slow"):
+        yield server
     server.kill()
 
 

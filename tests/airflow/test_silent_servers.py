@@ -8,10 +8,9 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
-import boto3
 import pytest
 
-from harness.s3_server import S3Server
+from harness.s3_server import S3Server, as_environment
 from sluice.job.job import open_job
 from sluice.store.open import StoreLocation
 from sluice_airflow.notes import PATIENCE_S, PROBE_INTERVAL_S, report_unanswered
@@ -39,13 +38,9 @@ def _store(tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """The operators' root is in it."""
     server = S3Server(tmp_path)
     server.start()
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint_url)
     monkeypatch.setenv("SLUICE_ROOT", "s3://silent/jobs")
-    boto3.client("s3").create_bucket(Bucket="silent")
-    yield server
+    with as_environment(server, "silent"):
+        yield server
     server.kill()
 
 

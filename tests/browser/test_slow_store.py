@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import boto3
 import pytest
 
 from harness.chromium import Tab
-from harness.s3_server import S3Server
-from sluice.store.s3 import clients
+from harness.s3_server import S3Server, as_environment
 from tests.airflow.rest import PACKAGE
 from tests.browser.conftest import Served, says, show
 
@@ -28,18 +26,11 @@ def _store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 @pytest.fixture(scope="module", name="served")
 def _served(store: S3Server, app: tuple[str, dict[str, str]]) -> Iterator[Served]:
     url, tokens = app
-    with pytest.MonkeyPatch.context() as patch:
+    with as_environment(store, "slow"), pytest.MonkeyPatch.context() as patch:
         patch.setattr("sluice.declaration.project._imported", {})
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_ENDPOINT_URL_S3", store.endpoint_url)
         patch.setenv("SLUICE_PIPELINES", str(PACKAGE))
         patch.setenv("SLUICE_ROOT", ROOT)
-        boto3.client("s3").create_bucket(Bucket="slow")
-        clients.cache_clear()  # Those of the endpoint that the environment named before.
         yield Served(url, tokens["uwe"], ROOT, tokens["vera"])
-        clients.cache_clear()
 
 
 @pytest.mark.timeout(600)

@@ -57,6 +57,7 @@ from sluice.surface.state import StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _OF_SOURCES = (RECORD, MALFORMED_COLUMN, RAW, WEIGHT)  # Those of a source's rows.
 # The metadata of the column RAW that a function is given: one that the user computes has others.
@@ -620,13 +621,14 @@ def _passing_by(
     Raises:
         ConfigurationError: it drops the column of weights, or has another column of such a name.
     """
-    ours = [name for name in RESERVED if name in rows.columns]
+    given = rows.schema
+    ours = [name for name in RESERVED if name in given.names]
     rows = rows.withMetadata(RAW, _OF_SOURCE) if RAW in ours else rows
     must_be_known = check is not None or MALFORMED_COLUMN in ours
     result = function(marked(rows) if must_be_known else rows)
     if check is not None:
         check(node.uid, result)
-    _check_ours(node.uid, rows, result)
+    _check_ours(node.uid, given, result.schema)
     if WEIGHT in ours and WEIGHT not in result.columns:
         raise ConfigurationError(
             f"the function of stage {node.uid!r} drops the column {WEIGHT!r}; keep it: it says "
@@ -639,13 +641,13 @@ def _passing_by(
     return function(marked(good)).unionByName(malformed, allowMissingColumns=True)
 
 
-def _check_ours(uid: str, rows: DataFrame, result: DataFrame) -> None:
+def _check_ours(uid: str, rows: StructType, result: StructType) -> None:
     """Check that columns of ours which a function's *result* has are those of its *rows*.
 
     Raises:
         ConfigurationError: one has another type, or is a text of the user's.
     """
-    given, found = ({field.name: field for field in of.schema.fields} for of in (rows, result))
+    given, found = ({field.name: field for field in of.fields} for of in (rows, result))
     types = {name: given[name].dataType.simpleString() for name in (SOURCE,) if name in given}
     for name, of in {**types, MALFORMED_COLUMN: "string"}.items():
         is_of = found[name].dataType.simpleString() if name in found else of
