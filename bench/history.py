@@ -52,7 +52,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ``source`` is ``page`` for figures that were taken over from docs/explanation/benchmarks.md:
     their commit is the first that has that table, what was measured is some tree before it, and
     what the page does not say is None.  ``other_share`` is the part of the machine that other
-    processes had.
+    processes had.  ``worker_peak_bytes`` is None in what was recorded before it was measured.
     """
 
     commit: str
@@ -72,6 +72,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bytes_changed: int | None
     disturbed: bool
     other_share: float | None
+    worker_peak_bytes: int | None = None
 
 
 def read_history(path: Path = HISTORY) -> list[Record]:
@@ -119,6 +120,7 @@ def records_of(rows: Iterable[Row], form: Form, commit: str, today: date) -> lis
                 bytes_changed=row.bytes_changed,
                 disturbed=row.is_disturbed,
                 other_share=round(row.other_share(), 4),
+                worker_peak_bytes=row.worker_peak_bytes(),
             )
         )
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.charts import comparable
@@ -30,6 +30,12 @@ RATIOS = (
     ("sluice", "sluice_run", "Sluice / `sluice run`"),
     ("sluice", "polars", "Sluice / Polars"),
 )
+# Where Sluice keeps its checkpoints, and where its subtasks run.
+PLACES = {
+    "sluice": "folder, one machine",
+    "sluice_s3": "S3 server, one machine",
+    "sluice_cluster": "S3 server, cluster of two workers",
+}
 _WITHOUT_TASKS = (
     " **A DAG's task was not measured at this commit**: it goes through Spark Connect, which these"
     " figures leave out."
@@ -47,7 +53,7 @@ def with_figures(page: str, history: Sequence[Record]) -> str:
 
 
 def figures(history: Sequence[Record]) -> str:
-    """A sentence and a table, in Markdown."""
+    """A sentence, a table, and one of the places that were measured, in Markdown."""
     measured = [one for one in comparable(history) if one.source == "measured"]
     newest = [one for one in measured if one.commit == measured[-1].commit]
     by_engine = {(one.row, one.engine): one for one in newest}
@@ -56,7 +62,7 @@ def figures(history: Sequence[Record]) -> str:
     headings = ["workload", *(SHOWN[name] for name in engines)]
     headings += [f"{title}, CPU" for *_, title in ratios]
     headings += [f"MB written, {SHOWN[name]}" for name in engines if name.startswith("flink")]
-    headings += [f"MB written, {SHOWN[engines[0]]}", "MB changed"]
+    headings += [f"MB written, {SHOWN[engines[0]]}", "MB changed", "MB of a worker, at most"]
     lines = [headings, ["---"] * len(headings)]
     for row in (name for name in WORKLOADS if any(one.row == name for one in newest)):
         found = {name: by_engine.get((row, name)) for name in SHOWN}
@@ -65,9 +71,30 @@ def figures(history: Sequence[Record]) -> str:
         cells += [_megabytes(found[name]) for name in engines if name.startswith("flink")]
         own = found[engines[0]]
         cells += [_megabytes(own), "" if own is None else _mega(own.bytes_changed)]
+        cells.append("" if own is None else _mega(own.worker_peak_bytes))
         lines.append(cells)
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return f"{_origin(newest)}\n\n{table}\n"
+    return f"{_origin(newest)}\n\n{_table(lines)}\n{_places(by_engine)}"
+
+
+def _places(by_engine: Mapping[tuple[str, str], Record]) -> str:
+    """The rows that were measured elsewhere than in a folder on one machine."""
+    measured = [name for name in PLACES if any(engine == name for _, engine in by_engine)]
+    if len(measured) < 2:  # noqa: PLR2004 - a place, and one to compare it with
+        return ""
+    first, *others = measured
+    headings = ["workload", *(PLACES[name] for name in measured)]
+    headings += [f"{PLACES[name]} / {PLACES[first]}, CPU" for name in others]
+    lines = [headings, ["---"] * len(headings)]
+    for row in WORKLOADS:
+        found = [by_engine.get((row, name)) for name in measured]
+        if any(found[1:]):
+            ratios = [_ratio(one, found[0]) for one in found[1:]]
+            lines.append([f"`{row}`", *(_seconds(one) for one in found), *ratios])
+    return f"\n{_table(lines)}\n"
+
+
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _origin(newest: Sequence[Record]) -> str:

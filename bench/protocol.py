@@ -60,10 +60,13 @@ class EpochRecord:
 class Report:
     """``result`` is a Parquet file or a folder of them, with the columns of the workload's
     ``result``, one row for each key or window as of the end; None in ``prepare`` and ``restore``.
+    ``worker_peak_bytes`` is the most memory that one of the processes had which hold a subtask's
+    rows and state, libraries included; None where an engine has no such processes.
     """
 
     epochs: tuple[EpochRecord, ...]
     result: str | None = None
+    worker_peak_bytes: int | None = None
     notes: dict[str, str] = field(default_factory=dict[str, str])
 
 

@@ -35,6 +35,7 @@ class Sample:
     bytes_uploaded: int | None
     epochs: tuple[EpochRecord, ...]
     notes: dict[str, str]
+    worker_peak_bytes: int | None = None
     other_share: float = 0.0
     repeated: bool = False
 
@@ -90,6 +91,10 @@ class Row:
         known = [one.bytes_uploaded for one in self.samples if one.bytes_uploaded is not None]
         return round(statistics.median(known)) if known else None
 
+    def worker_peak_bytes(self) -> int | None:
+        known = [one.worker_peak_bytes for one in self.samples if one.worker_peak_bytes is not None]
+        return max(known, default=None)
+
     def document(self) -> dict[str, Any]:
         def both(values: tuple[float, float] | None) -> dict[str, float] | None:
             return None if values is None else {"min": values[0], "median": values[1]}
@@ -102,6 +107,7 @@ class Row:
             "cpu_s": both(self.cpu_s()),
             "bytes_uploaded": self.bytes_uploaded(),
             "bytes_changed": self.bytes_changed,
+            "worker_peak_bytes": self.worker_peak_bytes(),
             "repetitions": len(self.samples),
             "counted": len(self.counted),
             "disturbed": self.is_disturbed,
@@ -131,6 +137,7 @@ def sample_of(workload: Workload, found: Input, report: Report) -> Sample:
         bytes_uploaded=round(share * sum(uploaded)) if len(uploaded) == len(measured) else None,
         epochs=report.epochs,
         notes=report.notes,
+        worker_peak_bytes=report.worker_peak_bytes,
         other_share=other_share(measured),
     )
 

@@ -24,6 +24,7 @@ ENGINES = {
     "sluice": Entry(module="bench.engines.sluice", role="ours"),
     "sluice_run": Entry(module="bench.engines.sluice", role="ours"),
     "sluice_s3": Entry(module="bench.engines.sluice", role="ours"),
+    "sluice_cluster": Entry(module="bench.engines.sluice", role="ours"),
     "spark_hdfs": Entry(module="bench.engines.spark_streaming", role="peer"),
     "spark_rocksdb": Entry(module="bench.engines.spark_streaming", role="peer"),
     "flink_hashmap": Entry(module="bench.engines.flink", role="peer"),

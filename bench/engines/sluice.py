@@ -1,9 +1,11 @@
 """Sluice: trigger, stages, acks, finalize and commit of every epoch, driven by one process.
 
 Spark is a Connect server as the local stack starts it, which is the way of every DAG, and its CPU
-is in the sum; with the engine ``sluice_run`` it is the session of ``sluice run``.  The root is a
-folder, or with ``sluice_s3`` the development S3 server on loopback.  Where a peer writes its rows
-nowhere, neither does Sluice: the result is read from the state at the end.
+is in the sum; with the engine ``sluice_run`` it is the session of ``sluice run``, and with
+``sluice_cluster`` a Connect server of a standalone cluster of two workers, which share no folder
+but that of the input.  The root is a folder, or with ``sluice_s3`` and ``sluice_cluster`` the
+development S3 server on loopback, in the sum too.  Where a peer writes its rows nowhere, neither
+does Sluice: the result is read from the state at the end.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 
 # Stages whose state is the result, and what its columns are called there.
 IN_THE_STATE = {"q4": ("per_category", {"_sum_sum_final": "sum_final"}), "q18": ("last", {})}
+
+ON_S3 = ("sluice_s3", "sluice_cluster")
 
 
 def refusal(workload: Workload) -> str | None:  # noqa: ARG001 - it can do them all
@@ -75,10 +79,14 @@ def run(request: Request) -> Report:
                 _take(driver)
         if request.phase == "prepare":
             return Report(epochs=tuple(meter.records))
-        peak_mb = peak_memory_bytes("sluice.spark.worker_daemon") / 1e6
-        notes["peak memory of a Python worker"] = f"{peak_mb:.0f} MB"
+        worker_peak_bytes = peak_memory_bytes("sluice.spark.worker_daemon")
         _result(request, job).write_parquet(work / "result.parquet")
-    return Report(epochs=tuple(meter.records), result=str(work / "result.parquet"), notes=notes)
+    return Report(
+        epochs=tuple(meter.records),
+        result=str(work / "result.parquet"),
+        worker_peak_bytes=worker_peak_bytes,
+        notes=notes,
+    )
 
 
 @contextmanager
@@ -87,7 +95,8 @@ def _session(request: Request, job: Job) -> Iterator[SparkSession]:
     from sluice.spark.session import local_session, remote_session
 
     if request.engine != "sluice_run":
-        with _connect_server(request) as remote, remote_session(remote) as spark:
+        server = _cluster_server if request.engine == "sluice_cluster" else _connect_server
+        with server(request) as remote, remote_session(remote) as spark:
             yield spark
         return
     rows = rows_pass_jvm(job.pipeline, job.state().configuration.params, None)
@@ -125,6 +134,18 @@ def _connect_server(request: Request) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
+
+
+@contextmanager
+def _cluster_server(request: Request) -> Iterator[str]:
+    from harness.spark_cluster import running_cluster
+
+    folder = Path(request.work) / "cluster"
+    with (
+        running_cluster(folder, os.environ, workers=request.threads) as cluster,
+        cluster.connect_server() as remote,
+    ):
+        yield remote
 
 
 def _take(driver: EpochDriver) -> int:
@@ -195,7 +216,7 @@ def _location(request: Request, notes: dict[str, str]) -> Iterator[StoreLocation
     from sluice.store.open import StoreLocation
 
     work = Path(request.work)
-    if request.engine != "sluice_s3":
+    if request.engine not in ON_S3:
         yield StoreLocation(root=f"file://{work / 'root'}")
         return
     import boto3

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bench.history import read_history
-from bench.page import PAGE, figures, with_figures
+from bench.page import PAGE, PLACES, figures, with_figures
 
 
 def test_the_figures_are_the_newest_record() -> None:
@@ -11,3 +13,21 @@ def test_the_figures_are_the_newest_record() -> None:
 
     assert with_figures(page, read_history()) == page, "write them with `python -m bench.page`"
     assert figures(read_history()) in page
+
+
+def test_places_that_were_measured_have_a_table_of_their_own() -> None:
+    """A row is there if another place than a folder was measured."""
+    history = read_history()
+    [*_, own] = [one for one in history if (one.row, one.engine) == ("small_delta", "sluice")]
+    history = [one for one in history if one.engine not in set(PLACES) - {"sluice"}]
+    on_s3 = msgspec.structs.replace(own, engine="sluice_s3", cpu_min_s=3 * own.cpu_min_s)
+
+    table = figures([*history, on_s3]).rpartition("| workload ")[2].splitlines()
+
+    assert [line for line in table if "`" in line] == [
+        f"| `small_delta` | {own.wall_min_s:.2f} / {own.cpu_min_s:.2f}"
+        f" | {own.wall_min_s:.2f} / {3 * own.cpu_min_s:.2f} | 3.0 |"
+    ]
+    assert table[0] == "| folder, one machine | S3 server, one machine |" + (
+        " S3 server, one machine / folder, one machine, CPU |"
+    )
