@@ -79,7 +79,7 @@ def figures(history: Sequence[Record]) -> str:
 def _places(by_engine: Mapping[tuple[str, str], Record]) -> str:
     """The rows that were measured elsewhere than in a folder on one machine."""
     measured = [name for name in PLACES if any(engine == name for _, engine in by_engine)]
-    if len(measured) < 2:  # noqa: PLR2004 - a place, and one to compare it with
+    if len(measured) < 2:
         return ""
     first, *others = measured
     headings = ["workload", *(PLACES[name] for name in measured)]
