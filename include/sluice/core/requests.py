@@ -42,6 +42,7 @@ from sluice.core.state import (
     REMEMBERED_REJECTIONS,
     REMEMBERED_TRIGGERS,
     CoordinatorState,
+    FailedCheckpoint,
     RejectedRequest,
     UnsuccessfulTrigger,
 )
@@ -55,7 +56,7 @@ LEAST_RECORDS = 1_000  # Below it an epoch is all overhead, and a backlog is nev
 MOST_RECORDS = 10**12
 MOST_GROWTH = 10  # From one epoch to the next: a small one is mostly overhead.
 MOST_SHRINKING = 4  # A pause of the machine must not cut an epoch into many small ones.
-MEASURABLE_PART = 2  # The rate is that of an epoch with half the records of the largest, or more.
+MEASURABLE_PART = 2  # The rate is that of an epoch with half of what it might take, or the largest.
 
 
 class Admission(Enum):
@@ -328,42 +329,43 @@ def _past(at_ms: int | None, now_ms: int) -> int | None:
 def records_of_next_epoch(state: CoordinatorState) -> int | None:
     """The most that the next epoch takes from all sources together; None if it takes all there is.
 
-    A checkpoint that expired since the last one was completed had too many: each one halves it.
+    It follows the last epochs in their order: each that had enough to do tells the size of the
+    next, and each that expired had too many, which halves it.  What earlier ones told is over then.
     As long as the job knows of any that expired, half of the time that it had is the target where
     none is declared: all that is left would expire again.
     """
+    expired = [
+        failed
+        for failed in state.failed
+        if failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
+    ]
     target_ms = state.configuration.target_epoch_ms
     if target_ms is None:
-        had_ms = [
-            failed.failed_at_ms - failed.triggered_at_ms
-            for failed in state.failed
-            if failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
-        ]
-        if not had_ms:
+        if not expired:
             return None
-        target_ms = min(had_ms) // 2
-    since = max((done.checkpoint_id for done in state.completed), default=0)
-    expired = sum(
-        failed.reason is CheckpointFailureReason.CHECKPOINT_EXPIRED
-        for failed in state.failed
-        if failed.checkpoint_id > since
+        target_ms = min(failed.failed_at_ms - failed.triggered_at_ms for failed in expired) // 2
+    records, most = FIRST_RECORDS, 0
+    epochs: list[CompletedCheckpoint | FailedCheckpoint] = [*state.completed, *expired]
+    for epoch in sorted(epochs, key=lambda epoch: epoch.checkpoint_id):
+        if isinstance(epoch, FailedCheckpoint):
+            records = _bounded(records // 2)
+        elif _is_measurable(epoch, min(most, records)):
+            records = _bounded(_sized(epoch, target_ms))
+            most = max(most, epoch.records)
+    return records
+
+
+def _is_measurable(epoch: CompletedCheckpoint, enough: int) -> bool:
+    """Whether it had *enough* to do; a savepoint copies files, and few records are all overhead."""
+    return (
+        epoch.records > 0
+        and not epoch.type.is_savepoint
+        and epoch.records * MEASURABLE_PART >= enough
     )
-    measured = _newest_measurable(state.completed)
-    records = FIRST_RECORDS if measured is None else _sized(measured, target_ms)
-    return min(max(records >> expired, LEAST_RECORDS), MOST_RECORDS)
 
 
-def _newest_measurable(completed: tuple[CompletedCheckpoint, ...]) -> CompletedCheckpoint | None:
-    """The newest epoch that had enough to do; None if none had anything.
-
-    A savepoint copies files as well, and an epoch of few records is mostly overhead.
-    """
-    epochs = [done for done in completed if done.records and not done.type.is_savepoint]
-    most = max((done.records for done in epochs), default=0)
-    for done in reversed(epochs):
-        if done.records * MEASURABLE_PART >= most:
-            return done
-    return None
+def _bounded(records: int) -> int:
+    return min(max(records, LEAST_RECORDS), MOST_RECORDS)
 
 
 def _sized(epoch: CompletedCheckpoint, target_ms: int) -> int:

@@ -79,6 +79,34 @@ def test_without_a_target_what_expired_is_tried_again_smaller_and_no_more_expire
     assert not backlog or max(lasted_ms[2:]) >= timeout_ms // 3  # It is worked off at full size.
 
 
+@given(
+    fast=st.integers(10_000, 10_000_000),
+    slower=st.integers(2, 1_000),
+    target_ms=st.sampled_from((None, 60_000)),
+    retained=st.integers(1, 10),
+    idle=st.sets(st.integers(1, 60)),
+)
+def test_behind_what_expired_and_its_success_none_expires_again(
+    fast: int, slower: int, target_ms: int | None, retained: int, idle: set[int]
+) -> None:
+    """The stages become *slower* while records of more than any epoch wait, but in *idle* ones."""
+    timeout_ms, configuration = 600_000, replace(SIZED, target_epoch_ms=target_ms)
+    done: tuple[CompletedCheckpoint, ...] = (an_epoch(1, 300 * fast, 300_000),)
+    expired: tuple[FailedCheckpoint, ...] = ()
+    worked_off: list[int] = []
+    for number in range(2, 61):
+        state = CoordinatorState(completed=done, failed=expired, configuration=configuration)
+        limit = records_of_next_epoch(state)
+        taken = 7 if number in idle else 10**12 if limit is None else limit
+        lasted_ms = taken * 1_000 * slower // fast
+        if lasted_ms > timeout_ms and taken > LEAST_RECORDS:
+            assert not worked_off
+            expired = (*expired, replace(a_failure(number), failed_at_ms=timeout_ms))
+        elif taken:
+            done = (*done, an_epoch(number, taken, lasted_ms))[-retained:]
+            worked_off += [taken] if expired and taken > 7 else []
+
+
 def test_the_first_epoch_is_small_and_so_is_that_behind_epochs_without_records() -> None:
     assert size() == size(an_epoch(1, 0, 10)) == FIRST_RECORDS
 
