@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from sluice.connectors.files.parquet import batch_rows
 from sluice.core.plan import PartitionOffset, Slice, Unread
 from sluice.declaration.places import (
     Barrier,
@@ -30,10 +29,6 @@ from sluice.declaration.places import (
     offsets_by_partition,
 )
 from sluice.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 NOTHING = ""  # Stands for the id of the commit before the first one.
 BASE = "base "  # The prefix of the id of a commit whose table is being read whole, not finished.
@@ -293,24 +288,3 @@ def ranges_of(start: int, end: int, longest: int) -> Iterator[tuple[int, int]]:
     """Cut rows into nearly equal ranges of about *longest*, or fewer."""
     pieces = -(-(end - start) // longest)
     yield from pairwise(start + (end - start) * piece // pieces for piece in range(pieces + 1))
-
-
-def row_range(
-    file: pq.ParquetFile, start: int, end: int, columns: list[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows from *start* to *end*; row groups and columns outside are not read."""
-    groups: list[int] = []
-    first = at = 0
-    for group in range(file.metadata.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if at < end and at + rows > start:
-            first = first if groups else at
-            groups.append(group)
-        at += rows
-    at = first
-    most = batch_rows([file.metadata.row_group(group) for group in groups])
-    for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
-        begin, at = at, at + batch.num_rows
-        wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
-        if begin < end and at > start and wanted.num_rows:
-            yield wanted

@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sluice.connectors.columns import check_years, is_bytes, is_text
 from sluice.errors import ConfigurationError
@@ -72,7 +72,7 @@ def json_values(column: pa.ChunkedArray, name: str) -> list[Any]:
     check_years(column, name, "")
     convert = None if _is_finite(column) else _converter(type_, name)
     try:
-        values = _python_values(column)
+        values = python_values(column)
     except (ValueError, OverflowError) as error:  # A year within a list, a struct or a map.
         raise ConfigurationError(
             f"column {name!r} has a value that JSON cannot hold: {error}; replace it in the stage"
@@ -167,14 +167,16 @@ def _key_of(type_: pa.DataType) -> Convert | None:
     return None
 
 
-def _python_values(column: pa.ChunkedArray) -> list[Any]:
+def python_values(
+    column: pa.ChunkedArray, *, maps_as_pydicts: Literal["strict"] | None = None
+) -> list[Any]:
     """Polars is several times faster than Arrow here, but for maps and decimals of 76 digits."""
     import polars as pl
     import pyarrow as pa
 
     type_ = column.type
     if _is_within(type_, lambda one: pa.types.is_map(one) or pa.types.is_decimal256(one)):
-        rows: list[Any] = column.to_pylist()
+        rows: list[Any] = column.to_pylist(maps_as_pydicts=maps_as_pydicts)
         return rows
     values = pl.from_arrow(column)
     assert isinstance(values, pl.Series)

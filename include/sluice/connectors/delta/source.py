@@ -21,13 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, urlencode
 
-from sluice.connectors.appended import (
-    BASE,
-    AddedFile,
-    AppendedSource,
-    Cursor,
-    row_range,
-)
+from sluice.connectors.appended import BASE, AddedFile, AppendedSource, Cursor
 from sluice.connectors.columns import cast_exactly, is_text
 from sluice.connectors.delta_log import (
     Action,
@@ -38,7 +32,7 @@ from sluice.connectors.delta_log import (
     open_parquet,
     with_partition,
 )
-from sluice.connectors.files.parquet import cast_to_known_schema, known_schema
+from sluice.connectors.files.parquet import cast_to_known_schema, known_schema, row_range
 from sluice.core.plan import Slice
 from sluice.declaration.columns import check_source_columns
 from sluice.declaration.places import WEIGHT

@@ -18,9 +18,9 @@ from __future__ import annotations
 import io
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, product
-from typing import Protocol
+from typing import Literal
 
 from sluice.connectors.files.source import NotWholeError
 from sluice.errors import ConfigurationError, StoreUnavailable
@@ -230,10 +230,8 @@ def _decompressed(blocks: Iterator[bytes], key: str, what: str) -> Iterator[byte
     match kind:
         case "zstd":
             return _unzstd(blocks, what)
-        case "bzip2":
-            return _members(blocks, _bzip2_member, "bzip2", what)
-        case "xz":
-            return _members(blocks, _xz_member, "xz", what)
+        case "bzip2" | "xz":
+            return _members(blocks, kind, what)
         case _:
             return _gunzip(blocks, what)
 
@@ -264,37 +262,17 @@ def _gunzip(blocks: Iterable[bytes], what: str) -> Iterator[bytes]:
         raise _not_whole(what)
 
 
-class _Member(Protocol):
-    """What ``bz2`` and ``lzma`` share: one stream of a file."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
-
-
-def _bzip2_member() -> _Member:
-    from bz2 import BZ2Decompressor
-
-    return BZ2Decompressor()
-
-
-def _xz_member() -> _Member:
-    from lzma import FORMAT_XZ, LZMADecompressor
-
-    return LZMADecompressor(FORMAT_XZ, memlimit=MAX_WINDOW_BYTES)
-
-
-def _members(
-    blocks: Iterable[bytes], new_member: Callable[[], _Member], kind: str, what: str
-) -> Iterator[bytes]:
+def _members(blocks: Iterable[bytes], kind: Literal["bzip2", "xz"], what: str) -> Iterator[bytes]:
     """Decompress with the standard library, a stream after the other."""
-    from lzma import LZMAError
+    from bz2 import BZ2Decompressor
+    from lzma import FORMAT_XZ, LZMADecompressor, LZMAError
 
-    member: _Member | None = None
+    def new_member() -> BZ2Decompressor | LZMADecompressor:
+        if kind == "bzip2":
+            return BZ2Decompressor()
+        return LZMADecompressor(FORMAT_XZ, memlimit=MAX_WINDOW_BYTES)
+
+    member: BZ2Decompressor | LZMADecompressor | None = None
     try:
         for block in blocks:
             rest = block

@@ -8,7 +8,6 @@ integers to wider signed ones.  A column that has no such type is refused by nam
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,35 +57,20 @@ class ParquetFile(WholeFile):
     def rows(
         self, start: int, end: int, columns: Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
-        footer = self.footer()
-        first = bisect_right(footer.group_ends, start)
-        last = min(bisect_left(footer.group_ends, end), len(footer.group_ends) - 1)
-        at = footer.group_ends[first - 1] if first else 0
-        with self.opened() as file:
-            groups = list(range(first, last + 1))
-            most = batch_rows([file.metadata.row_group(group) for group in groups])
-            for batch in self._decoded(file, most, groups, columns):
-                begin, at = at, at + batch.num_rows
-                wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
-                if wanted.num_rows > 0:
-                    schema = footer.schema
-                    if columns is not None or unreadable_columns(schema):
-                        schema = known_schema(wanted.schema, self.what)
-                    yield cast_to_known_schema(wanted, schema, self.what)
-                if at >= end:
-                    return  # Do not decode the rest of the row group.
+        schema = self.footer().schema
+        is_whole = columns is None and not unreadable_columns(schema)
+        for batch in self._decoded(start, end, columns):
+            wanted = schema if is_whole else known_schema(batch.schema, self.what)
+            yield cast_to_known_schema(batch, wanted, self.what)
 
     def _decoded(
-        self,
-        file: Any,  # noqa: ANN401 - pyarrow has no types
-        most: int,
-        groups: list[int],
-        columns: Sequence[str] | None,
+        self, start: int, end: int, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         try:
-            yield from file.iter_batches(batch_size=most, row_groups=groups, columns=columns)
+            with self.opened() as file:
+                yield from row_range(file, start, end, columns)
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise StoreUnavailable(f"{self.what} cannot be read: {error}") from error
@@ -153,7 +137,33 @@ def _footer(of: ParquetFile) -> Footer:
         return Footer(_announced(schema, of.what), tuple(ends))
 
 
-def batch_rows(groups: Sequence[Any]) -> int:
+def row_range(
+    file: Any,  # noqa: ANN401 - pyarrow has no types
+    start: int,
+    end: int,
+    columns: Sequence[str] | None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows from *start* to *end*; row groups and columns outside are not read."""
+    groups: list[int] = []
+    first = at = 0
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        if at < end and at + rows > start:
+            first = first if groups else at
+            groups.append(group)
+        at += rows
+    at = first
+    most = _batch_rows([file.metadata.row_group(group) for group in groups])
+    for batch in file.iter_batches(batch_size=most, row_groups=groups, columns=columns):
+        begin, at = at, at + batch.num_rows
+        wanted = batch.slice(max(start - begin, 0), min(end, at) - max(start, begin))
+        if at > start and wanted.num_rows:
+            yield wanted
+        if at >= end:
+            return  # Do not decode the rest of the row group.
+
+
+def _batch_rows(groups: Sequence[Any]) -> int:
     """The number of rows to decode at a time: fewer if the footer shows that they are wide."""
     widths = [group.total_byte_size / group.num_rows for group in groups if group.num_rows]
     return max(1, min(BATCH_ROWS, int(BATCH_BYTES / max([*widths, 1.0]))))

@@ -34,9 +34,8 @@ from sluice.connectors.appended import (
     AppendedSource,
     Cursor,
     parsed_cursor,
-    row_range,
 )
-from sluice.connectors.files.parquet import cast_to_known_schema, known_schema
+from sluice.connectors.files.parquet import cast_to_known_schema, known_schema, row_range
 from sluice.connectors.iceberg.catalog import CatalogTable, Tags
 from sluice.connectors.iceberg.changes import (
     CAME,

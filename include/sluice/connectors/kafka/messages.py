@@ -13,8 +13,8 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.connectors.avro import has_nanoseconds, map_schema
-from sluice.connectors.columns import check_years
-from sluice.connectors.json_rows import check_json_types, encoded, json_objects
+from sluice.connectors.columns import check_years, is_bytes, is_text
+from sluice.connectors.json_rows import check_json_types, encoded, json_objects, python_values
 from sluice.connectors.kafka.cluster import MAX_MESSAGE_BYTES
 from sluice.connectors.kafka.formats import framed, parsed_json
 from sluice.errors import ConfigurationError
@@ -114,15 +114,9 @@ def _without(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows as dicts.  Polars is several times faster than Arrow here, but has no maps."""
-    import polars as pl
-
-    if any(_needs_arrow(one.type) for one in table.schema):
-        rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
-        return rows
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame.to_dicts()
+    """The rows as dicts, of which the maps are dicts, too."""
+    columns = (python_values(column, maps_as_pydicts="strict") for column in table.columns)
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:
@@ -192,18 +186,12 @@ def _checked_type(schema: pa.Schema, name: str) -> pa.DataType:
             f"a Kafka sink takes the column {name!r}, but its rows have {', '.join(schema.names)}"
         )
     type_, types = schema.field(name).type, pa.types
-    if not (_is_text_or_bytes(type_) or types.is_integer(type_) or types.is_boolean(type_)):
+    is_written = is_text(type_) or is_bytes(type_)
+    if not (is_written or types.is_integer(type_) or types.is_boolean(type_)):
         raise ConfigurationError(
             f"the column {name!r} of a Kafka sink is {type_}; make it text or bytes before"
         )
     return type_
-
-
-def _is_text_or_bytes(type_: pa.DataType) -> bool:
-    from pyarrow import types
-
-    is_text = types.is_string(type_) or types.is_large_string(type_)
-    return bool(is_text or types.is_binary(type_) or types.is_large_binary(type_))
 
 
 def _check_fields(avro: AvroRow, columns: Sequence[str]) -> None:
@@ -218,14 +206,6 @@ def _check_fields(avro: AvroRow, columns: Sequence[str]) -> None:
                 f"the Avro schema of a Kafka sink has a field {field['name']!r}, but its rows have "
                 f"{', '.join(columns)}; write the column, or give the field a default"
             )
-
-
-def _needs_arrow(type_: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    if pa.types.is_map(type_) or pa.types.is_decimal256(type_):
-        return True
-    return any(_needs_arrow(type_.field(index).type) for index in range(type_.num_fields))
 
 
 def check_sizes(format_: MessageFormat, rows: pa.Table, most: int, mark: Header) -> None:
@@ -273,7 +253,7 @@ def _column_bound(column: pa.ChunkedArray) -> float:
     type_, types = column.type, pa.types
     if types.is_nested(type_) or types.is_dictionary(type_):
         return float("inf")
-    if _is_text_or_bytes(type_) or types.is_fixed_size_binary(type_):
+    if is_text(type_) or is_bytes(type_):
         longest = pc.max(pc.binary_length(column)).as_py() or 0
         return float(ESCAPED_BYTES * longest + SCALAR_BYTES)
     return SCALAR_BYTES

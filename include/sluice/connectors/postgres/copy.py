@@ -18,7 +18,14 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sluice.connectors.columns import check_no_nul, check_years, nul_error
+from sluice.connectors.columns import (
+    MAX_DECIMAL_DIGITS,
+    check_no_nul,
+    check_years,
+    is_bytes,
+    is_text,
+    nul_error,
+)
 from sluice.connectors.json_rows import check_json_types, encoded, json_values
 from sluice.connectors.postgres.server import Connection, TableName
 from sluice.declaration.columns import check_source_columns
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed, Identifier
 
-MOST_DIGITS = 38  # The digits of decimal128, and of Spark's decimals.
 CAST = re.compile(r"(?P<name>[^:]+)::(?P<type>[A-Za-z][A-Za-z0-9_ ]*(\([0-9, ]+\))?)")
 TEXT_TYPES = ("text", "varchar", "bpchar", "name", "citext", "uuid", "json", "jsonb")
 # CSV of a batch: large enough to keep Arrow's parser busy, and small beside a worker's memory.
@@ -82,7 +88,7 @@ class Selected:
     def _decimal(self) -> pa.DataType:
         import pyarrow as pa
 
-        cast = f'cast it in `columns`: "{self.name}::numeric({MOST_DIGITS}, 9)" or ::text'
+        cast = f'cast it in `columns`: "{self.name}::numeric({MAX_DECIMAL_DIGITS}, 9)" or ::text'
         if self.typmod < 0:
             raise ConfigurationError(
                 f"column {self.name!r} is numeric without a precision, and sluice has to know how "
@@ -90,10 +96,10 @@ class Selected:
             )
         precision, scale = numeric_digits(self.typmod)
         digits = max(precision, scale) if scale >= 0 else precision - scale
-        if digits > MOST_DIGITS:
+        if digits > MAX_DECIMAL_DIGITS:
             raise ConfigurationError(
-                f"column {self.name!r} is of type numeric({precision}, {scale}), and {MOST_DIGITS} "
-                f"digits is the most that Arrow and Spark hold; {cast}"
+                f"column {self.name!r} is of type numeric({precision}, {scale}), and "
+                f"{MAX_DECIMAL_DIGITS} digits is the most that Arrow and Spark hold; {cast}"
             )
         return pa.decimal128(digits, max(scale, 0))
 
@@ -363,7 +369,7 @@ def check_values(rows: pa.Table) -> None:
                 raise nul_error(name, "PostgreSQL's json")
         elif types.is_timestamp(column.type):
             _plain_column(column, name)
-        elif types.is_string(column.type) or types.is_large_string(column.type):
+        elif is_text(column.type):
             check_no_nul(column, name, "PostgreSQL")
 
 
@@ -407,16 +413,9 @@ def _plain_column(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray | pa.Ar
                 f"column {name!r} has nanoseconds, and PostgreSQL keeps microseconds: {error}; "
                 "truncate it before it is written"
             ) from error
-    if is_binary(type_):
+    if is_bytes(type_):
         return pa.chunked_array([_hex(chunk) for chunk in column.chunks], pa.string())
     return column
-
-
-def is_binary(type_: pa.DataType) -> bool:
-    from pyarrow import types
-
-    is_varying = types.is_binary(type_) or types.is_large_binary(type_)
-    return bool(is_varying or types.is_fixed_size_binary(type_))
 
 
 def _texts(column: pa.ChunkedArray, name: str) -> Iterator[str | None]:

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from sluice.connectors.columns import check_no_null_keys
+from sluice.connectors.columns import check_no_null_keys, is_bytes, is_text
 from sluice.connectors.postgres.copy import (
     TEXT_TYPES,
     check_nested_types,
     check_values,
     copy_in,
-    is_binary,
     numeric_digits,
     numeric_typmod,
 )
@@ -529,7 +528,7 @@ def postgres_type(type_: pa.DataType) -> str:
         (pa.types.is_float16(type_) or pa.types.is_float32(type_), "real"),
         (pa.types.is_float64(type_), "double precision"),
         (pa.types.is_date(type_), "date"),
-        (is_binary(type_), "bytea"),
+        (is_bytes(type_), "bytea"),
         (pa.types.is_nested(type_), "jsonb"),
     )
     for is_of_kind, name in plain:
@@ -551,7 +550,7 @@ def _fits(type_: pa.DataType, column: TableColumn) -> bool:
         return True
     if pa.types.is_nested(type_):
         return column.type in ("json", "jsonb")
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+    if is_text(type_):
         return column.type in TEXT_TYPES or column.kind == "e"
     if pa.types.is_integer(type_) and column.type == "numeric":
         digits = len(str(1 << (type_.bit_width - pa.types.is_signed_integer(type_))))
