@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from harness.jobs import STAGES, a_pipeline, a_running_job, keys_of, trigger_one
+from sluice.cli.options import moment, watermark
 from sluice.coordinator.completion import finalize
 from sluice.coordinator.failure import fail_checkpoint, overtake
 from sluice.coordinator.publication import commit
@@ -15,7 +16,6 @@ from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.failures import CheckpointFailureReason
 from sluice.core.ids import CheckpointId
 from sluice.job.job import Job
-from sluice.surface.moments import moment, watermark
 from tests.builders import SUBTASKS
 from tests.cli.conftest import Sluice
 from tests.subtasks import a_savepoint, acknowledge, decline, take_checkpoint

@@ -230,11 +230,10 @@ def test_a_changing_table_retracts() -> None:
     assert changing.meaning({}) != appended.meaning({})
 
 
-CHANGES = "connectors.iceberg.changes"
 SOURCE = "connectors.iceberg.source"
 FAULTS = [
     Caught(
-        "a place that is named again is taken back again", f"{CHANGES}:places_of",
+        "a place that is named again is taken back again", f"{SOURCE}:places_of",
         "(new, own) if", "(new, own[:0]) if",
         test_rows_that_are_deleted_on_reading_are_taken_back_once,
     ),
@@ -249,7 +248,7 @@ FAULTS = [
         test_a_compaction_brings_no_changes_whatever_was_deleted_before,
     ),
     Caught(
-        "any delete file names places", f"{CHANGES}:Rows.deletes",
+        "any delete file names places", f"{SOURCE}:Rows.deletes",
         "if file.content is DataFileContent.EQUALITY_DELETES:", "if False:",
         test_equality_deletes_are_refused,
     ),

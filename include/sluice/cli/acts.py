@@ -19,6 +19,7 @@ from rich.table import Table
 from sluice.cli.options import (
     AsJson,
     command_of,
+    moment,
     print_files,
     print_json,
     print_line,
@@ -71,7 +72,6 @@ from sluice.surface.journal import (
     repair_record,
     request_progress,
 )
-from sluice.surface.moments import moment
 from sluice.surface.options import (
     CheckpointConfig,
     OptionChange,

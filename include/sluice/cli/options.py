@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -19,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.core.units import size
 from sluice.declaration.project import load_declarations, load_pipeline
 from sluice.errors import ConfigurationError
@@ -221,6 +223,22 @@ def with_flags(sentence: str) -> str:
         if flag.partition(" ")[0] not in sentence:
             sentence = re.sub(choice, rf"\g<0> with {flag}", sentence, count=1)
     return sentence
+
+
+def moment(at_ms: int) -> str:
+    """An instant in UTC, to the millisecond."""
+    at = datetime.fromtimestamp(at_ms // 1000, UTC)
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d}"
+
+
+def watermark(at_ms: int) -> str:
+    match at_ms:
+        case _ if at_ms == MIN_WATERMARK:
+            return "none"
+        case _ if at_ms == MAX_WATERMARK:
+            return "end of input"
+        case _:
+            return moment(at_ms)
 
 
 def print_json(document: object) -> None:

@@ -21,10 +21,12 @@ from sluice.cli.options import (
     Root,
     declared_uids,
     location,
+    moment,
     print_files,
     print_json,
     print_line,
     print_table,
+    watermark,
 )
 from sluice.coordinator.garbage import find_orphans
 from sluice.coordinator.savepoints import savepoint_names
@@ -51,7 +53,6 @@ from sluice.surface.checkpoints import (
 from sluice.surface.exceptions import exception_history
 from sluice.surface.health import health
 from sluice.surface.journal import journal_records
-from sluice.surface.moments import moment, watermark
 from sluice.surface.monitoring import metrics_of_each, metrics_text, registry_of
 from sluice.surface.snapshots import (
     CheckpointDetails,

@@ -21,10 +21,12 @@ from sluice.cli.options import (
     AsJson,
     OtherPipeline,
     Params,
+    moment,
     parameters,
     print_json,
     print_line,
     print_table,
+    watermark,
 )
 from sluice.cli.run import check_result_file, run_log, write_result
 from sluice.core.units import size
@@ -48,7 +50,6 @@ from sluice.surface.differences import (
     table_difference,
 )
 from sluice.surface.key_lookup import look_up_key
-from sluice.surface.moments import moment, watermark
 from sluice.surface.state import open_state
 
 if TYPE_CHECKING:

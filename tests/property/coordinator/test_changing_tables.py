@@ -297,7 +297,7 @@ def test_what_the_root_keeps_no_copy_of_is_not_read_again(tmp_path: Path) -> Non
         plan_backfill(world.job, ["dt=2026-03-01"])
 
 
-CHANGES = "connectors.iceberg.changes"
+CHANGES = "connectors.iceberg.source"
 VERSIONS = "connectors.delta.source:Versions"
 KINDS_OF = {CHANGES: "iceberg, merge on read"}
 PLANTED = [

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.options import location, parameters, with_flags
+from sluice.cli.options import location, parameters, watermark, with_flags
+from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
 from sluice.errors import ConfigurationError
 from sluice.store.open import StoreLocation
 
@@ -72,3 +73,17 @@ def test_a_refusal_names_the_flag_of_each_choice_once() -> None:
     assert with_flags("say --accept-tables to accept tables as they are") == (
         "say --accept-tables to accept tables as they are"
     )
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "words"),
+    [
+        (MIN_WATERMARK, "none"),
+        (MAX_WATERMARK, "end of input"),
+        (1_500, "1970-01-01 00:00:01.500"),
+    ],
+)
+def test_a_watermark_is_a_moment_unless_nothing_or_everything_was_seen(
+    at_ms: int, words: str
+) -> None:
+    assert watermark(at_ms) == words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluice.connectors.spark_read.source import Readings
+from sluice.connectors.spark_read.declared import Readings
 from sluice.declaration.places import Barrier, SourcePosition
 
 OFTEN, SELDOM = Readings(1), Readings(3_600_000)
