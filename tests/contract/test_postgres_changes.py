@@ -9,7 +9,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from threading import Thread
@@ -25,6 +25,7 @@ from harness.postgres_database import (
     standby_of,
 )
 from harness.postgres_database import serving_postgres as serving
+from sluice.connectors.postgres import changes, server
 from sluice.connectors.postgres.changes import PostgresChangesSource
 from sluice.connectors.postgres.declared_changes import PostgresChanges
 from sluice.declaration.places import RECORD, WEIGHT, Barrier, SourcePosition
@@ -108,33 +109,65 @@ def without_zeros(rows: Rows) -> Rows:
     return +rows
 
 
-def test_epochs_add_up_to_the_table_at_each_barrier(shop: Shop) -> None:
+def test_epochs_of_any_size_are_the_table_at_their_place_in_the_log_through_kills_and_restores(
+    shop: Shop,
+) -> None:
     seed = secrets.randbits(32)
     random = Random(seed)
-    source, sums = shop.source(), Counter[tuple[Any, ...]]()
-    position: SourcePosition = ()
-    write_at_random(shop, random, 10)
-    seen: list[tuple[Barrier, Rows]] = []
-    for _ in range(6):
-        barrier = plan(source, position)
-        seen.append((barrier, shop.rows()))
-        position = barrier.position
-        write_at_random(shop, random, random.randrange(12))
+    source, past = shop.source(), History()
+    write_at_random(shop, past, random, 10)
+    first = plan(source)
+    kept: list[tuple[SourcePosition, Rows]] = [(first.position, read(source, first))]
+    check_columns_asked_for(source, first.slices[0])
+    for _ in range(20):
+        if random.random() < 0.4:
+            write_at_random(shop, past, random, random.randrange(6))
+        position, rows = kept[-1]
+        assert without_zeros(rows) == past.rows_at(position), f"seed {seed}"
+        barrier = plan(source, position, random.choice([None, 1, 3, 10, 40]))
+        if random.random() < 0.4:
+            write_at_random(shop, past, random, random.randrange(6))
+        sums = Counter(rows)
+        sums.update(read(source, barrier))
+        assert barrier.records == sum(
+            batch.num_rows for piece in barrier.slices for batch in source.read(piece)
+        )
+        act = random.randrange(4)
+        if act == 0:  # Killed before it completed, and planned again.
+            continue
+        kept.append((barrier.position, sums))
+        if act == 1:  # Any that is not subsumed is restored.
+            del kept[random.randrange(len(kept)) + 1 :]
+        elif act == 2:
+            source.notify_complete("group", barrier.position)
+            del kept[:-1]
 
-    for barrier, rows in seen:
-        first = read(source, barrier)
-        assert first == read(source, barrier), f"seed {seed}"
-        sums.update(first)
-        assert without_zeros(sums) == rows, f"seed {seed}"
-    for barrier, _ in seen[1:]:
-        for piece in barrier.slices:
-            assert piece.records == sum(batch.num_rows for batch in source.read(piece))
-    check_columns_asked_for(source, seen[0][0].slices[0])
+
+@dataclass
+class History:
+    """The table behind each commit, with a place in the log before the commit."""
+
+    tables: list[tuple[int, Rows]] = field(default_factory=lambda: [(0, Counter())])
+
+    def rows_at(self, position: SourcePosition) -> Rows:
+        return [rows for place, rows in self.tables if place < position[0].offset][-1]
+
+    def commit(self, connection: Any, observer: Any, table: str) -> None:
+        observer.execute("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint")
+        place = int(observer.fetchone()[0])
+        connection.commit()
+        observer.execute(f"TABLE {table}")
+        self.tables.append((place, Counter(observer.fetchall())))
 
 
-def write_at_random(shop: Shop, random: Random, transactions: int) -> None:
+def write_at_random(shop: Shop, past: History, random: Random, transactions: int) -> None:
     """Transactions of a few statements, two at a time, some of which are rolled back in part."""
-    with closing(shop.database.connect()) as one, closing(shop.database.connect()) as other:
+    with (
+        closing(shop.database.connect()) as one,
+        closing(shop.database.connect()) as other,
+        closing(shop.database.connect()) as third,
+        third.cursor() as observer,
+    ):
         for connection in (one, other):
             with connection.cursor() as cursor:  # A commit may be seen before it is on disk.
                 cursor.execute(f"SET synchronous_commit = {random.choice(['on', 'off'])}")
@@ -157,14 +190,72 @@ def write_at_random(shop: Shop, random: Random, transactions: int) -> None:
                         "UPDATE {t} SET id = {fresh} WHERE id = {key}",
                         "DELETE FROM {t} WHERE id = {key}",
                         "SAVEPOINT a; DELETE FROM {t} WHERE id % 2 = {side}; ROLLBACK TO a",
+                        "SAVEPOINT b; DELETE FROM {t} WHERE id = {key}; RELEASE b",
                     ]
                 ).format(t=shop.table, key=key, text=text, side=side, fresh=next(fresh) * 2 + side)
             )
-            ends = random.choice([None, None, cursor.connection.commit, cursor.connection.rollback])
-            if ends is not None:
-                ends()
+            ends = random.randrange(4)
+            if ends == 0:
+                past.commit(cursor.connection, observer, shop.table)
+            elif ends == 1:
+                cursor.connection.rollback()
+        past.commit(one, observer, shop.table)
+        past.commit(other, observer, shop.table)
+
+
+@pytest.mark.parametrize("rows", [1, 50])
+def test_what_a_plan_decodes_grows_with_its_epoch_and_not_with_what_is_behind_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    told: list[int] = []
+
+    def counting(connection: Any, statement: Any, *values: object) -> tuple[Any, ...]:
+        row = server.one_row(connection, statement, *values)
+        if "WITH told" in str(statement):
+            told.append(row[-1])
+        return row
+
+    monkeypatch.setattr(changes, "one_row", counting)
+    source = shop.source()
+    position = plan(source).position
+    with closing(shop.database.connect()) as connection, connection.cursor() as cursor:
+        connection.autocommit = False
+        cursor.execute("SET synchronous_commit = off")
+        for start in range(0, 9000, rows):
+            cursor.execute(
+                f"INSERT INTO {shop.table} SELECT n FROM generate_series(%s, %s) n",
+                (start, start + rows - 1),
+            )
+            connection.commit()
+    counts = []
+    for _ in range(3):
+        barrier = plan(source, position, most=600)
+        assert barrier.is_backlog
+        counts.append(barrier.records)
+        position = barrier.position
+
+    assert counts == [600] * 3
+    assert sum(told) <= 3 * 600 * 8
+    assert plan(source, position).records == 9000 - 1800
+
+
+def test_an_epoch_ends_behind_its_last_commit_even_if_another_is_logged_next_to_it(
+    shop: Shop,
+) -> None:
+    source = shop.source()
+    position = plan(source).position
+    with closing(shop.database.connect()) as one, closing(shop.database.connect()) as other:
+        for number, connection in enumerate((one, other)):
+            connection.autocommit = False
+            connection.cursor().execute(f"INSERT INTO {shop.table} VALUES ({number})")
         one.commit()
         other.commit()
+
+    for number in range(2):
+        epoch = plan(source, position, most=1)
+        assert (epoch.records, epoch.is_backlog) == (1, number == 0)
+        assert read(source, epoch) == {(number, None, None, None): 1}
+        position = epoch.position
 
 
 def test_a_transaction_belongs_to_the_epoch_in_which_it_commits(shop: Shop) -> None:
@@ -182,6 +273,27 @@ def test_a_transaction_belongs_to_the_epoch_in_which_it_commits(shop: Shop) -> N
     assert read(source, second) == {(2, "fast", None, None): 1}
     assert +read(source, third) == {(1, "slow", None, None): 1, (2, "later", None, None): 1}
     assert -read(source, third) == {(2, "fast", None, None): 1}
+
+
+def test_what_commits_while_an_epoch_is_planned_is_in_the_next(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = shop.source()
+    first = plan(source)
+
+    def and_then_others_commit(connection: Any, statement: Any, *values: object) -> tuple[Any, ...]:
+        row = server.one_row(connection, statement, *values)
+        if "pg_current_wal_flush_lsn" in str(statement):
+            shop.run("INSERT INTO {t} VALUES (1, 'a', NULL, NULL) ON CONFLICT DO NOTHING")
+        return row
+
+    monkeypatch.setattr(changes, "one_row", and_then_others_commit)
+    second = plan(source, first.position)
+    monkeypatch.undo()
+
+    assert (second.records, second.is_backlog, read(source, second)) == (0, False, {})
+    third = plan(source, second.position)
+    assert (third.records, read(source, third)) == (1, {(1, "a", None, None): 1})
 
 
 def test_a_large_transaction_is_one_epoch_and_others_wait_for_the_next(shop: Shop) -> None:

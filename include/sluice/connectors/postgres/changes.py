@@ -73,6 +73,7 @@ PATIENCE_S = 2.0  # For commits that the server has made and not flushed; it doe
 POLL_S = 0.01
 # Of the log that others fill; behind them an epoch without rows lets the slot follow.
 IDLE_BYTES = 64 << 20
+FEWEST_TOLD = 1000  # Messages of a first decoding, which costs about as much as fewer.
 FLUSHING_S = 60
 MAKING_S = 60  # For the transactions that run when a slot is made: it waits for their ends.
 
@@ -460,19 +461,24 @@ class PostgresChangesSource(SourceDefaults):
         now: tuple[int, bool],
         max_records: int | None,
     ) -> Counted:
-        """The transactions behind *start* that an epoch of *max_records* takes; at least one."""
+        """The transactions behind *start* that an epoch of *max_records* takes; at least one.
+
+        The server decodes until it has told a number of messages, which is raised until there is a
+        transaction that is not taken, or no more: so what it decodes grows with the epoch, and not
+        with what is behind it.
+        """
         through, is_flushed = now
         query = _COUNT.format(commit=_LSN_IN.format(3), end=_LSN_IN.format(11))
-        rows, end, is_rest, truncated = one_row(
-            connection,
-            query,
-            copy,
-            *self._options(),
-            _signed(found.oid),
-            _signed(found.oid),
-            through if is_flushed else None,
-            max_records,
-        )
+        bound = lsn(through) if is_flushed else None
+        most = None if max_records is None else max(2 * max_records, FEWEST_TOLD)
+        while True:
+            mine = _signed(found.oid)
+            rows, end, is_rest, truncated, told = one_row(
+                connection, query, copy, bound, most, *self._options(), mine, mine, max_records
+            )
+            if is_rest or most is None or told < most:
+                break
+            most *= 2
         if truncated is not None:
             raise self._truncated(truncated)
         if is_rest or not is_flushed:
@@ -551,15 +557,14 @@ class PostgresChangesSource(SourceDefaults):
         seen: _Snapshot | None,
     ) -> Iterator[RowChange]:
         """Each with its selected columns in the order of ``found``, and whole rows; only of
-        transactions that are logged before *end* and that *seen*, if given, sees.
+        transactions that *seen*, if given, sees.  The server stops behind the record at *end*.
         """
         relation: Relation | None = None
         places: list[int] = []
         commit, is_in = 0, False
         for told in self._messages(connection, found, copy, end):
             if isinstance(told, Begin):
-                commit = told.commit
-                is_in = commit < end and (seen is None or seen.sees(told.xid))
+                commit, is_in = told.commit, seen is None or seen.sees(told.xid)
             elif isinstance(told, Relation):  # Told once, also in a transaction that is not in.
                 relation, places = told, []
             elif is_in:
@@ -714,7 +719,7 @@ _LSN_IN = "('x' || encode(substring(data, {}, 8), 'hex'))::bit(64)::bigint"  # O
 _COUNT: Any = """
 WITH told AS MATERIALIZED (
     SELECT row_number() OVER () AS n, get_byte(data, 0) AS kind, data
-    FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, %s, %s, %s, %s)
+    FROM pg_logical_slot_peek_binary_changes(%s, %s, least(%s, 2147483647)::int, %s, %s, %s, %s)
 ), mine AS (
     SELECT count(*) FILTER (WHERE kind = 66) OVER (ORDER BY n) AS number,
         CASE kind WHEN 85 THEN 2 WHEN 68 THEN 1 WHEN 73 THEN 1 ELSE 0 END AS rows,
@@ -730,12 +735,11 @@ WITH told AS MATERIALIZED (
     FROM mine GROUP BY number
 ), summed AS (
     SELECT *, sum(rows) OVER (ORDER BY number) AS through FROM transactions
-    WHERE commit < coalesce(%s::bigint, commit + 1)
 ), taken AS (
     SELECT *, coalesce(through <= %s::bigint, true) OR through = rows AS is_taken FROM summed
 )
 SELECT coalesce(sum(rows) FILTER (WHERE is_taken), 0)::bigint,
     max(ended) FILTER (WHERE is_taken), coalesce(bool_or(NOT is_taken AND rows > 0), false),
-    min(commit) FILTER (WHERE is_taken AND is_truncated)
+    min(commit) FILTER (WHERE is_taken AND is_truncated), (SELECT count(*) FROM told)
 FROM taken
 """
