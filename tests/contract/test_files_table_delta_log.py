@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import duckdb
@@ -375,6 +377,28 @@ def test_another_table_at_the_place_or_json_in_it_is_refused_by_name(tmp_path: P
     for declared in ({"upsert_key": ("id",)}, {"format": "json"}):
         with pytest.raises(ConfigurationError, match=r"delta_log=True\) has .*declare a DeltaTabl"):
             FilesTable(delta_log=True, **declared)
+
+
+def test_a_log_that_is_no_longer_declared_is_refused_until_its_readers_fail(tmp_path: Path) -> None:
+    kept = a_table(tmp_path)
+    plain = replace(kept, view=None)
+    publish_table(plain, 1, None, pa.table({"id": [1]}))
+    publish_table(kept, 2, 1, pa.table({"id": [2]}))
+    for _ in range(2):
+        with pytest.raises(
+            ConfigurationError, match="declare delta_log=True, or delete _delta_log/"
+        ):
+            publish_table(plain, 3, 2, pa.table({"id": [3]}))
+    publish_table(kept, 3, 2, pa.table({"id": [4]}))
+    assert sorted(row["id"] for row in by_polars(tmp_path)) == [1, 2, 4]
+
+    rmtree(tmp_path / "table/_delta_log")
+    publish_table(plain, 4, 3, pa.table({"id": [5]}))
+    with pytest.raises(DeltaError):
+        loaded(tmp_path)
+    publish_table(kept, 5, 4, pa.table({"id": [6]}))
+
+    assert sorted(row["id"] for row in by_polars(tmp_path)) == [1, 2, 4, 5, 6]
 
 
 def test_the_log_begins_with_a_table_that_is_there_already(tmp_path: Path) -> None:

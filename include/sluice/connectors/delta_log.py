@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Action: TypeAlias = dict[str, Any]  # One line of the log: an object with one member, by its kind.
+LOG = "_delta_log/"
 
 # What a writer of these features has to do is done here, or what uses them is refused below.
 FEATURES = frozenset(
@@ -324,7 +325,7 @@ TABLES_KEPT = 8
 
 
 def entry_key(version: int) -> str:
-    return f"_delta_log/{version:020d}.json"
+    return f"{LOG}{version:020d}.json"
 
 
 def info_of(entry: Sequence[Action]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sluice.connectors.columns import MAX_DECIMAL_DIGITS
+from sluice.connectors.delta_log import LOG
 from sluice.connectors.files_table.log import READ_THREADS, TableLog, timeline_of
 from sluice.connectors.row_files import decode_schema, encode_schema
 from sluice.connectors.staged_files import (
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from sluice.connectors.files_table.delta_view import DeltaView
 
+_DELTA = "delta-"
 _FLOAT_BITS = {"float": 24, "double": 53}  # The bits of whole numbers that floats hold exactly.
 
 
@@ -97,11 +99,19 @@ class TableSchemas:
             return
         if parent is not None and self.at:
             self._require_own(parent)
+        where = f"the table at {store.root}"
         if self.view is not None:
             self.view.check(parent)
+        elif next(iter(store.list(LOG)), None) is not None:
+            raise ConfigurationError(
+                f"{where} has a Delta log, and its readers would go on with the rows of now; "
+                f"declare delta_log=True, or delete {LOG}"
+            )
         unite = united if self.view is None else self.view.united
-        known = [self._decoded(listed.key) for listed in store.list(COLUMNS)]
-        where = f"the table at {store.root}"
+        records = [listed.key for listed in store.list(COLUMNS)]
+        others = [key for key in records if (_DELTA in key) != (self.view is not None)]
+        store.delete(others)  # So a log that is declared, and then is not, is looked for again.
+        known = [self._decoded(key) for key in records if key not in others]
         if known:
             try:
                 unite([*known, *schemas], where)
@@ -126,7 +136,7 @@ class TableSchemas:
 
     def _record(self, schema: str) -> str:
         if self.view is not None:
-            schema = f"delta-{schema}"
+            schema = f"{_DELTA}{schema}"
         if not self.at:
             return columns_key(schema)
         return columns_key(f"{hashlib.sha256(self.at.encode()).hexdigest()[:16]}-{schema}")
