@@ -142,7 +142,7 @@ class StageFailed(CheckpointFailure):
 
 
 class NotYetAcknowledged(SluiceError):
-    """Nothing failed: a stage was asked for before all its subtasks had acknowledged.
+    """A stage was asked for before all its subtasks had acknowledged.  Nothing failed.
 
     The same call succeeds once they have; if they never do, the checkpoint's timeout ends it.
     """

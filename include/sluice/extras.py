@@ -43,7 +43,7 @@ _REQUIREMENT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupportedVersions:
-    """From *first* to below *end*, as the extra in pyproject.toml asks for it."""
+    """The versions from *first* to below *end*, as the extra in pyproject.toml asks for them."""
 
     name: str
     first: str

@@ -115,7 +115,7 @@ class RestoreOperator(CheckpointOperator):
         *,
         may_switch_on: bool,
     ) -> TaskSummary:
-        """What follows the restore, unless the job has moved on from it, and what it came to."""
+        """Do what follows the restore, unless the job has moved on, and return what it came to."""
         from sluice.coordinator.restore import stop
 
         params, after = context["params"], restored.state
@@ -224,7 +224,7 @@ class AbortOperator(CheckpointOperator):
 
 
 def _way_on(state: CoordinatorState, pipeline: Pipeline) -> str:
-    """How a person goes on with a job that has failed for good."""
+    """The way on for a person with a job that has failed for good."""
     choice = choose(state, Latest(), RestoreOptions())
     if isinstance(choice, Stop):
         return f"mend the cause; {'; '.join(choice.problems)}"

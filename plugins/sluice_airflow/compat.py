@@ -1,4 +1,4 @@
-"""What Airflow 3.1 and 3.2 have elsewhere than 3.3, or lack."""
+"""The names that Airflow 3.1 and 3.2 have elsewhere than 3.3, or lack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ except ImportError:  # Airflow 3.1
 
 
 def dag_run_to_trigger(**fields: Any) -> DagRunTriggerException:  # noqa: ANN401 - as Airflow's
-    """What a task raises for Airflow to start a DAG's run."""
+    """The exception that a task raises for Airflow to start a DAG's run."""
     return DagRunTriggerException(**({"logical_date": None} if _IS_3_1 else {}), **fields)
 
 
@@ -55,7 +55,7 @@ def configuration() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
 
 
 def airflow_stats() -> Any:  # noqa: ANN401 - Airflow's annotations are skipped
-    """What sends Airflow's metrics."""
+    """The client of Airflow's metrics."""
     try:
         from airflow.sdk.observability import stats
     except ImportError:

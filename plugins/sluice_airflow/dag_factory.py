@@ -297,7 +297,7 @@ def _finalize_task(
     snapshots: Mapping[str, BaseOperator],
     **kwargs: Any,  # noqa: ANN401 - Airflow's
 ) -> BaseOperator:
-    """After all stages, or after the last one alone if that waits for all others."""
+    """The task behind all stages, or behind the last one alone if that waits for all others."""
     last = [uid for uid in pipeline.stages if not pipeline.consumers_of(uid)]
     is_chain = len(last) == 1 and not pipeline.checkpointing.unaligned
     finalize = FinalizeOperator(

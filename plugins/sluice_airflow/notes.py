@@ -1,4 +1,4 @@
-"""What a task leaves for Airflow to do: the run's note, and the switch of the checkpoint DAG.
+"""The orders that a task leaves to Airflow: the run's note, and the switch of the checkpoint DAG.
 
 A task can neither set a note nor pause a DAG (Airflow's execution API has no call for them), so it
 stores them as XComs.  The API server makes a sentence the note at once, and a listener in the

@@ -1,4 +1,4 @@
-"""What all tasks of a checkpoint's run have in common, and the two that complete it.
+"""The common base of all tasks of a checkpoint's run, and the two that complete it.
 
     trigger -> per stage: snapshot | await_acks -> finalize -> commit
 
@@ -269,7 +269,7 @@ class CommitOperator(CheckpointOperator):
         }
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ANN401 - Airflow's
-        """What the checkpoint read and published, where Airflow's OpenLineage provider asks."""
+        """The inputs and outputs of the checkpoint, where Airflow's OpenLineage provider asks."""
         from sluice_airflow.openlineage import checkpoint_lineage
 
         job = self.open_job()
@@ -287,7 +287,7 @@ def _completion_note(completed: CompletedCheckpoint) -> str:
 
 
 def name_for_notes(checkpoint_id: CheckpointId, savepoint: str | None) -> str:
-    """As "checkpoint 42", or "savepoint before-upgrade (checkpoint 42)"."""
+    """The words "checkpoint 42", or "savepoint before-upgrade (checkpoint 42)"."""
     checkpoint = f"checkpoint {checkpoint_id}"
     return checkpoint if savepoint is None else f"savepoint {savepoint} ({checkpoint})"
 

@@ -1,4 +1,4 @@
-"""What the triggers ask the bucket: how far a stage is, and whether a run is due.
+"""The questions of the triggers to the bucket: how far a stage is, and whether a run is due.
 
 ``StageWatch``: the progress of one stage of one checkpoint.
 
@@ -197,7 +197,7 @@ OF_ALL = 0.25  # The part of one core that all polls of a process together may t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollResult:
-    """With an ``event`` a run is to be started.  The next poll is in ``pause_s``."""
+    """The answer of a poll: with an ``event`` a run is to be started; ``pause_s`` to the next."""
 
     message: str
     event: dict[str, str] | None

@@ -99,7 +99,7 @@ def on_dag_run_failed(dag_run: DagRun, msg: str) -> None:  # noqa: ARG001 - Airf
 
 
 def _end(dag_run: Any) -> None:  # noqa: ANN401 - Airflow's annotations are skipped
-    """Neither a missing note, nor a DAG that runs on in vain, may stop the scheduler."""
+    """End the run: no missing note, and no DAG that runs on in vain, may stop the scheduler."""
     from sqlalchemy.orm import object_session
 
     session = object_session(dag_run)
@@ -135,7 +135,7 @@ def note_of_run(dag_run: Any, session: Session) -> str:  # noqa: ANN401 - as abo
 
 
 def why_run_is_blocked(dag_run: Any, session: Session) -> str:  # noqa: ANN401 - as above
-    """What a run under way waits for in vain; empty if there is nothing, or the run has ended."""
+    """The reason why a run under way waits in vain; empty if there is none, or it has ended."""
     from airflow.models.dag import DagModel
     from airflow.utils.state import DagRunState
     from sqlalchemy import select
@@ -182,7 +182,7 @@ class LiveNotes:
 
 
 def act_of(scope: Scope) -> Act | None:
-    """What is to be done once the request of *scope* has succeeded; None for most."""
+    """The act that is due once the request of *scope* has succeeded; None for most."""
     if scope["type"] != "http":
         return None
     raw: bytes = scope.get("raw_path") or b""

@@ -156,7 +156,7 @@ class TriggerOperator(CheckpointOperator):
         return job.state().next_checkpoint_id == FIRST_CHECKPOINT_ID
 
     def _rest_of_interval_s(self, job: Job) -> float:
-        """What is left of the interval, as the event comes a little before its end."""
+        """The rest of the interval, as the event comes a little before its end."""
         from sluice.coordinator.next_checkpoint import rest_before_event_ms
 
         interval = self.pipeline.checkpointing.interval
@@ -216,7 +216,7 @@ def triggered_note(checkpoint: CheckpointPlan | PendingCheckpoint, savepoint: st
 
 
 def _which(before: CompletedCheckpoint | FailedCheckpoint) -> str:
-    """What a run that somebody cleared has taken before."""
+    """The checkpoint that a run took before somebody cleared it, in words."""
     outcome = "completed" if isinstance(before, CompletedCheckpoint) else "failed"
     return f"checkpoint {before.checkpoint_id}, which {outcome}"
 

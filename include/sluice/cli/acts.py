@@ -212,7 +212,7 @@ def _end_of(queued: CheckpointRequest) -> str:
 
 
 def _hint(job: Job) -> str:
-    """What should take the request up, and what a person can do if that does not run."""
+    """The process that should take the request up, and the fix if that does not run."""
     uid, host = job.pipeline.uid, last_host(job.state())
     if host is None:
         return f"what drives the job takes it up: 'sluice run {uid}', or the DAG {uid!r}"

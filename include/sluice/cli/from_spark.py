@@ -27,8 +27,8 @@ _OF_WRITER = (*_FILES, "insertInto", "jdbc", "save", "saveAsTable")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is read or written: *format* of *path*, by the call at *line*; *name* is the variable
-    that has it, and *options* are the calls of its reader or writer.
+    """A place that a script reads or writes: *format* of *path*, by the call at *line*. *name* is
+    the variable that has it, and *options* are the calls of its reader or writer.
     """
 
     path: str
@@ -143,7 +143,7 @@ def _source(name: str, place: _Place) -> Iterator[str]:
 
 
 def _result(writes: list[_Place]) -> str:
-    """What the script's way of writing says of the result, and what it does not."""
+    """The ``result`` that the script's way of writing means, in a sentence; else all of them."""
     modes = {value for place in writes for value in _values(place, "mode")}
     partitions = [value for place in writes for value in _values(place, "partitionBy")]
     if modes == {"overwrite"} and partitions:

@@ -1,4 +1,4 @@
-"""What several commands share: options, output, and the name of the person at the command line.
+"""Parts that several commands share: options, output, and the name of who is at the command line.
 
 A command that acts on a job is rendered from its act (``command_of``).  Output is one JSON document
 on stdout, or lines for people.
@@ -43,7 +43,7 @@ _CHOICES = {
 
 
 def declared_uids(incomplete: str) -> list[str]:
-    """What a shell offers for *incomplete*; nothing where the project cannot be read."""
+    """The uids that a shell offers for *incomplete*; none where the project cannot be read."""
     try:
         declared = load_declarations().pipelines
     except ConfigurationError:
@@ -144,7 +144,7 @@ def _comes_last(one: inspect.Parameter) -> tuple[bool, bool]:
 
 
 def option(field: Field) -> Any:  # noqa: ANN401 - Typer's OptionInfo or ArgumentInfo
-    """What Typer is to know of *field*, beside its type."""
+    """The option that Typer makes of *field*, beside its type."""
     if field.is_argument:
         return typer.Argument(metavar=field.metavar or field.name.upper(), help=field.says)
     flag = field.command or f"--{field.name.replace('_', '-')}"

@@ -57,7 +57,7 @@ class Appends(Protocol[StepT_contra]):
     def name(self) -> str: ...
 
     def version(self, step: StepT_contra, /) -> str:
-        """What tells *step* from any other commit of that number."""
+        """A text that tells *step* from any other commit of that number."""
         ...
 
     def files(self, step: StepT_contra, /) -> list[AddedFile]:

@@ -220,7 +220,7 @@ def fitted_rows(
 
 
 def _silent_loss(given: pa.DataType, wanted: pa.DataType) -> str:
-    """What Arrow's cast would do to values without a word; it refuses what else does not fit."""
+    """The harm that Arrow's cast does in silence; what else does not fit, it refuses."""
     from pyarrow import types
 
     is_number = types.is_integer(given) or types.is_floating(given)

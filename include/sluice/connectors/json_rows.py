@@ -194,7 +194,7 @@ def _is_finite(column: pa.ChunkedArray) -> bool:
 
 
 def _converter(type_: pa.DataType, name: str) -> Convert | None:
-    """What makes of a value that is not null what JSON has a form for; None if it has one."""
+    """The function that makes a value that is not null fit for JSON; None if it is as it is."""
     from pyarrow import types
 
     if types.is_floating(type_):

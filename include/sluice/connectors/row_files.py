@@ -117,7 +117,7 @@ def decode_schema(body: bytes | None, place: str) -> pa.Schema:
 def split_by_partition(
     table: pa.Table, columns: Sequence[str], sink: str, *, limit: int | None = MAX_PARTITIONS
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Each folder's name, such as ``day=2026-01-01/kind=a``, with its rows in their order.
+    """The rows of each folder, such as ``day=2026-01-01/kind=a``, with its name, in their order.
 
     Raises:
         ConfigurationError: a column is missing, of another type than text, whole numbers, dates or

@@ -308,7 +308,7 @@ def staged_in(listed: Iterable[Listed]) -> list[Staged]:
 
 
 def check_tokens(by: Attempt) -> None:
-    """Both become parts of a file's name, and only the second one may have a hyphen."""
+    """Check both tokens, which are parts of a file's name; only the second may have a hyphen."""
     assert CHECKPOINT_TOKEN.fullmatch(by.checkpoint_token), f"no part of a name: {by}"
     assert ATTEMPT_TOKEN.fullmatch(by.attempt_token), f"no part of a name: {by}"
 

@@ -266,7 +266,7 @@ class StagedSink(CheckpointListener):
 
     @property
     def place(self) -> str:
-        """Where the sink is in its job's root; see ``Writer.sink``."""
+        """The sink's place in its job's root; see ``Writer.sink``."""
         return self.files.store.root
 
     def _as_this_sink(self, writer: Writer) -> Writer:

@@ -1,4 +1,4 @@
-"""What a backfill would do: the files and rows that it takes back and reads, and who gets them.
+"""The plan of a backfill: the files and rows that it takes back and reads, and who gets them.
 
 The request itself is one for a checkpoint (``coordinator/requests.py``), whose plan reads *again*
 what it names (``coordinator/planning.py``).
@@ -18,7 +18,7 @@ from sluice.job.lineage import lineage_of_tip
 
 
 class ReadAgain(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one source."""
+    """The part of a backfill that is of one source."""
 
     source: str
     files_taken_back: int
@@ -35,7 +35,7 @@ class BackfillPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_backfill(job: Job, words: Sequence[str]) -> BackfillPlan:
-    """What a backfill of *words* would do now; nothing is written.
+    """The plan of a backfill of *words* as of now; nothing is written.
 
     Raises:
         ConfigurationError: the job does not run, or *words* choose nothing that may be replaced.

@@ -37,7 +37,7 @@ _ALIVE = (JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.
 
 
 def undeclared_uids(metadata: CheckpointMetadata, pipeline: Pipeline) -> dict[str, str]:
-    """What the checkpoint holds for uids that *pipeline* no longer declares: uid -> words."""
+    """The state that the checkpoint has for uids that *pipeline* no longer declares, in words."""
     found = {
         cut.uid: f"source {cut.uid!r} has a position"
         for cut in metadata.sources
@@ -70,7 +70,7 @@ def _sinks_of(metadata: CheckpointMetadata) -> list[str]:
 
 
 def change_of(pipeline: Pipeline, state: CoordinatorState, parent: Lineage) -> str | None:
-    """Why *pipeline* cannot continue *parent*, in a few words with the fix; None if it can."""
+    """The reason why *pipeline* cannot continue *parent*, with the fix; None if it can."""
     declared = fingerprints(pipeline, state.configuration.params)
     if isinstance(parent, PendingParent):
         planned = parent.plan.fingerprints
@@ -254,7 +254,7 @@ def _refusal(
 
 
 def _guess_renaming(missing: Mapping[str, str], new: Mapping[str, str]) -> str:
-    """What is missing may have become something new of the same kind."""
+    """A guess which *missing* uid has become which new one of the same kind."""
     for uid, kind in missing.items():
         others = [repr(other) for other, of in new.items() if of == kind]
         if others:

@@ -174,7 +174,7 @@ def assemble(
     pending: PendingCheckpoint,
     drivers: Mapping[str, str],
 ) -> CheckpointMetadata:
-    """What a restore will need, from the plan and its answers; equal ones give equal bytes."""
+    """The metadata that a restore needs, from plan and answers; equal ones give equal bytes."""
     lineage = lineage_of(job, state, plan)
     known = {
         task.uid: [pending.acks[str(subtask)] for subtask in task.subtasks]

@@ -1,4 +1,4 @@
-"""What a job owes from before, done before anything new is triggered.
+"""The duties of a job from before, done before anything new is triggered.
 
 The duties are read from the journal, not remembered: the next coordinator does what one that died
 left undone.

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What the watchdog found and did, in words; empty when all is well."""
+    """The watchdog's findings and acts, in words; empty when all is well."""
 
     actions: tuple[str, ...]
 
@@ -121,7 +121,7 @@ _TASKS = {
 def _recorded(
     pending: PendingCheckpoint, reason: CheckpointFailureReason, failures: Iterable[TaskFailure]
 ) -> str:
-    """What the task to blame has written of its newest attempt; empty if it has written nothing."""
+    """The failure that the task to blame wrote of its newest attempt; empty if there is none."""
     newest = {one.task: one for one in sorted(failures, key=lambda one: one.attempt)}
     if reason in _TASKS:
         own = newest.get(_TASKS[reason])
@@ -134,7 +134,7 @@ def _recorded(
 
 
 def _with_cause(noticed: str, cause: str) -> str:
-    """What was *noticed*, with the *cause* last, unless it says that already."""
+    """The text of *noticed* with the *cause* last, unless it says that already."""
     return noticed if not cause or cause in noticed else f"{noticed}: {cause}"
 
 
@@ -236,7 +236,7 @@ def abort_checkpoint(job: Job, checkpoint_id: CheckpointId, *, by: str) -> Coord
 
 
 def why_not_pending(job: Job, state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
-    """Why a checkpoint cannot be aborted, in a sentence with what became of it."""
+    """The reason why a checkpoint cannot be aborted, in a sentence with what became of it."""
     failed = state.failed_checkpoint(checkpoint_id)
     if failed is not None:
         return f"there is nothing to abort: {failed}"

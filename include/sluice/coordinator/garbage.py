@@ -66,7 +66,7 @@ DELETE_BATCH = 1_000  # What S3 takes at once; a failure repeats one batch, not 
 
 
 class Reason(Enum):
-    """Why an object is garbage; the value is for people."""
+    """The reason why an object is garbage; the value is for people."""
 
     STATE = "state segments that no retained checkpoint names"
     COMPACTION = "merged state that no checkpoint names, and none can take over"
@@ -216,7 +216,7 @@ def _savepoints(job: Job) -> _Savepoints:
 def _given_up(
     used: InUse, savepoints: _Savepoints
 ) -> Iterator[tuple[SavepointId, SavepointPointer]]:
-    """Those that the job began to write, and does not take any more: their checkpoint ended."""
+    """The savepoints that the job began to write, and whose checkpoint has ended."""
     state = used.head.state
     for name, pointer in savepoints.pointers.items():
         savepoint = SavepointId(name, pointer.token)
@@ -385,7 +385,7 @@ def _is_own(job: Job, file: Staged) -> bool:
 
 
 def _of_others(job: Job, used: InUse, found: Unpublished) -> list[str]:
-    """What checkpoints of others have staged where they may stage, too: it stays."""
+    """The files that checkpoints of others have staged where they may stage, too: they stay."""
     return [
         f"{found.root}/{file.file}"
         for file in found.staged
@@ -428,7 +428,7 @@ def _incomplete_savepoints(
 
 
 def _turn(job: Job, key: str) -> int:
-    """In which turn an object is deleted: ``_metadata`` and records of merged state first.
+    """The turn in which an object is deleted: ``_metadata`` and records of merged state first.
 
     So nothing looks whole whose files are gone.  A checkpoint's plan is deleted last.
     """

@@ -85,7 +85,7 @@ def keep_completed(
 def keep_failed(
     job: Job, state: CoordinatorState, checkpoint_id: CheckpointId, folder: Sequence[Listed]
 ) -> None:
-    """Of an aborted checkpoint, whose *folder* is about to be deleted."""
+    """Keep the statistics of an aborted checkpoint, whose *folder* is about to be deleted."""
     failed = state.failed_checkpoint(checkpoint_id)
     if failed is None:
         return  # It failed long ago, and is being discarded again.
@@ -173,7 +173,7 @@ def _as_declared(line: CheckpointStats, plan: CheckpointPlan) -> CheckpointStats
 
 
 def _as_far_as_known(line: CheckpointStats) -> CheckpointStats:
-    """Not committed yet is kept as unknown: it may be committed a moment later."""
+    """The line, in which "not committed yet" is unknown: it may be committed a moment later."""
     return msgspec.structs.replace(line, committed=line.committed or None)
 
 

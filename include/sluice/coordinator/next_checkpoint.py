@@ -1,4 +1,4 @@
-"""What the next periodic checkpoint of a job waits for, asked without any write.
+"""The wait of a job's next periodic checkpoint, asked without any write.
 
     Waiting --the interval is over, and a source has records--> Due
     Waiting --a tick has come, and a source has records-------> Due
@@ -53,7 +53,7 @@ DueOrWaiting: TypeAlias = Due | Waiting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WorkAfterBarrier:
-    """What the next epoch has to do, as of the journal's entry ``seq``."""
+    """The work of the next epoch, as of the journal's entry ``seq``."""
 
     seq: int
     owes: str  # Why there is work without new records; empty if there is none.
@@ -141,7 +141,7 @@ class NextCheckpoint:
 
 
 def rest_before_event_ms(state: CoordinatorState, interval_ms: int, now_ms: int) -> int:
-    """What is left of the interval in force; 0 if a person asked for a checkpoint."""
+    """The rest of the interval in force; 0 if a person asked for a checkpoint."""
     if adopted(state, now_ms, cause="") is not None:
         return 0
     changed_ms = state.timing.interval_ms

@@ -1,4 +1,4 @@
-"""What the world outside learns of a checkpoint: sources hold its records, listeners learn its end.
+"""The news of a checkpoint to the world outside: sources hold its records, listeners learn its end.
 
 A hold is taken before the checkpoint is pending and released after its files are gone: the source
 keeps the records that the checkpoint or savepoint would read on from.  A hold that a crash leaves
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 def hold_of(savepoint: SavepointId) -> str:
-    """What a hold for the savepoint is called: it is that of one incarnation."""
+    """The name of a hold for the savepoint: it is that of one incarnation."""
     return f"savepoint-{savepoint.name}-{savepoint.token}"
 
 
@@ -75,7 +75,7 @@ def _overrides(source: Source, act: str) -> bool:
 
 
 def _prefix(job: Job, uid: str) -> str:
-    """What the names of its holds begin with: no part has a hyphen, so no prefix begins another."""
+    """The beginning of the names of the job's holds; no part has a hyphen: no other begins so."""
     return f"{_of_any_journal(job, uid)}{job.paths.owner}-"
 
 
@@ -156,7 +156,7 @@ def release_orphans(job: Job, savepoints: Callable[[], Iterable[SavepointId]]) -
 
 
 def _held(job: Job, state: CoordinatorState) -> Iterator[tuple[str, Source, str]]:
-    """What is held for a job of this name, whichever journal did."""
+    """The holds of all jobs of this name, whichever journal took them."""
     for uid, source in _sources(job, state):
         try:
             names = [*source.held(_of_any_journal(job, uid))]

@@ -74,7 +74,7 @@ class HookFailed:
 def make_plan(
     job: Job, head: Head, request: CheckpointRequest, barriers: Barriers
 ) -> CheckpointPlan | NothingToDo:
-    """What the checkpoint that *request* asks for will do; nothing is written yet.
+    """The plan of the checkpoint that *request* asks for; nothing is written yet.
 
     *barriers* are those that were decided elsewhere.
 
@@ -183,7 +183,7 @@ def cut_sources(
     *,
     shares_files: bool,
 ) -> tuple[SourceCut, ...]:
-    """Where the checkpoint's barrier is in each source of the pipeline, and what lies before it.
+    """The checkpoint's barrier in each source of the pipeline, and the records before it.
 
     With *shares_files* a position may continue layers that an earlier checkpoint wrote.
 
@@ -267,7 +267,7 @@ def replaceable_sources(job: Job, state: CoordinatorState) -> list[str]:
 
 
 def not_replaceable_message(job: Job, asked: str, source: str = "") -> str:
-    """Why *asked* cannot be read again: no source, or not *source*, declares that it can be."""
+    """The reason why *asked* cannot be read again: no source, or not *source*, declares it."""
     what = f"source {source!r}" if source else f"no source of {job.pipeline.uid!r}"
     declares = "does not declare" if source else "declares"
     return (

@@ -318,7 +318,7 @@ def files_in_use(
 def savepoints_in_use(
     job: Job, claimed: Sequence[SavepointId], retained: Sequence[CheckpointMetadata]
 ) -> frozenset[SavepointId]:
-    """Those of the *claimed* savepoints that hold a file of a *retained* checkpoint.
+    """The *claimed* savepoints that hold a file of a *retained* checkpoint.
 
     A savepoint shares no file, so it stays whole for as long as one of its files is used.
     """
@@ -355,6 +355,6 @@ def _in_use(job: Job, head: Head) -> InUse:
 
 
 def _is_savepoint_metadata(job: Job, key: str) -> bool:
-    """Of any incarnation: until its files are deleted, it may be restored from elsewhere."""
+    """Whether *key* is any incarnation's: until its files go, it may be restored from elsewhere."""
     savepoint = job.names.savepoint_of(key)
     return savepoint is not None and key == job.names.savepoint_metadata(savepoint)

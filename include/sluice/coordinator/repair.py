@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairPlan:
-    """What a repair would do, and what is lost by it.
+    """The plan of a repair, and what is lost by it.
 
     ``completed`` is completed again; ``aborted`` were pending before the damage, and of those in
     ``unproven`` the ``_metadata`` is there, so that they may have been completed; ``untold`` were
@@ -67,7 +67,7 @@ class RepairPlan:
 
 
 def plan_repair(job: Job) -> RepairPlan | None:
-    """What ``repair`` would do; None where the newest entry can be read.  Writes nothing.
+    """The plan that ``repair`` would carry out; None where the newest entry can be read.
 
     Raises:
         ProtocolViolation: no entry that can be read adjoins the damaged ones.

@@ -1,4 +1,4 @@
-"""What a person asks of a running job, where no stage can run: on the command line, on a page.
+"""The acts of a person on a running job, where no stage can run: on the command line, on a page.
 
 A request for a checkpoint, a savepoint or a stop is journaled, and awaits a host: ``sluice run``,
 or a run of the pipeline's DAGs, starts it when it asks for its own next checkpoint.  One that no
@@ -101,7 +101,7 @@ def request_checkpoint(job: Job, request: UserRequest) -> CheckpointRequest:
 
 
 def timeout_ms(job: Job, state: CoordinatorState) -> int:
-    """How long a checkpoint may take that is triggered now."""
+    """The time that a checkpoint may take that is triggered now."""
     return state.timing.timeout_ms or milliseconds(job.pipeline.checkpointing.timeout)
 
 
@@ -143,7 +143,7 @@ def require_running(job: Job, state: CoordinatorState) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTimes:
-    """What is to change; None stays as it is, and ``resets`` takes back the changes made before.
+    """The times to change; None stays as it is, and ``resets`` takes back the changes made before.
 
     Raises:
         ConfigurationError: a value is out of the limits that a declaration has.

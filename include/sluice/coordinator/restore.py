@@ -63,7 +63,7 @@ class RestoredJob:
 
     @property
     def named(self) -> str:
-        """What it was restored from, in words."""
+        """The snapshot that the job was restored from, in words."""
         base = Choice(self.checkpoint_id, self.origin)
         return str(base) + "".join(
             f", past damaged checkpoint {other}" for other in self.passed_over
@@ -77,7 +77,7 @@ class RestoredJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest:
-    """What a person, or a failure, asks of a restore.
+    """The wish of a person, or of a failure, for a restore.
 
     Without ``checkpoint`` and ``savepoint`` it is of the latest checkpoint.  ``root`` is where the
     snapshot lies, if not in the job's own root, and ``pipeline`` its uid there, if another.  With a
@@ -135,7 +135,7 @@ class RestoreRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRestore:
-    """What a request means for the job as it is.  ``configuration`` None keeps the job's."""
+    """The meaning of a request for the job as it is.  ``configuration`` None keeps the job's."""
 
     target: RestoreTarget
     options: RestoreOptions
@@ -259,8 +259,8 @@ def _carry_out(
 
 
 def restored_job(job: Job, state: CoordinatorState, served: ServedRestore) -> RestoredJob:
-    """What an earlier try of the request got.  If that died before it had done what the job owed,
-    and the job is still as it was restored then, that is done now.
+    """The result of an earlier try of the request.  If that died before it had done what the job
+    owed, and the job is still as it was restored then, that is done now.
     """
     if state.generation == served.generation:
         resume_duties(job, job.journal.load())
@@ -297,7 +297,7 @@ def resolve(job: Job, state: CoordinatorState, request: RestoreRequest) -> Resol
 
 
 def plan(job: Job, state: CoordinatorState, resolved: ResolvedRestore) -> RestoreApproval | Stop:
-    """As ``plan_restore``."""
+    """The plan of a resolved request; see ``plan_restore``."""
     return plan_restore(
         job,
         resolved.target,

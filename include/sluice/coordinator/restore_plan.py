@@ -1,4 +1,4 @@
-"""What a restore would do, or everything that stands against it; and the restart of a failed job,
+"""The plan of a restore, or everything that stands against it; and the restart of a failed job,
 which chooses by itself.
 
 Planning a restore is the dry run: it looks at the snapshot's ``_metadata`` and files, asks its
@@ -67,8 +67,8 @@ def plan_restore(
     only_generation: int | None = None,
     state: CoordinatorState | None = None,
 ) -> RestoreApproval | Stop:
-    """What ``restore`` would do to the job in *state*, by default as it is now, and every file it
-    would need: the dry run.  Writes nothing.  See ``restore`` for the arguments.
+    """The dry run of ``restore``: what it would do to the job in *state*, by default as it is now,
+    and every file it would need.  Writes nothing.  See ``restore`` for the arguments.
 
     Raises:
         FencedError: the job moved on from the generation that failed.
@@ -130,7 +130,7 @@ def _plan(
 def as_chosen(
     state: CoordinatorState, target: RestoreTarget, options: RestoreOptions
 ) -> RestoreOptions:
-    """For the latest checkpoint: the options as a person chose them with the job's origin, or when
+    """The options for the latest checkpoint as a person chose them with the job's origin, or when
     dropping its rows in flight.  A failure before the next checkpoint does not change them.
     """
     if not isinstance(target, Latest):
@@ -202,7 +202,7 @@ def _sizes(job: Job, metadata: CheckpointMetadata) -> dict[SegmentHandle, int | 
 def damage_of_owed_rows(
     job: Job, state: CoordinatorState, metadata: CheckpointMetadata, configuration: JobConfiguration
 ) -> list[str]:
-    """What is wrong with the staged rows that no sink has published yet, but a commit owes."""
+    """The damage of the staged rows that no sink has published yet, but a commit owes."""
     own = state.completed_checkpoint(metadata.checkpoint_id)
     if own is None or own.is_committed:
         return []

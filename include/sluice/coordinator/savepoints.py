@@ -299,7 +299,7 @@ def _require_unused(job: Job, state: CoordinatorState, savepoint: SavepointId) -
 
 
 def _use_of(job: Job, state: CoordinatorState, savepoint: SavepointId) -> str:
-    """What the job needs the savepoint for, with what to do; empty if it does not."""
+    """The job's need of the savepoint, with what to do; empty if it has none."""
     uid = job.pipeline.uid
     if state.origin is not None and state.origin.own_savepoint == savepoint:
         return (

@@ -143,7 +143,7 @@ def check_sources(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConsent:
-    """What becomes of rows that another life of a job wrote to a table: they are rolled back, or
+    """The fate of rows that another life of a job wrote to a table: they are rolled back, or
     accepted, or accepted in the tables of the sinks in ``take_over`` alone.
     """
 

@@ -34,7 +34,7 @@ def compare_tables_to_restore(
     metadata: CheckpointMetadata | None,
     configuration: JobConfiguration,
 ) -> tuple[TableComparison, ...]:
-    """How the tables compare with the versions that *choice* pinned.
+    """A comparison of each table with the versions that *choice* pinned.
 
     Ids mean something only to a table that the same sink of the journal wrote, of which the
     checkpoint is; to any other table an equal id is a coincidence.
@@ -99,7 +99,7 @@ def undeclared_tables(
 def compare_tables_to_submit(
     job: Job, state: CoordinatorState, configuration: JobConfiguration
 ) -> tuple[TableComparison, ...]:
-    """How the tables compare with a job that begins anew: whose rows they show, if any.
+    """A comparison of each table with a job that begins anew: whose rows it shows, if any.
 
     The job has no life yet, so the latest life of its own journal counts as another one, too.
     """
@@ -112,7 +112,7 @@ def compare_tables_to_submit(
 def _pinned(
     state: CoordinatorState, choice: Choice, metadata: CheckpointMetadata | None
 ) -> dict[str, list[int | None]]:
-    """Per sink the versions that its table may show, the best first.
+    """By sink the versions that its table may show, the best first.
 
     A checkpoint whose commit is owed may have been published by a process that died before it
     journaled that; otherwise the table shows the version that the commit will continue.

@@ -34,7 +34,7 @@ class Committable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Who stages a file, for its name: an attempt of a subtask of a checkpoint.
+    """The writer of a staged file, for the file's name: an attempt of a subtask of a checkpoint.
 
     *checkpoint_token* is the checkpoint's alone: another life of the job, over an emptied root, and
     another job of the same table may have one of the same number.  *attempt_token* is unique to one
@@ -79,7 +79,7 @@ LATE_BOUNDS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateRows:
-    """How far late rows are behind the watermark at the epoch's start.
+    """The distance of late rows to the watermark at the epoch's start.
 
     ``within`` counts those that are at most each of ``LATE_BOUNDS_MS`` behind.
     """
@@ -189,7 +189,7 @@ class Decline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailure:
-    """Why a *task* failed, written by itself before it raised, for whoever aborts its checkpoint.
+    """The cause of a *task*'s failure, written before it raised, for whoever aborts its checkpoint.
 
     ``task`` is ``{stage}.snapshot`` with the stage's execution attempt, or another task of the
     checkpoint with its try.  ``stack`` is the ``stack_of`` its error, for people.

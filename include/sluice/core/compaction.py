@@ -47,8 +47,8 @@ class MergedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What was merged of the state that *stage* had at a checkpoint, without the rows that had
-    expired at its ``processing_time_ms``.
+    """A merge of the state that *stage* had at a checkpoint, without the rows that had expired at
+    its ``processing_time_ms``.
 
     An epoch at an earlier time, behind a restore, does not take it over: it would miss rows that
     are alive for it.  Without any ``merged`` runs it only keeps a late compaction of that

@@ -18,14 +18,14 @@ MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
 
 
 class CheckpointingMode(Enum):
-    """When a sink shows what it staged: once the checkpoint completed, or once its stage acked."""
+    """The moment when a sink shows what it staged: at its checkpoint's end, or at its stage's."""
 
     EXACTLY_ONCE = "EXACTLY_ONCE"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
 
 
 class DamagedCheckpoint(Enum):
-    """What a restart does where the bytes of its checkpoint are not those that were written.
+    """The way of a restart where the bytes of its checkpoint are not those that were written.
 
     A person's restore is refused either way.
     """
@@ -35,7 +35,7 @@ class DamagedCheckpoint(Enum):
 
 
 class Retention(Enum):
-    """What becomes of the retained checkpoints when the job ends for good (externalized retention).
+    """The fate of the retained checkpoints when the job ends for good (externalized retention).
 
     A job that is SUSPENDED keeps them all, as does one that sluice stopped for a person to decide.
     """
@@ -64,7 +64,7 @@ class CheckpointType(Enum):
 
 
 class ClaimMode(Enum):
-    """Who owns the savepoint that a job was restored from (Flink's RecoveryClaimMode)."""
+    """The owner of the savepoint that a job was restored from (Flink's RecoveryClaimMode)."""
 
     NO_CLAIM = "NO_CLAIM"  # A person; the first checkpoint after the restore shares no file.
     CLAIM = "CLAIM"  # The job, which deletes it when no checkpoint uses it any more.
@@ -94,7 +94,7 @@ class JobStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfiguration:
-    """What a submission or the latest restore fixed.
+    """The configuration that a submission or the latest restore fixed.
 
     Every task of the job reads it from the journal, never from its own environment, so all agree.
     ``parallelism`` is that of stages that declare none; ``stage_parallelism`` beats what a stage

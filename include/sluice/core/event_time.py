@@ -26,7 +26,7 @@ COMPLETE = ""  # Stands for all partitions that are over; no partition has this 
 def known_times(
     before: Mapping[str, int], cut: SourceCut, measured_ms: Mapping[str, int]
 ) -> dict[str, int]:
-    """How far event time has come behind the barrier, in each partition that may hold it back.
+    """The event time behind the barrier, of each partition that may hold it back.
 
     *measured_ms* are this epoch's times: the largest of the records read of a partition, the least
     of a head.  Partitions that are complete, that are gone, or whose records had no time share one
@@ -197,7 +197,7 @@ class StageClock:
 
 
 def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
-    """Per ``source/partition`` what the subtasks measured in their epoch."""
+    """By ``source/partition`` the event time that the subtasks measured in their epoch."""
     measured: dict[str, int] = {}
     for ack in acks:
         for partition, at_ms in ack.event_times_ms.items():
@@ -206,7 +206,7 @@ def measured_by(acks: Iterable[Ack]) -> dict[str, int]:
 
 
 def later_times(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    """Per partition the later event time."""
+    """By partition the later event time."""
     return {
         partition: max(one.get(partition, MIN_WATERMARK), other.get(partition, MIN_WATERMARK))
         for partition in sorted({*one, *other})

@@ -1,4 +1,4 @@
-"""Why a checkpoint ended without completing, and the root cause of any failure, for people.
+"""The reasons why a checkpoint ended without completing, and the root cause of any failure.
 
 ``CheckpointFailureReason`` is Flink's as far as its reasons can occur here; ``FailureCount`` is
 Flink's CheckpointFailureManager.

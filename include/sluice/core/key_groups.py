@@ -65,8 +65,8 @@ def hash_range(max_parallelism: int, groups: KeyGroupRange) -> tuple[int, int]:
 
 
 def dealt_out(elements: Mapping[str, int], parallelism: int) -> dict[str, list[tuple[int, int]]]:
-    """Per list, by its number of *elements*, the part of each of *parallelism* subtasks: from which
-    element to before which.
+    """The parts of each list, by its number of *elements*, for each of *parallelism* subtasks: from
+    which element to before which.
 
     Flink's RoundRobinOperatorStateRepartitioner (getListState): the elements of a list, in the
     order of the subtasks that had them, are cut into consecutive parts of equal size, of which the

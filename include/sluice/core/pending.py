@@ -108,7 +108,7 @@ class PendingCheckpoint:
 
     @property
     def current_attempts(self) -> dict[str, int]:
-        """Per stage that answers itself the attempt whose acks count."""
+        """By stage that answers itself, the attempt whose acks count."""
         stages = (task.uid for task in self.tasks if task.uid not in self.overtaken)
         return {stage: self.attempt_of(stage) for stage in stages}
 

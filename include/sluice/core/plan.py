@@ -1,4 +1,4 @@
-"""What checkpoint n will do, fixed before anything runs: Flink's CheckpointPlan and the barrier."""
+"""The plan of a checkpoint, fixed before anything runs: Flink's CheckpointPlan and the barrier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluice.errors import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffset:
-    """Where the next record of a source partition starts: a byte, an event number, ...
+    """The start of the next record of a source partition: a byte, an event number, ...
 
     ``records`` lie before it.  A ``sealed`` partition is never read again, even if it grows.
     ``version`` identifies the partition's content to the source, so that a changed one is found.
@@ -63,7 +63,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """What lies behind a source's barrier, as far as the source looked when the barrier was cut.
+    """The records behind a source's barrier, as far as the source looked when the barrier was cut.
 
     None is what the source cannot say.  ``partitions`` have records there; ``records`` are complete
     ones, or at most so many where offsets have gaps; ``size_bytes`` are those of files.  With
@@ -133,7 +133,7 @@ class SourceCut:
         return bool(growing) and growing <= set(self.idle)
 
     def growing(self, partitions: Iterable[str]) -> set[str]:
-        """Those of *partitions* that may still grow.
+        """The *partitions* that may still grow.
 
         Each of them grew at the barrier before, or was read in this epoch: an entry that is in
         layers alone is unchanged, and grows unless it is gone.
@@ -152,7 +152,7 @@ class SourceCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrigin:
-    """What a job was restored from, if not from its own checkpoint: a savepoint, or another root.
+    """The origin of a job that is not its own checkpoint: a savepoint, or another root.
 
     ``root`` and ``pipeline`` are empty for a savepoint of the job itself.  A name and a number say
     where it is; what it is say the ``token``, of the savepoint's incarnation or of that root's
@@ -296,7 +296,7 @@ def journaled(plan: CheckpointPlan) -> CheckpointPlan:
 
 
 def _by_partition(slices: Iterable[Slice]) -> tuple[Slice, ...]:
-    """Each partition's slices follow each other."""
+    """The slices of each partition joined into one; those that are taken back apart."""
     found: dict[tuple[str, bool], Slice] = {}
     for piece in slices:
         of = piece.partition, piece.is_taken_back

@@ -203,7 +203,7 @@ def _refused(
 
 
 def _held_back(state: CoordinatorState, now_ms: int) -> Examination | None:
-    """Why no periodic checkpoint is due, whatever the queue; None if one may be due."""
+    """The reason why no periodic checkpoint is due, whatever the queue; None if one may be due."""
     timing = state.timing
     if timing.is_paused:
         by = f" by {timing.changed_by}" if timing.changed_by else ""
@@ -316,7 +316,7 @@ def _is_pending(state: CoordinatorState, request: CheckpointRequest) -> bool:
 
 
 def rest_of_interval_ms(state: CoordinatorState, interval_ms: int | None, now_ms: int) -> int:
-    """What is left of an interval since the last trigger; 0 if it is over, or there is none."""
+    """The rest of an interval since the last trigger; 0 if it is over, or there is none."""
     last_ms = _past(state.last_triggered_at_ms, now_ms)
     return 0 if interval_ms is None or last_ms is None else max(0, last_ms + interval_ms - now_ms)
 

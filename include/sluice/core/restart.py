@@ -42,7 +42,7 @@ class RestartStrategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartHistory:
-    """What the strategies remember; each type reads its own.
+    """The memory of the restart strategies; each type reads its own.
 
     ``attempts`` counts restarts, for exponential-delay since the last reset; ``restart_at_ms`` is
     when the latest is due.  ``failures_ms`` are the newest failures, as many as the failure rate

@@ -1,4 +1,4 @@
-"""What to restore, and whether that can be done: pure decisions over what is in the bucket.
+"""The choice of what to restore, and whether it can be: pure decisions over what the bucket has.
 
 ``choose`` names the snapshot; ``decide_restore`` approves or refuses it, once its ``_metadata``,
 its files and its source positions have been observed.  (Flink's restoreLatestCheckpointedState,
@@ -271,8 +271,9 @@ def _consent_of(
     options: RestoreOptions,
     declared: Mapping[str, Fingerprint],
 ) -> Consent:
-    """What a person consents to now, or did when the job was restored from this snapshot before: a
-    failure before the next checkpoint does not take that back, and another declaration does.
+    """The consent that a person gives now, or gave when the job was restored from this snapshot
+    before: a failure before the next checkpoint does not take that back, and another declaration
+    does.
     """
     is_base = (choice.checkpoint_id, choice.origin) == (state.base, state.origin)
     before = state.consent.within(declared) if is_base else NO_CONSENT
@@ -282,7 +283,7 @@ def _consent_of(
 def changes_since(
     metadata: CheckpointMetadata | None, declared: Mapping[str, Fingerprint]
 ) -> tuple[PartChange, ...]:
-    """What of the *declared* meanings is not that of the state in the checkpoint."""
+    """The *declared* meanings that are not those of the state in the checkpoint."""
     if metadata is None:
         return ()
     anew = recomputed_since(metadata, declared)
@@ -351,7 +352,7 @@ def _snapshot_problems(
 
 
 def _in_flight_problems(choice: Choice, options: RestoreOptions) -> list[str]:
-    """Only the restored checkpoint's in-flight data can be dropped: another id is a mistake."""
+    """The problems of dropping in-flight data, which only the restored checkpoint's can be."""
     ignored = options.ignore_in_flight_of
     if ignored is None or ignored == choice.checkpoint_id:
         return []
@@ -377,7 +378,7 @@ def _parallelism_problems(saved: StageState, declared: DeclaredStage) -> list[st
 def problems_behind_the_end(
     metadata: CheckpointMetadata, producers: Mapping[str, Sequence[str]]
 ) -> list[str]:
-    """Each finished stage of the checkpoint that would read on, with what it would read.
+    """The finished stages of the checkpoint that would read on, each with what it would read.
 
     *producers* are the sources and stages that each declared stage reads.  A stage that has
     finished saw the end of its input, and its event time is at MAX.  Where something before it
@@ -400,8 +401,8 @@ def problems_behind_the_end(
 def late_behind_a_drain(
     metadata: CheckpointMetadata, stages: Sequence[DeclaredStage]
 ) -> tuple[str, ...]:
-    """Each stage with late rows whose event time has ended, while its input has not: mostly as the
-    job was drained.  Flink restores such a job, and says nothing.
+    """The stages with late rows whose event time has ended, while their input has not: mostly as
+    the job was drained.  Flink restores such a job, and says nothing.
     """
     producers = {stage.uid: stage.reads for stage in stages}
     because = ", as the job was drained" if metadata.drains else ""

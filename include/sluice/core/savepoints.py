@@ -1,4 +1,4 @@
-"""Which incarnation a savepoint's name means: a row of create-only pointers, the newest counts.
+"""The incarnation that a savepoint's name means: the newest of a row of create-only pointers.
 
     none | GONE --reserved--> WRITING --published--> COMPLETE
                                  |                      |

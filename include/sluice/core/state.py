@@ -62,7 +62,7 @@ class RestoredCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRestore:
-    """What the request with the id *cause* got: it is answered once, however often it is tried."""
+    """The outcome of the request *cause*, which is answered once, however often it is tried."""
 
     cause: str
     generation: Generation
@@ -222,7 +222,7 @@ class CoordinatorState:
 
     @property
     def tip_processing_time_ms(self) -> int:
-        """That of the parent of a checkpoint triggered now, which is not behind it."""
+        """The processing time of the parent of a checkpoint that would be triggered now."""
         return self.pending[-1].processing_time_ms if self.pending else self.processing_time_ms
 
     def pending_checkpoint(self, checkpoint_id: int) -> PendingCheckpoint | None:
@@ -252,7 +252,7 @@ class CoordinatorState:
         return next((one for one in self.served if cause and one.cause == cause), None)
 
     def rejected_request(self, request_id: str) -> RejectedRequest | None:
-        """Why the request will never run; None when it waits, ran, or was forgotten."""
+        """The reason why the request will never run; None when it waits, ran, or was forgotten."""
         return next((r for r in self.rejected if r.request_id == request_id), None)
 
     def rejection(self, request_id: str) -> CheckpointFailureReason | None:

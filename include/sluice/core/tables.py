@@ -90,7 +90,7 @@ class TableComparison:
         )
 
     def problem(self, *, roll_back: bool, accepts: bool, takes_over: bool = False) -> str | None:
-        """Why the job cannot continue with it, and the fix; None if it can."""
+        """The reason why the job cannot continue with the table, and the fix; None if it can."""
         shows = f"shows checkpoint {self.shown}" if self.shown is not None else "shows nothing"
         if roll_back and (self.ahead or self.is_of_others) and not self.can_roll_back:
             what = str(self.ahead or f"table {self.sink!r} {shows}")
@@ -128,7 +128,7 @@ class TableComparison:
         return None
 
     def taking_over(self, *, roll_back: bool) -> str | None:
-        """What a person consents to, where rows of another job are not given way by themselves."""
+        """The consent that a person gives where another job's rows do not give way."""
         if not self.is_of_others:
             return None
         shows = f"shows checkpoint {self.shown}" if self.shown is not None else "has rows"
@@ -213,7 +213,7 @@ def decide_tables(
 
 
 def owed_recovery(decision: TableDecision, ids: CheckpointIdCounter) -> TableRecovery | None:
-    """None where no id was ever handed out: no commit can be late, and no table shows anything."""
+    """The recovery that is owed; None where no id was ever handed out, so no commit can be late."""
     through = CheckpointId(ids.get() - 1)
     if through == 0:
         return None
@@ -233,8 +233,8 @@ def table_problems(
     accepts: bool = False,
     take_over: Collection[str] = (),
 ) -> list[str]:
-    """Why the job cannot continue with *tables*, of which a person has those of the sinks in
-    *take_over* taken over from another job, and no other one.
+    """The reasons why the job cannot continue with *tables*, of which a person has those of the
+    sinks in *take_over* taken over from another job, and no other one.
     """
     if roll_back and (accepts or take_over):
         return ["tables are either rolled back or accepted as they are: choose one"]

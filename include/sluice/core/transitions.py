@@ -1,4 +1,4 @@
-"""What a state is the state of, and what becomes of it when the declaration says otherwise.
+"""The meaning of a state, and the fate of the state when the declaration says otherwise.
 
 A checkpoint holds the ``Fingerprint`` of each operator with state, source and sink: the meaning of
 its parts, and of each column that it computes.  ``TRANSITIONS`` is the one table of what becomes of
@@ -38,7 +38,7 @@ _RENAMED = re.compile(r"\.rename\([^()]*\)")
 
 
 class Becomes(StrEnum):
-    """What becomes of a state when a part of its operator changes."""
+    """The fate of a state when a part of its operator changes."""
 
     SAME = "same"
     TAKEN_OVER = "taken over"
@@ -52,7 +52,7 @@ _WITHOUT_CONSENT = (Becomes.SAME, Becomes.TAKEN_OVER, Becomes.RECOMPUTED)
 
 
 class PartDifference(StrEnum):
-    """How a part differs from what it was; *changed* where nothing more is known of it."""
+    """The difference of a part from what it was; *changed* where nothing more is known of it."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -75,7 +75,7 @@ _MEAN, _SUM, _COUNT = "avg", "sum", "count"  # The functions of columns, before 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fingerprint:
-    """What the state of an operator, the position of a source or the table of a sink is that of.
+    """The meaning of an operator's state, a source's position or a sink's table.
 
     ``parts`` are the meanings of the operator's parts in canonical words, ``columns`` those of the
     columns that it computes.  ``updates_from`` are the stages with state whose updates reach it.  A
@@ -291,7 +291,7 @@ class Consent:
     meant: dict[str, Fingerprint] = field(default_factory=dict[str, Fingerprint])
 
     def beside(self, other: Consent) -> Consent:
-        """To all that either consents to."""
+        """The consent to all that either consents to."""
         return Consent(
             begun=tuple(dict.fromkeys((*self.begun, *other.begun))),
             kept=tuple(dict.fromkeys((*self.kept, *other.kept))),
@@ -304,8 +304,8 @@ class Consent:
         return replace(self, meant={uid: declared[uid] for uid in sorted(uids & declared.keys())})
 
     def within(self, declared: Mapping[str, Fingerprint]) -> Consent:
-        """To what is still *declared*; to nothing if some of that is declared otherwise by now, as
-        where a change was put back.
+        """The consent to what is still *declared*; to nothing if some of that is declared otherwise
+        by now, as where a change was put back.
         """
         if any(declared.get(uid, meant) != meant for uid, meant in self.meant.items()):
             return NO_CONSENT
@@ -402,7 +402,7 @@ class PartChange:
 
     @property
     def target(self) -> str:
-        """What ``--begin`` names for this change alone."""
+        """The text that ``--begin`` takes for this change alone."""
         return self.uid if self.column is None else f"{self.uid}.{self.column}"
 
     @property
@@ -441,7 +441,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def difference_of(operator: str, part: str | None, before: str, now: str) -> PartDifference:
-    """How a part that was *before* differs *now*; either is empty where there is none."""
+    """The difference between *before* and *now* of a part; either is empty where there is none."""
     if not before:
         return PartDifference.ADDED
     if not now:
@@ -511,7 +511,7 @@ def recomputed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    """What the state of an operator is the state of, where the next epoch takes it over at once.
+    """The former meaning of an operator's state, where the next epoch takes it over at once.
 
     ``parts`` are those that changed so, by what they were; ``means`` are new columns, by those of
     the sum and the count that they are the mean of.
@@ -522,7 +522,7 @@ class Adoption:
 
 
 def adoption(uid: str, before: Fingerprint | None, now: Fingerprint | None) -> Adoption | None:
-    """What the epoch behind a change of *uid*, a stage or a sink, takes over at once, if at all."""
+    """The change of a stage's or a sink's state that the next epoch makes at once, if any."""
     if before is None or now is None:
         return None
     changes = [
@@ -580,7 +580,7 @@ def _can_be_recomputed(
 
 
 def _mode(rows: str) -> str:
-    """How a sink writes its *rows*, as words of their meaning."""
+    """The way in which a sink writes its *rows*, as words of their meaning."""
     return rows.rpartition(" as ")[2]
 
 
@@ -673,7 +673,7 @@ def _reads_otherwise(before: Fingerprint, now: Fingerprint) -> bool:
 
 
 def _renamed(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Each column that is gone, with the only new one that is computed alike."""
+    """The columns that are gone, each with the only new one that is computed alike."""
     gone = {name: text for name, text in before.items() if name not in now}
     new = {name: text for name, text in now.items() if name not in before}
     for old, text in gone.items():
@@ -698,8 +698,8 @@ def problems_of(
     consent: Consent,
     held: AbstractSet[str],
 ) -> list[str]:
-    """Each change that the *consent* does not cover, in a sentence that says what to do; and what
-    the consent itself would break.  *held* is that of ``compare``.
+    """The changes that the *consent* does not cover, each in a sentence that says what to do; and
+    what the consent itself would break. *held* is that of ``compare``.
     """
     uncovered = [
         f"{change.what}; {_fix(change, now)}"
@@ -718,7 +718,7 @@ def problems_of(
 
 
 def notes_of(changes: Iterable[PartChange], consent: Consent) -> tuple[str, ...]:
-    """What becomes of the state by each change that is covered, and by each consent, in words."""
+    """The fate of the state by each change that is covered, and by each consent, in words."""
     lines = [
         f"{change.what}: {_told(change, change.row, becomes)}"
         for change in changes
@@ -753,7 +753,7 @@ def _begins(change: PartChange, consent: Consent) -> bool:
 
 
 def _fix(change: PartChange, now: Mapping[str, Fingerprint]) -> str:
-    """What to do about a change that was not consented to."""
+    """The fix of a change that was not consented to."""
     if change.difference is PartDifference.ABSENT:
         return (
             "give the sink another uid and a table of its own, or go on without these rows: "
@@ -830,7 +830,7 @@ def _broken_by(
     consent: Consent,
     held: AbstractSet[str],
 ) -> Iterator[str]:
-    """What would go wrong with what a person consents to."""
+    """The damage of what a person consents to."""
     may_be_kept = {change.uid for change in changes if change.becomes is Becomes.KEPT}
     for target in (*consent.begun, *consent.kept):
         uid, _, column = target.partition(".")
@@ -870,7 +870,7 @@ def _broken_by(
 
 
 def _kept_by(sink: Fingerprint, uid: str, column: str) -> str:
-    """Why rows of the stage *uid* would stay in the table of *sink* for ever; empty if they do not.
+    """The reason why rows of stage *uid* would stay in *sink*'s table for ever; else empty.
 
     Of other tables each is replaced when its key comes again, or taken away.
     """

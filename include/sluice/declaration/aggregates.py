@@ -69,7 +69,7 @@ class Aggregate:
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _computed
 
     def __str__(self) -> str:
-        """As it is written in a declaration: ``sum('price')``."""
+        """The text of a declaration: ``sum('price')``."""
         return f"{self.kind.value}({'' if self.column is None else repr(self.column)})"
 
 

@@ -47,7 +47,7 @@ LONGEST_SHOWN = 60  # Letters of a value in a message.
 
 @dataclass(frozen=True, slots=True)
 class NumberLimits:
-    """What a number may be; None is no limit, and *instead* says more than the limits do.  NaN is
+    """The limits of a number; None is no limit, and *instead* says more than the limits do.  NaN is
     never within them.
     """
 
@@ -93,7 +93,7 @@ class _Names(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Called:
-    """What a sentence names: the function, the uid it was given, and the names it takes."""
+    """The names for a sentence about a call: the function, its uid, and the names it takes."""
 
     name: str
     hints: Mapping[str, Any]
@@ -342,7 +342,7 @@ def _spelling(value: object, hint: object) -> str:
 def _better(
     called: _Called, parameter: inspect.Parameter, value: object, hint: object
 ) -> str | None:
-    """What the signature, beside the hint, tells of what the user meant."""
+    """The user's intent, as far as the signature, beside the hint, tells it."""
     if parameter.kind is parameter.VAR_KEYWORD:
         near = nearest_word(parameter.name, [p.name for p in called.parameters])
         if near and not isinstance(value, str) and not callable(value):
@@ -434,7 +434,7 @@ def _follows(value: object, protocol: type) -> bool:
 
 
 def _out_of_limits(value: object, hint: object) -> str | None:
-    """What to use instead of a *value* of the right type; None if it is within the limits."""
+    """The fix for a *value* of the right type that is beyond the limits; None if it is within."""
     if get_origin(hint) is Annotated:
         inner, *limits = get_args(hint)
         for limit in limits:
@@ -512,7 +512,7 @@ _IN_WORDS = {
 
 
 def allowed(hint: object) -> str:
-    """What *hint* allows, in words."""
+    """The values that *hint* allows, in words."""
     words = [*dict.fromkeys(word for arm in _arms(hint) for word in _words(arm))]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
@@ -550,7 +550,7 @@ def _is_callable(hint: object) -> bool:
 
 
 def nearest(value: object, hint: object) -> str | None:
-    """How the user probably meant *value*, spelled so that it fits *hint*; None if nobody knows."""
+    """The value that the user probably meant, spelled so that it fits *hint*; None if unknown."""
     for arm in _arms(hint):
         found = _nearest(value, arm)
         if found is not None:
@@ -668,7 +668,7 @@ def _as_stream(value: object) -> str | None:
 
 
 def _written(duration: timedelta) -> str:
-    """As it is written: ``timedelta(hours=1)``."""
+    """The source text of a duration: ``timedelta(hours=1)``."""
     for unit in ("days", "hours", "minutes", "seconds", "milliseconds"):
         many, rest = divmod(duration, timedelta(**{unit: 1}))
         if not rest:

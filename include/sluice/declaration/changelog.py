@@ -45,7 +45,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """At any barrier there is at most one current row per ``key``."""
+    """A stream with at most one current row per ``key`` at any barrier."""
 
     key: tuple[str, ...]
 

@@ -63,7 +63,7 @@ MaxRecords: TypeAlias = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """What an option of checkpointing is, beside its type, its limits and its default.
+    """The description of an option of checkpointing, beside its type, its limits and its default.
 
     A submission and a restore keep it in the field ``kept_as`` of JobConfiguration, a person's
     change while the job runs in that of Timing: where a class has the field, that is how the option
@@ -82,7 +82,7 @@ class Option:
 @checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointing:
-    """When checkpoints are taken, how, and how long they stay: the options of a pipeline."""
+    """The options of a pipeline's checkpoints: when they are taken, how, and how long they stay."""
 
     interval: Annotated[
         CheckpointTime | None,
@@ -314,7 +314,7 @@ class Checkpointing:
 @checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBackend:
-    """How a subtask keeps its state.  It changes no result, so it may change at any time.
+    """The options of a subtask's state.  They change no result, so they may change at any time.
 
     An epoch's groups, the state they touch and the output may take ``memory_per_subtask`` bytes
     together; more than that goes through local disk.  A lookup searches at most ``max_runs`` sorted
@@ -463,7 +463,7 @@ CHANGEABLE = {
 
 
 def limits_of(name: str) -> DurationLimits | NumberLimits | None:
-    """What the option may be, None if its type says it all; a duration has always limits."""
+    """The limits of the option *name*; None if its type says it all, as no duration's does."""
     return next(_limits(_HINTS[name]), None)
 
 

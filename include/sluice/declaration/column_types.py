@@ -27,7 +27,7 @@ class ColumnType:
         return self.name == "map" or any(of.has_map for _, of in self.fields)
 
     def __str__(self) -> str:
-        """As in a schema: ``decimal(10,2)``, ``array<string>``, ``struct<a:int>``."""
+        """The text of a schema: ``decimal(10,2)``, ``array<string>``, ``struct<a:int>``."""
         arguments = f"({','.join(map(str, self.arguments))})" if self.arguments else ""
         inside = ",".join(f"{name}:{of}" if name else str(of) for name, of in self.fields)
         is_nested = self.name in {"array", "map", "struct"}

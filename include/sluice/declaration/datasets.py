@@ -1,4 +1,4 @@
-"""What a place is called by others: OpenLineage's namespace and name of a dataset.
+"""The names that others have for a place: OpenLineage's namespace and name of a dataset.
 
 The rules are those of https://openlineage.io/docs/spec/naming, by which a table that Sluice writes
 and another tool reads is one dataset in a catalog of lineage.
@@ -25,7 +25,7 @@ class NamedPlaceSpec(Protocol):
     """A descriptor of a source or sink whose place has names that others know."""
 
     def datasets(self, params: Mapping[str, str]) -> tuple[Dataset, ...]:
-        """What it reads or writes, without secrets; empty for one below the job's root.
+        """The datasets that it reads or writes, without secrets; none for one below the job's root.
 
         The place is not asked.
         """

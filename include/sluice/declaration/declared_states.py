@@ -111,7 +111,7 @@ def ttl_configs(function: KeyedProcessFunction) -> Mapping[str, StateTtlConfig]:
 
 
 def ttl_of_table(stage: StageNode, table: str) -> int | None:
-    """How long a row of *table* stays without an update, in milliseconds; None is for ever."""
+    """The time that a row of *table* stays without an update, in milliseconds; None is for ever."""
     if isinstance(stage.operation, ProcessKeyed):
         if table.startswith(("broadcast:", "operator:")):
             return None

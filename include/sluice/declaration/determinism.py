@@ -1,4 +1,4 @@
-"""What answers otherwise when it is asked again, and where it is refused.
+"""The expressions that answer otherwise when they are asked again, and where they are refused.
 
 An expression such as ``rand()`` or ``current_timestamp()`` is fine where each row is asked once,
 and the answer kept: in what one stage reads of a source, in a transform, in aggregates over
@@ -108,7 +108,7 @@ def check_places(owner: str, sql: str) -> None:
 
 
 def why_of_spark(found: str) -> str:
-    """Why *found* is refused, and what to use."""
+    """The reason why *found* is refused, and what to use."""
     if found.startswith("input_file"):
         return (
             "which is empty, as Spark does not read the files; in a transform() the column "

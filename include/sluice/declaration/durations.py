@@ -31,7 +31,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class DurationLimits:
-    """What a duration may be; ``unit`` is the one that is kept."""
+    """The limits of a duration; ``unit`` is the one that is kept."""
 
     least: timedelta
     most: timedelta = LONGEST
@@ -46,7 +46,7 @@ PositiveMicroseconds: TypeAlias = Annotated[timedelta, DurationLimits(US, unit=U
 
 
 def what_to_use(duration: timedelta, limits: DurationLimits) -> str | None:
-    """What is wrong with *duration*, as what to use instead; None if it may be."""
+    """The fix for *duration*, such as "use 1 s or more"; None if it is within the limits."""
     least, most, unit = limits.least, limits.most, limits.unit
     if duration < least:
         return f"use {in_words(least)} or more"
@@ -61,7 +61,7 @@ def what_to_use(duration: timedelta, limits: DurationLimits) -> str | None:
 
 
 def duration_of(name: str, text: str, *, least: timedelta = timedelta(0)) -> timedelta:
-    """What ``90s``, ``30m``, ``1h`` or ``2d`` means; *name* is the option's, for the message.
+    """The duration that ``90s``, ``30m``, ``1h`` or ``2d`` means; *name* is the option's.
 
     Raises:
         ConfigurationError: it is no such text, or out of the limits.

@@ -153,7 +153,7 @@ def keeps(step: Projection, column: str) -> bool:
 def columns_read(
     steps: Sequence[Step], names: Sequence[str], wanted: Sequence[str] | None = None
 ) -> list[str] | None:
-    """Which of *names* have to be read for *steps*; None is all of them.
+    """The columns among *names* that have to be read for *steps*; None is all of them.
 
     These are the names in the steps up to the first projection without a star, and perhaps more.
     *wanted* are the columns that are read behind the steps; None is all.

@@ -34,8 +34,8 @@ _ORDERED_BY_TIME = (AggregateKind.FIRST, AggregateKind.LAST)
 
 
 def fingerprints(pipeline: Pipeline, params: Mapping[str, str]) -> dict[str, Fingerprint]:
-    """By uid that of each operator with state, of each source that is streamed, and of each sink,
-    with the values of *params*.
+    """The fingerprints by uid: of each operator with state, of each source that is streamed, and of
+    each sink, with the values of *params*.
     """
     meanings = {
         uid: source.spec.meaning(params)
@@ -61,7 +61,7 @@ def shorter_ttl_ms(before: Fingerprint | None, now: Fingerprint | None) -> int |
 
 
 def meaning(sql: str) -> str:
-    """What *sql* means, without its spelling, and without the name that it gives its value."""
+    """The meaning of *sql*, without its spelling, and without the name that it gives its value."""
     return parsed(sql).canonical()
 
 
@@ -239,8 +239,8 @@ class _Maker:
                 yield from self._sent_by(given)
 
     def _lineage(self, stream: Input, wanted: frozenset[str]) -> str:
-        """What the columns *wanted* of an input are, down to what sends them, but for filters.  A
-        function is taken to pass them on, as it passes on what is a key.
+        """The origin of the columns *wanted* of an input, down to what sends them, but for filters.
+        A function is taken to pass them on, as it passes on what is a key.
         """
         names = {new.lower(): old.lower() for old, new in stream.renames.items()}
         wanted = frozenset(names.get(name, name) for name in wanted)
@@ -320,7 +320,7 @@ class _Maker:
         )
 
     def _bound(self, stream: Input) -> str:
-        """By how much event time trails, over all sources of *stream*."""
+        """The bounds of out-of-orderness of all sources of *stream*, and its own, in words."""
         source = self.pipeline.sources.get(stream.producer)
         if source is not None:
             return _duration(source.out_of_orderness_ms)
@@ -469,7 +469,7 @@ def _filtered_by(steps: Sequence[Step]) -> frozenset[str]:
 
 
 def _origins(columns: Iterable[str], steps: Sequence[Step]) -> frozenset[str]:
-    """What *columns* are before *steps*, in lower case; "" for one that is computed."""
+    """The names of *columns* before *steps*, in lower case; "" for one that is computed."""
     return _lowered(origin_of(column, steps) or "" for column in columns)
 
 
@@ -523,8 +523,9 @@ def _goes_by_time(stage: StageNode) -> bool:
 
 
 def _columns_read(stage: StageNode, times: Iterable[str]) -> dict[str, frozenset[str]] | None:
-    """By column of an aggregate what it reads beside the keys, in lower case, and perhaps more; by
-    "" what all of them do.  None: whole rows.  The event *times* are those by which it goes.
+    """By column of an aggregate the columns that it reads beside the keys, in lower case, and
+    perhaps more; by "" what all of them read.  None: whole rows.  The event *times* are those by
+    which it goes.
     """
     match stage.operation:
         case ops.KeyedAggregate(aggregates=aggregates):

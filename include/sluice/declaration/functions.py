@@ -1,4 +1,4 @@
-"""What a user's function is: its declared version, or else a digest of its source.
+"""The identity of a user's function: its declared version, or else a digest of its source.
 
 The digest is of syntax trees, so comments, blanks and docstrings play no part, nor does what the
 function is called, or where it stands.  It reaches what the function reads of its own project:
@@ -58,7 +58,7 @@ def function_digest(function: object) -> str:
 
 @dataclass(slots=True)
 class _Reading:
-    """What a function consists of, found by what its source reads."""
+    """The parts of a function, found by what its source reads."""
 
     package: str  # The project's, which may be installed among the libraries.
     whole: object  # The object whose function it is.
@@ -147,7 +147,7 @@ class _Reading:
                 yield from self.pieces(value)
 
     def _of_module(self, node: ast.AST, name: str, module: ModuleType) -> Iterator[str]:
-        """What *node* reads of a *module* of the project, which it calls *name*."""
+        """The objects of a *module* of the project, which *node* calls *name*, that it reads."""
         if not self._is_of_project(module):
             return
         read = {

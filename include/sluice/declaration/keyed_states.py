@@ -175,7 +175,7 @@ class Map(State[K, V]):
         self._entries.remove(self._key(key))
 
     def items(self) -> list[tuple[K, V]]:
-        """In the order of the keys, whenever they were put there."""
+        """The items in the order of the keys, whenever they were put there."""
         found = dict(self._entries.items())
         return [(key, found[key]) for key in sorted(found)]  # type: ignore[type-var]
 
@@ -222,7 +222,7 @@ class ReducingState(State[str, V]):
         self._reduce = reduce
 
     def get(self) -> V | None:
-        """What the values of the key were reduced to; None if none was added."""
+        """The value that those of the key were reduced to; None if none was added."""
         return self._entries.get(self.name)
 
     def add(self, value: V) -> None:
@@ -236,7 +236,7 @@ class ReducingState(State[str, V]):
 
 
 class AggregateFunction(ABC, Generic[IN, ACC, OUT]):
-    """What an ``AggregatingState`` does with the values of a key; Flink's, without ``merge``."""
+    """The function of an ``AggregatingState`` over a key's values; Flink's, without ``merge``."""
 
     @abstractmethod
     def create_accumulator(self) -> ACC:
@@ -288,7 +288,7 @@ class AggregatingState(State[str, ACC], Generic[IN, ACC, OUT]):
 @checked_initializer
 @dataclass(frozen=True, slots=True)
 class StateTtlConfig:
-    """When entries of one state expire; each entry of a list or map has its own TTL.
+    """The TTL of one state's entries; each entry of a list or map has its own.
 
     Time is that of the barriers: an entry's last write, or read, is the moment at which its
     checkpoint was triggered, and it is expired at the first barrier that is a TTL behind it.  So a
@@ -323,12 +323,12 @@ class StateTtlConfig:
 
     @property
     def ttl_ms(self) -> int | None:
-        """How long an entry without an update is not expired; None is for ever."""
+        """The time without an update until an entry has expired, in milliseconds; None is never."""
         return None if self.update_type is self.UpdateType.Disabled else milliseconds(self.ttl)
 
     @property
     def cleanup_ms(self) -> int | None:
-        """How long an entry without an update is kept; None is for ever."""
+        """The time without an update until an entry is deleted, in milliseconds; None is never."""
         return None if self.ttl_ms is None else self.ttl_ms * (2 if self.returns_expired else 1)
 
     @property

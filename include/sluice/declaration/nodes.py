@@ -97,7 +97,7 @@ class StageNode:
 
     @property
     def kind(self) -> Kind:
-        """What the rows of the result mean.
+        """The meaning of the result's rows.
 
         Raises:
             ConfigurationError: the operation cannot read an input of its kind.
@@ -105,7 +105,7 @@ class StageNode:
         return self.kind_behind(self.steps)
 
     def kind_behind(self, steps: Sequence[Step]) -> Kind:
-        """What the rows of the operation's result mean behind *steps*; raises as ``kind`` does."""
+        """The meaning of the operation's rows behind *steps*; raises as ``kind`` does."""
         reads = [StreamRead(stream.producer, stream.kind) for stream in self.inputs]
         kind = result_kind(self.uid, self.operation, self.keys, reads)
         if self.ttl_ms is not None and kind == Append():
@@ -166,7 +166,7 @@ class StageNode:
         )
 
     def out_of_orderness_ms(self, producer: str) -> int:
-        """By how much rows of *producer* may be older than the watermark behind it."""
+        """The time by which rows of *producer* may be older than the watermark behind it."""
         return max(s.out_of_orderness_ms for s in self.inputs if s.producer == producer)
 
     @property

@@ -153,7 +153,7 @@ class WindowTopN:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopN:
-    """Per key the *n* rows with the largest ``by``, of equal ones the smallest ``ties_by``.
+    """The *n* rows of each key with the largest ``by``, of equal ones the smallest ``ties_by``.
 
     Without ``unique`` every row counts (Flink's AppendOnlyTopN); with it a row replaces the one
     that is equal in those columns, and its ``by`` must never decrease (UpdatableTopN).  Of a
@@ -168,7 +168,7 @@ class TopN:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """Per key the row with the largest ``by``, compared column by column."""
+    """The row of each key with the largest ``by``, compared column by column."""
 
     by: tuple[str, ...]
 
@@ -192,7 +192,7 @@ class ChangelogNormalize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deduplicate:
-    """Per key the row that came first, once.
+    """The row of each key that came first, once.
 
     Of several in one epoch it is the one with the smallest ``by``, then the one with the smallest
     other columns.
@@ -211,7 +211,7 @@ class WindowJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalJoin:
-    """Each left row with the right rows whose event time lies in its interval, both ends included.
+    """The pairs of a left and a right row whose event time lies in its interval, ends included.
 
     From ``left time + lower_ms`` to ``left time + upper_ms``, or to the instant in the left column
     ``upper_column``.

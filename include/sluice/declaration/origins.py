@@ -1,4 +1,4 @@
-"""What a column is computed of, down to the sources, as one expression: the lineage of a key.
+"""The lineage of a column: the expression that it is computed of, down to the sources.
 
     rows.select("x + 1 AS a").select("a % 2 AS k").key_by("k")      k is (x + 1) % 2
 
@@ -50,7 +50,7 @@ class Declared:
 
 
 def origin(given: Declared, stream: Input, column: str) -> Expression:
-    """What a *column* of an input, or a key of it, is computed of."""
+    """The expression that a *column* of an input, or a key of it, is computed of."""
     return _of_input(given, stream, column) or Column((column,))
 
 
@@ -63,7 +63,7 @@ def is_united(given: Declared, uid: str) -> bool:
 
 
 def _of_input(given: Declared, stream: Input, column: str) -> Expression | None:
-    """None if the input has no such column."""
+    """The expression of an input's column; None if the input has no such column."""
     name = column.lower()
     stage = given.stages.get(stream.producer)
     steps = stream.steps if stage is None else (*stage.steps, *stream.steps)
@@ -79,7 +79,7 @@ def _of_input(given: Declared, stream: Input, column: str) -> Expression | None:
 
 
 def _behind(given: Declared, uid: str, steps: Sequence[Step], column: str) -> Expression | None:
-    """What a *column* behind all the *steps* over what *uid* yields is computed of."""
+    """The expression of a *column* behind all the *steps* over what *uid* yields."""
     for number, step in reversed([*enumerate(steps)]):
         if isinstance(step, Filter):
             continue
@@ -114,7 +114,7 @@ _NAMES = ("word", "quoted")  # Kinds of tokens.
 
 
 def _of_stage(given: Declared, stage: StageNode, column: str) -> Expression | None:
-    """What a *column* of a stage's result, before its steps, is computed of."""
+    """The expression of a *column* of a stage's result, before its steps."""
     name, operation = column.lower(), stage.operation
     is_key = name in (key.lower() for key in stage.keys)
     match operation:

@@ -30,7 +30,7 @@ class Param:
     help: str = ""
 
     def __format__(self, spec: str) -> str:
-        """Of an f-string, as in SQL: a submission sets the value, after a text was made.
+        """The value's place in an f-string, as in SQL; a submission sets it later.
 
         Raises:
             ConfigurationError: always.

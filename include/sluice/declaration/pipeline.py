@@ -597,7 +597,7 @@ class Pipeline:
         ]
 
     def _left_to(self, producer: str, added: Sequence[tuple[Step, ...]]) -> list[tuple[Step, ...]]:
-        """What is left of the steps of *added* readers of a stage's stream.
+        """The steps that are left to each of the *added* readers of a stage's stream.
 
         The stage itself carries out the steps with which all of its readers begin: those of its
         first reader, less what a later one does not share, which is then left to each reader.
@@ -652,7 +652,7 @@ class Stream:
 
     @property
     def kind(self) -> Kind:
-        """What the rows mean."""
+        """The meaning of the rows."""
         return self.pipeline.kind_of(self.producer, self.steps)
 
     def transform(
@@ -1168,8 +1168,8 @@ class Current:
 
 @checked_arguments
 def current(stream: Stream) -> Current:
-    """What Spark code ``reads`` of a stream whose rows replace earlier ones: all that are there
-    behind the epoch, where ``changes`` are those that came and went in it.
+    """All rows of a stream as of the end of the epoch, for the ``reads`` of Spark code, where rows
+    replace earlier ones; ``changes`` are those that came and went in it.
 
     The stage ``{uid}_{name}`` keeps them.  The stream needs a key: see ``Pipeline.spark``.
     """
@@ -1224,7 +1224,7 @@ def _may_be_late(stage: StageNode) -> bool:
 def _given_by_name(
     uid: str, *groups: Mapping[str, Stream | Current]
 ) -> dict[str, Stream | Current]:
-    """What Spark code is given, by its parameters: streams, streams of changes, and tables.
+    """The arguments of Spark code by its parameters: streams, streams of changes, and tables.
 
     Raises:
         ConfigurationError: there are no streams, or two of them have one name.
@@ -1286,7 +1286,7 @@ def _takes_previous(uid: str, function: Callable[..., object], reads: Iterable[s
 
 
 def _check_types(uid: str, columns: Mapping[str, object]) -> None:
-    """What else is no type the operator says, which knows those of Polars."""
+    """Refuse a column that is declared by a text; the operator refuses what else is no type."""
     for name, declared in columns.items():
         if isinstance(declared, str):
             raise ConfigurationError(

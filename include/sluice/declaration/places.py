@@ -78,7 +78,7 @@ class SourceSpec(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceMeaning:
-    """What positions and rows of a source mean; a checkpoint records it.
+    """The meaning of a source's positions and rows; a checkpoint records it.
 
     ``places`` are what positions refer to: a folder, topics, a table.  Servers and credentials are
     no part of a place, so it may move.  ``decoding`` is how a record becomes a row.  ``columns``
@@ -128,7 +128,7 @@ class GivenSourceSpec(Protocol):
     """
 
     def given_form(self, params: Mapping[str, str]) -> GivenForm | None:
-        """None where the place alone knows the columns, as with Parquet files."""
+        """The form in which rows arrive; None where the place alone knows the columns."""
         ...
 
 
@@ -182,7 +182,7 @@ class TextDecoding:
 
     @property
     def delimiter(self) -> str:
-        """That between two fields of CSV: the option as Spark reads it, with ``\\t`` for a tab."""
+        """The delimiter of CSV's fields: the option as Spark reads it, with ``\\t`` for a tab."""
         sep = self.options.get("sep", ",")
         return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, sep)
 
@@ -382,7 +382,7 @@ class KeepingSource(Protocol):
         ...
 
     def named_by(self, position: SourcePosition, words: Sequence[str]) -> tuple[str, ...]:
-        """Those of *words* that may name partitions of this source; others are of another one."""
+        """The *words* that may name partitions of this source; others are of another one."""
         ...
 
     def plan_again(
@@ -510,7 +510,7 @@ class PlacedSinkSpec(Protocol):
     """A descriptor of a sink whose table has one time line, so that no other sink may write it."""
 
     def table_of(self, params: Mapping[str, str], default: StoreLocation) -> tuple[str, ...]:
-        """Which table it writes, in one spelling: for people, and then what else tells it apart.
+        """The table that it writes, in one spelling for people, and then what else tells it apart.
 
         *default* is where the sink may have a table of its own.  The place is not asked.
         """
@@ -527,7 +527,7 @@ class MovableSinkSpec(Protocol):
 
 
 class RowChecks(Protocol):
-    """What a place refuses of rows, as far as that is known without a connection."""
+    """The rows that a place refuses, as far as that is known without a connection."""
 
     def check_columns(self, schema: pa.Schema) -> None:
         """Raises ConfigurationError if rows of *schema* cannot be written."""
@@ -771,7 +771,7 @@ class ReadableSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableVersion:
-    """What a checkpoint added to a table; ``in_table``: readers see it, it was not rolled back."""
+    """The part of a table that a checkpoint added; with ``in_table`` readers see it."""
 
     version: int
     parent: int | None
@@ -784,7 +784,7 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """What readers see at ``root``, as of ``version``; None where there is none."""
+    """The size of what readers see at ``root``, as of ``version``; None where there is none."""
 
     root: str
     version: int | None

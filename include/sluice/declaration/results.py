@@ -1,4 +1,4 @@
-"""What the answer of a stage of Spark code does to its result: ``pipeline.spark(..., result=)``.
+"""The effect of a Spark code stage's answer on its result: ``pipeline.spark(..., result=)``.
 
     Append()             its rows are added, and kept nowhere: there is no previous result
     Upsert("customer")   each of its rows replaces the one of its key; one whose column _deleted is
@@ -35,7 +35,7 @@ class Append:
 @checked_initializer
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """Each row of the answer replaces the one that has its ``key``, one column or several.
+    """An answer whose rows replace those that have their ``key``, one column or several.
 
     The answer may have a column ``_deleted``, a boolean, beside those of the schema: where it is
     true the row of that key is taken away, and the other columns do not matter.

@@ -29,7 +29,7 @@ class Continuous:
 @checked_initializer
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """By the clock: ``Cron("*/5 * * * *")``, in *timezone*."""
+    """A schedule by the clock: ``Cron("*/5 * * * *")``, in *timezone*."""
 
     expression: str
     timezone: str = "UTC"
@@ -60,7 +60,7 @@ class Watcher:
 @checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnAsset:
-    """At each event of an Airflow asset, which another DAG or a *watcher* creates.
+    """A schedule by the events of an Airflow asset, which another DAG or a *watcher* creates.
 
     An event whose ``extra`` (or a watcher's payload) has ``barriers``, an end offset per source and
     partition, decides the cut of the sources declared with ``induced=True`` (Flink's
@@ -81,7 +81,7 @@ Schedule: TypeAlias = Continuous | Cron | OnAsset
 @checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Each stage of each epoch is a Spark application of its own (``spark-submit``), instead of a
+    """An application of Spark's own for each stage of each epoch (``spark-submit``), instead of a
     job in a warm session: for YARN or Kubernetes, and epochs long enough to pay for a start.
 
     *connection* is an Airflow connection of type Spark; *conf* are Spark properties.  A retry finds
@@ -103,7 +103,7 @@ class Submit:
 @checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orchestration:
-    """Which slots the tasks of a pipeline take: Airflow's pool, priority weight and queue.
+    """The slots of a pipeline's tasks: Airflow's pool, priority weight and queue.
 
     ``pool`` is that of the snapshot tasks, in which Spark works; the other tasks are short.
     Without ``submit``, Spark Connect at ``SLUICE_SPARK_REMOTE`` runs the stages.

@@ -23,7 +23,7 @@ from sluice.errors import ConfigurationError
 
 @runtime_checkable
 class SparkColumn(Protocol):
-    """What ``pyspark.sql.Column`` has; anything else that is given is a mistake."""
+    """The part of ``pyspark.sql.Column`` that is used; anything else that is given is a mistake."""
 
     def alias(self, *alias: str, **kwargs: Any) -> Any: ...  # noqa: ANN401 - a column
 

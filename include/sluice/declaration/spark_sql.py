@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_by_text(uid: str, text: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of *names* that are words of *text*, in whatever case.
+    """The *names* that are words of *text*, in whatever case.
 
     Raises:
         ConfigurationError: it is no query.

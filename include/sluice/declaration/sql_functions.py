@@ -284,7 +284,7 @@ class OnlySparks:
 
 
 def only_sparks(sql: Sql) -> OnlySparks | None:
-    """What of *sql* only Spark can compute, by its structure; None if that is nothing."""
+    """The part of *sql* that only Spark can compute, by its structure; None if there is none."""
     if sql.tree is None:
         return OnlySparks(sql.unread)
     refused = (one for one in map(_refused, parts_of(sql.tree)) if one is not None)

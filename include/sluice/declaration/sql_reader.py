@@ -186,7 +186,7 @@ def _joined(found: list[SqlglotToken], kind: TokenType) -> list[SqlglotToken]:
 
 
 def _names(text: str) -> list[int]:
-    """Where the words of *text* begin that stand where a name may: Spark's keywords are names, too.
+    """The beginnings of words where a name may stand; Spark's keywords are names, too.
 
     A sign behind INTERVAL or NOT is that of a number.
     """

@@ -37,7 +37,7 @@ MOST_SIGNS = 1000  # Of a pattern that is written out: Rust compiles it to 10 Mi
 
 
 class RegexError(Exception):
-    """What a pattern has that is not known to mean the same, said as of ``its pattern``."""
+    """A part of a pattern may mean something else; the message begins with ``its pattern``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Regex:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a function looks for, which ``group`` it takes, and what it puts in its place."""
+    """The pattern that a function looks for, the ``group`` it takes, and its replacement."""
 
     regex: Regex
     group: int = 0
@@ -81,7 +81,7 @@ SEARCHING = frozenset({"regexp_extract", "regexp_replace", "rlike", "split"})
 
 
 def searched(call: Call) -> Search:
-    """What *call*, of one of ``SEARCHING``, looks for.
+    """The search of *call*, which is of one of ``SEARCHING``.
 
     Raises:
         RegexError: only Java is known to find the same, or it is no literal.

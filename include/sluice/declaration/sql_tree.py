@@ -298,7 +298,7 @@ def names_the_clock(text: str) -> bool:
 
 
 def parts_of_words(sql: str) -> Iterator[Expression]:
-    """What the words of *sql* tell of its parts, where it is no tree: calls, columns, clocks.
+    """The parts that the words of *sql* tell, where it is no tree: calls, columns, clocks.
 
     A call has a star for its arguments, or none.
     """

@@ -1,4 +1,4 @@
-"""What Spark code reads by itself, and what in it answers otherwise each time: nothing pins that.
+"""The reads and the draws of Spark code that nothing pins.
 
 A stage pins what its function is given.  A table, a file or a clock that it reads is as it is when
 the function is called, and behind a restore another one.  The answer is kept as it was, so this is
@@ -63,7 +63,7 @@ _TAKES_SQL = ("expr", "filter", "selectExpr", "sql", "where")
 
 
 def unpinned(code: SparkCode) -> list[Unpinned]:
-    """What the function of *code* reads by itself, or draws, in the order of its source."""
+    """The unpinned reads and draws in the function of *code*, in the order of its source."""
     function = code.function
     if isinstance(function, partial) and function.func is answer_of_text:
         names = {*code.names, *code.tables, "previous"}

@@ -51,7 +51,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start one service.  ``env`` is the whole environment of the child."""
+    """The start of one service.  ``env`` is the whole environment of the child."""
 
     name: str
     command: tuple[str, ...]

@@ -636,7 +636,7 @@ def service_environment(
 
 
 def inherited_environment() -> dict[str, str]:
-    """This process's environment, without variables that would misdirect a child."""
+    """The environment of this process, without variables that would misdirect a child."""
     env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     # Airflow and Spark start their components by name.
     env["PATH"] = str(Path(sys.executable).parent) + os.pathsep + env.get("PATH", os.defpath)

@@ -721,7 +721,7 @@ def execution_rows(executions: Sequence[Execution]) -> pa.RecordBatch:
 
 
 def refused_row(why: str) -> pa.RecordBatch:
-    """What the last subtask of a chain yields in place of executions."""
+    """The answer of a chain's last subtask in place of executions, where one was refused."""
     return pa.RecordBatch.from_pylist([{REFUSED: why}], schema=RESULT_SCHEMA)
 
 

@@ -298,7 +298,7 @@ def projected_result(stage: StageNode, frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def lateness_of(times: pl.Series, watermark_ms: int) -> LateRows:
-    """How far *times*, of which there are some and none is null, are behind *watermark_ms*."""
+    """The distances of *times*, of which there are some and none is null, to *watermark_ms*."""
     at_ms = times.dt.epoch("ms")
     first_ms = at_ms.min()
     assert isinstance(first_ms, int)

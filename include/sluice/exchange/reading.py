@@ -220,7 +220,7 @@ class Feed:
 
     @property
     def sent(self) -> pl.Schema:
-        """What the subtasks get of a narrowed input."""
+        """The columns of a narrowed input that the subtasks get."""
         return pl.Schema(zip(self.columns or (), self.types, strict=True))
 
     def keyed(self, chunk: pl.DataFrame, *, is_hashed: bool = True) -> pl.DataFrame:
@@ -491,7 +491,7 @@ class CarriedClock:
     heads: Mapping[int, frozenset[str]]
 
     def measured_ms(self, sent: Mapping[int, pl.DataFrame]) -> dict[str, int]:
-        """Per ``source/partition`` what the senders measured and *sent*, by input."""
+        """By ``source/partition`` the event time that the senders measured and *sent*, by input."""
         measured: dict[str, int] = {}
         for side, times in sent.items():
             own = decisive_times(times_of(times), self.heads[side])

@@ -1,4 +1,4 @@
-"""What no repetition mends: a subtask, or who sends it rows, refuses its part of a checkpoint.
+"""A refusal that no repetition mends, by a subtask, or by who sends it rows.
 
 A Spark task that raises is tried again, as often as ``spark.task.maxFailures`` says: right where
 an executor, a worker or a disk is lost, and a waste where the code or the input is at fault.  So a

@@ -328,7 +328,7 @@ class KeyedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What the subtasks of a spec have in common: the ``schemas`` of what the operator gets of each
+    """The common parts of the subtasks of a spec: the ``schemas`` of what the operator gets of each
     input, and its ``groups`` of no rows.
     """
 

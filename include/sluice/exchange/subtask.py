@@ -197,7 +197,7 @@ class _Pass:
 def _snapshot(
     work: Workspace, batches: Iterable[pa.RecordBatch], chained: ChainedOutput | None
 ) -> tuple[Execution, Mapping[str, list[Execution]]]:
-    """This execution, and those of earlier stages of its chain, which it passes on."""
+    """The execution of this subtask, and those of earlier stages of its chain."""
     started_ms, started = time.time_ns() // 1_000_000, time.monotonic()
     spec = work.spec
     output = StageOutput(work, chained)

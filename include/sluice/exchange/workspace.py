@@ -91,7 +91,7 @@ class Workspace:
 
     @property
     def paths(self) -> JournalPaths:
-        """Where the files of this checkpoint, and of its job's journal, lie."""
+        """The keys of this checkpoint's files, and of those of its job's journal."""
         return self.spec.paths
 
     @property

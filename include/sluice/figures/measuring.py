@@ -154,7 +154,7 @@ def _subtask(plan: CheckpointPlan, ack: Ack) -> SubtaskStats:
 
 
 def _alignment(barriers: Sequence[int | None]) -> int | None:
-    """From the first barrier's arrival to the last one's; None before all of them have arrived.
+    """The time from the first barrier's arrival to the last one's; None before all have arrived.
 
     A stage with one input waits for no other: 0.
     """

@@ -23,7 +23,7 @@ from sluice.figures.record import CheckpointDuration, CheckpointStats, StageStat
 
 
 class Scope(StrEnum):
-    """What a metric is a figure of."""
+    """The scope of a metric: what it is a figure of."""
 
     JOB = "job"
     SOURCE = "source"
@@ -133,7 +133,7 @@ class _Stage(NamedTuple):
         return moment_of(self.stats.watermark)
 
     def greatest(self, figure: Callable[[CheckpointDuration], Value]) -> Value:
-        """Of its subtasks."""
+        """The greatest *figure* of the stage's subtasks."""
         done = (one.checkpoint for one in self.stats.subtasks if one.checkpoint is not None)
         return _greatest(map(figure, done))
 
@@ -162,7 +162,7 @@ def _newest(figure: Callable[[CheckpointStats], Value]) -> Callable[[JobFigures]
 
 
 def _owed(job: JobFigures) -> Value:
-    """At most the newest commit is owed: what a restore left behind is not owed any more."""
+    """Whether the newest commit is owed; what a restore left behind is not owed any more."""
     latest = job.state.latest_completed
     return latest is not None and not latest.is_committed
 

@@ -60,7 +60,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job was restored from last, and where that is, or was."""
+    """The snapshot that the job was restored from last, and the place where it is, or was."""
 
     id: int
     restore_timestamp: int
@@ -149,7 +149,7 @@ def latest_of(checkpoints: Sequence[CheckpointStats], restored: Restored | None)
 
 
 def failures_by_reason(checkpoints: Iterable[CheckpointStats]) -> dict[str, int]:
-    """How many checkpoints each reason has ended, the most frequent first."""
+    """The number of checkpoints that each reason has ended, the most frequent first."""
     counts: dict[str, int] = {}
     for line in checkpoints:
         if line.failure_reason is not None:

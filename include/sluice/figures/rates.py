@@ -1,4 +1,4 @@
-"""How far a job is behind, and how fast its rows flow.
+"""The lag of a job, and the rates of its rows.
 
 Lags: what its sources have that no completed checkpoint has, and the distance of its watermarks to
 the clock.  A source is asked what it has when a checkpoint is triggered, and at no other time: each
@@ -47,7 +47,7 @@ class SourcesAtTrigger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceLag(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a source's rows are behind; None is what the source cannot say.
+    """The lag of a source's rows; None is what the source cannot say.
 
     ``pending_records`` and ``pending_bytes`` were there at ``as_of``, the newest trigger that is
     known, and are in no completed checkpoint; with ``pending_is_least`` there may be more.
@@ -93,7 +93,7 @@ def moment_of(watermark: int | None) -> int | None:
 
 
 def lag_behind(at_ms: int, watermark: int | None) -> int | None:
-    """How far *watermark* is behind *at_ms*; never negative, and None where it is no moment."""
+    """The time from *watermark* to *at_ms*; never negative, and None where it is no moment."""
     moment = moment_of(watermark)
     return None if moment is None else max(0, at_ms - moment)
 

@@ -36,7 +36,7 @@ class CheckpointStatus(StrEnum):
 
 
 class SubtaskStatus(StrEnum):
-    """As in Flink's REST API: a subtask has answered, or it has not."""
+    """The status of a subtask as in Flink's REST API: it has answered, or it has not."""
 
     COMPLETED = "completed"
     PENDING_OR_FAILED = "pending_or_failed"
@@ -140,7 +140,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskException(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a task of the checkpoint failed with, or subtask ``index`` of a stage declined with.
+    """The failure of a task of the checkpoint, or the decline of subtask ``index`` of a stage.
 
     ``stage`` is None of a task that runs no stage; ``stack`` begins with the user's frames.
     """
@@ -202,7 +202,7 @@ class CheckpointStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a source gave, or a stage read and wrote, in one epoch."""
+    """The rows and bytes that a source gave, or a stage read and wrote, in one epoch."""
 
     rows_in: int | None = None
     rows_out: int | None = None

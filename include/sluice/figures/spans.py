@@ -150,14 +150,14 @@ def _part(
 
 
 def _trigger(seed: str, root: Span, stages: Sequence[StageStats]) -> Iterator[Span]:
-    """From the trigger until the first subtask started."""
+    """The span from the trigger until the first subtask started."""
     started = [s.start_timestamp for stage in stages for s in stage.subtasks if s.start_timestamp]
     if started:
         yield _part(seed, root, "trigger", root.start_ms, min(started))
 
 
 def _stage(seed: str, root: Span, stage: StageStats) -> Iterator[Span]:
-    """From its first subtask's start until its last ack; nothing for a stage that did not start."""
+    """The spans from the stage's first start until its last ack; none if it did not start."""
     started = [s.start_timestamp for s in stage.subtasks if s.start_timestamp is not None]
     if not started:
         return

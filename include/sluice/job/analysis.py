@@ -1,5 +1,5 @@
-"""What can be known of a pipeline without Spark: the columns that each stage yields, and whether it
-can read the state that its job has.
+"""The columns that each stage of a pipeline yields, and whether it can read the state that its job
+has, as far as that is known without Spark.
 
 The columns of files and of SQL on the allow-list are known, and the operators derive their results
 from them.  The result of a user's function, or of SQL that only Spark can compute, is not known;
@@ -178,7 +178,7 @@ def check_sink_schema(sink: SinkNode, producer: str, rows: pl.DataFrame) -> None
 
 
 def check_state(job: Job, results: Mapping[str, Result | None]) -> tuple[str, ...]:
-    """What becomes of state whose meaning has changed, in words; nothing where it has not.
+    """The fate of state whose meaning has changed, in words; nothing where it has not.
 
     Compares the declared meanings of state, and the types of its columns, with those in the
     checkpoint that the job continues.

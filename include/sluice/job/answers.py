@@ -143,7 +143,7 @@ def still_pending(state: CoordinatorState, checkpoint_id: CheckpointId) -> Pendi
 
 
 def why_gone(state: CoordinatorState, checkpoint_id: CheckpointId) -> str:
-    """Why a checkpoint that is not pending needs no more work, in a sentence."""
+    """The reason why a checkpoint that is not pending needs no more work, in a sentence."""
     failed = state.failed_checkpoint(checkpoint_id)
     if failed is not None:
         return str(failed)
@@ -218,7 +218,7 @@ def stages_in_folder(
 def exceptions_in_folder(
     job: Job, checkpoint_id: CheckpointId, folder: Sequence[Listed]
 ) -> tuple[TaskException, ...]:
-    """What subtasks declined with, and then what tasks failed with: the newest of both."""
+    """The declines of subtasks, and then the failures of tasks: the newest of both."""
     below = (job.paths.declines(checkpoint_id), job.paths.failures(checkpoint_id))
     found = [listed for listed in folder if listed.key.startswith(below)]
     latest = sorted(found, key=lambda listed: (listed.modified_ms, listed.key))[-MAX_EXCEPTIONS:]

@@ -78,7 +78,7 @@ def short_life(job: Job, life: str) -> str:
 
 
 def short_lives(job: Job, state: CoordinatorState) -> frozenset[str]:
-    """Those of the job here, and of earlier ones with the same journal."""
+    """The short forms of the lives of the job here, and of earlier ones with the same journal."""
     lives = (state.life, *state.earlier_lives)
     return frozenset(short_life(job, life) for life in lives if life)
 

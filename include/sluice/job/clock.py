@@ -72,7 +72,7 @@ class JobClock:
 
 
 def check_machine_clock(store: ObjectStore) -> None:
-    """For a machine from which a job's clock would be drawn.
+    """Check the clock of a machine from which a job's clock would be drawn.
 
     Raises:
         ConfigurationError: it is off by more than AWS accepts, whatever the store.

@@ -113,7 +113,7 @@ class Job:
         return SavepointStore(self.store, self.names)
 
     def savepoint_metadata(self, name: str) -> CheckpointMetadata:
-        """That of the savepoint which the name means now.  Raises as ``savepoint_origin``."""
+        """The metadata of the savepoint that the name means.  Raises as ``savepoint_origin``."""
         return self.origin_metadata(self.savepoint_origin(name))
 
     def savepoint_origin(
@@ -156,7 +156,7 @@ class Job:
     def parent_metadata(
         self, child: CheckpointPlan | CheckpointMetadata
     ) -> CheckpointMetadata | None:
-        """What *child* continues, once that is completed: a checkpoint, or where the job began."""
+        """The metadata of *child*'s parent, or of where the job began, once it is completed."""
         if isinstance(child, CheckpointMetadata):
             return self.snapshot_metadata(child.parent, child.origin)
         ignores = child.ignores_in_flight
@@ -170,7 +170,7 @@ class Job:
         *,
         ignores_in_flight: bool = False,
     ) -> CheckpointMetadata | None:
-        """That of *origin*, else of the job's own checkpoint; None where there is no id."""
+        """The metadata of *origin*, else of the job's own checkpoint; None where there is no id."""
         if checkpoint_id is None:
             return None
         metadata = self.metadata(checkpoint_id) if origin is None else self.origin_metadata(origin)
@@ -226,7 +226,7 @@ class Job:
         )
 
     def parallelism_of(self, stage: str, configuration: JobConfiguration) -> int:
-        """What the job was given for the stage, else what the stage or the pipeline declares."""
+        """The parallelism that the job was given for the stage, else the declared one."""
         given = configuration.stage_parallelism.get(stage)
         return given or self.pipeline.parallelism_of(stage, configuration.parallelism)
 
@@ -303,7 +303,7 @@ def require_at_home(job: Job, state: CoordinatorState) -> None:
 
 
 def never_submitted_message(job: Job) -> str:
-    """What to do about a job of which its root holds nothing."""
+    """The fix for a job of which its root holds nothing."""
     uid = job.pipeline.uid
     return (
         f"job {uid!r} was never submitted in {job.store.root}; start it with 'sluice run {uid}', "

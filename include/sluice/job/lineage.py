@@ -1,5 +1,5 @@
-"""What a checkpoint continues: the stages, sources and tables of its parent, and what a stage makes
-of them in this epoch.
+"""The parts that a checkpoint continues: the stages, sources and tables of its parent, and what a
+stage makes of them in this epoch.
 
 The parent is completed, and its ``_metadata`` describes it.  Or, with several concurrent
 checkpoints, it is still pending; then a stage of it is known as soon as its subtasks have
@@ -77,7 +77,7 @@ class Lineage(Protocol):
 
     @property
     def tables(self) -> dict[str, int]:
-        """Per sink, the checkpoint whose commit made the version of its table."""
+        """By sink, the checkpoint whose commit made the version of its table."""
         ...
 
 
@@ -120,7 +120,7 @@ class CompletedParent:
 
 @dataclass(frozen=True, slots=True)
 class PendingParent:
-    """It is aligned, as concurrent checkpoints always are, so it leaves nothing in flight."""
+    """A pending parent: aligned, as concurrent checkpoints are, so it leaves nothing in flight."""
 
     job: Job
     state: CoordinatorState
@@ -180,7 +180,7 @@ def _pending_parent(job: Job, state: CoordinatorState, pending: PendingCheckpoin
 
 
 def tables_of(job: Job, plan: CheckpointPlan, lineage: Lineage) -> dict[str, int]:
-    """Per sink the checkpoint that makes its table's version, once *plan* is committed.
+    """By sink the checkpoint that makes its table's version, once *plan* is committed.
 
     A sink whose stage has finished keeps the version it has.  The first checkpoint of a generation
     publishes every table, side outputs too: a restore may have rolled them back.
@@ -264,8 +264,8 @@ def _left(
     lineage: Lineage,
     upstream: Mapping[str, list[Ack]],
 ) -> tuple[InFlightData, ...]:
-    """What an unaligned stage leaves in flight: this epoch's streams, and what it could not read of
-    earlier ones, as the columns of one of its streams are not known yet.
+    """The rows that an unaligned stage leaves in flight: this epoch's streams, and what it could
+    not read of earlier ones, as the columns of one of its streams are not known yet.
     """
     has_read = all(
         schema_before(before, lineage.stage(producer), producer)
@@ -285,7 +285,7 @@ def schema_before(stage: StageState | None, producer: StageState | None, uid: st
 def _in_flight(
     upstream: Mapping[str, list[Ack]], before: StageState | None = None
 ) -> tuple[InFlightData, ...]:
-    """What *before* left in flight, and behind it what *upstream* sealed in this epoch."""
+    """The rows that *before* left in flight, and behind them those that *upstream* sealed now."""
     left = {data.producer: data for data in (before.in_flight if before is not None else ())}
     for producer, acks in upstream.items():
         earlier = left.get(producer)
@@ -306,7 +306,7 @@ def _schema(job: Job, uid: str, acks: list[Ack], before: StageState | None) -> b
 
 
 def _rows_per_group(acks: list[Ack], before: StageState | None) -> float | None:
-    """How many rows there were of a key in this epoch; as before, if there were none."""
+    """The number of rows of a key in this epoch; as before, if there were none."""
     groups = sum(ack.metrics.groups for ack in acks)
     if not groups:
         return before.rows_per_group if before is not None else None
@@ -325,7 +325,7 @@ def _without_output(stage: StageState) -> StageState:
 def assigned_state(
     before: StageState | None, task: TaskPlan
 ) -> tuple[tuple[StateHandle, ...], ...]:
-    """Per new subtask the segments it reads, cut to its hash range, in the order of their runs.
+    """By new subtask the segments it reads, cut to its hash range, in the order of their runs.
 
     The ranges follow each other, so a binary search finds the new owners of a handle.  A segment
     that several old subtasks name, as it was cut before, is one file.
@@ -478,7 +478,7 @@ def record_compaction(job: Job, compaction: Compaction) -> bool:
 
 
 def named_meanwhile(job: Job, doomed: Iterable[str]) -> set[str]:
-    """Those of the *doomed* files of merged state that a record names by now.
+    """The *doomed* files of merged state that a record names by now.
 
     No record can come to name the others: where there is none, an empty one is written for good,
     because the process that uploaded the files may sleep for a day before it records them.
@@ -503,7 +503,7 @@ LAYERS_KEPT = 8  # Decoded, for the next checkpoint of this process: those of a 
 
 
 def load_position(job: Job, cut: SourceCut | None) -> Position:
-    """How far the source was read at the barrier, in full, and the layers that say so.
+    """The position of the source at the barrier, in full, and the layers that say so.
 
     A *cut* of None is that of a source which was never read.
 

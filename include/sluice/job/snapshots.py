@@ -46,7 +46,7 @@ def parsed_checkpoint_id(named: str) -> CheckpointId:
 
 
 def why_not_retained(job: Job, state: CoordinatorState, named: str) -> str:
-    """Why a checkpoint can be neither shown nor restored, in a sentence with what to do."""
+    """The reason why a checkpoint can be neither shown nor restored, with what to do."""
     uid = job.pipeline.uid
     number = None if named == LATEST else int(named)
     failed = None if number is None else state.failed_checkpoint(number)

@@ -59,7 +59,7 @@ class StageInput:
 
     @property
     def drivers(self) -> dict[str, str]:
-        """Per stage that is read in this epoch the driver whose answer is."""
+        """By stage that is read in this epoch, the driver whose answer it is."""
         streams = self.streams.items()
         return {producer: one.driver for producer, one in streams if one.driver is not None}
 

@@ -84,7 +84,7 @@ class Epoch:
 
     @property
     def failure(self) -> str | None:
-        """Why it failed, in one sentence."""
+        """The reason why it failed, in one sentence."""
         if self.aborted is not None:
             return str(self.aborted)
         return None if self.error is None else str(self.error)
@@ -507,7 +507,7 @@ class EpochDriver:
         return completed, None, None
 
     def _aborted(self, plan: CheckpointPlan) -> FailedCheckpoint | None:
-        """How the checkpoint ended, if a person aborted it or the one that it continues."""
+        """The end of the checkpoint, if a person aborted it or the one that it continues."""
         state = self._job.state()
         failed = state.failed_checkpoint(plan.checkpoint_id)
         is_alive = state.status is JobStatus.RUNNING and state.generation == plan.generation

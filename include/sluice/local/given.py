@@ -256,7 +256,7 @@ class GivenSource(OffsetSource):
         return replace(how, keeps=(*how.keeps, WEIGHT))
 
     def schema(self) -> pa.Schema:
-        """With columns for malformed rows, which functions have to keep, if the place has any."""
+        """The schema, with columns for malformed rows where the place has any."""
         malformed = [pa.field(name, pa.string()) for name in (MALFORMED_COLUMN, RAW)]
         weight = [pa.field(WEIGHT, pa.int8())] if self.takes_rows_back else []
         return pa.schema([*self.columns, *(malformed if self.decodes else ()), *weight])

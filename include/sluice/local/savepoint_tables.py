@@ -125,7 +125,7 @@ def rewrite_table(
     cache: SegmentCache,
     keep: StoreSegment,
 ) -> NewTable:
-    """What *functions*, one after the other, make of a snapshot's rows that are live at *as_of_ms*.
+    """The table that *functions* make of a snapshot's rows that are live at *as_of_ms*.
 
     *subtasks* have the table's segments of each former subtask, oldest first.
 
@@ -207,7 +207,7 @@ def bootstrap_table(place: RewrittenTable, given: StateRows, keep: StoreSegment)
 
 
 class _AsTheyAre:
-    """As much of an operator as a buffer needs, for rows that are not folded."""
+    """An operator with as much as a buffer needs, for rows that are not folded."""
 
     def combine(self, groups: Frames) -> Frames:
         return groups
@@ -412,7 +412,7 @@ def resolved_params(job: Job, params: Mapping[str, str]) -> dict[str, str]:
 
 
 def _written(tables: Tables) -> Tables:
-    """Those of *tables* that a stage writes."""
+    """The *tables* that a stage writes."""
     return {name: schema for name, schema in tables.items() if not schema.is_former}
 
 

@@ -338,7 +338,7 @@ class SavepointWriter:
         )
 
     def _fingerprints(self) -> dict[str, Fingerprint]:
-        """Those of the snapshot, but of what was rewritten those of the declaration."""
+        """The fingerprints of the snapshot; of what was rewritten, those of the declaration."""
         before = self._base.fingerprints
         declared = fingerprints(self._job.pipeline, resolved_params(self._job, self._params))
         rewritten = {uid: of for uid, of in declared.items() if uid in self._changes}
@@ -346,7 +346,7 @@ class SavepointWriter:
 
 
 def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, str]) -> SourceCut:
-    """As if an epoch had ended at *offsets*: what lies before them is never read."""
+    """The cut of an epoch that would have ended at *offsets*, before which nothing is read."""
     streams = {node.uid: node for node in job.pipeline.stream_sources()}
     if uid not in streams:
         raise ConfigurationError(
@@ -371,7 +371,7 @@ def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What the new tables of a savepoint are made with; ``keep`` stores their segments."""
+    """The tools for a savepoint's new tables; ``keep`` stores their segments."""
 
     job: Job
     base: CheckpointMetadata

@@ -231,7 +231,7 @@ class BagChange:
 
 
 def repeated(rows: pl.DataFrame, copies: pl.Series) -> pl.DataFrame:
-    """Each row as often as *copies* says; rows with none are left out."""
+    """The rows, each as often as *copies* says; those with none are left out."""
     if rows.is_empty() or (copies.min() == 1 and copies.max() == 1):
         return rows
     return gathered(rows, np.repeat(np.arange(rows.height), copies.to_numpy()))

@@ -85,7 +85,7 @@ def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
 
 
 def a_cast(column: str, one: pl.DataType, other: pl.DataType, its: str = "") -> str:
-    """What to do about a *column* of two types, in words; *its* is the name of the other one."""
+    """The fix for a *column* of two types, in words; *its* is the name of the other one."""
     if one.is_nested() or other.is_nested():
         return "make one type of both"
     to = pl.String() if pl.String() in (one, other) else wider_type(one, other) or one

@@ -230,8 +230,8 @@ class ChangelogJoin(RawRows):
         time: EpochTime,  # noqa: ARG002 - time plays no part here
         was: Adoption,
     ) -> Outcome:
-        """Both sides were kept: the rows without a partner, of before the epoch, are yielded, or
-        taken back, where the other kind did not, or did.  With a TTL, rows that have a partner are
+        """The rows of before the epoch without a partner, yielded, or taken back, where the other
+        kind did not, or did.  Both sides were kept.  With a TTL, rows that have a partner are
         written anew, with that, so that they are forgotten together.
         """
         stored = [state[name].scan() for name in SIDES]
@@ -254,7 +254,7 @@ class ChangelogJoin(RawRows):
         return replace(outcome, changes={**outcome.changes, **written})
 
     def held(self, state: Mapping[str, KeyedState]) -> pl.DataFrame:
-        """Of all kinds but anti, whose rows without a key are not kept."""
+        """The result as of the state; anti joins have none, as rows without a key are not kept."""
         stored = [state[name].scan() for name in SIDES]
         keys = [self._columns.distinct_keys(rows) for rows in stored]
         parts = [self._no_result()]
@@ -276,7 +276,7 @@ class ChangelogJoin(RawRows):
     def _outcome(
         self, groups: Frames, state: Mapping[str, KeyedState], more: list[pl.DataFrame]
     ) -> Outcome:
-        """That of the epoch's rows, with *more* to yield and to take back."""
+        """The outcome of the epoch's rows, with *more* to yield and to take back."""
         keyless, changes = [], []
         for bag, name in zip(self._bags, SIDES, strict=True):
             rows = groups.get(name, bag.schema.live.to_frame())

@@ -414,7 +414,7 @@ def _are_near(values: pl.Series) -> bool:
 
 
 def _folded_apart(both: Sequence[pl.Series]) -> pl.Series:
-    """Of each row two lists of values apart, as one: the same for the same values.
+    """The two lists of values that each row has apart, as one list: the same for the same values.
 
     It has the special values with their copies, and the sum of the others in as few pieces as hold
     it exactly; it is null where nothing is left.

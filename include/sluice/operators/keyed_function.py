@@ -227,7 +227,7 @@ class ProcessKeyedOperator(RawRows):
     def _by_key(
         self, keys: pl.DataFrame, rows: pl.DataFrame
     ) -> Iterator[tuple[Row, Iterator[Row]]]:
-        """Each of *keys* with its rows; both are sorted by key."""
+        """The *keys*, each with its rows; both are sorted by key."""
         counts = rows.group_by(HASH, *self._keys).len(_COUNT)
         counted = keys.join(
             counts, on=keys.columns, how="left", nulls_equal=True, maintain_order="left"

@@ -198,11 +198,11 @@ class RawRows:
         return False
 
     def needed_columns(self) -> tuple[str, ...] | None:
-        """None: all columns."""
+        """The columns that are needed: None is all."""
         return None
 
     def spark_partial(self) -> None:
-        """There is nothing to aggregate."""
+        """Nothing: there is nothing to aggregate."""
 
     def combine(self, groups: Frames) -> Frames:
         return groups

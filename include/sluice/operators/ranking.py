@@ -71,7 +71,7 @@ _SAMPLED = 16
 
 
 class BestRows(RawRows):
-    """What ``Latest`` and ``TopN`` have in common: the rows that are ranked, as they change.
+    """The common base of ``Latest`` and ``TopN``: the rows that are ranked, as they change.
 
     Output is an upsert stream on the key, and on the rank, if there is one: the rows that changed,
     with the rows that they replace as retractions.
@@ -132,7 +132,7 @@ class BestRows(RawRows):
         time: EpochTime,  # noqa: ARG002 - as above
         was: Adoption,  # noqa: ARG002 - what was sent says enough
     ) -> Outcome:
-        """Of updates all rows are there, however they were ranked; else n has become smaller."""
+        """The result of another ranking of kept rows: all of updates, or those of a larger n."""
         if self._retractable is None:
             return self._of_added(groups[ROWS], state[ROWS], is_adopted=True)
         change = self._bag.changed(groups[BAG], state[BAG])
@@ -187,7 +187,7 @@ class BestRows(RawRows):
 
 
 class LatestOperator(BestRows):
-    """Per key the row with the largest ``by``, compared column by column; null is the smallest.
+    """The row of each key with the largest ``by``, compared column by column; null is the smallest.
 
     Of rows equal in ``by`` the row that is larger in its other columns wins.  Over a changelog,
     when the latest row is taken back, the one before it is the latest again, and a key without rows
@@ -231,7 +231,7 @@ class LatestOperator(BestRows):
 
 
 class TopNOperator(BestRows):
-    """Per key, the n rows with the largest value.
+    """The n rows of each key with the largest value.
 
     Without ``unique`` columns every row counts, duplicates too (Flink's AppendOnlyTopNFunction).
     With them, over an append-only stream, a row replaces the earlier one with the same ``unique``

@@ -314,7 +314,7 @@ class _Compiler:
         return Value(expr, dtype)
 
     def path(self, column: Column) -> Path:
-        """What has to be read for *column*: its first field, or all of it."""
+        """The path to be read for *column*: its first field, or all of it."""
         name, *inner = column.parts
         spelt, dtype = self.columns[name.lower()]
         field = _field(name, dtype, inner[0])[0] if inner else "."
@@ -418,7 +418,7 @@ def _cast_to(tree: Cast, value: Value, to: pl.DataType) -> Value:
 
 
 def _read_once(tree: Cast, literal: Value, to: pl.DataType) -> Value:
-    """What the text of a *literal* is; refused if it is nothing, or Spark's alone, as 'now'."""
+    """The value of a *literal*'s text; refused if it is none, or Spark's alone, as 'now'."""
     found = converted(literal.expr, literal.dtype, to)
     stops = [stop.rows.alias(str(place)) for place, stop in enumerate(found.stops)]
     value, *stopped = pl.select(found.value.alias("value"), *stops).row(0)
@@ -541,7 +541,7 @@ def _with_texts_read(parts: Sequence[Expression], values: Sequence[Value]) -> li
 
 
 def _read_beside(types: Sequence[pl.DataType]) -> pl.DataType | None:
-    """What a text beside values of *types* is read as; None if it stays one, or we do not know."""
+    """The type that a text beside values of *types* is read as; None if it stays one."""
     days = [of for of in types if of in (pl.Date(), TIMESTAMP)]
     if days and len(days) == len(types):
         return TIMESTAMP if TIMESTAMP in days else pl.Date()
@@ -940,7 +940,7 @@ def _rounded_surely(x: pl.Expr, digits: int) -> pl.Expr:
 
 
 def _power(tree: Call, given: tuple[Value, ...]) -> Value:
-    """By a number of which the power is rounded once, as Java has it; by others its last bit is."""
+    """A power by a number for which both round once; by others the last bit is not Java's."""
     value = _known(tree, given[0])
     _numbers(tree, (value,), _NUMBERS)
     by = None if given[1].literal is None else given[1].literal.value
@@ -1149,7 +1149,7 @@ def _searched(tree: Call, given: Sequence[Value]) -> tuple[Value, Search]:
 
 
 def _by_its_end(text: pl.Expr, regex: Regex, search: Callable[[str], pl.Expr]) -> pl.Expr:
-    """What *search* finds with the regex of Rust that is for *text*."""
+    """The result of *search* with the regex of Rust that is for *text*."""
     others, *of_crlf = regex.ways()
     if not of_crlf:
         return search(others)
@@ -1267,7 +1267,7 @@ def _place(text: pl.Expr, part: pl.Expr) -> pl.Expr:
 
 
 def _place_behind(tree: Call, text: Value, part: Value, start: Value) -> Value:
-    """From a place on: 0 for one that is null, whatever the texts are, or less than 1."""
+    """The place of *part* from *start* on; 0 for a start that is null or less than 1."""
     if start.dtype not in (*INTEGERS[:3], pl.Null()):
         raise not_compiled(tree, f"from a {spark_type(start.dtype)}; cast it to int")
     before = start.cast(pl.Int64()).expr - 1

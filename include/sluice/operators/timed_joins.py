@@ -52,7 +52,7 @@ _MAX_TIMESTAMP_MS = "window_max_timestamp_ms"  # Flink's maxTimestamp(): end - 1
 
 
 class IntervalJoinOperator(RawRows):
-    """Each left row with the right rows of its key whose time lies in its interval.
+    """The pairs of a left row and the right rows of its key whose time lies in its interval.
 
     The interval goes from the left row's time plus the lower bound to its time plus the upper
     bound, or to the instant in one of its columns; both ends are included.  A null there makes it
@@ -251,7 +251,7 @@ def _stretches(
 def _places(
     times: Indices, sought: Indices, starts: Indices, ends: Indices, *, after_equals: bool
 ) -> Indices:
-    """Where each time *sought* would be inserted among those from its start to its end."""
+    """The places where each time *sought* would be inserted between its start and its end."""
     low, high = starts.copy(), ends.copy()
     while len(still := np.flatnonzero(low < high)):
         middle = (low[still] + high[still]) // 2

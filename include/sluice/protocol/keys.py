@@ -114,7 +114,7 @@ class PipelinePaths:
         return f"{self.pipeline}/{JOURNAL_PREFIX}"
 
     def all_journals(self) -> str:
-        """As ``journals``, and of those without a token; names of other objects may begin so."""
+        """The prefix of all journals, with a token or without; other names may begin so, too."""
         return f"{self.pipeline}/{JOURNAL_PREFIX[0]}"
 
     def journal_of(self, key: str) -> JournalPaths | None:
@@ -124,7 +124,7 @@ class PipelinePaths:
         return self.of_journal(token) if is_token else None
 
     def journal_without_token(self) -> str:
-        """Where format versions before 8 have the journal."""
+        """The prefix of the journal in format versions before 8."""
         return f"{self.pipeline}/journal/"
 
     def table(self, sink: str) -> str:
@@ -208,8 +208,8 @@ class JournalPaths(PipelinePaths):
         return self.token.removeprefix(JOURNAL_PREFIX)
 
     def checkpoint_token(self, plan: str) -> str:
-        """What a checkpoint is known by in the files that a sink stages, beside its number: by the
-        journal and by the token of its *plan*.
+        """The identity of a checkpoint in the files that a sink stages, beside its number: the
+        journal and the token of its *plan*.
         """
         return f"{self.owner}_{plan}"
 
@@ -253,7 +253,7 @@ class JournalPaths(PipelinePaths):
         return f"{self.checkpoint(checkpoint_id)}answers/"
 
     def answer(self, checkpoint_id: int, stage: str, attempt: int, plan: str) -> str:
-        """Where the acks of a stage's attempt are; *plan* is the plan's token."""
+        """The key of the acks of a stage's attempt; *plan* is the plan's token."""
         return f"{self.answers(checkpoint_id)}{stage}.{attempt}-{plan}"
 
     def is_answer(self, key: str) -> bool:
@@ -482,7 +482,7 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """As ``check_key``, for the beginning of a key, which may end with a slash or within a part."""
+    """Check the beginning of a key, which may end with a slash or within a part."""
     folder, slash, _ = prefix.rpartition("/")
     if slash:
         check_key(folder)

@@ -91,7 +91,7 @@ class JournalEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunJournal:
-    """Which journal is the job's in a root: the one with this ``token``."""
+    """The pointer to the journal that is the job's in a root: the one with this ``token``."""
 
     token: str
 

@@ -351,7 +351,7 @@ def _bare(rows: DataFrame) -> DataFrame:
 
 
 def _nondeterministic(rows: DataFrame, plan: str | None = None) -> str | None:
-    """What of *rows* answers otherwise when they are computed again; None if nothing does."""
+    """The part of *rows* that answers otherwise when computed again; None if nothing does."""
     plan = analysed_plan(rows) if plan is None else plan
     execution = getattr(rows, "_jdf", None)
     if execution is None or not execution.queryExecution().analyzed().deterministic():

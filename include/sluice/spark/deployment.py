@@ -517,7 +517,7 @@ def _rows_by_spark(run: StageRun, inputs: list[DataFrame]) -> KeyedRows:
 
 
 def answer_of_code(run: StageRun, inputs: Sequence[DataFrame]) -> KeyedRows:
-    """What Spark code answers of its *inputs*: rows of the subtasks that own their keys, or, where
+    """The answer of Spark code to its *inputs*: rows of the subtasks that own their keys, or, where
     they are only added, of any.
 
     Raises:
@@ -661,7 +661,7 @@ def hash_of_keys(node: StageNode, given: Input) -> Column:
 
 
 def needed_columns(columns: Sequence[str], given: Input, operator: Operator) -> list[str]:
-    """Those of *columns* that the stage uses; a shuffle would move the others for nothing."""
+    """The *columns* that the stage uses; a shuffle would move the others for nothing."""
     needed = operator.needed_columns()
     reserved = [HASH, WEIGHT, *(name for name in columns if name.startswith(COMPUTED))]
     if MALFORMED_COLUMN in columns:

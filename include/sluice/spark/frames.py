@@ -103,8 +103,8 @@ def _read_input(run: StageRun, side: int) -> DataFrame:
 
 
 def _well_formed(rows: DataFrame) -> DataFrame:
-    """Those of *rows* that are not malformed; Spark knows that none of them is, and reads none of
-    the others for what is made of these.
+    """The *rows* that are not malformed; Spark knows that none of them is, and reads none of the
+    others for what is made of these.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
@@ -162,7 +162,7 @@ def net_changes(rows: DataFrame, parallelism: int) -> DataFrame:
 
 
 def added_up(rows: DataFrame) -> DataFrame:
-    """What is left of changes, if those of equal rows are added up."""
+    """The changes that are left when those of equal rows are added up."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
     kept = columns_named(name for name in rows.columns if name != WEIGHT)
@@ -438,7 +438,7 @@ def _wrong_within(fields_of_structs: Sequence[tuple[str, ...]], column: str, fie
 def _within_structs(
     columns: Mapping[str, ColumnType], path: str = "$", name: str = ""
 ) -> Iterator[tuple[str, ...]]:
-    """Of each field within a struct among *columns*: its path in JSON, its name and its type."""
+    """The fields within structs among *columns*: path in JSON, name and type."""
     for column, of in columns.items():
         if name:
             yield f"{path}['{column}']", f"{name}{column}", str(of)
@@ -614,7 +614,7 @@ def _passing_by(
     function: Callable[[DataFrame], DataFrame],
     check: Callable[[str, DataFrame], None] | None,
 ) -> DataFrame:
-    """What *function* yields of *rows*, and those that are malformed, which pass it by.
+    """The rows that *function* yields of *rows*, and those that are malformed, which pass it by.
 
     They are read with the others where it keeps every row, as one that only computes columns does.
 

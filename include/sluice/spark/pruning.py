@@ -86,7 +86,7 @@ def _filters(steps: Sequence[Step]) -> list[str]:
 
 
 def _parts(condition: Sql) -> Iterator[Sql]:
-    """What *condition* joins with AND."""
+    """The conditions that *condition* joins with AND."""
     tree = condition.tree
     if isinstance(tree, Call) and tree.function == "and":
         for argument in tree.arguments:

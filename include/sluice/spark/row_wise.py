@@ -144,7 +144,7 @@ def check_kept(uid: str, rows: DataFrame) -> None:
 
 
 def _of_many(plan: str) -> tuple[str, str] | None:
-    """What *plan* has that sees many of the epoch's rows, and what to use instead."""
+    """The first operation of *plan* over many of the epoch's rows, and what to use instead."""
     root = _tree(plan)
     return None if root is None else _Search(root).first(root)
 

@@ -443,8 +443,8 @@ def _asked_slots(spark: SparkSession) -> int | None:
 
 
 def _started_with(spark: SparkSession, name: str, default: str) -> str:
-    """What the session's Spark was started with: a session's own settings may say otherwise, but
-    Spark Connect tells no others.
+    """The setting that the session's Spark was started with: a session's own settings may say
+    otherwise, but Spark Connect tells no others.
     """
     context = _context_of(spark)
     given = spark.conf.get(name, default) if context is None else context.getConf().get(name)

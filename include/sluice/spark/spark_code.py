@@ -251,7 +251,7 @@ def _check_is_of_call(node: StageNode, answer: object, call: str) -> None:
 
 
 def _plan_of(rows: DataFrame) -> str:
-    """What Spark, or the client of a server, would compute *rows* of; the names in it are."""
+    """The plan by which Spark, or a server's client, would compute *rows*, with its names."""
     execution: Any = getattr(rows, "_jdf", None)
     if execution is not None:
         return str(execution.queryExecution().analyzed().toString())
@@ -267,7 +267,7 @@ def _frame_type() -> type[DataFrame]:
 
 
 def views_of_its_call(run: StageRun) -> AbstractContextManager[object]:
-    """Until its rows are computed, the function of *run* is the last one called that made a view.
+    """A block in which no other function's call makes a view, until this one's rows are computed.
 
     Without a server the name of a view is resolved in the call, and other calls need not wait.
     """

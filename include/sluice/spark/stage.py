@@ -245,7 +245,7 @@ def _kept(node: StageNode, before: Lineage, now: Lineage) -> dict[str, StageStat
 
 
 def _adopted(uid: str, plan: CheckpointPlan, lineage: Lineage) -> Adoption | None:
-    """What a stage takes over of its state, unless it is recomputed, and has none."""
+    """The change that a stage makes of its state at once, unless it is recomputed, and has none."""
     if uid in plan.recomputed:
         return None
     return adoption(uid, lineage.fingerprint(uid), plan.fingerprints.get(uid))

@@ -129,7 +129,7 @@ class Partitions(Protocol):
     """Rows in partitions; computed by a Spark job, when they are collected."""
 
     def mapped(self, step: PartitionFunction, schema: pa.Schema) -> Partitions:
-        """What *step* yields for each partition, batches of *schema*."""
+        """The batches of *schema* that *step* yields for each partition."""
         ...
 
     def placed(self, parallelism: int, column: str) -> Partitions:
@@ -230,7 +230,7 @@ def _of_spark_task(step: PartitionFunction) -> Callable[[Batches], Iterator[pa.R
 
 @dataclass(frozen=True, slots=True)
 class MappedPartitions:
-    """Each task calls ``step``, which yields batches of ``schema``."""
+    """Partitions of which each task calls ``step``, which yields batches of ``schema``."""
 
     step: PartitionFunction
     schema: pa.Schema
@@ -238,7 +238,7 @@ class MappedPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Each row goes to the task, of ``parallelism``, whose number ``column`` has."""
+    """Partitions in which each row goes to the task of the number in ``column``."""
 
     parallelism: int
     column: str
@@ -325,8 +325,8 @@ class PipelinedJob:
 
 
 def run_task(job: PipelinedJob, task: int) -> Iterator[pa.RecordBatch]:
-    """What *task* of *job* does in its Python worker: of each step's partitions it has every
-    so many-th.
+    """The work of *task* of *job* in its Python worker: of each step's partitions it has every so
+    many-th.
     """
     from sluice.exchange.blocks import Handovers  # No fork may load Polars.
 

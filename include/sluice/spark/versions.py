@@ -1,4 +1,4 @@
-"""What differs between the versions of Spark that we run on, 4.0 and newer.
+"""The differences between the versions of Spark that we run on, 4.0 and newer.
 
 Spark 4.1 has ``repartitionById``; PySpark 4.2 asks for a time zone where it took UTC before.
 """
@@ -51,7 +51,7 @@ def placed_by_hash(rows: DataFrame, partitions: int, column: str) -> DataFrame:
 
 @lru_cache(_LAYOUTS)
 def _numbers_by_partition(partitions: int) -> tuple[int, ...]:
-    """For each partition the least int that Spark's ``HashPartitioning`` places there."""
+    """By partition the least int that Spark's ``HashPartitioning`` places there."""
     found: dict[int, int] = {}
     for number in count():
         found.setdefault(_hash(number) % partitions, number)

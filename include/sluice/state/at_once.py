@@ -1,4 +1,4 @@
-"""What is done to a frame without a query: columns chosen, rows kept, a constant, a comparison.
+"""Operations on a frame without a query: columns chosen, rows kept, a constant, a comparison.
 
 ``select``, ``drop``, ``filter`` and a literal are queries, which Polars plans and optimizes: 0.1 to
 0.2 ms each, however few the rows are.  A subtask of few rows asked some sixty of them, which was
@@ -24,7 +24,7 @@ def without(rows: pl.DataFrame, names: Collection[str]) -> pl.DataFrame:
 
 
 def passing(rows: pl.DataFrame, mask: pl.Series) -> pl.DataFrame:
-    """Those of *rows* for which *mask* is true."""
+    """The *rows* for which *mask* is true."""
     if mask.all(ignore_nulls=False):
         return rows
     return rows.filter(mask) if mask.any() else rows.clear()

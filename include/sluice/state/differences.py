@@ -140,7 +140,7 @@ class Differences:
         self._dated = 0
 
     def windows(self, first_hash: int, max_rows: int) -> Iterator[ComparedStretch]:
-        """From *first_hash* on; each of about *max_rows* stored rows, some without a difference."""
+        """The differences from *first_hash* on, in stretches of about *max_rows* stored rows."""
         ahead = (stretch for stretch in self._stretches if stretch.last_hash >= first_hash)
         while together := tuple(islice(ahead, STRETCHES_AT_ONCE)):
             self._prefetch([segment for stretch in together for segment in stretch.own])
@@ -206,7 +206,7 @@ class Differences:
 
 
 def key_change(before: StateSchema, after: StateSchema) -> str | None:
-    """Why keys of the two cannot be compared, in a few words; None if they can."""
+    """The reason why keys of the two cannot be compared, in a few words; None if they can."""
     if _identity(before) == _identity(after):
         return None
     return f"its key was {_in_words(before)} and is {_in_words(after)}"

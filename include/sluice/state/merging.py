@@ -168,7 +168,7 @@ def stored_run(schema: StateSchema, rows: pl.DataFrame) -> pa.Table:
 
 
 def runs_to_merge(row_counts: Sequence[int]) -> int:
-    """How many of the newest runs to merge into one; *row_counts* go from oldest to newest.
+    """The number of the newest runs to merge into one; *row_counts* go from oldest to newest.
 
     One means none.  Followed after every epoch, it keeps at most ``MAX_RUNS`` runs.
     """
@@ -185,8 +185,8 @@ def runs_to_merge(row_counts: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReadOtherwise:
-    """How state of an earlier meaning is read: *without* columns, which are then null, as if the
-    rows had been written before they were there, and with others *computed* of those in it.
+    """The way to read state of an earlier meaning: *without* columns, which are then null, as if
+    the rows had been written before they were there, and with others *computed* of those in it.
     """
 
     without: frozenset[str] = frozenset()

@@ -156,7 +156,7 @@ class RunSlice:
     def _bisected(
         self, sought: pl.DataFrame, first: Indices, ends: Indices, *, after_equals: bool
     ) -> Indices:
-        """For each row *sought*, the place from *first* to *ends* where it would be inserted."""
+        """The places where each row *sought* would be inserted, from *first* to *ends*."""
         low, high = first.copy(), ends.copy()
         while len(still := np.flatnonzero(low < high)):
             middle = (low[still] + high[still]) // 2
@@ -243,7 +243,7 @@ def matching(
 
 
 def _reached(runs: Sequence[RunSlice], hashes: Indices) -> Sequence[RunSlice]:
-    """Those of ascending, disjoint *runs* between the first and the last of the sorted *hashes*."""
+    """The *runs*, ascending and disjoint, between the first and the last of the sorted *hashes*."""
     if not len(hashes):
         return ()
     first = bisect_left(runs, hashes[0], key=lambda run: run.last_hash)
@@ -409,7 +409,7 @@ def precedes(left: pl.DataFrame, right: pl.DataFrame, *, or_equals: bool) -> pl.
 def _pairs(
     rows: pl.DataFrame, twins: Indices, columns: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Each of *twins*, and the row after it."""
+    """The *twins*, and the rows behind them."""
     compared = chosen(rows, columns)
     return gathered(compared, twins), gathered(compared, twins + 1)
 

@@ -1,4 +1,4 @@
-"""What belongs to a checkpoint in the bucket: its answers and declines, and its statistics.
+"""The objects of a checkpoint in the bucket: its answers and declines, and its statistics.
 
 A stage's answer, all of its acks, is one create-only object, named by stage, execution attempt and
 the plan that it answers; a decline is one of a subtask.  The statistics
@@ -109,14 +109,14 @@ class AnswerStore:
         return [decode_decline(body, key) for key, body in found if body is not None]
 
     def problems(self, checkpoint_id: CheckpointId) -> tuple[list[Decline], list[TaskFailure]]:
-        """Why subtasks declined or failed, and tasks failed: a LIST, and a GET for each."""
+        """The declines and failures of subtasks and tasks: a LIST, and a GET for each."""
         folder = [*self._store.list(self._paths.checkpoint(checkpoint_id))]
         return self.problems_in(checkpoint_id, folder)
 
     def problems_in(
         self, checkpoint_id: CheckpointId, folder: Sequence[Listed]
     ) -> tuple[list[Decline], list[TaskFailure]]:
-        """Those that *folder* lists: a GET for each."""
+        """The problems that *folder* lists: a GET for each."""
         declines = self._paths.declines(checkpoint_id)
         failures = self._paths.failures(checkpoint_id)
         answers = without_foreign(

@@ -230,7 +230,7 @@ class Journal:
 
     @property
     def clock_offset_ms(self) -> int | None:
-        """That of the entry that was read or written last; read now if none was."""
+        """The clock's offset of the entry that was read or written last; read now if none was."""
         return (self._newest or self.load()).clock_offset_ms
 
     def verify_store(self) -> None:
@@ -313,7 +313,7 @@ class Journal:
         return (entry for _, entry in self.numbered(last))
 
     def numbered(self, last: int, *, before: int | None = None) -> list[tuple[int, JournalEntry]]:
-        """As ``entries``, each with its number; only those below *before*, if it is given.
+        """The ``entries``, each with its number; only those below *before*, if it is given.
 
         Damaged ones before the newest are left out.
         """
@@ -429,12 +429,12 @@ class Journal:
         return len(keys) - keep
 
     def _entry(self, seq: int) -> JournalEntry | None:
-        """None where it is gone, or damaged."""
+        """The entry *seq*; None where it is gone, or damaged."""
         entry = self._examined(self.paths.journal_entry(seq)) if seq > 0 else None
         return entry if isinstance(entry, JournalEntry) else None
 
     def _opened(self) -> JournalPaths | None:
-        """As ``_pointed_at``, once it was there; then without a request."""
+        """The paths that ``_pointed_at`` found; once it was there, without a request."""
         self._begun = self._begun or self._pointed_at()
         return self._begun
 
@@ -457,7 +457,7 @@ class Journal:
             ) from error
 
     def _drawn(self) -> JournalPaths:
-        """Those of the journal that this handle would begin."""
+        """The paths of the journal that this handle would begin."""
         self._own = self._own or self.names.of_journal(new_journal())
         return self._own
 
@@ -477,8 +477,8 @@ class Journal:
         return is_own
 
     def _require_none_whole(self) -> None:
-        """Where there is no pointer, refuse what lacks it alone: that may be lost, and the rest
-        would become garbage; or somebody is about to delete all of it.
+        """Refuse a root without a pointer that lacks it alone: that may be lost, and the rest would
+        become garbage; or somebody is about to delete all of it.
 
         Raises:
             ConfigurationError: there is a journal with a checkpoint.

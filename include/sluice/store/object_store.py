@@ -71,7 +71,7 @@ class Listed:
 
 
 def machine_clock_ms() -> int:
-    """This machine's clock, ms since 1970.
+    """The clock of this machine, ms since 1970.
 
     As it was when the process began, and steady from then on: a clock that is set back or forward
     while something waits must not end the wait.
@@ -100,7 +100,7 @@ class StoreClock:
             self._ahead_ms = ahead_ms
 
     def now_ms(self) -> int | None:
-        """None before the first answer."""
+        """The store's clock, ms since 1970; None before the first answer."""
         ahead_ms = self._ahead_ms
         return None if ahead_ms is None else ahead_ms + time.monotonic_ns() // 1_000_000
 

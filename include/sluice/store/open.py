@@ -225,7 +225,7 @@ def now_ms(store: ObjectStore) -> int:
 
 
 def place_of(store: ObjectStore) -> str:
-    """What the store is, in one line: its server, where that is not its root's, and its root."""
+    """The store's place, in one line: its server, where that is not its root's, and its root."""
     found = behind_layers(store)
     server = found.server if isinstance(found, S3Store) else ""
     return f"{server} {store.root}".lstrip()

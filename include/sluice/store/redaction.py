@@ -80,8 +80,8 @@ def masked(value: Any) -> Any:  # noqa: ANN401 - whatever JSON has
 
 
 def redact_logs() -> None:
-    """From now on no record of this process's ``logging`` has a secret in its message or in its
-    traceback.  Whatever handlers there are get the record without it.
+    """Mask secrets in the messages and tracebacks of all records of this process's ``logging`` from
+    now on.  Whatever handlers there are get the record without them.
     """
     make = logging.getLogRecordFactory()
     if not (isinstance(make, partial) and make.func is _redacted_record):

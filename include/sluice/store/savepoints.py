@@ -134,7 +134,7 @@ class SavepointStore:
         return True
 
     def taken(self, name: str, newest: SavepointPointer | None) -> ConfigurationError:
-        """Why a savepoint cannot have the *name*, which means *newest*."""
+        """The error that a savepoint cannot have the *name*, which means *newest*."""
         if newest is not None and newest.is_complete:
             return ConfigurationError(
                 f"savepoint {name!r} exists in {self._store.root} and is never overwritten; "

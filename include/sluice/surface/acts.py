@@ -1,4 +1,4 @@
-"""What a person may do to a job: each act with its fields, declared once.
+"""The acts of a person on a job: each with its fields, declared once.
 
 The command line, the forms of the DAGs, and the bodies of the REST API are rendered from here:
 ``sluice.cli.options``, ``sluice_airflow.forms``, ``sluice_airflow.rest.acts``.  A field's ``name``
@@ -41,7 +41,7 @@ _ELSEWHERE, _SELDOM = "From another root", "Seldom needed"
 
 
 class Face(Flag):
-    """Where a person acts: the command line, the form of a DAG, the REST API and its pages."""
+    """The place where a person acts: command line, form of a DAG, REST API and its pages."""
 
     COMMAND = auto()
     FORM = auto()
@@ -52,7 +52,7 @@ ALL = Face.COMMAND | Face.FORM | Face.ROUTE
 
 
 class Kind(Enum):
-    """What a field takes.  All but a flag and a choice are None where nothing is given."""
+    """The kind of a field's value; all but a flag and a choice are None where nothing is given."""
 
     FLAG = "flag"
     CHOICE = "choice"
@@ -606,7 +606,7 @@ _NAMED_IN = {
 
 
 def restore_request(given: Given, *, may_submit: bool = False) -> RestoreRequest:
-    """What is asked of a restore by the values of ``RESTORE``, as ``Act.given`` returns them.
+    """The request that the values of ``RESTORE`` make, as ``Act.given`` returns them.
 
     A job that was never submitted begins with the empty state if it *may_submit*.
 

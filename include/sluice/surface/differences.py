@@ -121,7 +121,7 @@ class TableFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SnapshotDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs but rows, and the files of each table of state that one of the two has."""
+    """The differences beside rows, and the files of each table of state that one of the two has."""
 
     before: ComparedSnapshot
     after: ComparedSnapshot
@@ -136,7 +136,7 @@ class ChangeKind(StrEnum):
 
 
 class Cut(StrEnum):
-    """Why a page ends before the differences do."""
+    """The reason why a page ends before the differences do."""
 
     LIMIT = "limit"  # It has as many as were asked for.
     ROWS = "rows"  # So many rows were compared.
@@ -144,7 +144,7 @@ class Cut(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferenceQuery:
-    """Which differences: of these *kinds*, of a *key* as ``wanted_keys`` takes it, *after* a place.
+    """The differences asked for: of these *kinds*, of a *key* (``wanted_keys``), *after* a place.
 
     A *limit* of 0 counts them all and returns none.  *most_rows* None compares all rows.
     """
@@ -288,7 +288,7 @@ def read_between(pair: Pair) -> dict[str, int]:
 
 
 class RestorePreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a restore would read again and abort.
+    """The records that a restore would read again, and the checkpoints that it would abort.
 
     ``repeats``: records per source that completed checkpoints have read since the snapshot.
     ``aborts``: the pending checkpoints, whose ``pending_records`` are read again, too.
@@ -300,7 +300,7 @@ class RestorePreview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def restore_preview(job: Job, named: str) -> RestorePreview:
-    """What a restore from a snapshot would repeat and abort, before anybody asks for it.
+    """The preview of a restore from a snapshot, before anybody asks for it.
 
     *named* is ``latest``, an id, or a savepoint's name.  What becomes of its tables is in
     ``Snapshot.tables_ahead``, of a list with checks.

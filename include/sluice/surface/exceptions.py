@@ -1,4 +1,4 @@
-"""What a job's checkpoints failed with, by root cause (Flink's exception history).
+"""The failures of a job's checkpoints, by root cause (Flink's exception history).
 
 Nothing is kept for it: the statistics of a checkpoint that failed, or of which a stage ran again,
 have what its tasks and subtasks said, and the history has a line of each.

@@ -1,5 +1,5 @@
-"""What a person on call asks first of a job: what it does and since when, how old its newest
-completed checkpoint is, and what to do next.
+"""The first questions of a person on call about a job: what it does and since when, how old its
+newest completed checkpoint is, and what to do next.
 
 It is read off the journal's state, so it is true whoever drives the job, and also while nobody
 does: who that is only Airflow knows.
@@ -28,7 +28,7 @@ _INTERVALS = 3  # The age that is usual to tolerate: a checkpoint that fails is 
 
 
 class Tone(StrEnum):
-    """How urgent it is, the worst first."""
+    """The urgency, the worst first."""
 
     BAD = "bad"  # The job does not get on, and will not by itself.
     WARN = "warn"  # It does not get on, and may yet; or a person has stopped it.
@@ -37,7 +37,7 @@ class Tone(StrEnum):
 
 
 class NextStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, and its command if there is one; ``page`` is the one that shows or does it."""
+    """The next step, and its command if there is one; ``page`` is the one that shows or does it."""
 
     says: str
     command: str = ""
@@ -88,7 +88,7 @@ def health(job: Job, state: CoordinatorState, done: CompletedCheckpoint | None) 
 
 
 def next_trigger(job: Job, *, latest_tick_ms: Callable[[], int] | None = None) -> NextTrigger:
-    """What the next periodic checkpoint waits for; the sources are asked whether they have more.
+    """The wait of the next periodic checkpoint; the sources are asked whether they have more.
 
     The job's host asks the same, so if a checkpoint ``is_due`` and does not start, no host runs.
     *latest_tick_ms* is that of a ``NextCheckpoint``, for a job whose schedule is a ``Cron``.  A job

@@ -67,7 +67,7 @@ class JournalRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalPage(msgspec.Struct, frozen=True, kw_only=True):
-    """From the newest entry to the oldest.  ``next``: the older page is that *before* this one."""
+    """Entries from the newest to the oldest; ``next``: the older page is that *before* this one."""
 
     entries: tuple[JournalRecord, ...]
     next: int | None
@@ -98,7 +98,7 @@ class RequestProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastHost(msgspec.Struct, frozen=True, kw_only=True):
-    """What drove the job's newest checkpoint: ``airflow:dag/run``, or ``sluice run``."""
+    """The host that drove the job's newest checkpoint: ``airflow:dag/run``, or ``sluice run``."""
 
     cause: str
     checkpoint: int
@@ -123,7 +123,7 @@ class DamagedEntryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair of the journal does, or did if it is ``repaired``.
+    """The repair of the journal that is planned, or was done if it is ``repaired``.
 
     ``continues`` is the entry before the ``damaged`` ones, ``base`` the checkpoint from which the
     job goes on, under ``generation``.  The checkpoint ``completed`` is completed again.  Records of
@@ -161,7 +161,7 @@ def journal_page(job: Job, *, limit: int, before: int | None = None) -> JournalP
 def request_progress(
     job: Job, request_id: str, *, checkpoint: int | None = None
 ) -> RequestProgress:
-    """How far the request is.  *checkpoint* is the one that it became, if that is known already."""
+    """The progress of a request; *checkpoint* is the one that it became, if that is known."""
     state = job.state()
     queued = _waiting(state, request_id, job.now_ms())
     if queued is not None:
@@ -357,7 +357,7 @@ def repair_record(job: Job, planned: RepairPlan | None, *, is_repaired: bool) ->
 
 
 def repair_lines(job: Job, planned: RepairPlan | None, *, is_repaired: bool) -> list[str]:
-    """What is damaged, what is lost without it, and how the job goes on, a sentence a line."""
+    """The damage, what is lost without it, and how the job goes on, a sentence a line."""
     uid = job.pipeline.uid
     if planned is None:
         return history_lines(job.journal.inspect()) or [f"the journal of {uid} is whole"]
@@ -382,7 +382,7 @@ def repair_lines(job: Job, planned: RepairPlan | None, *, is_repaired: bool) -> 
 
 
 def history_lines(found: JournalInspection) -> list[str]:
-    """What is wrong with entries before the newest: the state does not depend on them."""
+    """The damage of entries before the newest: the state does not depend on them."""
     lines = [
         f"{one.why}; nothing is lost but this line of the history, and it goes when the journal is "
         "truncated"

@@ -66,7 +66,7 @@ class OtherKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyLookup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the ``checkpoints``, newest first, hold of a ``key``."""
+    """The rows that the ``checkpoints``, newest first, hold of a ``key``."""
 
     key: dict[str, str | None]
     checkpoints: tuple[int | str, ...]
@@ -132,7 +132,7 @@ def _given(key: Sequence[str]) -> dict[str, str | None]:
 
 
 def _snapshots(job: Job, checkpoint: str | None) -> dict[int | str, CheckpointMetadata]:
-    """By id or name, the newest first."""
+    """By id or name the metadata of the snapshots, the newest first."""
     if checkpoint is not None:
         metadata = snapshot_metadata(job, checkpoint)
         is_id = checkpoint == LATEST or checkpoint.isdecimal()

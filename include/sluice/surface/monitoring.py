@@ -220,7 +220,7 @@ def _export(trace: Trace) -> bool:
 
 
 def _exporter() -> SpanExporter:
-    """By HTTP unless the environment has the protocol ``grpc``."""
+    """The exporter of spans: by HTTP unless the environment has the protocol ``grpc``."""
     protocol = next((os.environ[name] for name in PROTOCOLS if os.environ.get(name)), "")
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as ByGrpc

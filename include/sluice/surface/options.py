@@ -201,7 +201,7 @@ def value_with_unit(name: str, value: Plain) -> str:
 
 
 def _unit(name: str) -> str:
-    """Of an option, or of a field of the restart strategy."""
+    """The unit of an option, or of a field of the restart strategy."""
     if name.endswith("_ms"):
         return "ms"
     option = OPTIONS.get(name)

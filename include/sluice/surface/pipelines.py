@@ -179,7 +179,7 @@ def _refused(job: Job, state: CoordinatorState) -> dict[str, str]:
 
 
 def edges_of(pipeline: Pipeline) -> tuple[Edge, ...]:
-    """From each producer to each consumer, once."""
+    """The edges from each producer to each consumer, once."""
     pairs: list[tuple[str, str]] = []
     for stage in pipeline.stages.values():
         pairs += [(producer, stage.uid) for producer in stage.producers]
@@ -220,7 +220,7 @@ def metadata_of(job: Job, done: CompletedCheckpoint) -> CheckpointMetadata | Non
 
 
 def known_watermark(watermark: int | None) -> int | None:
-    """None where no event time is known yet."""
+    """The watermark; None where no event time is known yet."""
     return None if watermark == MIN_WATERMARK else watermark
 
 
@@ -254,7 +254,7 @@ def _line(
 
 
 def _problem(state: CoordinatorState, done: CompletedCheckpoint | None) -> str | None:
-    """Why the job makes no progress; None if it does."""
+    """The reason why the job makes no progress; None if it does."""
     failed = state.failed[-1] if state.failed else None
     newest = 0 if done is None else done.checkpoint_id
     is_behind = failed is not None and failed.checkpoint_id > newest

@@ -1,4 +1,4 @@
-"""How unevenly the subtasks of each stage work, over a job's last completed checkpoints.
+"""The unevenness of each stage's subtasks, over a job's last completed checkpoints.
 
 Read off the statistics of these checkpoints; nothing is kept for it.
 """

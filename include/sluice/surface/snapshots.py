@@ -80,7 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What people call it, with its root if that is another one."""
+        """The name that people call it by, with its root if that is another one."""
         own = f"checkpoint {self.id}" if self.savepoint is None else f"savepoint {self.savepoint!r}"
         return f"{own} of {self.pipeline!r} in {self.root}" if self.root else own
 
@@ -212,7 +212,7 @@ def facts_of_checkpoint(metadata: CheckpointMetadata) -> Facts:
 
 
 def offsets(job: Job, cut: SourceCut | None) -> dict[str, Entry]:
-    """How far each partition was read: its offset, the records before it, and whether it ended."""
+    """The offset of each partition, the records before it, and whether it ended."""
     entries = () if cut is None else position_of(job, cut)
     return {entry.partition: (entry.offset, entry.records, entry.sealed) for entry in entries}
 
@@ -295,7 +295,7 @@ def checkpoint_details(job: Job, checkpoint_id: CheckpointId) -> CheckpointDetai
 
 
 def file_details(job: Job, handles: Iterable[SegmentHandle]) -> list[FileDetails]:
-    """Each file once, in the order it is first named."""
+    """The files, each once, in the order in which they are first named."""
     return [
         FileDetails(
             key=handle.key,
@@ -309,7 +309,7 @@ def file_details(job: Job, handles: Iterable[SegmentHandle]) -> list[FileDetails
 
 
 def plan_lines(decision: RestoreApproval, changed: Sequence[OptionChange]) -> list[str]:
-    """What a restore would do, a line each; *changed* are the options that it changes."""
+    """The effects of a restore, a line each; *changed* are the options that it changes."""
     files = [*dict.fromkeys(decision.files)]
     total = size(sum(handle.size_bytes for handle in files))
     compared = "as they were written" if decision.is_compared else NOT_COMPARED

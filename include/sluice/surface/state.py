@@ -67,7 +67,7 @@ class StateTable:
         return self._rows(0, max_rows, PIECE_ROWS)
 
     def page(self, offset: int, limit: int) -> pl.DataFrame:
-        """At most *limit* live rows, behind the first *offset*; in the order of their hashes."""
+        """The live rows behind the first *offset*, at most *limit*, in their hashes' order."""
         return self._rows(offset, limit, PAGE_PIECE_ROWS)
 
     def _rows(self, offset: int, limit: int | None, piece_rows: int) -> pl.DataFrame:

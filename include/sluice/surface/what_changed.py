@@ -1,5 +1,5 @@
-"""What changed in a job, on one time line: failures, restores, deploys, rescales, savepoints, and
-what people did.
+"""The changes of a job on one time line: failures, restores, deploys, rescales, savepoints, and the
+acts of people.
 
 Nothing is kept for it.  The history has a line of each checkpoint, with its generation, its number
 of subtasks and a digest of the declaration that it was made of; the newest entries of the journal
@@ -80,7 +80,7 @@ def what_changed(job: Job) -> WhatChanged:
 
 
 def _of_lines(lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:
-    """What a checkpoint itself is: a failure, a savepoint, a person's."""
+    """The changes that a checkpoint itself is: a failure, a savepoint, an act of a person."""
     for line in lines:
         by = None if line.cause in _PERIODIC else line.cause
         if line.failure_timestamp is not None:
@@ -111,7 +111,7 @@ def _of_lines(lines: Sequence[CheckpointStats]) -> Iterator[JobChange]:
 
 
 def _between(lines: Sequence[CheckpointStats], restored: Sequence[int]) -> Iterator[JobChange]:
-    """What differs from one checkpoint to the next; a restore only if nobody has told of it."""
+    """The changes from one checkpoint to the next; a restore only if nobody has told of it."""
     known = [line for line in lines if line.generation is not None]
     for before, line in pairwise(known):
         at_ms, checkpoint = line.trigger_timestamp, line.id

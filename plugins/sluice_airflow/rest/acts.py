@@ -78,7 +78,7 @@ Name = Annotated[str, Field(pattern=f"^{SAVEPOINT_NAME}$")]
 
 
 class OfferedField(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said of an act in the body of its route, by its ``name`` there."""
+    """A field of an act in the body of its route, by its ``name`` there."""
 
     name: str
     kind: str
@@ -126,7 +126,7 @@ class FailureCause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavepointOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where the savepoint is, or why there is none."""
+    """The place of the savepoint, or the reason why there is none."""
 
     location: str | None = None
     failure_cause: FailureCause | None = msgspec.field(name="failure-cause", default=None)
@@ -146,7 +146,7 @@ class OutcomeStatus(StrEnum):
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an act; ``says`` is the note of its run, or why it was refused.
+    """The outcome of an act; ``says`` is the note of its run, or why it was refused.
 
     ``checkpoint`` is the one that it became, or that was restored; ``run`` its path in Airflow.
     """
@@ -239,7 +239,7 @@ _CHANGES: dict[str, Any] = {"responses": describe_responses(CheckpointConfig, pr
     dependencies=[Depends(answers.visible_pipelines)],
 )
 def list_acts() -> Response:
-    """What may be done to a pipeline, and what may be said of it, as the pages ask for it."""
+    """The acts on a pipeline and their fields, as the pages ask for them."""
     return answer(OfferedActs(acts=tuple(_offered(act) for act in acts.ACTS)))
 
 
@@ -276,7 +276,7 @@ def take_savepoint(job: JobDep, user: GetUserDep, body: Body) -> Response:
 def show_savepoint_request(
     job: JobDep, request_id: Annotated[str, Path(pattern=RUN_ID, max_length=250)]
 ) -> Response:
-    """What became of a savepoint that was asked for: Flink's status, and where the savepoint is."""
+    """The outcome of a savepoint that was asked for: Flink's status, and where the savepoint is."""
     dag_id = SAVEPOINT.dag_id(job.pipeline.uid)
     run = find_run(dag_id, request_id)
     if run.state not in ("success", "failed"):
@@ -299,7 +299,7 @@ def show_savepoint_request(
 def show_request(
     job: JobDep, request_id: Annotated[str, Path(pattern=RUN_ID, max_length=250)]
 ) -> Response:
-    """What became of an act that was asked for: pending, done, or refused and why."""
+    """The outcome of an act that was asked for: pending, done, or refused and why."""
     started = find_started(job.pipeline.uid, request_id)
     if started is not None:
         return answer(_of_run(job, request_id, *started))
@@ -391,7 +391,7 @@ def restore_job(job: JobDep, user: GetUserDep, body: Body) -> Response:
 
 
 def _filled_in(body: Body, job: Job) -> dict[str, Any]:
-    """What *body* says, as the form of a DAG is filled in."""
+    """The values of *body*, as the form of a DAG is filled in."""
     conf, uid = body.model_dump(by_alias=False, exclude_unset=True), job.pipeline.uid
     params = conf.pop("params", {})
     try:

@@ -1,4 +1,4 @@
-"""What all routes share: answers as JSON, without secrets; problems; and who may ask.
+"""The common parts of all routes: answers as JSON, without secrets; problems; and who may ask.
 
 A view's schema is on the OpenAPI page.  A problem is RFC 9457's problem+json, and names the thing
 and the fix.  Who may ask is decided by Airflow's own authentication, and by its permissions on a
@@ -170,7 +170,7 @@ def visible_pipelines(user: GetUserDep) -> VisiblePipelines:
 
 @cache
 def may_do(act: Act) -> Callable[[Request, BaseUser, str], None]:
-    """Who may run the DAG of *act* by hand may do the act here."""
+    """A check that the user may run the DAG of *act* by hand, and so may do the act here."""
 
     def may(request: Request, user: GetUserDep, uid: Uid) -> None:
         require_own_intent(request)
@@ -202,7 +202,7 @@ def require_own_intent(request: Request) -> None:
 
 
 def _is_of_another_site(request: Request) -> bool:
-    """As the browser says it; one that is reached without TLS names the page's origin alone."""
+    """Whether another site asks, as the browser says; without TLS only the origin tells."""
     site = request.headers.get("sec-fetch-site")
     if site is not None:
         return site in ("cross-site", "same-site")

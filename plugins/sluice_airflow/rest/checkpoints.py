@@ -150,7 +150,7 @@ def list_checkpoints(
 
 @checkpoints_router.get("/config", responses=describe_responses(CheckpointConfig))
 def show_config(job: JobDep, read: ReaderDep) -> Response:
-    """How checkpoints are taken: what is in force, beside what is declared, and the defaults."""
+    """The options of checkpoints: what is in force, beside what is declared, and the defaults."""
     return answer(read(checkpoint_config, job))
 
 
@@ -182,7 +182,7 @@ def list_journal(
     limit: Annotated[int, Query(ge=1, le=MOST_ENTRIES)] = 50,
     before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
 ) -> Response:
-    """What the coordinator did, newest first, as far as the journal goes back."""
+    """The acts of the coordinator, newest first, as far as the journal goes back."""
     return answer(read(journal_page, job, limit=limit, before=before))
 
 
@@ -193,7 +193,7 @@ def list_journal(
     dependencies=[Depends(may_read)],
 )
 def list_exceptions(job: JobDep, read: ReaderDep) -> Response:
-    """What the last 50 failed checkpoints failed with, grouped by root cause, the newest first."""
+    """The failures of the last 50 failed checkpoints, grouped by root cause, the newest first."""
     return answer(read(exception_history, job))
 
 
@@ -215,7 +215,7 @@ def list_what_changed(job: JobDep, read: ReaderDep) -> Response:
     dependencies=[Depends(may_read)],
 )
 def show_skew(job: JobDep, read: ReaderDep) -> Response:
-    """How unevenly the subtasks of each stage work, over the last 50 completed checkpoints."""
+    """The unevenness of each stage's subtasks, over the last 50 completed checkpoints."""
     return answer(read(job_skew, job))
 
 
@@ -232,7 +232,7 @@ def list_snapshots(
         bool, Query(description="Ask the files, sources and sinks whether each can be restored")
     ] = False,
 ) -> Response:
-    """What the job can be restored from; with `checks` also whether, and what is missing."""
+    """The snapshots that the job can be restored from; with `checks` also what is missing."""
     return answer(Snapshots(snapshots=tuple(read(snapshots, job, checks=checks))))
 
 
@@ -294,7 +294,7 @@ def find_key(
 def show_difference(
     job: JobDep, read: ReaderDep, before: Before, after: After = LATEST
 ) -> Response:
-    """What differs between two snapshots but rows: positions, watermarks, parallelism, tables."""
+    """The differences of two snapshots beside rows: positions, watermarks, parallelism, tables."""
     return answer(read(_difference, job, before, after))
 
 
@@ -311,7 +311,7 @@ def _difference(job: Job, before: str, after: str) -> SnapshotDifference:
     dependencies=[Depends(may_read)],
 )
 def show_restore(job: JobDep, read: ReaderDep, before: Before) -> Response:
-    """What a restore from a snapshot would repeat and abort; it changes nothing."""
+    """The records that a restore would read again, and what it would abort; it changes nothing."""
     return answer(read(restore_preview, job, before))
 
 
@@ -373,7 +373,7 @@ def scrape(
     dependencies=[Depends(may_read)],
 )
 def show_notice(uid: Uid) -> Response:
-    """What does not answer, such as Spark or the store, or that the DAG of a run is paused."""
+    """The services that do not answer, such as Spark or the store, and a run's paused DAG."""
     with create_session() as session:  # Airflow alone is asked, as the store may be what hangs.
         for run in session.scalars(_under_way(uid)):
             if reason := why_run_is_blocked(run, session):

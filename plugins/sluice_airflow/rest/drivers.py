@@ -1,4 +1,4 @@
-"""Who drives a job: its DAGs' switches, Airflow's processes by their heartbeats, its newest run.
+"""The drivers of a job: its DAGs' switches, Airflow's processes by heartbeat, its newest run.
 
 The journal says what the job is; whether anything can go on, only Airflow knows.
 """
@@ -85,7 +85,7 @@ class Drivers(msgspec.Struct, frozen=True, kw_only=True):
     dependencies=[Depends(may_read)],
 )
 def show_drivers(uid: Uid) -> Response:
-    """Who drives the job: whether its DAGs are on, and Airflow's processes alive."""
+    """The drivers of the job: whether its DAGs are on, and Airflow's processes alive."""
     with create_session() as session:  # Airflow alone is asked: the store may be what hangs.
         switches = tuple(_switch(act.dag_id(uid), session) for act in _WHILE_OFF)
         processes = tuple(_process(name, session) for name in _PROCESSES)
@@ -110,7 +110,7 @@ def show_drivers(uid: Uid) -> Response:
     dependencies=[Depends(may_read)],
 )
 def show_next_trigger(job: JobDep, read: ReaderDep) -> Response:
-    """What the next periodic checkpoint waits for; the sources are asked whether they have more."""
+    """The wait of the next periodic checkpoint; the sources are asked whether they have more."""
     schedule = job.pipeline.checkpointing.schedule
     ticks = None
     if isinstance(schedule, Cron):

@@ -86,7 +86,7 @@ class BrokenModule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipelines(msgspec.Struct, frozen=True, kw_only=True):
-    """Those whose DAG the user may read, in the order of their uids."""
+    """The pipelines whose DAG the user may read, in the order of their uids."""
 
     pipelines: tuple[ListedPipeline, ...]
     broken: tuple[BrokenModule, ...]
@@ -288,7 +288,7 @@ def _require_ready(dag_id: str) -> None:
 
 
 def reasons_for_no_run(dag_ids: Sequence[str]) -> dict[str, str]:
-    """Why no run of a DAG would start, of those of *dag_ids* that are paused or not there."""
+    """By DAG the reason why no run of it would start; of those that are paused or not there."""
     with create_session() as session:
         known = session.scalars(select(DagModel).where(DagModel.dag_id.in_(dag_ids)))
         paused = {dag.dag_id: bool(dag.is_paused) for dag in known if not dag.is_stale}
@@ -330,10 +330,10 @@ def find_started(uid: str, run_id: str) -> tuple[str, FoundRun] | None:
 
 
 def dag_path(dag_id: str) -> str:
-    """Where Airflow shows a DAG."""
+    """The path on which Airflow shows a DAG."""
     return f"{API_ROOT_PATH.rstrip('/')}/dags/{quote(dag_id, safe='')}"
 
 
 def run_path(dag_id: str, run_id: str) -> str:
-    """Where Airflow shows a run."""
+    """The path on which Airflow shows a run."""
     return f"{dag_path(dag_id)}/runs/{quote(run_id, safe='')}"

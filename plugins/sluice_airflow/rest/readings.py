@@ -1,4 +1,4 @@
-"""How long a request waits for a job's store: as long as it prefers, and the reading goes on.
+"""The time that a request waits for a store: as long as it prefers, while the reading goes on.
 
     GET, Prefer: wait=4 --> reading, in a thread --4 s--> 503, Retry-After: 2
     GET, Prefer: wait=4 --> the same reading -----------> its view

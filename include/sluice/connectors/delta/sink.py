@@ -256,7 +256,7 @@ class DeltaTarget(TargetDefaults):
         return note if note.table == snapshot.id else None
 
     def _shown(self, snapshot: Snapshot, note: Note) -> Timeline:
-        """What the table shows: what *note* says, unless somebody restored an older version since.
+        """The table's content: what *note* says, unless somebody restored an older version since.
 
         An entry of the log that was cleaned up is passed over: maintenance must not stop a job.
         """

@@ -217,7 +217,7 @@ class DeltaSource(AppendedSource["Versions", Version]):
         return pa.schema([schema.field(name) for name in self.columns])
 
     def _columns_of(self, snapshot: Snapshot) -> str:
-        """What tells the columns that are read of *snapshot* from others."""
+        """A text that tells the columns that are read of *snapshot* from others."""
         columns = [(one.name, str(one.type)) for one in self._projection(snapshot)]
         return checksum(str(columns).encode())[:8]
 

@@ -1,4 +1,4 @@
-"""What the bytes of a text file are: UTF-8, compressed text, or something that is no text.
+"""The kinds of bytes of a text file: UTF-8, compressed text, or something that is no text.
 
 A name says whether a file is compressed, since a compressed one does not grow, and its last line
 and its rotation are judged by that; its bytes say how.  Where the two disagree, and where the bytes

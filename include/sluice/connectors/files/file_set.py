@@ -201,7 +201,7 @@ class FileIdentity:
         return replace(before, version=str(mark.listed(file)))
 
     def problem(self, mark: ContentMark, file: Listed, place: str) -> str | None:
-        """Why *file* does not continue what *mark* says; None if it does."""
+        """The reason why *file* does not continue *mark*; None if it does."""
         if mark.end == 0:
             return None  # Nothing was read of it.
         if self.may_grow and file.size_bytes < mark.end:
@@ -341,7 +341,7 @@ def _mark_of_whole(identity: FileIdentity, file: Listed) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContentMark:
-    """What was read of a file: its first ``end`` bytes; all of one that may not grow.
+    """The part of a file that was read: its first ``end`` bytes; all of one that may not grow.
 
     ``checksum`` is of the last of them, and ``head`` of the first, empty where the last include
     these, or depend on them.  ``size``, ``listed_as``, a digest of ``Listed.version``, and
@@ -368,7 +368,7 @@ class ContentMark:
         return (self.end, self.head, self.checksum) == (other.end, other.head, other.checksum)
 
     def difference(self, before: ContentMark) -> tuple[str, str, str]:
-        """Which bytes are other ones than *before*, up to the same end, and both checksums."""
+        """The bytes that are other ones than *before*, up to the same end, and both checksums."""
         if self.checksum != before.checksum:
             where = f"{tail_bytes(before.end)} bytes before byte {before.end}"
             return where, before.checksum, self.checksum

@@ -55,7 +55,7 @@ class FolderColumns:
 
     @classmethod
     def declared(cls, owner: str, text: str) -> FolderColumns:
-        """Those of *text*, a schema as Spark writes it; none if it is empty.
+        """The columns of *text*, a schema as Spark writes it; none if it is empty.
 
         Raises:
             ConfigurationError: *text* is no schema, or has a type that no folder's name can be.
@@ -71,7 +71,7 @@ class FolderColumns:
 
     @classmethod
     def inferred(cls, files: Iterable[str], location: str) -> FolderColumns:
-        """Those of the folders in the names of *files*, as Spark infers them.
+        """The columns of the folders in the names of *files*, as Spark infers them.
 
         Raises:
             ConfigurationError: they are below folders of different columns.

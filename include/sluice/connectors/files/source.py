@@ -776,7 +776,7 @@ def without_forgotten(
 
 
 class LostFileError(ConfigurationError):
-    """What was not read of a file is gone, or the file under its name is another one."""
+    """A part of a file that was not read is gone, or the file under its name is another one."""
 
 
 class NotWholeError(ConfigurationError):

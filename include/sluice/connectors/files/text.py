@@ -368,7 +368,7 @@ class FilesSource(FileSource[FileCut]):
                 yield found, file.key
 
     def _beginnings(self, file: Listed, marks: Mapping[str, ContentMark]) -> Iterator[str]:
-        """Those of *marks* whose bytes are the first of the text of *file*."""
+        """The names of *marks* whose bytes are the first of the text of *file*."""
         if not is_compressed(file.key):
             identity = self._identity(file.key)
             yield from (

@@ -122,7 +122,7 @@ class FilesTable:
     def open_with_checks(
         self, uid: str, default: StoreLocation, checks: RowChecks | None
     ) -> ManifestTable:
-        """This table at *default*, which stands in for a place with these *checks*."""
+        """The table at *default*, which stands in for a place with these *checks*."""
         from sluice.connectors.files_table.table import ManifestTable
         from sluice.store.open import open_store
 

@@ -171,7 +171,7 @@ class DeltaView:
     def _added_since(
         self, log: TableLog, shown: _Shown, records: Iterable[int]
     ) -> Sequence[Manifest] | None:
-        """What the table has behind what is shown; None if it does not continue that."""
+        """The manifests behind the shown version; None if the table went on from another one."""
         known = shown.version
         manifest = None if known is None else log.manifest(known)
         if known is None or manifest is None or manifest.life != shown.life:

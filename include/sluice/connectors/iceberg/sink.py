@@ -696,7 +696,7 @@ class BranchLineage:
         return note if note.table == str(self.table.metadata.table_uuid) else None
 
     def timeline(self) -> Timeline:
-        """What the branch shows; see ``Target.timeline``."""
+        """The branch's time line; see ``Target.timeline``."""
         note = self.note()
         if note is None:
             return Timeline()

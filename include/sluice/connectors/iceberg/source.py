@@ -244,7 +244,7 @@ class SnapshotRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """What happened to rows of a data file, in the name of a partition.
+    """A change of a data file's rows, in the name of a partition.
 
     It lies between the snapshots ``parent`` (0: none) and ``snapshot``; ``schema`` is the one that
     the table had when the slice was planned.
@@ -732,7 +732,7 @@ class Rows:
         return places[is_first]
 
     def places(self, file: DataFile) -> pa.Table:
-        """What the delete *file* names: columns ``file_path`` and ``pos``."""
+        """The rows that the delete *file* names: columns ``file_path`` and ``pos``."""
         if file.file_path not in self._opened:
             self._opened[file.file_path] = self._read(file)
         return self._opened[file.file_path]

@@ -95,7 +95,7 @@ class Cluster:
 
     @property
     def max_message_bytes(self) -> int:
-        """What a producer takes at most, with keys, headers and 36 bytes for the rest.
+        """The largest message that a producer takes, with keys, headers and 36 bytes for the rest.
 
         Raises:
             ConfigurationError: the property is no number.
@@ -226,7 +226,7 @@ class Cluster:
             return Producer(self.properties(defaults, ours), logger=log)
 
     def answered(self, ask: Callable[[], _Answer], doing: str) -> _Answer:
-        """What *ask* returns.  It is asked again while a leader or a coordinator is elected.
+        """The answer of *ask*, which is asked again while a leader or a coordinator is elected.
 
         The client does so for what it reads and writes, and hands on what it is asked.
         """
@@ -327,7 +327,7 @@ def _elected() -> frozenset[int]:
 
 
 def _rights() -> Mapping[int, str]:
-    """What to give a user whom a broker refuses with one of these errors."""
+    """By error code, the right that is to be given to a user whom a broker refuses with it."""
     from confluent_kafka import KafkaError
 
     return {

@@ -427,5 +427,5 @@ def _resolved(value: Text, params: Mapping[str, str]) -> str | Env:
 
 
 def _dataset(bootstrap_servers: str, topic: str) -> Dataset:
-    """By the first of the brokers in one order."""
+    """The dataset of *topic*, named after the least of the brokers' addresses."""
     return Dataset(f"kafka://{min(map(str.strip, bootstrap_servers.split(',')))}", topic)

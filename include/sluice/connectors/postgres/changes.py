@@ -313,7 +313,7 @@ class PostgresChangesSource(SourceDefaults):
         return selection
 
     def _published(self, connection: Connection, oid: int, columns: Sequence[str]) -> str:
-        """What tells the publication of the table from one that was another for a while.
+        """A text that tells the publication of the table from one that was another for a while.
 
         Raises:
             ConfigurationError: it does not have all that the table's log is read for.
@@ -575,7 +575,7 @@ class PostgresChangesSource(SourceDefaults):
                 yield self._whole(told, places, commit)
 
     def _places(self, found: Found, told: Relation, commit: int) -> list[int]:
-        """Where the selected columns are in the rows that follow *told*."""
+        """The places of the selected columns in the rows that follow *told*."""
         there = {name: (number, of) for number, (name, *of) in enumerate(told.columns)}
         places = []
         for one in found.selection.columns:

@@ -425,7 +425,7 @@ def _texts(column: pa.ChunkedArray, name: str) -> Iterator[str | None]:
 
 
 def _hex(values: pa.Array) -> pa.Array:
-    """Each value in PostgreSQL's hexadecimal form, computed for a column at once."""
+    """The *values* in PostgreSQL's hexadecimal form, computed for a column at once."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

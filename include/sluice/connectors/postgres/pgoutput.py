@@ -1,4 +1,4 @@
-"""What the plugin ``pgoutput`` writes of a table's changes: protocol version 1, values as text.
+"""The plugin ``pgoutput``'s messages about a table's changes: protocol version 1, values as text.
 
 See "Logical Replication Message Formats" of PostgreSQL's documentation.  Transactions come whole,
 in the order of their commits.
@@ -58,7 +58,7 @@ Message: TypeAlias = Begin | Relation | RowChange | Truncate
 
 
 def messages_of(messages: Iterable[bytes], oid: int) -> Iterator[Message]:
-    """What *messages* say of the table *oid*."""
+    """The *messages* about the table *oid*, decoded."""
     told = _LENGTH.pack(oid)
     for message in messages:
         kind = message[:1]

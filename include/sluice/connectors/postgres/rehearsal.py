@@ -39,7 +39,7 @@ _OF_VALUES = ("22", "23")  # SQLSTATE's data exceptions, and integrity constrain
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a table makes of the values of *column*, where it may be something else.
+    """A column in which a table may keep another value than the one it is given.
 
     ``given`` is a type that has every value as it is; ``sql`` makes of ``{}``, such a value, what
     the table has of it.  A value that differs is *what*; *fix* prevents it.
@@ -204,7 +204,7 @@ class Rehearsal:
             )
 
     def _reason_and_fix(self, diag: psycopg.errors.Diagnostic) -> tuple[str, str]:
-        """What the server refused in the temporary table, and what to do."""
+        """The part of the temporary table that the server refused, and the fix."""
         message = _VALUE.sub("", diag.message_primary or "")
         column = diag.column_name or ""
         if not column and (found := _COLUMN.search(diag.context or "")) is not None:

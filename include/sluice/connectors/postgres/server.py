@@ -368,7 +368,7 @@ def history_of(server: Server, connection: Connection, timeline: int) -> Mapping
 
 
 def parsed_history(text: str) -> Mapping[int, int]:
-    """Each line of a history file has a timeline, the place at which it was left, and why."""
+    """By timeline of a history file, the place at which it was left."""
     lines = (line.split() for line in text.splitlines())
     places = (f"{line[0]}@{line[1]}" for line in lines if line and line[0].isdecimal())
     return {place.timeline: place.lsn for place in map(parsed_wal, places) if place is not None}

@@ -113,7 +113,7 @@ class TableCut:
 
 @dataclass(frozen=True, slots=True)
 class TableLineage:
-    """What was read, beside the numbers: of which table, and before which place in its log."""
+    """The identity of what was read: of which table, and before which place in its log."""
 
     table: TableIdentity
     wal: WalPosition | None

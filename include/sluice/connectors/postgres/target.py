@@ -456,7 +456,7 @@ class UniqueIndex:
 def unique_index(
     connection: Connection, table: TableName, key: Sequence[str]
 ) -> UniqueIndex | None:
-    """What ON CONFLICT means by *key*: a unique index on these columns, on every row.
+    """The unique index that ON CONFLICT means by *key*: on these columns, and on every row.
 
     Of several, as each of them may find two rows equal, the first with such a collation.
     """
@@ -623,7 +623,7 @@ def _is_one_json(type_: pa.DataType) -> bool:
 def kept_of(
     table: TableName, columns: Mapping[str, TableColumn], rows: pa.Schema, key: Sequence[str]
 ) -> Iterator[Kept]:
-    """What *table* makes of values of *rows* that its columns may round or cut, and of keys."""
+    """The columns of *rows* whose values *table* may round or cut, or mistake for another key."""
     import pyarrow as pa
 
     for field in rows:

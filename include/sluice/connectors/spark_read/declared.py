@@ -114,7 +114,7 @@ PARTITION = "readings"
 
 @dataclass(frozen=True, slots=True)
 class Readings(OffsetSource):
-    """When a reading is due: an epoch takes the records of the intervals that passed.
+    """The times at which a reading is due: an epoch takes the records of the intervals that passed.
 
     Record n is due ``every_ms`` after record n - 1; the first to be read is the newest.
     """
@@ -141,7 +141,7 @@ class Readings(OffsetSource):
         return now.end - 1
 
     def _check_end(self, read: PartitionOffset, there: Readable) -> None:
-        """Nothing is lost where a clock goes back, or ``every_ms`` is another one than before."""
+        """Check that nothing is lost where a clock goes back, or ``every_ms`` has changed."""
 
     def _begun(self, read: PartitionOffset, there: Readable) -> PartitionOffset:
         """One reading sees what all that were missed would have seen."""
