@@ -1,19 +1,16 @@
 """The errors of the S3 store for servers that are away, answer wrongly, or lose answers.
 
-The servers are real: ministack, a proxy before it that drops answers, and ``s3_stub``.
+The servers are real: ministack, a gateway before it that answers otherwise, and ``s3_stub``.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 
+from harness.gateway import CUT, PAGE, Fate, running_gateway
 from harness.s3_server import S3Server, free_port
 from sluice.errors import ConfigurationError, StoreFull, StoreUnavailable
 from sluice.store.object_store import AlreadyExists, Created, ObjectStore, verify_conditional_writes
@@ -34,6 +31,16 @@ def a_store(endpoint_url: str, bucket: str = BUCKET) -> ObjectStore:
     """One that repeats nothing."""
     root = f"s3://{bucket}/failures"
     return open_store(StoreLocation(root=root, endpoint_url=endpoint_url, patience_s=0))
+
+
+VERBS: dict[str, Callable[[ObjectStore], object]] = {
+    "get": lambda store: store.get("pages/1"),
+    "get_range": lambda store: store.get_range("pages/1", 0, 1),
+    "put": lambda store: store.put("pages/2", b"x"),
+    "create": lambda store: store.create("pages/2", b"x"),
+    "list": lambda store: [*store.list("pages/")],
+    "delete": lambda store: store.delete(["pages/1"]),
+}
 
 
 def test_a_missing_bucket_is_named_with_its_endpoint(s3_endpoint: str) -> None:
@@ -81,93 +88,34 @@ def test_a_server_killed_and_started_again_keeps_its_objects(tmp_path: Path) -> 
 
 def test_a_create_whose_answer_was_lost_finds_its_own_bytes(s3_endpoint: str) -> None:
     direct = a_store(s3_endpoint)
-    with dropping_proxy(s3_endpoint) as proxy:
-        through_proxy = a_store(proxy.endpoint_url)
-        assert through_proxy.create("journal/before", b"x") == Created()
+    with running_gateway(s3_endpoint) as gateway:
+        through_gateway = a_store(gateway.url)
+        assert through_gateway.create("journal/before", b"x") == Created()
 
-        proxy.drops_answers = True
+        gateway.fail(0, Fate(CUT, has_served=True), lasts=True)
         with pytest.raises(StoreUnavailable):
-            through_proxy.create("journal/7", b"own token")
-        proxy.drops_answers = False
+            through_gateway.create("journal/7", b"own token")
+        assert len(gateway.requests) == 1  # botocore did not repeat it behind our back.
+        gateway.heal()
 
         assert direct.get("journal/7") == b"own token"
-        assert through_proxy.create("journal/7", b"own token") == AlreadyExists(b"own token")
-        assert proxy.dropped == 1  # Sent once: botocore did not repeat it behind our back.
+        assert through_gateway.create("journal/7", b"own token") == AlreadyExists(b"own token")
 
 
-class DroppingProxy:
-    """Forwards every request; while ``drops_answers``, hangs up instead of passing the answer."""
+@pytest.mark.parametrize("verb", [*VERBS])
+def test_a_page_of_something_in_between_is_no_answer_of_s3(s3_endpoint: str, verb: str) -> None:
+    """A page parses as an empty listing, and as the success of a write that nobody has done."""
+    a_store(s3_endpoint).put("pages/1", b"x")
+    with running_gateway(s3_endpoint) as gateway:
+        store = a_store(gateway.url)
+        gateway.fail(0, Fate(PAGE, has_served=False))
 
-    def __init__(self, upstream_url: str) -> None:
-        upstream = urlsplit(upstream_url)
-        self._upstream = (upstream.hostname or "", upstream.port or 80)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._connections: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept)]
-        self.drops_answers = False
-        self.dropped = 0
-        self._threads[0].start()
+        with pytest.raises(
+            StoreUnavailable, match=r"something between here and http://127\..*page"
+        ):
+            VERBS[verb](store)
 
-    @property
-    def endpoint_url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        for connection in list(self._connections):
-            hang_up(connection)
-        for thread in self._threads:
-            thread.join()
-        for connection in [self._listener, *self._connections]:
-            connection.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._upstream)
-            self._connections += [client, server]
-            for target in (self._forward_requests, self._forward_answers):
-                thread = threading.Thread(target=target, args=(client, server))
-                self._threads.append(thread)
-                thread.start()
-
-    def _forward_requests(self, client: socket.socket, server: socket.socket) -> None:
-        while received := receive(client):
-            server.sendall(received)
-        hang_up(server)
-
-    def _forward_answers(self, client: socket.socket, server: socket.socket) -> None:
-        while received := receive(server):
-            is_final = not received.startswith(b"HTTP/1.1 100")  # boto3 waits for "100 Continue".
-            if self.drops_answers and is_final:
-                self.dropped += 1
-                break
-            client.sendall(received)
-        hang_up(client)
-
-
-@contextmanager
-def dropping_proxy(upstream_url: str) -> Iterator[DroppingProxy]:
-    proxy = DroppingProxy(upstream_url)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
-
-
-def receive(connection: socket.socket) -> bytes:
-    try:
-        return connection.recv(65536)
-    except OSError:
-        return b""
-
-
-def hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # The other side was faster.
-        connection.shutdown(socket.SHUT_RDWR)
+    assert [one.key for one in a_store(s3_endpoint).list("pages/")] == ["pages/1"]
 
 
 def test_a_store_that_ignores_conditions_is_refused(stub_endpoint: str) -> None:

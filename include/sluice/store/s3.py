@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from botocore.config import Config
     from botocore.exceptions import ClientError
     from botocore.loaders import Loader
+    from botocore.model import OperationModel
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_s3.type_defs import CopySourceTypeDef, ErrorTypeDef, ObjectTypeDef
 
@@ -369,10 +370,16 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
 
     clock = StoreClock()
 
-    def read_date(parsed: Mapping[str, Any], **_: object) -> None:
-        date = parsed.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    def read_headers(parsed: Mapping[str, Any], model: OperationModel, **_: object) -> None:
+        answer = parsed.get("ResponseMetadata", {})
+        headers = answer.get("HTTPHeaders", {})
+        if answer.get("HTTPStatusCode", 0) < 300 and not _is_of_s3(model.name, headers):
+            raise StoreUnavailable(
+                f"something between here and {endpoint_url or 'S3'} answered {model.name} in its "
+                "place, with a page of its own; repeat the call, or have it let S3 through"
+            )
         with suppress(TypeError, ValueError):
-            clock.was_told(int(parsedate_to_datetime(date).timestamp() * 1_000))
+            clock.was_told(int(parsedate_to_datetime(headers.get("date")).timestamp() * 1_000))
 
     def client(config: Config) -> S3Client:
         try:
@@ -386,10 +393,18 @@ def clients(endpoint_url: str | None, region: str | None, process_id: int) -> Cl
         # A body that waits for "100 Continue" costs every write a second round trip; without it
         # only a bucket in another region, which is refused by name, is sent a body in vain.
         made.meta.events.unregister("before-call.s3", add_expect_header)
-        made.meta.events.register("after-call.s3", read_date)
+        made.meta.events.register("after-call.s3", read_headers)
         return made
 
     return Clients(once=client(once), repeating=client(repeating), clock=clock)
+
+
+def _is_of_s3(operation: str, headers: Mapping[str, str]) -> bool:
+    """Whether S3 can have said so: a page parses as an empty listing, or a write."""
+    if "etag" in headers:
+        return True
+    is_page = headers.get("content-type", "").startswith("text/html")
+    return not is_page and operation not in {"GetObject", "PutObject"}
 
 
 def preload_descriptions() -> None:
