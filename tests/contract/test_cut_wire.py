@@ -12,18 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable as Delta
 
 from harness.cut_wire import CutWire, cut_wire
 from harness.postgres_database import Database
-from sluice.connectors.delta.declared_sink import DeltaTable
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.declaration.places import Sink
 from sluice.errors import StoreUnavailable
 from sluice.store.open import StoreLocation
-from tests.contract.conftest import BUCKET
 from tests.contract.sink_case import JOB, SinkCase, publish, rows, seen, staged_rows
 from tests.planted import Caught, assert_is_caught
 
@@ -62,32 +58,11 @@ def postgres(database: Database, tmp_path: Any, key: tuple[str, ...]) -> Iterato
         yield Wired(SinkCase(lambda: opened(database), read), lambda: opened(by_wire), wire)
 
 
-@pytest.fixture
-def delta(s3_endpoint: str, tmp_path: Any, key: tuple[str, ...]) -> Iterator[Wired]:
-    place = f"s3://{BUCKET}/{tmp_path.name}/sales"
-    options = {"aws_endpoint": s3_endpoint, "aws_allow_http": "true"}
-
-    def opened(endpoint: str) -> Sink:
-        spec = DeltaTable(place, upsert_key=key, create=True)
-        root = StoreLocation(f"s3://{BUCKET}/{tmp_path.name}/root", endpoint_url=endpoint)
-        return spec.open("sales", {}, root)
-
-    def read() -> list[dict[str, Any]]:
-        found: pa.Table = Delta(place, storage_options=options).to_pyarrow_table()
-        return [*found.to_pylist()]
-
-    with cut_wire(int(s3_endpoint.rpartition(":")[2])) as wire:
-        by_wire = f"http://127.0.0.1:{wire.port}"
-        yield Wired(SinkCase(lambda: opened(s3_endpoint), read), lambda: opened(by_wire), wire)
-
-
 @pytest.mark.parametrize(
     ("place", "key", "loses_answer"),
     [
         pytest.param("postgres", (), False, id="postgres-appended-request"),
         pytest.param("postgres", ("id",), True, id="postgres-upserted-answer"),
-        pytest.param("delta", (), True, id="delta-appended-answer", marks=pytest.mark.s3),
-        pytest.param("delta", ("id",), False, id="delta-upserted-request", marks=pytest.mark.s3),
     ],
 )
 def test_a_commit_is_there_once_wherever_it_is_cut(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,14 @@ TEXT_IN_STATISTICS = 32  # Characters: a longer least or greatest text is left o
 TIME_OUT = "30 seconds"  # Of deltalake's requests.
 # What deltalake says of a store that did not answer; its exceptions do not tell.
 _OUTAGE = ("error sending request", "Generic S3 error", "timed out", "connection", "HTTP error")
+
+# What deltalake puts behind its errors, and between the causes of one.
+_BACKTRACE = re.compile(r"\n +0: .*", re.DOTALL)
+_CAUSE = re.compile(r"\s*(\x1b\[\d+m)?\u21b3(\x1b\[0m)?\s*")
+
+
+def _said(error: Exception) -> str:
+    return " ".join(_CAUSE.sub(": ", _BACKTRACE.sub("", str(error))).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +179,12 @@ class DeltaPlace:
         except TableNotFoundError:
             raise
         except OSError as error:
-            raise StoreUnavailable(f"{self.name} did not answer: {error}") from None
+            raise StoreUnavailable(f"{self.name} did not answer: {_said(error)}") from None
         except DeltaError as error:
-            if any(words in str(error) for words in _OUTAGE):
-                raise StoreUnavailable(f"{self.name} did not answer: {error}") from None
-            raise ConfigurationError(f"{self.name} cannot be read by deltalake: {error}") from None
+            said = _said(error)
+            if any(words in said for words in _OUTAGE):
+                raise StoreUnavailable(f"{self.name} did not answer: {said}") from None
+            raise ConfigurationError(f"{self.name} cannot be read by deltalake: {said}") from None
 
     def _options(self) -> dict[str, str] | None:
         if not self.location.root.startswith("s3://"):

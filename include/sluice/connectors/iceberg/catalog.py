@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from sluice.connectors.columns import sentence
 from sluice.connectors.staged_sink import attempts
 from sluice.errors import ConfigurationError, SluiceError, StoreUnavailable
 from sluice.extras import require_installed
@@ -123,6 +124,8 @@ class CatalogTable:
             raise ConfigurationError(self._message("refused", error)) from None
         except (DBAPIError, iceberg.RESTError, RequestException, OSError) as error:
             raise StoreUnavailable(self._message("did not answer", error)) from None
+        except (UnicodeError, SystemError, EOFError) as error:  # What pyiceberg makes of a page.
+            raise StoreUnavailable(self._message("are not what was written", error)) from None
         except SQLAlchemyError as error:
             raise ConfigurationError(self._message("cannot be opened", error)) from None
         except iceberg.ValidationError as error:
@@ -139,7 +142,7 @@ class CatalogTable:
     def _message(self, what: str, error: Exception) -> str:
         return (
             f"the catalog or the files of the Iceberg table {self.name} {what}: "
-            + without_secrets(f"{type(error).__name__}: {error}", self.properties)
+            + without_secrets(f"{type(error).__name__}: {sentence(error)}", self.properties)
         )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -218,7 +219,8 @@ class Staging:
         import pyarrow.parquet as pq
 
         self._checked(staged)
-        with self.table.io.new_input(self.location(staged.file)).open() as stream:
+        place = self.location(staged.file)
+        with _as_it_was_written(place), self.table.io.new_input(place).open() as stream:
             wanted = None if columns is None else [*columns]
             return pq.ParquetFile(stream).read(wanted, use_threads=False)  # See decode_parquet.
 
@@ -284,10 +286,8 @@ class Staging:
 
     def _checked(self, staged: Committable) -> pq.FileMetaData:
         place = self.location(staged.file)
-        try:
+        with _as_it_was_written(place):
             found = footer(self.table.io, place)
-        except FileNotFoundError as error:
-            raise ProtocolViolation(f"{place} was committed and is missing") from error
         if found.num_rows != staged.rows:
             raise ProtocolViolation(
                 f"{place} has {found.num_rows} rows where {staged.rows} were committed"
@@ -311,6 +311,18 @@ class Staging:
         assert isinstance(io, PyArrowFileIO)
         scheme, netloc, path = io.parse_location(self.folder, io.properties)
         return io.fs_by_scheme(scheme, netloc), path
+
+
+@contextmanager
+def _as_it_was_written(place: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ProtocolViolation(f"{place} was committed and is missing") from error
+    except pa.ArrowInvalid as error:
+        raise ProtocolViolation(f"{place} is not what was committed: {error}") from error
 
 
 def file_name(checkpoint_id: int, checkpoint_token: str, rest: str) -> str:
