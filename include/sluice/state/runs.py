@@ -45,6 +45,10 @@ _NEAR = 16  # An estimate this near is made exact by halving; any other key is s
 # 30 ms.  With stretches shorter than this on average, sorting anew (50 ms) is faster.
 _LONG_STRETCH = 64
 
+# A million rows in 100 chunks are gathered in 0.58 CPU seconds, in one chunk in 0.12; to put them
+# into one takes 0.02.
+_FEW_OF_A_CHUNK = 8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -379,6 +383,8 @@ def order_of(hashes: Indices) -> Indices | None:
 
 
 def gathered(rows: pl.DataFrame, indices: Indices) -> pl.DataFrame:
+    if rows.n_chunks() > 1 and len(indices) > rows.height // _FEW_OF_A_CHUNK:
+        rows = rows.rechunk()
     return rows[pl.Series(indices.astype(np.uint32))]  # The type of Polars' indices.
 
 
