@@ -316,7 +316,7 @@ def _journal_error(
     """
     is_queued = any(queued.request_id == request.request_id for queued in head.state.queue)
     is_the_callers = isinstance(error, ConfigurationError) and not (
-        is_queued or isinstance(error, SourceUnreadable)
+        is_owed or is_queued or isinstance(error, SourceUnreadable)
     )
     if head.state.status is not JobStatus.RUNNING or is_the_callers:
         return

@@ -223,4 +223,4 @@ def _last_failure(state: CoordinatorState) -> str:
 
 def _sentence(clause: str) -> str:
     text = clause[:1].upper() + clause[1:]
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "?")) else f"{text}."

@@ -57,6 +57,7 @@ from sluice.job.job import Job
 from sluice.protocol.records import encode_plan
 from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
+from sluice.surface.health import health
 from tests.builders import a_request
 from tests.planted import Caught, assert_is_caught
 from tests.subtasks import a_savepoint, acknowledge, carry_out, complete_one, take_checkpoint
@@ -206,19 +207,23 @@ def test_whatever_refuses_a_trigger_is_journaled_with_its_cause_and_raised(
 def test_a_trigger_that_finds_what_the_job_owes_undoable_is_journaled_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A sink's refusal is what a declaration is wrong by, but no caller's."""
     job = a_running_job()
     complete_one(job)
+    errors = (TableMismatch("the table is of another job"), ConfigurationError("wrong password"))
 
-    def mismatch(*_: object, **__: object) -> None:
-        raise TableMismatch("the table is of another job")
+    for error in errors:
 
-    monkeypatch.setattr("sluice.coordinator.duties.commit", mismatch)
-    with pytest.raises(TableMismatch):
-        trigger(job)
+        def fails(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
 
-    assert [one.message for one in job.state().unsuccessful_triggers] == [
-        "the table is of another job"
-    ]
+        monkeypatch.setattr("sluice.coordinator.duties.commit", fails)
+        with pytest.raises(type(error)):
+            trigger(job)
+
+    state = job.state()
+    assert [one.message for one in state.unsuccessful_triggers] == [*map(str, errors)]
+    assert "rong password" in health(job, state, state.latest_completed).says
 
 
 def test_a_newcomer_in_a_full_queue_is_refused_and_journaled(
