@@ -111,6 +111,21 @@ def test_the_columns_that_rows_have_to_have_are_told(sluice: Sluice) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ("schema", "auctions", "--nope", "7", STAGE),
+        ("drop", "auctions", "latest", "x", "--stage", STAGE, "--nope=7"),
+        ("rewrite", "auctions", "latest", "x", "--stage", STAGE, "--set", "bids=1", "--nope=7"),
+        ("bootstrap", "auctions", "x", "--nope", "7", f"{STAGE}=/nonexistent"),
+    ],
+)
+def test_other_options_are_parameters_of_the_pipeline_as_in_a_run(
+    sluice: Sluice, arguments: tuple[str, ...]
+) -> None:
+    assert "no parameter 'nope'" in sluice("state", *arguments).error
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("rewrite", "x", "--set", "nope=1"), "no column 'nope' to set; it has bid_auction, bids"),

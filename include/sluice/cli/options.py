@@ -193,6 +193,21 @@ def declared_job(pipeline: str, root: str | None, endpoint_url: str | None) -> J
     return open_job(load_pipeline(pipeline), location(root, endpoint_url))
 
 
+def apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments among *words*, and the ``parameters`` that stand before, between or behind."""
+    arguments: list[str] = []
+    given: list[str] = []
+    rest = [*words]
+    while rest:
+        word = rest.pop(0)
+        into = given if word.startswith("--") else arguments
+        into.append(word)
+        if into is given and "=" not in word:
+            given += rest[:1]
+            del rest[:1]
+    return arguments, given
+
+
 def parameters(pairs: Sequence[str], extra: Sequence[str]) -> dict[str, str]:
     """Parameters from ``--param name=value`` and from ``--name value`` or ``--name=value``.
 

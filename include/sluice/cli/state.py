@@ -21,6 +21,7 @@ from sluice.cli.options import (
     AsJson,
     OtherPipeline,
     Params,
+    apart,
     moment,
     parameters,
     print_json,
@@ -351,6 +352,7 @@ def _counted(found: TableDifference) -> str:
 
 def schema(
     job: Job,
+    context: typer.Context,
     stages: Annotated[list[str] | None, typer.Argument(metavar="[STAGE]...")] = None,
     param: Params = None,
     as_json: AsJson = False,
@@ -358,8 +360,9 @@ def schema(
     """Show the tables of keyed state that stages of PIPELINE keep, as declared now."""
     from sluice.state_processor import state_tables
 
-    wanted = stages or [uid for uid, one in job.pipeline.stages.items() if one.is_stateful]
-    params = parameters(param or [], [])
+    named, more = apart([*(stages or []), *context.args])
+    wanted = named or [uid for uid, one in job.pipeline.stages.items() if one.is_stateful]
+    params = parameters(param or [], more)
     found = state_tables(job, wanted, params, session=_session(job))
     rows = [
         (uid, name, column, str(dtype), _role(table, column))
@@ -386,6 +389,7 @@ def _role(schema: StateSchema, column: str) -> str:
 
 def rewrite(
     job: Job,
+    context: typer.Context,
     snapshot: SnapshotArgument,
     name: NewName,
     stage: StageArgument,
@@ -405,13 +409,14 @@ def rewrite(
     from sluice.local.savepoint_tables import setting
 
     columns = dict(_pair(assignment, "--set", "COLUMN=SQL") for assignment in assignments)
-    writer = _writer(job, snapshot, from_root, from_pipeline, param)
+    writer = _writer(job, snapshot, from_root, from_pipeline, parameters(param or [], context.args))
     writer.transform(stage, setting(columns, where), table)
     _print_written(job, writer.write(name, root=to_root), to_root, as_json=as_json)
 
 
 def drop(
     job: Job,
+    context: typer.Context,
     snapshot: SnapshotArgument,
     name: NewName,
     stage: StageArgument,
@@ -429,7 +434,7 @@ def drop(
     """
     from sluice.local.savepoint_tables import dropping
 
-    writer = _writer(job, snapshot, from_root, from_pipeline, param)
+    writer = _writer(job, snapshot, from_root, from_pipeline, parameters(param or [], context.args))
     if where is None and table is None:
         writer.remove(stage)
     elif where or table:
@@ -440,6 +445,7 @@ def drop(
 
 def bootstrap(
     job: Job,
+    context: typer.Context,
     name: NewName,
     rows: RowsOfStages,
     snapshot: From = None,
@@ -457,20 +463,22 @@ def bootstrap(
     """
     from sluice.state_processor import SavepointWriter
 
-    pairs = [_pair(argument, "the argument", "STAGE=FILE") for argument in rows]
+    named, more = apart([*rows, *context.args])
+    pairs = [_pair(argument, "the argument", "STAGE=FILE") for argument in named]
+    params = parameters(param or [], more)
     if snapshot is not None:
         if start:
             raise ConfigurationError(
                 "--start is for a savepoint without --from: sources stay where that one has them"
             )
-        writer = _writer(job, snapshot, from_root, from_pipeline, param)
+        writer = _writer(job, snapshot, from_root, from_pipeline, params)
     elif replace or from_root or from_pipeline:
         raise ConfigurationError("--replace and --from-root need the snapshot: give --from")
     else:
         writer = SavepointWriter.new_savepoint(
             job,
             starts=_starts(start or []),
-            params=parameters(param or [], []),
+            params=params,
             session=_session(job),
         )
     targets = [(*place.partition(".")[::2], file) for place, file in pairs]
@@ -487,7 +495,7 @@ def _writer(
     snapshot: str,
     from_root: str | None,
     from_pipeline: str | None,
-    param: list[str] | None,
+    params: Mapping[str, str],
 ) -> SavepointWriter:
     from sluice.state_processor import SavepointWriter
 
@@ -496,7 +504,7 @@ def _writer(
         snapshot,
         root=from_root,
         pipeline=from_pipeline,
-        params=parameters(param or [], []),
+        params=params,
         session=_session(job),
     )
 
