@@ -6,17 +6,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 
+from sluice.core.answers import HotGroup, SubtaskMetrics
 from sluice.surface import acts
 from sluice_airflow.rest import answers
 from sluice_airflow.rest.app import create_app
 from tests.airflow.database import set_paused
 from tests.airflow.rest import BASE, Api, auctions_in, found, refused
+from tests.subtasks import measure
 
 READS = (
     answers.may_read,
@@ -98,6 +101,29 @@ def test_one_sees_the_pipelines_whose_dag_one_may_read(
     assert listed["broken"] == []
     assert viewer.get("/pipelines/demo").status_code == 200
     assert "an admin of Airflow can let you read the DAG" in refused(other, 403)
+
+
+def test_hot_keys_are_rows_values_so_they_take_the_right_to_see_xcoms(
+    viewer: Api, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot = SubtaskMetrics(rows_in=9, hot_groups=(HotGroup(group=7, rows=8, keys=("k=secret",)),))
+    checkpoint = measure(auctions_in(root), hot, hot)
+    may = SimpleAuthManager.is_authorized_dag
+
+    def but_xcoms(self: SimpleAuthManager, **asked: Any) -> bool:
+        is_xcom = asked.get("access_entity") is DagAccessEntity.XCOM
+        return not is_xcom and may(self, **asked)
+
+    def hot_keys() -> list[list[str]]:
+        stage = found(viewer.get("/pipelines/auctions/skew"))["stages"][0]
+        return [group["keys"] for group in stage["hot_groups"]]
+
+    assert hot_keys() == [["k=secret"]]
+    shown = f"/checkpoints/{checkpoint}"
+    for path in ("", shown, f"{shown}/subtasks/count_bids"):
+        assert "secret" not in viewer.get(f"/pipelines/auctions{path}").text
+    monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", but_xcoms)
+    assert hot_keys() == [[]]
 
 
 def test_a_pipeline_says_which_acts_are_refused_and_why(everybody: Api, root: str) -> None:

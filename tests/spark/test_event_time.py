@@ -290,3 +290,19 @@ def test_a_key_is_looked_up_in_a_table_that_has_no_rows_any_more(
     assert {
         name: [(one.first, len(one.rows)) for one in versions] for name, versions in found.items()
     } == {"left": [(2, 0), (1, 1)], "right": [(2, 0), (1, 1)]}
+
+
+def test_the_hottest_key_group_is_named_with_its_key(job: FolderJob, spark: SparkSession) -> None:
+    stream = job.rows(event_time="at")
+    left, right = (stream.where(f"type = {kind}").select("k", "at").key_by("k") for kind in (1, 2))
+    left.interval_join("pairs", right, upper=timedelta(1)).sink("out", FilesTable())
+    keys = [4711] * 3_000 + [*range(500)]
+    job.write("1.parquet", pl.DataFrame({"k": keys, "type": [1] * 3_500, "at": [START] * 3_500}))
+
+    job.epoch()
+
+    [pairs] = job_skew(job.job).stages
+    [hot] = pairs.hot_groups
+    assert hot.keys[0] == "k=4711"
+    assert 3_000 <= hot.rows <= 3_100
+    assert pairs.rows_in == 3_500

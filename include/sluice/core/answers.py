@@ -97,6 +97,15 @@ class LateRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HotGroup:
+    """A key group that had more of an epoch's rows than most, and the keys that came often."""
+
+    group: int
+    rows: int
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskMetrics:
     """Measured by the subtask itself.  Times are its machine's clock, for display only."""
 
@@ -111,6 +120,7 @@ class SubtaskMetrics:
     late_rows: int = 0
     late: dict[str, LateRows] = field(default_factory=dict[str, LateRows])  # By producer.
     malformed_rows: int = 0
+    hot_groups: tuple[HotGroup, ...] = ()  # The hottest first.
     checkpointed_bytes: int = 0  # Written by this checkpoint.
     full_bytes: int = 0  # Everything the state handles name.
     requests: StoreRequests = field(default_factory=StoreRequests)  # Before its ack.

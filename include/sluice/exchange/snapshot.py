@@ -15,7 +15,7 @@ from typing import assert_never
 import polars as pl
 import pyarrow as pa
 
-from sluice.core.answers import Execution
+from sluice.core.answers import Execution, HotGroup
 from sluice.core.compaction import SortedRun, sorted_runs
 from sluice.core.handles import StateHandle
 from sluice.core.transitions import Adoption
@@ -26,6 +26,7 @@ from sluice.declaration.places import MALFORMED_COLUMN, RAW, UndecidedError
 from sluice.declaration.results import Replace
 from sluice.exchange.blocks import BlockKind, ChainedClock, Received, executions_in
 from sluice.exchange.group_buffer import GroupBuffer, HashRange
+from sluice.exchange.hot_groups import KeyGroupRows
 from sluice.exchange.output import StageOutput
 from sluice.exchange.reading import SOURCE, CarriedClock
 from sluice.exchange.refusals import RefusedError
@@ -98,6 +99,8 @@ class KeyedSnapshot:
             self._function = FunctionEpoch(work, self._operator)
             if self._operator.broadcast.tables:
                 self._broadcast = BroadcastRows(work, self._operator.broadcast)
+        task = spec.task
+        self._key_groups = KeyGroupRows(work.key_groups, task.max_parallelism, spec.stage.keys)
         self.rows_in = 0
         self.event_times_ms: dict[str, int] = {}  # Those that senders measured.
         self.executions: dict[str, list[Execution]] = {}  # Of earlier stages of its chain.
@@ -106,6 +109,10 @@ class KeyedSnapshot:
     @property
     def groups(self) -> int:
         return self._buffer.rows
+
+    @property
+    def hot_groups(self) -> tuple[HotGroup, ...]:
+        return self._key_groups.hot()
 
     @property
     def read(self) -> tuple[str, ...]:
@@ -134,6 +141,7 @@ class KeyedSnapshot:
                 self._add_rows(part.rows, int(part.name))
             case BlockKind.GROUPS:
                 of = self._template[part.name]
+                self._key_groups.add(part.rows)
                 self._buffer.add({part.name: part.rows.select(of.columns).cast(of.schema)})
             case BlockKind.LATE:
                 self._output.add_late(part.rows, int(part.name))
@@ -150,6 +158,7 @@ class KeyedSnapshot:
                 assert_never(part.kind)
 
     def _add_rows(self, rows: pl.DataFrame, side: int) -> None:
+        self._key_groups.add(rows)
         good = self._output.without_event_time(self._output.without_malformed(rows), side)
         partial = self._operator.partial(without(good, (SOURCE,)), self._time, side)
         self._buffer.add(partial.groups)

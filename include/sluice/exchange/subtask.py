@@ -23,7 +23,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from sluice.core.answers import Ack, Decline, Execution, SubtaskMetrics
+from sluice.core.answers import Ack, Decline, Execution, HotGroup, SubtaskMetrics
 from sluice.core.failures import CheckpointFailureReason, note_of_stage
 from sluice.core.handles import StateHandle
 from sluice.core.ids import SubtaskId
@@ -187,6 +187,7 @@ class _Pass:
 
     rows_in: int
     groups: int = 0
+    hot_groups: tuple[HotGroup, ...] = ()
     state: tuple[StateHandle, ...] = ()
     event_times_ms: Mapping[str, int] = field(default_factory=dict[str, int])
     streams_watermark_ms: int | None = None
@@ -227,6 +228,7 @@ def _snapshot(
             rows_in=done.rows_in,
             rows_out=output.rows_out,
             groups=done.groups,
+            hot_groups=done.hot_groups,
             late_rows=output.late_rows,
             late=output.late,
             malformed_rows=output.malformed_rows,
@@ -251,6 +253,7 @@ def _keyed(work: Workspace, output: StageOutput, batches: Iterable[pa.RecordBatc
     return _Pass(
         rows_in=snapshot.rows_in,
         groups=snapshot.groups,
+        hot_groups=snapshot.hot_groups,
         state=state,
         event_times_ms=snapshot.event_times_ms if is_first else {},
         streams_watermark_ms=snapshot.streams_watermark_ms,

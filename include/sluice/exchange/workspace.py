@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sluice.core.handles import SegmentHandle, StateHandle
 from sluice.core.ids import CheckpointId, SubtaskId
-from sluice.core.key_groups import hash_range, key_group_range
+from sluice.core.key_groups import KeyGroupRange, hash_range, key_group_range
 from sluice.core.plan import TaskPlan
 from sluice.core.transitions import Adoption
 from sluice.declaration.nodes import SinkNode, StageNode
@@ -95,11 +95,14 @@ class Workspace:
         return self.spec.paths
 
     @property
+    def key_groups(self) -> KeyGroupRange:
+        task = self.spec.task
+        return key_group_range(task.max_parallelism, task.parallelism, self.subtask.index)
+
+    @property
     def hash_range(self) -> tuple[int, int]:
         """The first and last hash of the keys that this subtask owns."""
-        task = self.spec.task
-        groups = key_group_range(task.max_parallelism, task.parallelism, self.subtask.index)
-        return hash_range(task.max_parallelism, groups)
+        return hash_range(self.spec.task.max_parallelism, self.key_groups)
 
     def state_key(self, digest: str) -> str:
         """The key of a state segment of this checkpoint and subtask, named by its content."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import msgspec
 
-from sluice.core.answers import Ack, LateRows, StoreRequests
+from sluice.core.answers import Ack, HotGroup, LateRows, StoreRequests
 from sluice.core.completed import CheckpointMetadata, CompletedCheckpoint, StageState
 from sluice.core.pending import PendingCheckpoint
 from sluice.core.plan import CheckpointPlan, TaskPlan
@@ -25,6 +26,8 @@ from sluice.figures.record import (
     sum_of_measured,
     totals,
 )
+
+MOST_HOT_GROUPS = 5  # Of a stage.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,7 @@ def _stage(
         watermark=None if kept is None else kept.watermark_ms,
         bytes_out=_bytes_out(answered.acks),
         late=sum_of_late(ack.metrics.late for ack in answered.acks) or None,
+        hot_groups=hottest(ack.metrics.hot_groups for ack in answered.acks),
         requests=sum(requests, StoreRequests()) if requests else None,
         subtasks=() if is_overtaken else subtasks,
         **totals(done, StageStats),
@@ -121,6 +125,18 @@ def sum_of_late(parts: Iterable[Mapping[str, LateRows]]) -> dict[str, LateRows]:
         for producer, late in part.items():
             found[producer] = found.get(producer, LateRows()) + late
     return found
+
+
+def hottest(parts: Iterable[Sequence[HotGroup]]) -> tuple[HotGroup, ...]:
+    """The hottest key groups of all *parts*, old to new, the one with most rows first; the keys of
+    a group are the newest.
+    """
+    found: dict[int, HotGroup] = {}
+    for one in chain.from_iterable(parts):
+        before = found.get(one.group)
+        rows = one.rows + (0 if before is None else before.rows)
+        found[one.group] = replace(one, rows=rows)
+    return tuple(sorted(found.values(), key=lambda one: -one.rows)[:MOST_HOT_GROUPS])
 
 
 def _bytes_out(acks: Sequence[Ack]) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from sluice.core.answers import LateRows, StoreRequests
+from sluice.core.answers import HotGroup, LateRows, StoreRequests
 
 TAIL = 100  # An object every hundredth has all lines; the others have this many at most.
 
@@ -114,7 +114,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``watermark`` is that of its output; ``bytes_out`` are those of its stream and of what it staged
     for sinks, as they are stored.  ``requests`` are those to stores, before the acks.
     ``late`` are the late rows by the source or stage that they are of; none once the watermark was
-    MAX.
+    MAX.  ``hot_groups`` are the key groups that had most rows, if they had twice the mean.
     """
 
     id: str
@@ -134,6 +134,7 @@ class StageStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes_out: int | None = None
     late_rows: int | None = None
     late: dict[str, LateRows] | None = None
+    hot_groups: tuple[HotGroup, ...] = ()
     malformed_rows: int | None = None
     requests: StoreRequests | None = None
     subtasks: tuple[SubtaskStats, ...] = ()

@@ -241,9 +241,14 @@ def checkpoint_with_tasks(job: Job, checkpoint_id: CheckpointId) -> CheckpointWi
         discarded=known.discarded,
         external_path=known.external_path,
         sources={source.id: source for source in known.sources},
-        tasks={stage.id: msgspec.structs.replace(stage, subtasks=()) for stage in known.stages},
+        tasks={stage.id: _without_rows(stage) for stage in known.stages},
         exceptions=known.exceptions,
     )
+
+
+def _without_rows(stage: StageStats) -> StageStats:
+    """Without its subtasks, and without hot keys: those are rows' values."""
+    return msgspec.structs.replace(stage, subtasks=(), hot_groups=())
 
 
 def stage_with_subtasks(job: Job, checkpoint_id: CheckpointId, stage: str) -> StageWithSubtasks:
@@ -265,7 +270,7 @@ def stage_with_subtasks(job: Job, checkpoint_id: CheckpointId, stage: str) -> St
         for subtask in figures.subtasks
     )
     return StageWithSubtasks(
-        **_fields(figures) | {"subtasks": subtasks},
+        **_fields(_without_rows(figures)) | {"subtasks": subtasks},
         checkpoint_id=checkpoint_id,
         summary=SubtaskSummary(
             checkpointed_size=flat.checkpointed_size,

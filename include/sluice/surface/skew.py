@@ -5,14 +5,15 @@ Read off the statistics of these checkpoints; nothing is kept for it.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
 
-from sluice.core.answers import LATE_BOUNDS_MS, LateRows
-from sluice.figures.measuring import sum_of_late
+from sluice.core.answers import LATE_BOUNDS_MS, HotGroup, LateRows
+from sluice.figures.measuring import hottest, sum_of_late
 from sluice.figures.record import CheckpointStatistics, CheckpointStatus, SubtaskStats
 from sluice.job.job import Job
 from sluice.store.checkpoints import StatisticsStore
@@ -49,12 +50,16 @@ class StageSkew(msgspec.Struct, frozen=True, kw_only=True):
     """``figures``: ``rows_in``, ``late_rows``, ``state_size`` and ``checkpointed_size`` in bytes,
     and ``duration``, in ms from a subtask's start to its ack; those that were measured.  ``late``:
     the late rows of all these checkpoints, by the source or stage that they are of.
+    ``hot_groups``: the key groups that had most of their ``rows_in``, of epochs in which they had
+    twice the mean of their subtask; ``keys`` came often, in the newest such epoch.
     """
 
     id: str
     num_subtasks: int
     figures: dict[str, Skew]
     late: dict[str, LateRows]
+    rows_in: int = 0
+    hot_groups: tuple[HotGroup, ...] = ()
 
 
 class JobSkew(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,15 +73,26 @@ class JobSkew(msgspec.Struct, frozen=True, kw_only=True):
     late_bounds: tuple[int, ...] = LATE_BOUNDS_MS
 
 
-def job_skew(job: Job) -> JobSkew:
-    """Two GETs beside the journal's newest entry, and one for each checkpoint."""
+def job_skew(job: Job, *, names_keys: bool = True) -> JobSkew:
+    """Two GETs beside the journal's newest entry, and one for each checkpoint.
+
+    Without *names_keys* hot key groups are shown without their keys, which are rows' values.
+    """
     done = frozenset({CheckpointStatus.COMPLETED})
     lines = overview(job, limit=MAX_CHECKPOINTS, statuses=done).history
     newest = lines[0].num_subtasks if lines else None
     alike = [line.id for line in lines if line.num_subtasks == newest]
     kept = StatisticsStore(job.store, job.paths).read_each(alike[::-1])
     uids = [stage.id for stage in kept[-1].stages] if kept else []
-    return JobSkew(checkpoints=len(kept), stages=tuple(_stage_skew(uid, kept) for uid in uids))
+    stages = tuple(_stage_skew(uid, kept) for uid in uids)
+    if not names_keys:
+        stages = tuple(map(_nameless, stages))
+    return JobSkew(checkpoints=len(kept), stages=stages)
+
+
+def _nameless(stage: StageSkew) -> StageSkew:
+    groups = (dataclasses.replace(one, keys=()) for one in stage.hot_groups)
+    return msgspec.structs.replace(stage, hot_groups=tuple(groups))
 
 
 def _stage_skew(uid: str, kept: Sequence[CheckpointStatistics]) -> StageSkew:
@@ -103,6 +119,8 @@ def _stage_skew(uid: str, kept: Sequence[CheckpointStatistics]) -> StageSkew:
         num_subtasks=max((len(measured) for _, measured in subtasks), default=0),
         figures={figure: _skew(found) for figure, found in points.items()},
         late=sum_of_late(stage.late or {} for _, stage in of_stage),
+        rows_in=sum(stage.rows_in or 0 for _, stage in of_stage),
+        hot_groups=hottest(stage.hot_groups for _, stage in of_stage),
     )
 
 

@@ -21,7 +21,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from airflow.configuration import conf
-from fastapi import FastAPI, Path, Request, Response
+from fastapi import Depends, FastAPI, Path, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -151,6 +151,17 @@ def may_read_data(request: Request, user: GetUserDep, uid: Uid) -> None:
     """Keyed state is rows, as an XCom is: it takes the right to see what tasks hand on."""
     _require(request, user, "GET", DagAccessEntity.RUN, uid)
     _require(request, user, "GET", DagAccessEntity.XCOM, uid)
+
+
+def sees_data(request: Request, user: GetUserDep, uid: Uid) -> bool:
+    try:
+        may_read_data(request, user, uid)
+    except HTTPException:
+        return False
+    return True
+
+
+SeesDataDep = Annotated[bool, Depends(sees_data)]
 
 
 def may_read_savepoints(request: Request, user: GetUserDep, uid: Uid) -> None:

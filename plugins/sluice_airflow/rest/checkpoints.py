@@ -57,6 +57,7 @@ from sluice.surface.what_changed import WhatChanged, what_changed
 from sluice_airflow.rest.answers import (
     LARGEST,
     Id,
+    SeesDataDep,
     Uid,
     VisiblePipelines,
     answer,
@@ -214,9 +215,11 @@ def list_what_changed(job: JobDep, read: ReaderDep) -> Response:
     responses=describe_responses(JobSkew),
     dependencies=[Depends(may_read)],
 )
-def show_skew(job: JobDep, read: ReaderDep) -> Response:
-    """The unevenness of each stage's subtasks, over the last 50 completed checkpoints."""
-    return answer(read(job_skew, job))
+def show_skew(job: JobDep, read: ReaderDep, sees_data: SeesDataDep) -> Response:
+    """The unevenness of each stage's subtasks, over the last 50 completed checkpoints; keys of hot
+    key groups for those who may see XComs.
+    """
+    return answer(read(job_skew, job, names_keys=sees_data))
 
 
 @inspection_router.get(

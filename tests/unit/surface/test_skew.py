@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.jobs import STAGES, a_pipeline, a_running_job
 from sluice.coordinator.restore import restore
 from sluice.coordinator.submission import configure
-from sluice.core.answers import LateRows, SubtaskMetrics
+from sluice.core.answers import HotGroup, LateRows, SubtaskMetrics
 from sluice.core.restoring import Latest
 from sluice.job.job import Job
 from sluice.surface.skew import JobSkew, job_skew
@@ -84,3 +84,24 @@ def test_checkpoints_of_another_parallelism_are_left_out() -> None:
     found = job_skew(job)
 
     assert (found.checkpoints, found.stages[0].num_subtasks) == (1, 3)
+
+
+def test_the_hottest_key_groups_of_all_checkpoints_are_named_with_their_newest_keys() -> None:
+    job = a_running_job()
+    old, new = (HotGroup(group=7, rows=8, keys=(key,)) for key in ("k=old", "k=new"))
+    others = tuple(HotGroup(group=group, rows=group, keys=()) for group in range(1, 5))
+    for hot in (old, new):
+        measure(
+            job,
+            SubtaskMetrics(rows_in=20, hot_groups=(hot,)),
+            SubtaskMetrics(rows_in=30, hot_groups=others),
+        )
+
+    [first, _] = job_skew(job).stages
+
+    assert first.rows_in == 100
+    assert first.hot_groups == (
+        HotGroup(group=7, rows=16, keys=("k=new",)),
+        *(HotGroup(group=group, rows=2 * group) for group in (4, 3, 2, 1)),
+    )
+    assert job_skew(job, names_keys=False).stages[0].hot_groups[0] == HotGroup(group=7, rows=16)

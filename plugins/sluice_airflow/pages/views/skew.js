@@ -27,7 +27,18 @@ function Stage({ uid, stage, of, bounds }) {
   return html`<h3>${stage.id}, ${count(stage.num_subtasks)} subtask${stage.num_subtasks === 1 ? "" : "s"}</h3>
     ${rows.length ? html`<${Table} caption="Skew of ${stage.id}" columns=${columns(uid, stage.id, of)} rows=${rows} keyOf=${({ name }) => name}
       rowClass=${({ ratio }) => (ratio >= UNEVEN ? "late" : "")} />` : html`<p class="muted">Its subtasks were not measured.</p>`}
-    <${Late} stage=${stage} bounds=${bounds} />`;
+    <${Hot} stage=${stage} /><${Late} stage=${stage} bounds=${bounds} />`;
+}
+
+/** Where one key, or a few, have most of the rows: no other parallelism spreads them. */
+function Hot({ stage }) {
+  const { hot_groups: groups, rows_in: all } = stage;
+  return groups.length ? html`<${Table} caption="Hot key groups of ${stage.id}" rows=${groups} keyOf=${({ group }) => group} columns=${[
+    { name: "group", title: "Hot key group", kind: "number", value: ({ group }) => group },
+    { name: "rows", title: "Rows", kind: "number", value: ({ rows }) => rows, cell: ({ rows }) => count(rows) },
+    { name: "share", title: "Of all", kind: "number", cell: ({ rows }) => (all ? `${Math.round((100 * rows) / all)} %` : "–") },
+    { name: "keys", title: "Keys that come often", cell: ({ keys }) => (keys.length ? html`<code>${keys.join("; ")}</code>` : html`<span class="absent">not shown</span>`) },
+  ]} />` : null;
 }
 
 /** How late rows are behind the watermark: how much more lag would have kept how many. */
