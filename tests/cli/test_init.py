@@ -189,6 +189,54 @@ def test_a_draft_says_what_kind_of_place_is_read(tmp_path: Path, name: str) -> N
     assert piece in draft_of(tmp_path / "job.py")
 
 
+BY_NAME = '''
+import argparse
+
+QUERY = """
+INSERT OVERWRITE TABLE lake.daily
+SELECT day, count(*) AS n FROM delta.`/lake/sessions` GROUP BY day
+"""
+
+
+def parse_args():
+    return argparse.ArgumentParser().parse_args()
+
+
+def cut(clicks, gap):
+    return clicks.dropDuplicates(["id"])
+
+
+def main(spark):
+    args = parse_args()
+    since = spark.table("ops.watermarks").first()[0]
+    clicks = spark.sql(f"select * from lake.clicks where at > '{since}'")
+    users = spark.read.jdbc("jdbc:postgresql://db/crm", "public.users")
+    rows = cut(clicks, 1800).merge(users.toPandas())
+    table = DeltaTable.forPath(spark, "/lake/sessions")
+    table.alias("t").merge(rows.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
+    spark.sql("UPDATE ops.watermarks SET at = current_timestamp()")
+    spark.sql(QUERY)
+'''
+
+
+def test_a_draft_has_the_tables_that_a_script_reads_and_writes_by_name(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(f"{BY_NAME}\n\nmain(spark)")
+
+    lines = draft_of(tmp_path / "job.py").splitlines()
+
+    assert [line for line in lines if line.startswith("# line")] == [
+        "# line 22: jdbc public.users",
+        "# line 21: table lake.clicks",
+        "# line 25: written to /lake/sessions",
+        "# line 26: written to ops.watermarks",
+        "# line 27: written to lake.daily",
+    ]
+    assert "from job import cut" in lines
+    assert '    reads={"clicks": clicks, "gap": ...},' in lines
+    assert "    # It merges at line 25: Upsert(key), by the columns of its condition." in lines
+    compile("\n".join(lines), "draft", "exec")
+
+
 NO_TEXTS = """
 def main(source, target, spark):
     orders = spark.read.parquet(source)
@@ -220,7 +268,7 @@ def test_a_draft_has_each_place_of_a_script_whatever_names_it(tmp_path: Path) ->
     ("text", "sentence"),
     [
         ("def (", "job.py is not Python that can be read: "),
-        ("print(1)", "job.py reads nothing by spark.read of which a source could be made"),
+        ("print(1)", "job.py reads nothing by spark.read, spark.table or spark.sql of which"),
         (None, "job.py cannot be read: "),
     ],
 )

@@ -23,6 +23,15 @@ _FILES = ("avro", "csv", "json", "orc", "parquet", "text")
 _OF_READER = (*_FILES, "jdbc", "load", "table")
 _NAMED = ("path", "source", "table", "tableName", "name")
 _OF_WRITER = (*_FILES, "insertInto", "jdbc", "save", "saveAsTable")
+_SESSIONS = ("session", "spark", "spark_session", "sparkSession")  # The names of one, in scripts.
+_OF_SQL = {  # What a text of SQL reads, and what it writes.
+    "read": re.compile(r"\b(?:from|join|using)\s+([\w.]*`[^`]+`|[\w.{}]+)", re.IGNORECASE),
+    "write": re.compile(
+        r"\b(?:merge\s+into|insert\s+(?:into|overwrite)(?:\s+table)?|update|delete\s+from"
+        r"|create\s+(?:or\s+replace\s+)?table)\s+([\w.]*`[^`]+`|[\w.{}]+)",
+        re.IGNORECASE,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,8 @@ def draft_of(script: Path) -> str:
     reads = [one for one in _places(tree, known, "read", _OF_READER) if one.path not in own]
     if not reads:
         raise ConfigurationError(
-            f"{script} reads nothing by spark.read of which a source could be made; write the "
-            "sources by hand"
+            f"{script} reads nothing by spark.read, spark.table or spark.sql of which a source "
+            "could be made; write the sources by hand"
         )
     return "\n".join(_lines(tree, script, reads, writes)) + "\n"
 
@@ -72,7 +81,7 @@ def _lines(
     uids = _uids(reads)
     sources = {uids[place.path]: place for place in reversed(reads)}
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    call = next((one for one in _calls(tree) if _name(one.func) in functions), None)
+    call = _call_of_function(tree, functions, reads)
     yield f'"""A draft of what {script.name} does: decide what is ..., and read each remark."""'
     yield ""
     module = _module(script)
@@ -144,6 +153,9 @@ def _source(name: str, place: _Place) -> Iterator[str]:
 
 def _result(writes: list[_Place]) -> str:
     """The ``result`` that the script's way of writing means, in a sentence; else all of them."""
+    merged = next((place for place in writes if place.format == "merge"), None)
+    if merged is not None:
+        return f"It merges at line {merged.line}: Upsert(key), by the columns of its condition"
     modes = {value for place in writes for value in _values(place, "mode")}
     partitions = [value for place in writes for value in _values(place, "partitionBy")]
     if modes == {"overwrite"} and partitions:
@@ -162,6 +174,29 @@ def _values(place: _Place, call: str) -> list[str]:
     """The texts that *call* is given on the way to a place."""
     arguments = place.options[call].args if call in place.options else []
     return [str(one.value) for one in arguments if isinstance(one, ast.Constant)]
+
+
+def _call_of_function(
+    tree: ast.Module, functions: dict[str, ast.FunctionDef], reads: list[_Place]
+) -> ast.Call | None:
+    """The call of the function of rows: one that is given what was read, before any other; none
+    that is given nothing, or reads by itself.
+    """
+    own = {place.line for place in reads}
+    called = [
+        call
+        for call in _calls(tree)
+        if (function := functions.get(_name(call.func))) is not None
+        and function.args.args
+        and own.isdisjoint(range(function.lineno, (function.end_lineno or function.lineno) + 1))
+    ]
+    read = {place.name for place in reads}
+    is_given = [
+        call
+        for call in called
+        if read & {_name(one) for one in (*call.args, *(of.value for of in call.keywords))}
+    ]
+    return next(iter([*is_given, *called]), None)
 
 
 def _given(
@@ -191,18 +226,55 @@ def _places(
     values = dict(_assigned(tree))
     found: list[_Place] = []
     for node in _calls(tree):
-        if not isinstance(node.func, ast.Attribute) or node.func.attr not in methods:
+        if not isinstance(node.func, ast.Attribute):
             continue
-        calls = _chain(node.func.value, verb, values)
-        if calls is None:
+        name = next((one for one, value in _assigned(tree) if node in ast.walk(value)), "")
+        kind, is_of_session = node.func.attr, _name(node.func.value) in _SESSIONS
+        if is_of_session and kind == "sql":
+            found += _places_of_sql(node, known, verb, name)
             continue
-        kind = node.func.attr
+        if verb == "write" and kind == "merge":
+            table = _merged_into(node, known, values)
+            found += [] if table is None else [_Place(table, kind, node.lineno)]
+            continue
+        is_table = is_of_session and kind == "table" and verb == "read"
+        calls = {} if is_table else _chain(node.func.value, verb, values)
+        if kind not in methods or calls is None:
+            continue
         if kind in ("load", "save"):
             kind = _first_of(calls["format"], known) if "format" in calls else "parquet"
-        path = _first_of(node, known)
-        name = next((one for one, value in _assigned(tree) if node in ast.walk(value)), "")
-        found.append(_Place(path, kind, node.lineno, name, calls))
+        # Of JDBC the URL is first, and behind it the table.
+        call = node if kind != "jdbc" else ast.Call(node.func, node.args[1:], node.keywords)
+        found.append(_Place(_first_of(call, known), kind, node.lineno, name, calls))
     return sorted(found, key=lambda place: place.line)
+
+
+def _places_of_sql(call: ast.Call, known: dict[str, str], verb: str, name: str) -> Iterator[_Place]:
+    """What the text of ``spark.sql`` reads, or writes, by name; views of the script, too."""
+    text = _first_of(call, known)
+    merges = text.lower().lstrip().startswith("merge")
+    written = set(_OF_SQL["write"].findall(text))
+    for path in dict.fromkeys(_OF_SQL[verb].findall(text)):
+        if verb == "write" or path not in written:
+            kind = "merge" if merges and verb == "write" else "table"
+            named = re.sub(r"^\w+\.(`.*`)$", r"\1", path)  # As in delta.`/lake/orders`.
+            yield _Place(named.replace("`", ""), kind, call.lineno, name)
+
+
+def _merged_into(node: ast.expr, known: dict[str, str], values: dict[str, ast.expr]) -> str | None:
+    """The table into which a chain of calls merges; None if it is no table of a lake."""
+    while True:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="forPath" | "forName"), args=[_, table, *_]):
+                return _text_of(table, known) or f"{{{ast.unparse(table)}}}"
+            case ast.Call(func=ast.Attribute(attr="mergeInto"), args=[table, *_]):
+                return _text_of(table, known) or f"{{{ast.unparse(table)}}}"
+            case ast.Call(func=ast.Attribute(value=inner)):
+                node = inner
+            case ast.Name(id=name) if name in values:
+                node, values = values[name], {k: v for k, v in values.items() if k != name}
+            case _:
+                return None
 
 
 def _first_of(call: ast.Call, known: dict[str, str]) -> str:
@@ -303,9 +375,12 @@ def _folder(path: str) -> str:
 def _uids(reads: list[_Place]) -> dict[str, str]:
     """The uid of each path: that of its folder, of which two may have one name."""
     of_folders: dict[str, str] = {}
+    tables = {_folder(place.path) for place in reads if place.format == "table"}
     for folder in dict.fromkeys(_folder(place.path) for place in reads):
         last = folder.rstrip("/").rpartition("/")[2]
-        name = _uid(last if "{" in last else last.partition(".")[0], "source")
+        name = _uid(
+            last if "{" in last else re.split(r"\.", last)[-1 if folder in tables else 0], "source"
+        )
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
         of_folders[folder] = next(one for one in names if one not in of_folders.values())
     return {place.path: of_folders[_folder(place.path)] for place in reads}
