@@ -426,7 +426,7 @@ PATHS: dict[str, Mutation] = {
     "idle_holds_back": Mutation(
         "a partition that is idle holds event time back",
         "core.event_time:source_watermark",
-        " - set(cut.idle)",
+        " - cut.idle",
         "",
         needs=("idle", "epochs"),
     ),

@@ -87,9 +87,12 @@ def a_cut(files: int) -> SourceCut:
     names = [Name(f"part-{number:06d}") for number in range(files)]
     return SourceCut(
         uid="events",
-        position=tuple(PartitionOffset(partition=name, offset=1, records=1) for name in names),
+        position=tuple(
+            PartitionOffset(partition=name, offset=1, records=1, active_at_ms=0) for name in names
+        ),
         slices=tuple(Slice(partition=n, start=0, end=1, first_record=0, records=1) for n in names),
-        idle=tuple(names),
+        at_ms=1,
+        idle_after_ms=1,
     )
 
 

@@ -17,12 +17,12 @@ from sluice.coordinator.notifications import call_hook, hold
 from sluice.coordinator.requests import timeout_ms
 from sluice.core.configuration import CheckpointType, ClaimMode
 from sluice.core.decider import CheckpointRequest
-from sluice.core.event_time import MAX_WATERMARK, with_idleness
+from sluice.core.event_time import MAX_WATERMARK, with_activity
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import CheckpointId
 from sluice.core.key_groups import check_parallelism, default_max_parallelism
 from sluice.core.plan import CheckpointPlan, Slice, SourceCut, TaskPlan
-from sluice.core.position import Position, with_layers, with_whole
+from sluice.core.position import Position, with_layers
 from sluice.core.requests import records_of_next_epoch
 from sluice.core.restoring import recomputed_since
 from sluice.core.state import CoordinatorState
@@ -361,7 +361,6 @@ def _as_cut(
         slices=barrier.slices,
         exhausted=barrier.exhausted,
         is_backlog=barrier.is_backlog,
-        waiting=barrier.waiting,
         heads=_heads(source, barrier, before) if node.event_time is not None else (),
         copies=_copies(previous, barrier),
         taken_back=_taken_back(previous, barrier),
@@ -369,9 +368,14 @@ def _as_cut(
         unread=barrier.unread,
         size_bytes=barrier.size_bytes,
     )
-    if node.idle_after_ms is not None:
-        parent = None if previous is None else with_whole(previous, before)
-        cut = with_idleness(cut, parent, now_ms=job.now_ms(), idle_after_ms=node.idle_after_ms)
+    cut = with_activity(
+        cut,
+        barrier.waiting,
+        before.entries,
+        before_ms=None if previous is None else previous.at_ms,
+        now_ms=None if node.idle_after_ms is None else job.now_ms(),
+        idle_after_ms=node.idle_after_ms,
+    )
     return with_layers(cut, before, shares_files=shares_files, layer_of=layer_of)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sluice.core.answers import Ack
-from sluice.core.plan import SourceCut
+from sluice.core.plan import PartitionOffset, SourceCut
 
 MIN_WATERMARK = -(2**63)
 MAX_WATERMARK = 2**63 - 1
@@ -35,7 +35,7 @@ def known_times(
     read = {piece.partition for piece in cut.slices}
     holding = cut.growing({*before, *measured_ms} - {COMPLETE}) - (read - measured_ms.keys())
     if cut.partitions_end:
-        holding &= read | set(cut.waiting)
+        holding &= read | cut.waiting
     known: dict[str, int] = {}
     for times_ms in (before, measured_ms):
         for partition, at_ms in times_ms.items():
@@ -69,7 +69,7 @@ def source_watermark(
         return None
     if not has_event_time:
         return MIN_WATERMARK
-    candidates = cut.growing({*known_ms, *cut.waiting} - {COMPLETE}) - set(cut.idle)
+    candidates = cut.growing({*known_ms, *cut.waiting} - {COMPLETE}) - cut.idle
     holding = [known_ms.get(partition) for partition in candidates]
     if None in holding:
         return MIN_WATERMARK
@@ -98,34 +98,35 @@ def trailing(watermark_ms: int, by_ms: int) -> int:
     return max(MIN_WATERMARK, watermark_ms - by_ms)
 
 
-def with_idleness(
-    cut: SourceCut, previous: SourceCut | None, *, now_ms: int, idle_after_ms: int
+def with_activity(
+    cut: SourceCut,
+    waiting: Iterable[str],
+    before: Mapping[str, PartitionOffset],
+    *,
+    before_ms: int | None = None,
+    now_ms: int | None = None,
+    idle_after_ms: int | None = None,
 ) -> SourceCut:
-    """*cut*, planned at *now_ms*, with its idle partitions; *previous* is the parent's cut.
+    """*cut*, whose entries say which partitions are *waiting*, and when each was active.
 
-    A partition is active in an epoch that reads records of it or leaves some behind the barrier,
-    and in the first epoch that has it.  Nothing waits for a sealed one, idle or not.
+    *before* are the entries at the parent's barrier, of the moment *before_ms*.  A partition is
+    active in an epoch that reads records of it or leaves some behind the barrier, and in the first
+    epoch that has it.  Nothing waits for a sealed one, idle or not.
     """
-    before = previous.active_at_ms if previous is not None else {}
-    active = {piece.partition for piece in cut.slices} | set(cut.waiting)
-    active_at_ms = {
-        part.partition: now_ms if part.partition in active else before.get(part.partition, now_ms)
-        for part in cut.position
-        if not part.sealed
-    }
-    return replace(
-        cut,
-        active_at_ms=active_at_ms,
-        idle=idle_at(now_ms, active_at_ms, idle_after_ms),
-        at_ms=now_ms,
-        idle_after_ms=idle_after_ms,
-    )
+    waits, read = set(waiting), {piece.partition for piece in cut.slices}
 
+    def marked(entry: PartitionOffset) -> PartitionOffset:
+        is_waiting, active_at_ms = entry.partition in waits, None
+        if idle_after_ms is not None and not (is_waiting or entry.sealed):
+            was = None if entry.partition in read else before.get(entry.partition)
+            last_ms = None if was is None else before_ms if was.is_waiting else was.active_at_ms
+            active_at_ms = now_ms if last_ms is None else last_ms
+        if (entry.is_waiting, entry.active_at_ms) == (is_waiting, active_at_ms):
+            return entry  # ``with_layers`` finds the same object again in no time.
+        return replace(entry, is_waiting=is_waiting, active_at_ms=active_at_ms)
 
-def idle_at(now_ms: int, active_at_ms: Mapping[str, int], idle_after_ms: int) -> tuple[str, ...]:
-    return tuple(
-        partition for partition, at_ms in active_at_ms.items() if now_ms - at_ms >= idle_after_ms
-    )
+    position = tuple(map(marked, cut.position))
+    return replace(cut, position=position, at_ms=now_ms, idle_after_ms=idle_after_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

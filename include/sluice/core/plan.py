@@ -19,9 +19,9 @@ class PartitionOffset:
     ``records`` lie before it.  A ``sealed`` partition is never read again, even if it grows.
     ``version`` identifies the partition's content to the source, so that a changed one is found.
 
-    ``is_waiting`` and ``active_at_ms`` are the planner's, where a source's position has layers: a
-    copy of ``waiting`` and ``active_at_ms`` of ``SourceCut``.  A partition that ``is_waiting`` is
-    active at every barrier.
+    ``is_waiting`` and ``active_at_ms`` are the planner's (``with_activity``): whether records were
+    behind the barrier, and the barrier of the last epoch that read some.  A partition that
+    ``is_waiting`` is active at every barrier.
     """
 
     partition: str
@@ -81,21 +81,17 @@ class SourceCut:
     """Barrier n on one source: the slices of epoch n, and where epoch n + 1 starts.
 
     A table source has no slices but the whole table as of the barrier, in ``table``.
-    ``waiting`` are the partitions with records behind the barrier.  ``heads`` are the first records
-    of partitions that wait since this barrier and of which nothing is read yet; their event times
-    count now, their rows are read in a later epoch.  Where ``partitions_end`` a partition at its
-    end is complete until it grows.
+    ``heads`` are the first records of partitions that wait since this barrier and of which nothing
+    is read yet; their event times count now, their rows are read in a later epoch.  Where
+    ``partitions_end`` a partition at its end is complete until it grows.
 
     ``position`` has the entries that are not in the ``layers``, or changed since: all where there
     are no layers, and always those that this epoch changed.  ``gone`` are partitions that existed
-    at the barrier before.  ``waiting``, ``active_at_ms`` and ``idle`` leave out the partitions in
-    layers; ``with_whole`` of ``core.position`` adds them.
+    at the barrier before.  ``waiting`` and ``idle`` leave out the partitions in layers;
+    ``with_whole`` of ``core.position`` adds them.
 
     Of a source whose input may be replaced, ``copies`` are by partition those of what was read of
     it, and ``taken_back`` those of the slices that this epoch takes back.
-
-    ``active_at_ms`` is, per partition, the barrier of the last epoch that read records of it;
-    ``idle`` partitions have been silent for so long that they do not hold the watermark back.
     """
 
     uid: str
@@ -108,16 +104,30 @@ class SourceCut:
     table: SegmentHandle | None = None
     copies: dict[str, SegmentHandle] = field(default_factory=dict[str, SegmentHandle])
     taken_back: dict[str, SegmentHandle] = field(default_factory=dict[str, SegmentHandle])
-    waiting: tuple[str, ...] = ()
     heads: tuple[Slice, ...] = ()
     partitions_end: bool = False
-    active_at_ms: dict[str, int] = field(default_factory=dict[str, int])
-    idle: tuple[str, ...] = ()
     at_ms: int | None = None  # The barrier's moment.
     idle_after_ms: int | None = None  # A partition that is silent for so long is idle.
     has_waiting_below: bool = False  # Some entries in layers wait.
     unread: Unread | None = None  # For people.
     size_bytes: int | None = None  # For people: of what this epoch reads.
+
+    @property
+    def waiting(self) -> set[str]:
+        """The partitions with records behind the barrier."""
+        return {entry.partition for entry in self.position if entry.is_waiting}
+
+    @property
+    def idle(self) -> set[str]:
+        """The partitions that were silent for so long that they do not hold the watermark back."""
+        if self.at_ms is None or self.idle_after_ms is None:
+            return set()
+        latest_ms = self.at_ms - self.idle_after_ms
+        return {
+            entry.partition
+            for entry in self.position
+            if entry.active_at_ms is not None and entry.active_at_ms <= latest_ms
+        }
 
     @property
     def needs_layers(self) -> bool:
@@ -127,10 +137,8 @@ class SourceCut:
     @property
     def is_idle(self) -> bool:
         """Whether none of its partitions may move the watermark (Flink's WatermarkStatus.IDLE)."""
-        if self.exhausted or not self.idle:
-            return False
         growing = {part.partition for part in self.position if not part.sealed}
-        return bool(growing) and growing <= set(self.idle)
+        return not self.exhausted and bool(growing) and growing <= self.idle
 
     def growing(self, partitions: Iterable[str]) -> set[str]:
         """The *partitions* that may still grow.

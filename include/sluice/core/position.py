@@ -11,11 +11,10 @@ The entries that an epoch changed always lie above, so its reads are known witho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from sluice.core.event_time import idle_at
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import PartitionOffset, SourceCut
 from sluice.errors import require
@@ -45,7 +44,7 @@ class Position:
     @classmethod
     def of(cls, cut: SourceCut, layers: Sequence[PartitionEntries]) -> Position:
         """The position of *cut*, with the content of its *layers*."""
-        above = {entry.partition: entry for entry in _complete_entries(cut)}
+        above = {entry.partition: entry for entry in cut.position}
         return cls(handles=cut.layers, layers=tuple(layers), above=above)
 
     @cached_property
@@ -76,7 +75,7 @@ def with_layers(
     Layers of *before* are dropped without *shares_files*, as the snapshot must not depend on
     another one, and where partitions are gone, as a layer cannot leave an entry out.
     """
-    now = {entry.partition: entry for entry in _complete_entries(cut)}
+    now = {entry.partition: entry for entry in cut.position}
     old = before.entries
     # Most entries are still the same object, and to compare fields takes long.
     changed = {
@@ -96,10 +95,7 @@ def with_layers(
         layers=layers,
         gone=gone,
         position=tuple(now[name] for name in sorted(above)),
-        waiting=tuple(name for name in cut.waiting if name in above),
         has_waiting_below=not above.issuperset(cut.waiting),
-        active_at_ms={name: at for name, at in cut.active_at_ms.items() if name in above},
-        idle=tuple(name for name in cut.idle if name in above),
     )
 
 
@@ -107,38 +103,7 @@ def with_whole(cut: SourceCut, position: Position) -> SourceCut:
     """*cut* with all partitions in it, as if it had no layers; *position* is its own."""
     if not cut.layers:
         return cut
-    below = {name: entry for name, entry in position.entries.items() if name not in position.above}
-    waiting = {name for name, entry in below.items() if entry.is_waiting}
-    whole = replace(
-        cut,
-        layers=(),
-        gone=(),
-        position=position.whole,
-        waiting=tuple(sorted({*cut.waiting, *waiting})),
-        has_waiting_below=False,
-    )
-    if cut.at_ms is None or cut.idle_after_ms is None:
-        return whole
-    active_at_ms = dict.fromkeys(waiting, cut.at_ms) | cut.active_at_ms
-    for name, entry in below.items():
-        if entry.active_at_ms is not None:
-            active_at_ms[name] = entry.active_at_ms
-    idle = idle_at(cut.at_ms, active_at_ms, cut.idle_after_ms)
-    return replace(whole, active_at_ms=active_at_ms, idle=idle)
-
-
-def _complete_entries(cut: SourceCut) -> Iterator[PartitionOffset]:
-    """The entries with their activity, which the cut has beside them, so that a change of it
-    changes the entry.
-    """
-    waiting = set(cut.waiting)
-    for entry in cut.position:
-        is_waiting = entry.partition in waiting
-        active_at_ms = None if is_waiting else cut.active_at_ms.get(entry.partition)
-        if (entry.is_waiting, entry.active_at_ms) == (is_waiting, active_at_ms):
-            yield entry
-        else:
-            yield replace(entry, is_waiting=is_waiting, active_at_ms=active_at_ms)
+    return replace(cut, layers=(), gone=(), position=position.whole, has_waiting_below=False)
 
 
 def _merged_with(

@@ -25,6 +25,7 @@ from sluice.coordinator.savepoints import (
 )
 from sluice.core.completed import CheckpointMetadata, StageState
 from sluice.core.configuration import CheckpointType
+from sluice.core.event_time import with_activity
 from sluice.core.handles import SegmentHandle
 from sluice.core.ids import FIRST_CHECKPOINT_ID, NO_GENERATION, SavepointId
 from sluice.core.plan import SourceCut
@@ -360,13 +361,13 @@ def _cut(job: Job, uid: str, offsets: Mapping[str, int], params: Mapping[str, st
             "what lies before it; leave the start out"
         )
     barrier = source.plan((), max_records=None, parallelism=1, until=offsets)
-    return SourceCut(
+    cut = SourceCut(
         uid=uid,
         position=barrier.position,
         exhausted=barrier.exhausted,
-        waiting=barrier.waiting,
         partitions_end=source.partitions_end and streams[uid].idle_after_ms is None,
     )
+    return with_activity(cut, barrier.waiting, {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from sluice.figures.record import CheckpointStatistics
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-FORMAT_VERSION = 16
+FORMAT_VERSION = 17
 COMPRESSED_ABOVE = 16_384  # Bytes; people can read a smaller record as it is.
 ZLIB_LEVEL = 1
 # A record of 10,000 subtasks has a few MB.  What unpacks to more was not written by a coordinator.

@@ -118,11 +118,16 @@ def cut_of(epoch: dict[str, Step], *, partitions_end: bool) -> SourceCut:
     return SourceCut(
         uid="events",
         position=tuple(
-            PartitionOffset(partition=step.partition, offset=1, records=1, sealed=step.is_sealed)
+            PartitionOffset(
+                partition=step.partition,
+                offset=1,
+                records=1,
+                sealed=step.is_sealed,
+                is_waiting=step.is_waiting,
+            )
             for step in there
         ),
         slices=tuple(piece(step) for step in there if step.times),
-        waiting=tuple(step.partition for step in there if step.is_waiting),
         heads=tuple(piece(step) for step in there if step.head is not None),
         partitions_end=partitions_end,
     )
@@ -196,6 +201,7 @@ def test_of_files_in_order_that_are_read_one_after_the_other_no_row_is_late(
                     offset=done[index],
                     records=done[index],
                     sealed=is_sealed and done[index] == len(rows),
+                    is_waiting=done[index] < len(rows),
                 )
                 for index, rows in enumerate(files)
             ),
@@ -209,9 +215,6 @@ def test_of_files_in_order_that_are_read_one_after_the_other_no_row_is_late(
                 )
                 for index in range(len(files))
                 if done[index] > before[index]
-            ),
-            waiting=tuple(
-                str(index) for index, rows in enumerate(files) if done[index] < len(rows)
             ),
             partitions_end=True,
         )

@@ -26,7 +26,7 @@ from sluice.core.event_time import (
     measured_by,
     source_watermark,
     trailing,
-    with_idleness,
+    with_activity,
 )
 from sluice.core.ids import SubtaskId
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
@@ -44,14 +44,19 @@ def a_cut(
     return SourceCut(
         uid="events",
         position=tuple(
-            PartitionOffset(partition=name, offset=1, records=1, sealed=name in sealed)
+            PartitionOffset(
+                partition=name,
+                offset=1,
+                records=1,
+                sealed=name in sealed,
+                is_waiting=name in waiting,
+            )
             for name in partitions
         ),
         slices=tuple(
             Slice(partition=name, start=0, end=1, first_record=0, records=1) for name in reading
         ),
         exhausted=exhausted,
-        waiting=waiting,
         partitions_end=partitions_end,
     )
 
@@ -186,7 +191,18 @@ def a_cut_of_two(*reading: str, **given: Any) -> SourceCut:
 
 
 def follow(cut: SourceCut, previous: SourceCut | None, now_ms: int) -> SourceCut:
-    return with_idleness(cut, previous, now_ms=now_ms, idle_after_ms=MINUTE_MS)
+    return with_activity(
+        cut,
+        cut.waiting,
+        {} if previous is None else {entry.partition: entry for entry in previous.position},
+        before_ms=None if previous is None else previous.at_ms,
+        now_ms=now_ms,
+        idle_after_ms=MINUTE_MS,
+    )
+
+
+def active_at_ms(cut: SourceCut) -> dict[str, int | None]:
+    return {entry.partition: entry.active_at_ms for entry in cut.position}
 
 
 def test_a_partition_is_idle_once_it_was_silent_for_so_long() -> None:
@@ -194,8 +210,8 @@ def test_a_partition_is_idle_once_it_was_silent_for_so_long() -> None:
     busy = follow(a_cut_of_two("a"), first, now_ms=MINUTE_MS - 1)
     idle = follow(a_cut_of_two("a"), busy, now_ms=MINUTE_MS)
 
-    assert (first.idle, busy.idle, idle.idle) == ((), (), ("b",))
-    assert idle.active_at_ms == {"a": MINUTE_MS, "b": 0}
+    assert (first.idle, busy.idle, idle.idle) == (set(), set(), {"b"})
+    assert active_at_ms(idle) == {"a": MINUTE_MS, "b": 0}
     assert [watermark(cut, KNOWN_MS) for cut in (first, busy, idle)] == [999, 999, 4_999]
 
 
@@ -205,8 +221,8 @@ def test_a_partition_that_speaks_again_is_waited_for_again() -> None:
 
     back = follow(a_cut_of_two("b"), idle, now_ms=MINUTE_MS + 1)
 
-    assert idle.idle == ("b",)
-    assert back.idle == ()
+    assert idle.idle == {"b"}
+    assert back.idle == set()
 
 
 def test_a_source_all_of_whose_partitions_are_idle_has_no_watermark() -> None:
@@ -230,11 +246,22 @@ def test_a_partition_whose_records_a_cap_left_behind_is_not_idle() -> None:
 
     capped = follow(a_cut_of_two("a", waiting=("b",)), first, now_ms=MINUTE_MS)
 
-    assert capped.idle == ()
+    assert capped.idle == set()
+
+
+def test_a_partition_that_waited_was_active_then() -> None:
+    capped = follow(a_cut_of_two("a", waiting=("b",)), None, now_ms=0)
+
+    busy = follow(a_cut_of_two("a"), capped, now_ms=MINUTE_MS - 1)
+    silent = follow(a_cut_of_two("a"), busy, now_ms=MINUTE_MS)
+
+    assert (busy.idle, silent.idle) == (set(), {"b"})
 
 
 def test_of_a_sealed_partition_nothing_is_kept() -> None:
-    assert follow(a_cut_of_two("a", sealed=("a",)), None, now_ms=7).active_at_ms == {"b": 7}
+    cut = follow(a_cut_of_two("a", sealed=("a",)), None, now_ms=7)
+
+    assert active_at_ms(cut) == {"a": None, "b": 7}
 
 
 def test_an_exhausted_source_is_at_its_end_and_not_idle() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.core import position
-from sluice.core.event_time import known_times, source_watermark, with_idleness
+from sluice.core.event_time import known_times, source_watermark, with_activity
 from sluice.core.handles import SegmentHandle
 from sluice.core.plan import PartitionOffset, Slice, SourceCut
-from sluice.core.position import Position, with_layers, with_whole
+from sluice.core.position import PartitionEntries, Position, with_layers, with_whole
 
 IDLE_AFTER_MS = 20
 
@@ -33,18 +33,6 @@ class Bucket:
 
     def position_of(self, cut: SourceCut) -> Position:
         return Position.of(cut, [self.layers[layer.key] for layer in cut.layers])
-
-
-def plain(cut: SourceCut) -> SourceCut:
-    """The content of a cut, without its layers."""
-    entries = (replace(one, is_waiting=False, active_at_ms=None) for one in cut.position)
-    return replace(
-        cut,
-        position=tuple(entries),
-        gone=(),
-        waiting=tuple(sorted(cut.waiting)),
-        idle=tuple(sorted(cut.idle)),
-    )
 
 
 @dataclass(frozen=True)
@@ -87,10 +75,15 @@ def cut_at(before: dict[str, PartitionOffset], barrier: Barrier) -> SourceCut:
         uid="events",
         position=tuple(now[name] for name in sorted(now)),
         slices=tuple(slices),
-        waiting=tuple(
-            name for name in sorted(barrier.waiting) if name in now and not now[name].sealed
-        ),
     )
+
+
+def marked_at(
+    barrier: Barrier, cut: SourceCut, before: PartitionEntries, before_ms: int | None, **times: int
+) -> SourceCut:
+    """*cut*, as the planner marks it."""
+    waiting = {one.partition for one in cut.position if not one.sealed} & barrier.waiting
+    return with_activity(cut, waiting, before, before_ms=before_ms, **times)
 
 
 @given(history=st.lists(barriers, max_size=12), ends=st.booleans(), is_idling=st.booleans())
@@ -107,18 +100,16 @@ def test_what_is_kept_says_what_was_said_whole(
         for turn, barrier in enumerate(history):
             before = bucket.position_of(kept) if kept is not None else Position()
             cut = replace(cut_at(dict(before.entries), barrier), partitions_end=ends)
-            given_cut = cut
-            if is_idling:
-                now_ms = 10 * turn
-                parent = None if kept is None else with_whole(kept, before)
-                given_cut = with_idleness(cut, parent, now_ms=now_ms, idle_after_ms=IDLE_AFTER_MS)
-                cut = with_idleness(cut, whole, now_ms=now_ms, idle_after_ms=IDLE_AFTER_MS)
-            whole = cut
+            times = {"now_ms": 10 * turn, "idle_after_ms": IDLE_AFTER_MS} if is_idling else {}
+            before_ms = None if kept is None else kept.at_ms
+            given_cut = marked_at(barrier, cut, before.entries, before_ms, **times)
+            entries = {} if whole is None else {one.partition: one for one in whole.position}
+            whole = marked_at(barrier, cut, entries, before_ms, **times)
             kept = with_layers(
                 given_cut, before, shares_files=barrier.shares_files, layer_of=bucket.layer_of
             )
             restored = with_whole(kept, bucket.position_of(kept))
-            assert plain(restored) == plain(whole)
+            assert replace(restored, gone=()) == whole
 
             seen = restored if kept.needs_layers else kept
             assert seen.is_idle == whole.is_idle

@@ -42,9 +42,11 @@ from sluice.store.open import StoreLocation
 
 CUT = SourceCut(
     uid="events",
-    position=tuple(PartitionOffset(partition=name, offset=1, records=1) for name in ("a", "b")),
+    position=(
+        PartitionOffset(partition="a", offset=1, records=1),
+        PartitionOffset(partition="b", offset=1, records=1, is_waiting=True),
+    ),
     slices=(Slice(partition="a", start=0, end=1, first_record=0, records=1),),
-    waiting=("b",),
     heads=(Slice(partition="b", start=0, end=1, first_record=0, records=1),),
 )
 SOURCE = SourceClock(
