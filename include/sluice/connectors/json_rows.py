@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sluice.connectors.columns import check_years, is_bytes, is_text
@@ -56,8 +57,13 @@ def json_objects(table: pa.Table) -> list[dict[str, Any]]:
         ConfigurationError: a map has a key twice, or a time is outside of the years 1 to 9999.
     """
     columns = [json_values(table.column(n), name) for n, name in enumerate(table.column_names)]
-    names = table.column_names
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return named_rows(table, columns)
+
+
+def named_rows(table: pa.Table, columns: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
+    """The rows of *table*, whose values are in *columns*, as dicts; without columns empty ones."""
+    rows = zip(*columns, strict=True) if columns else repeat((), table.num_rows)
+    return [dict(zip(table.column_names, row, strict=True)) for row in rows]
 
 
 def json_values(column: pa.ChunkedArray, name: str) -> list[Any]:

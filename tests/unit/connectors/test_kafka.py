@@ -651,6 +651,15 @@ def test_avro_is_framed_with_the_schemas_id() -> None:
         MessageFormat(AvroRow(json.dumps(schema))).values(TABLE.select(["text"]))
 
 
+@pytest.mark.parametrize("row", [AvroRow(json.dumps(record_of())), JsonRow()])
+def test_rows_whose_columns_are_all_headers_are_messages_all_the_same(
+    row: AvroRow | JsonRow,
+) -> None:
+    format_ = MessageFormat(row, headers=("id", "text"))
+
+    assert len(format_.values(TABLE.select(["id", "text"]))) == TABLE.num_rows
+
+
 def test_keys_and_values_are_columns_of_text_bytes_or_whole_numbers() -> None:
     assert MessageFormat(ColumnBytes("raw"), key="id").keys(TABLE) == ["1", "2"]
     assert MessageFormat(ColumnBytes("raw")).values(TABLE) == [b"\0", b"x"]

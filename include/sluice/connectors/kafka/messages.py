@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sluice.connectors.avro import has_nanoseconds, map_schema
 from sluice.connectors.columns import check_years, is_bytes, is_text
-from sluice.connectors.json_rows import check_json_types, encoded, json_objects, python_values
+from sluice.connectors.json_rows import (
+    check_json_types,
+    encoded,
+    json_objects,
+    named_rows,
+    python_values,
+)
 from sluice.connectors.kafka.cluster import MAX_MESSAGE_BYTES
 from sluice.connectors.kafka.formats import framed, parsed_json
 from sluice.errors import ConfigurationError
@@ -115,8 +121,8 @@ def _without(table: pa.Table, names: tuple[str, ...]) -> pa.Table:
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
     """The rows as dicts, of which the maps are dicts, too."""
-    columns = (python_values(column, maps_as_pydicts="strict") for column in table.columns)
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+    columns = [python_values(column, maps_as_pydicts="strict") for column in table.columns]
+    return named_rows(table, columns)
 
 
 def _avro_rows(avro: AvroRow, rows: list[dict[str, Any]]) -> list[bytes]:
@@ -223,9 +229,8 @@ def check_sizes(format_: MessageFormat, rows: pa.Table, most: int, mark: Header)
     if not isinstance(format_.value, AvroRow) and _bound(rows, mark) <= most:
         return
     header_rows: Iterable[Sequence[Header]] = format_.header_rows(rows) or repeat([])
-    for number, (key, value, headers) in enumerate(
-        zip(format_.keys(rows), format_.values(rows), header_rows, strict=False)
-    ):
+    messages = zip(format_.keys(rows), format_.values(rows), strict=True)
+    for number, ((key, value), headers) in enumerate(zip(messages, header_rows, strict=False)):
         size = OVERHEAD_BYTES + _length(key) + _length(value)
         size += sum(map(_header_length, chain(headers, [mark])))
         if size > most:

@@ -217,7 +217,8 @@ def _produce(
     producer: Producer, topic: str, keys: Texts, values: Texts, headers: Iterator[list[Header]]
 ) -> None:
     produce = producer.produce
-    for number, (key, value, marks) in enumerate(zip(keys, values, headers, strict=False)):
+    messages = zip(keys, values, strict=True)
+    for number, ((key, value), marks) in enumerate(zip(messages, headers, strict=False)):
         while True:
             try:
                 produce(topic, value, key, headers=marks)
