@@ -25,8 +25,8 @@ from threading import Event, Lock
 from typing import Protocol, TypeVar, assert_never
 
 from tenacity import (
+    RetryCallState,
     Retrying,
-    before_sleep_log,
     nap,
     retry_if_exception,
     sleep_using_event,
@@ -328,7 +328,7 @@ class PatientStore(_Layer):
             stop=stop if given_up is None else stop | stop_when_event_set(given_up),
             sleep=nap.sleep if given_up is None else sleep_using_event(given_up),
             wait=wait_exponential(multiplier=0.1, max=4) + wait_random(0, 1),
-            before_sleep=before_sleep_log(log, logging.WARNING),
+            before_sleep=_log_repeat,
             reraise=True,
         )
 
@@ -375,6 +375,11 @@ class PatientStore(_Layer):
             if not _may_pass(error):
                 raise
             return self._attempts(call)
+
+
+def _log_repeat(call: RetryCallState) -> None:
+    assert call.outcome is not None
+    log.warning("%s; it is repeated in %.1f s", call.outcome.exception(), call.upcoming_sleep)
 
 
 def _may_pass(error: BaseException) -> bool:

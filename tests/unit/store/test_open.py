@@ -7,6 +7,7 @@ store behind it does, and forgets at a write.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -210,6 +211,15 @@ def test_the_first_repetition_is_at_once_and_the_others_after_a_pause(
 
     assert PatientStore(store).get("journal/1") == b"it"
     assert (store.requests, len(pauses)) == (failures + 1, paused)
+
+
+def test_what_is_repeated_is_logged_as_the_store_said_it(
+    pauses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    PatientStore(AwayStore(2)).get("journal/1")
+
+    [line] = [one.getMessage() for one in caplog.records if one.name == "sluice.store.open"]
+    assert re.fullmatch(r".*request 2 is lost.*; it is repeated in \d\.\d s", line)
 
 
 def test_a_store_that_stays_away_is_given_up_with_its_last_error(pauses: list[float]) -> None:
