@@ -33,6 +33,8 @@ SHOWN = {
     "reasons/CHECKPOINT_EXPIRED": ("checkpoint expired", "What to do"),
 }
 
+NEXT_STEP = f"[...{PLACE}.querySelectorAll('.first .counts > div')].at(-1).innerText"
+
 
 def test_every_page_shows_the_job_wide_and_narrow(tab: Tab, served: Served) -> None:
     for page, (heading, words) in SHOWN.items():
@@ -43,6 +45,14 @@ def test_every_page_shows_the_job_wide_and_narrow(tab: Tab, served: Served) -> N
         tab.look()
 
     assert (tab.errors, tab.failed) == ([], [])
+
+
+def test_the_next_step_names_what_keeps_airflow_from_going_on(tab: Tab, served: Served) -> None:
+    """No process of Airflow runs here but its API server."""
+    show(tab, served, "p/auctions/overview", "Overview")
+
+    for step in ("airflow scheduler", "airflow triggerer"):
+        tab.until(f"{NEXT_STEP}.includes(\"see that '{step}' runs\")")
 
 
 def test_pages_say_how_far_a_source_is_behind_and_how_fast_rows_flow(
