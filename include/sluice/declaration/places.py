@@ -159,6 +159,10 @@ class Barrier:
     def __post_init__(self) -> None:
         partitions = [offset.partition for offset in self.position]
         require(partitions == sorted(set(partitions)), "a position is sorted, one entry each")
+        require(
+            set(partitions).issuperset(self.waiting),
+            "a waiting partition has an entry in the position, at 0 if nothing is read of it",
+        )
 
     @property
     def records(self) -> int:
