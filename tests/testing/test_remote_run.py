@@ -32,6 +32,7 @@ from sluice.errors import ConfigurationError
 from sluice.spark import session
 from sluice.spark.session import check_listening, check_version, remote_of, session_url
 from sluice.spark.tasks import numbers
+from tests.testing import test_spark_code
 
 PIPELINE = """
 from sluice.declaration.keyed_functions import KeyedProcessFunction
@@ -273,6 +274,17 @@ def test_a_view_is_that_of_the_call_on_a_server_too(tmp_path: Path, remote: str)
     assert result.returncode == 0, result.stderr
     out = pl.read_parquet(tmp_path / "out.parquet").select("name", "customer", "amount")
     assert sorted(out.rows()) == [("ann", "ann", 1), ("bob", "bob", 2)]
+
+
+@pytest.mark.spark
+def test_several_results_on_a_server_are_those_of_a_plain_loop(
+    remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark would leave it to other tests.
+    name = "test_several_results_are_those_of_a_plain_loop_over_kills_restores_and_rescales"
+
+    with session.remote_session(remote) as spark:
+        getattr(test_spark_code, name)(spark, 1)
 
 
 ROWS = (
