@@ -28,6 +28,7 @@ from harness.postgres_database import serving_postgres as serving
 from sluice.connectors.postgres import changes, server
 from sluice.connectors.postgres.changes import PostgresChangesSource
 from sluice.connectors.postgres.declared_changes import PostgresChanges
+from sluice.connectors.postgres.server import table_name
 from sluice.declaration.places import RECORD, WEIGHT, Barrier, SourcePosition
 from sluice.errors import ConfigurationError
 from tests.contract.source_rules import check_columns_asked_for
@@ -652,6 +653,26 @@ def test_a_column_that_is_not_read_and_another_table_may_come_and_go(shop: Shop)
     assert read(source, second) == {("a", 1): 0, ("b", 1): 1}
     shop.run("VACUUM FULL {t}")
     assert read(source, plan(source, second.position)) == {}
+
+
+def test_a_partition_is_read_while_its_changes_are_not_published_as_its_roots(shop: Shop) -> None:
+    root = f"{shop.table}_by_id"
+    shop.run(f"CREATE TABLE {root} (LIKE {{t}}) PARTITION BY RANGE (id)")
+    shop.run(f"ALTER TABLE {root} ATTACH PARTITION {{t}} FOR VALUES FROM (0) TO (9)")
+    shop.run(f"ALTER PUBLICATION {shop.publication} SET TABLE {root}")
+    source = shop.source()
+    first = plan(source)
+    shop.run(f"INSERT INTO {root} VALUES (1, 'a', NULL, NULL)")
+    second = plan(source, first.position)
+    shop.run(f"ALTER PUBLICATION {shop.publication} SET (publish_via_partition_root = true)")
+
+    with pytest.raises(ConfigurationError, match=r"SET \(publish_via_partition_root = false"):
+        read(source, second)
+    shop.run(f"ALTER PUBLICATION {shop.publication} SET (publish_via_partition_root = false)")
+    with pytest.raises(ConfigurationError, match="altered or made anew"):
+        read(source, second)
+    with pytest.raises(ConfigurationError, match="is partitioned, and its log has its partitions'"):
+        plan(replace(source, table=table_name(root)))
 
 
 def test_a_server_without_logical_decoding_is_refused_with_the_fix(database: Database) -> None:

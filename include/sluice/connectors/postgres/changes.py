@@ -320,9 +320,10 @@ class PostgresChangesSource(SourceDefaults):
         """
         found = connection.execute(
             "SELECT pubinsert, pubupdate, pubdelete, pubtruncate,"
+            " pubviaroot AND (SELECT relispartition FROM pg_class WHERE oid = %s),"
             " concat_ws('.', p.oid, p.xmin, (SELECT r.oid FROM pg_publication_rel r"
             " WHERE prpubid = p.oid AND prrelid = %s)) FROM pg_publication p WHERE pubname = %s",
-            [oid, self.publication],
+            [oid, oid, self.publication],
         ).fetchone()
         named = f"publication {self.publication!r}"
         if found is None:
@@ -330,7 +331,7 @@ class PostgresChangesSource(SourceDefaults):
                 f"there is no {named} in database {connection.info.dbname!r}; CREATE PUBLICATION "
                 f"{self.publication} FOR TABLE {self.table}, before the slot {self.slot!r} is made"
             )
-        *kinds, version = found
+        *kinds, is_in_its_root, version = found
         if not all(kinds):
             raise ConfigurationError(
                 f"{named} leaves out some kinds of changes; ALTER PUBLICATION {self.publication} "
@@ -342,9 +343,11 @@ class PostgresChangesSource(SourceDefaults):
             [self.publication, self.table.schema, self.table.name],
         ).fetchone()
         if table is None:
+            add = f"ADD TABLE {self.table}"
+            fix = "SET (publish_via_partition_root = false)" if is_in_its_root else add
             raise ConfigurationError(
                 f"{named} does not have table {self.table}; ALTER PUBLICATION {self.publication} "
-                f"ADD TABLE {self.table}, and {_ANEW}"
+                f"{fix}, and {_ANEW}"
             )
         if table[0].get("rowfilter"):
             raise ConfigurationError(
