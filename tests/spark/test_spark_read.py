@@ -9,10 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 
-from sluice import Pipeline
+from sluice import Append, Pipeline
 from sluice.connectors.spark_read.declared import rows_since
+from sluice.coordinator.restore import restore
+from sluice.core.restoring import Choice, Latest
 from sluice.declaration import aggregates as agg
 from sluice.errors import ConfigurationError
 from sluice.sinks import FilesTable
@@ -40,10 +43,10 @@ class Derby:
             statement.execute(sql)
         statement.close()
 
-    def rows(self, spark: SparkSession) -> DataFrame:
-        options = {"partitionColumn": "id", "lowerBound": "0", "upperBound": "9"}
+    def rows(self, spark: SparkSession, table: str = "people", by: str = "id") -> DataFrame:
+        options = {"partitionColumn": by, "lowerBound": "0", "upperBound": "9"}
         read = spark.read.format("jdbc").options(**options, numPartitions="2")
-        names = read.option("url", self.url).option("dbtable", "people").load()
+        names = read.option("url", self.url).option("dbtable", table).load()
         return names.toDF(*(name.lower() for name in names.columns))
 
 
@@ -263,3 +266,53 @@ def test_rows_of_the_largest_value_and_later_are_read_whatever_the_driver_has_as
     found = rows_since(place, Column("at", "id", lag), previous, previous)
 
     assert sorted(row.id for row in found.collect()) == [1, 2]
+
+
+MERGE = """
+MERGE INTO totals USING staged ON totals.k = staged."k"
+WHEN MATCHED AND staged."left" = 0 THEN DELETE
+WHEN MATCHED THEN UPDATE SET v = staged."v"
+WHEN NOT MATCHED AND staged."left" = 1 THEN INSERT (k, v) VALUES (staged."k", staged."v")
+"""
+
+
+def test_what_a_function_merges_by_jdbc_is_there_at_once_and_right_after_failures_and_restores(
+    job: FolderJob, people: Derby, spark: SparkSession
+) -> None:
+    people.run("CREATE TABLE totals (k BIGINT PRIMARY KEY, v BIGINT)")
+    fails: list[str] = []
+
+    def written(totals: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
+
+        added = F.max(F.when(F.col("_change") == "insert", 1).otherwise(0))
+        newest = totals.groupBy("k").agg(added.alias("left"), F.max_by("v", "_change").alias("v"))
+        newest.write.jdbc(people.url, "staged", mode="overwrite")
+        people.run(MERGE)
+        if fails:
+            raise RuntimeError(fails.pop())
+        return totals.select("k").where("false")
+
+    def table() -> list[tuple[Any, ...]]:
+        return sorted(map(tuple, people.rows(spark, "totals", "k").collect()))
+
+    kept = job.rows().where("v > 0").key_by("k").aggregate("totals", v=agg.max("v"))
+    job.pipeline.spark(
+        "written", written, changes={"totals": kept}, schema="k bigint", result=Append(),
+        version="1",
+    ).sink("none", FilesTable())  # fmt: skip
+    job.write("1.parquet", pl.DataFrame({"k": [1, 2], "v": [1, 2]}))
+    first = job.epoch()
+    job.write("2.parquet", pl.DataFrame({"k": [1, 3], "v": [4, 5]}))
+    fails.append("the connection was lost")
+
+    assert "the connection was lost" in job.failure()
+    assert table() == [(1, 4), (2, 2), (3, 5)]
+    restore(job.job, Latest())
+    job.epoch()
+    assert table() == [(1, 4), (2, 2), (3, 5)]
+    restore(job.job, Choice(first.checkpoint_id))
+    assert table() == [(1, 4), (2, 2), (3, 5)]
+    job.write("3.parquet", pl.DataFrame({"k": [2], "v": [9]}))
+    job.epoch()
+    assert table() == [(1, 4), (2, 9), (3, 5)]
