@@ -18,7 +18,7 @@ MAX_QUEUED_REQUESTS = 1_000  # Flink's DEFAULT_MAX_QUEUED_REQUESTS.
 
 
 class CheckpointingMode(Enum):
-    """The moment when a sink shows what it staged: at its checkpoint's end, or at its stage's."""
+    """The moment when a sink shows what it staged: its checkpoint completed, or its stage acked."""
 
     EXACTLY_ONCE = "EXACTLY_ONCE"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"

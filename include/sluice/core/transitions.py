@@ -830,7 +830,7 @@ def _broken_by(
     consent: Consent,
     held: AbstractSet[str],
 ) -> Iterator[str]:
-    """The damage of what a person consents to."""
+    """The problems that a person's consent would make."""
     may_be_kept = {change.uid for change in changes if change.becomes is Becomes.KEPT}
     for target in (*consent.begun, *consent.kept):
         uid, _, column = target.partition(".")

@@ -81,8 +81,8 @@ Schedule: TypeAlias = Continuous | Cron | OnAsset
 @checked_initializer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """An application of Spark's own for each stage of each epoch (``spark-submit``), instead of a
-    job in a warm session: for YARN or Kubernetes, and epochs long enough to pay for a start.
+    """A Spark application for each stage of each epoch (``spark-submit``), instead of a job in a
+    warm session: for YARN or Kubernetes, and epochs long enough to pay for a start.
 
     *connection* is an Airflow connection of type Spark; *conf* are Spark properties.  A retry finds
     a running application by its name, on clusters that can be asked for it.
