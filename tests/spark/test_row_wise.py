@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sluice.errors import ConfigurationError
-from sluice.spark.row_wise import check_row_wise_plan, marked
+from sluice.spark.row_wise import analysed_plan, check_row_wise_plan, marked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -144,3 +145,16 @@ def test_a_table_beside_the_rows_may_be_computed_and_joined(
     given: tuple[DataFrame, DataFrame], case: str
 ) -> None:
     check_row_wise_plan("it", ROW_WISE[case](*given))
+
+
+def test_stages_that_run_at_once_get_their_own_plans(
+    given: tuple[DataFrame, DataFrame], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, _ = given
+    names = [f"of_{number}" for number in range(4)] * 10
+    with ThreadPoolExecutor(4) as stages:
+        plans = list(stages.map(lambda name: analysed_plan(rows.selectExpr(f"n AS {name}")), names))
+
+    assert all(f"AS {name}#" in plan for name, plan in zip(names, plans, strict=True))
+    assert "Logical Plan" not in capsys.readouterr().out
+    assert rows.sparkSession.conf.get("spark.sql.debug.maxToStringFields") == "25"

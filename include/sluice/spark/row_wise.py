@@ -16,6 +16,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
@@ -61,6 +62,7 @@ _YIELDS_RIGHT = frozenset({"Inner", "Cross", "RightOuter"})
 _NODE = re.compile(r"^(?P<lines>[ :|+-]*)'?(?P<name>[A-Z]\w+)\b ?(?P<text>[^\n]*)$", re.MULTILINE)
 _SUBQUERY = 6
 _COLUMNS_SHOWN = "spark.sql.debug.maxToStringFields"  # A plan leaves out what there is more of.
+_SHOWING = Lock()
 
 
 @dataclass(slots=True)
@@ -228,14 +230,17 @@ def _tree(plan: str) -> _Node | None:
 
 @contextlib.contextmanager
 def all_columns_shown(rows: DataFrame) -> Iterator[None]:
-    """Plans of the session of *rows* are printed with each of their columns."""
+    """Plans of the session of *rows* are printed with each of their columns, in a stage at a time:
+    those that run at once share the session's settings, and what they print.
+    """
     conf = rows.sparkSession.conf
-    shown = conf.get(_COLUMNS_SHOWN)
-    conf.set(_COLUMNS_SHOWN, str(2**31 - 1))
-    try:
-        yield
-    finally:
-        conf.set(_COLUMNS_SHOWN, str(shown))
+    with _SHOWING:
+        shown = conf.get(_COLUMNS_SHOWN)
+        conf.set(_COLUMNS_SHOWN, str(2**31 - 1))
+        try:
+            yield
+        finally:
+            conf.set(_COLUMNS_SHOWN, str(shown))
 
 
 def analysed_plan(rows: DataFrame) -> str:
