@@ -22,6 +22,8 @@ Expected outcomes (a duplicate ack, a lost race, a dropped request) are return v
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 
@@ -32,7 +34,15 @@ class SluiceError(Exception):
 
 
 class ConfigurationError(SluiceError):
-    """Something a person wrote is wrong; the message names it and the fix."""
+    """Something a person wrote is wrong; the message names it and the fix, and ends with the *line*
+    (``pipelines/shop.py:12``) if that is known.
+    """
+
+    line = ""
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return f"{message} ({self.line})" if self.line else message
 
 
 class SourceUnreadable(ConfigurationError):
@@ -162,6 +172,16 @@ class StoreFull(StoreUnavailable):
     """The store has no space left.  Its client does not repeat the call, as waiting makes none; the
     task that made it is tried again as after any failure.
     """
+
+
+@contextmanager
+def written_on(line: str) -> Iterator[None]:
+    """What is wrong within the block is written on *line*, unless a nearer line is known."""
+    try:
+        yield
+    except ConfigurationError as error:
+        error.line = error.line or line
+        raise
 
 
 def require(holds: bool, what: str) -> None:  # noqa: FBT001 - it reads as an assertion

@@ -395,7 +395,8 @@ def test_partitions_that_are_declared_by_no_column_are_refused_by_the_check(
     with pytest.raises(ConfigurationError) as refused:
         check_pipeline(job.pipeline, spark, {}, None)
 
-    assert str(refused.value) == (
+    (said,) = refused.value.args
+    assert said == (
         "the result of stage 'code' is declared by where='day > 1': 'day' is no column; there are "
         "k, v"
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, NoReturn
 
-from sluice.declaration.arguments import NumberLimits, checked_arguments
+from sluice.declaration.arguments import NumberLimits, checked_arguments, user_line
 from sluice.declaration.spark_columns import SparkColumn, sql_text
 from sluice.errors import ConfigurationError
 
@@ -50,6 +50,7 @@ class Aggregate:
     by: str | None = None
     fraction: float | None = None
     separator: str | None = None
+    line: str = user_line()
 
     def __post_init__(self) -> None:
         if self.column is None and self.kind is not AggregateKind.COUNT:

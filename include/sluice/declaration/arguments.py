@@ -28,7 +28,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import wraps
@@ -36,6 +36,7 @@ from pathlib import PurePath
 from typing import Annotated, Any, Literal, SupportsIndex, TypeVar, Union, get_args, get_origin
 
 from sluice.declaration.durations import DurationLimits, in_words, what_to_use
+from sluice.declaration.functions import CHECKS_ONLY
 from sluice.errors import ConfigurationError
 from sluice.store.redaction import redacted
 
@@ -111,6 +112,28 @@ class _Called:
         name = "" if first is None or first.kind is first.VAR_POSITIONAL else first.name
         value = None if name in self.hidden else given.get(name)
         return f"{self.name}({_shown(value) if isinstance(value, str) else ''})"
+
+
+def user_line() -> str:
+    """A field of what is declared: the line on which a user declares it, ``pipelines/shop.py:12``,
+    which is no part of what it means.  Of a call over several lines it is that of its name.
+    """
+    of_user: Any = field(
+        default_factory=_user_line, compare=False, repr=False, kw_only=True, metadata=CHECKS_ONLY
+    )
+    return typing.cast("str", of_user)
+
+
+def _user_line() -> str:
+    frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - as ``inspect`` does
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if not f"{module}.".startswith("sluice."):
+            file = PurePath(frame.f_code.co_filename)
+            depth = module.count(".") + (2 if file.stem == "__init__" else 1)
+            return f"{'/'.join(file.parts[-depth:])}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def checked_arguments(function: F) -> F:

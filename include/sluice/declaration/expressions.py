@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
+from sluice.declaration.arguments import user_line
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_tree import (
     NO_TOKEN,
@@ -32,6 +33,7 @@ MAX_MILLIS = (2**63 - 1) // 1000  # An instant is a 64-bit number of microsecond
 @dataclass(frozen=True, slots=True)
 class Filter:
     condition: str
+    line: str = user_line()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Projection:
     """``columns`` are names or SQL, with ``*`` for every column there is."""
 
     columns: tuple[str, ...]
+    line: str = user_line()
 
 
 Step: TypeAlias = Filter | Projection

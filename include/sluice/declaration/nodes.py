@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sluice.declaration import operations as ops
+from sluice.declaration.arguments import user_line
 from sluice.declaration.changelog import Append, Kind, StreamRead, after, result_kind
 from sluice.declaration.expressions import Projection, Step
 from sluice.declaration.places import SinkSpec, SourceSpec
@@ -28,6 +29,7 @@ class SourceNode:
     is_table: bool
     is_induced: bool = False
     idle_after_ms: int | None = None  # After so long without records, a partition is idle.
+    line: str = user_line()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Input:
     stage's those that not all of its readers have in common (``StageNode.steps``).  ``renames`` are
     columns that the stage knows by another name, old -> new, and ``names`` those that it names: in
     any case, and from there on as it spells them.  Rows of a stage's stream may be older
-    than the watermark behind that stage by ``out_of_orderness_ms``.
+    than the watermark behind that stage by ``out_of_orderness_ms``.  The keys are on ``line``.
     """
 
     producer: str
@@ -51,6 +53,7 @@ class Input:
     keys: tuple[str, ...] = ()
     key_expressions: Mapping[str, str] = field(default_factory=dict[str, str])  # Spark SQL.
     is_broadcast: bool = False  # Each subtask reads all of its rows.
+    line: str = user_line()
 
     @property
     def is_projected(self) -> bool:
@@ -94,6 +97,7 @@ class StageNode:
     ttl_ms: int | None = None  # Of a key's state, since its last write.
     steps: tuple[Step, ...] = ()
     chained: bool = True  # It may run in one Spark job with the stages before and behind it.
+    line: str = user_line()
 
     @property
     def kind(self) -> Kind:
@@ -192,3 +196,4 @@ class SinkNode:
     spec: SinkSpec
     input: str
     steps: tuple[Step, ...] = ()
+    line: str = user_line()

@@ -29,7 +29,12 @@ from sluice.core.key_groups import (
 from sluice.declaration import operations as ops
 from sluice.declaration import results
 from sluice.declaration.aggregates import Aggregate
-from sluice.declaration.arguments import NumberLimits, checked_arguments, checked_methods
+from sluice.declaration.arguments import (
+    NumberLimits,
+    checked_arguments,
+    checked_methods,
+    user_line,
+)
 from sluice.declaration.changelog import (
     Append,
     Kind,
@@ -893,6 +898,7 @@ class KeyedStream:
     stream: Stream
     keys: tuple[str, ...]
     expressions: Mapping[str, str]
+    line: str = user_line()
 
     if not TYPE_CHECKING:
 
@@ -1140,7 +1146,7 @@ class KeyedStream:
         return replace(stream, lost_time=self.stream.lost_time)
 
     def _input(self) -> Input:
-        return self.stream.as_input(self.keys, self.expressions)
+        return replace(self.stream.as_input(self.keys, self.expressions), line=self.line)
 
     def _right_input(self, other: KeyedStream) -> Input:
         """*other* as an input; its event time gets another name if both have the same."""

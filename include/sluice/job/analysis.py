@@ -42,7 +42,7 @@ from sluice.declaration.places import (
     TypedSinkSpec,
 )
 from sluice.declaration.sql import parsed
-from sluice.errors import ConfigurationError, RestoreError
+from sluice.errors import ConfigurationError, RestoreError, written_on
 from sluice.exchange.output import projected_result
 from sluice.job.job import Job
 from sluice.operators.arguments import aggregate_arguments, is_sql
@@ -107,17 +107,20 @@ def analyse(
         )
     rows: dict[str, ColumnTypes | None] = {}
     for uid, node in pipeline.sources.items():
-        source = node.spec.open(params, endpoint_url)
-        check_readable(pipeline, uid, source)
-        rows[uid] = columns = _source_columns(uid, source)
-        pipeline.check_answers(uid, columns)
+        with written_on(node.line):
+            source = node.spec.open(params, endpoint_url)
+            check_readable(pipeline, uid, source)
+            rows[uid] = columns = _source_columns(uid, source)
+            pipeline.check_answers(uid, columns)
     results: dict[str, Result | None] = {}
     for uid, stage in pipeline.stages.items():
-        result = results[uid] = _stage_result(pipeline, stage, rows)
+        with written_on(stage.line):
+            result = results[uid] = _stage_result(pipeline, stage, rows)
         rows[uid] = None if result is None else result.columns
         if result is not None:
             for sink in pipeline.sinks_of(uid):
-                check_sink_schema(sink, uid, behind(sink.steps, result.columns.to_frame(), uid))
+                with written_on(sink.line):
+                    check_sink_schema(sink, uid, behind(sink.steps, result.columns.to_frame(), uid))
     return results
 
 
@@ -304,7 +307,8 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
     where = f"in what it reads of {stream.producer!r}"
     for step in stream.steps:
         if isinstance(step, Filter):
-            require_columns(uid, step.condition, columns, where, beside=OF_RECORDS)
+            with written_on(step.line):
+                require_columns(uid, step.condition, columns, where, beside=OF_RECORDS)
             if stream.kind != Append() and _type_of(step.condition, _known(columns)) is None:
                 return None  # Spark says whether it answers alike when the row is taken back.
             continue
@@ -314,7 +318,8 @@ def _after_steps(uid: str, stream: Input, columns: ColumnTypes) -> ColumnTypes |
             if text.strip() == "*":
                 selected |= columns
                 continue
-            require_columns(uid, text, columns, where, beside=OF_RECORDS)
+            with written_on(step.line):
+                require_columns(uid, text, columns, where, beside=OF_RECORDS)
             name = result_name(text)
             if name is None:  # Spark makes one up.
                 return None
@@ -335,22 +340,22 @@ def _with_computed(stage: StageNode, stream: Input, columns: ColumnTypes) -> Col
     """*columns* with those that keys and aggregates compute; checks every name in them."""
     found = dict(columns)
     known = _known(columns)
-    check_key_expressions(f"stage {stage.uid!r}", stream.key_expressions, columns)
+    with written_on(stream.line):
+        check_key_expressions(f"stage {stage.uid!r}", stream.key_expressions, columns)
+        for name, sql in stream.key_expressions.items():
+            require_columns(stage.uid, sql, columns, f"in its key {name!r}")
+            found[name] = _type_of(sql, known)
+        for key in stream.keys:
+            require_column(stage.uid, found, key, "for its key")
     check_arguments(stage, columns)
-    for name, sql in stream.key_expressions.items():
-        require_columns(stage.uid, sql, columns, f"in its key {name!r}")
-        found[name] = _type_of(sql, known)
-    for key in stream.keys:
-        require_column(stage.uid, found, key, "for its key")
     known, given = _known(found), dict(found)
     for computed in aggregate_arguments(stage.operation):
-        if computed.is_condition:
-            require_columns(stage.uid, computed.sql, given, "in where=")
-            is_condition = _type_of(computed.sql, known) == pl.Boolean()
-            found[computed.column] = pl.Boolean() if is_condition else None
-        elif is_sql(computed.sql, given):
-            require_columns(stage.uid, computed.sql, given, "in an aggregate")
-            found[computed.column] = _type_of(computed.sql, known)
+        where = "in where=" if computed.is_condition else "in an aggregate"
+        if computed.is_condition or is_sql(computed.sql, given):
+            with written_on(computed.line):
+                require_columns(stage.uid, computed.sql, given, where)
+            of = _type_of(computed.sql, known)
+            found[computed.column] = None if computed.is_condition and of != pl.Boolean() else of
     return found
 
 

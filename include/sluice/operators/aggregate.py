@@ -24,7 +24,7 @@ from sluice.core.transitions import Adoption
 from sluice.declaration import operations as ops
 from sluice.declaration.aggregates import Aggregate, AggregateKind
 from sluice.declaration.nodes import StageNode
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, written_on
 from sluice.operators.changes import COPIES, Bag, BagChange, repeated
 from sluice.operators.kernels import (
     BEFORE,
@@ -137,13 +137,14 @@ class KeyedAggregateOperator(FoldedGroups):
         self._values: dict[str, ValueTable] = {}
         computed: list[Kernel] = []
         for name, aggregate in aggregates.items():
-            argument = argument_of(stage.uid, name, aggregate, schema)
-            table = value_table(stage, argument, aggregate, schema, key_columns)
-            if table is None:
-                computed.append(kernel_of(stage, argument, aggregate, schema))
-            else:
-                self._values[name] = table
-                computed.append(table.kernel)
+            with written_on(aggregate.line):
+                argument = argument_of(stage.uid, name, aggregate, schema)
+                table = value_table(stage, argument, aggregate, schema, key_columns)
+                if table is None:
+                    computed.append(kernel_of(stage, argument, aggregate, schema))
+                else:
+                    self._values[name] = table
+                    computed.append(table.kernel)
         hidden = (counted(_ROWS, is_changelog=True),) if self._is_changelog else ()
         self._fold = Fold(stage.uid, (*hidden, *computed))
         # Everything but the kept values is computed from the rows alone.
@@ -436,10 +437,12 @@ def kernels(
     Raises:
         ConfigurationError: a column is missing, or is of a type that cannot be aggregated so.
     """
-    return tuple(
-        kernel_of(stage, argument_of(stage.uid, name, aggregate, schema), aggregate, schema)
-        for name, aggregate in aggregates.items()
-    )
+    found: list[Kernel] = []
+    for name, aggregate in aggregates.items():
+        with written_on(aggregate.line):
+            argument = argument_of(stage.uid, name, aggregate, schema)
+            found.append(kernel_of(stage, argument, aggregate, schema))
+    return tuple(found)
 
 
 def kernel_of(

@@ -22,6 +22,7 @@ class Computed:
 
     column: str
     sql: str
+    line: str
     is_condition: bool = False
 
 
@@ -32,11 +33,13 @@ def aggregate_arguments(operation: Operation) -> tuple[Computed, ...]:
     found: list[Computed] = []
     for name, aggregate in operation.aggregates.items():
         if aggregate.where is not None:
-            found.append(Computed(FILTER + name, aggregate.where, is_condition=True))
+            found.append(
+                Computed(FILTER + name, aggregate.where, aggregate.line, is_condition=True)
+            )
         if aggregate.column is not None:
-            found.append(Computed(ARGUMENT + name, aggregate.column))
+            found.append(Computed(ARGUMENT + name, aggregate.column, aggregate.line))
         if aggregate.by is not None:
-            found.append(Computed(ORDER + name, aggregate.by))
+            found.append(Computed(ORDER + name, aggregate.by, aggregate.line))
     return tuple(found)
 
 

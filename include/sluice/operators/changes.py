@@ -15,7 +15,7 @@ import pyarrow as pa
 from sluice.declaration.changelog import ROW_KIND, RowKind
 from sluice.declaration.expressions import Filter, Step, written
 from sluice.declaration.nodes import SinkNode
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, written_on
 from sluice.operators.kernels import grouped, without_negative_zero
 from sluice.operators.operator import WEIGHT
 from sluice.operators.sql import NotCompiledError
@@ -56,9 +56,10 @@ def behind(steps: Sequence[Step], rows: pl.DataFrame, stage: str) -> pl.DataFram
             rows = applied(step, rows, kept=kept)
         except (NotCompiledError, ConfigurationError) as error:
             sql = [step.condition] if isinstance(step, Filter) else step.columns
-            raise ConfigurationError(
-                f"stage {stage!r} cannot keep {', '.join(sql)} of its result: {error}"
-            ) from error
+            with written_on(step.line):
+                raise ConfigurationError(
+                    f"stage {stage!r} cannot keep {', '.join(sql)} of its result: {error}"
+                ) from error
     return rows
 
 

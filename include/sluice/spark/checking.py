@@ -41,7 +41,7 @@ from sluice.declaration.pipeline import Pipeline
 from sluice.declaration.places import MALFORMED_COLUMN, RAW
 from sluice.declaration.sql import parsed
 from sluice.declaration.sql_tree import Column
-from sluice.errors import ConfigurationError
+from sluice.errors import ConfigurationError, written_on
 from sluice.exchange.output import projected_result
 from sluice.exchange.reading import SOURCE, measured_column, with_origin
 from sluice.job.analysis import Result, check_names, check_readable, check_sink_schema
@@ -115,23 +115,25 @@ def check_pipeline(
     with_our_settings(spark)
     rows: dict[str, DataFrame] = {}
     for uid, node in pipeline.sources.items():
-        source = node.spec.open(params, endpoint_url)
-        check_readable(pipeline, uid, source)
-        empty = _empty(spark, with_origin(source.schema()).empty_table())
-        rows[uid] = empty if source.decoding is None else decoded_text(empty, source.decoding)
-        _check_shared_steps(pipeline, uid, rows[uid])
+        with written_on(node.line):
+            source = node.spec.open(params, endpoint_url)
+            check_readable(pipeline, uid, source)
+            empty = _empty(spark, with_origin(source.schema()).empty_table())
+            rows[uid] = empty if source.decoding is None else decoded_text(empty, source.decoding)
+            _check_shared_steps(pipeline, uid, rows[uid])
     yields: dict[str, Result] = {}
     for uid, declared in pipeline.stages.items():
         stage = _reading(declared, yields)
-        kind = stage.kind  # A stage over the wrong kind of stream is refused.
-        try:
-            frame, operator, read = _result(pipeline, stage, rows, params)
-        except ConfigurationError:
-            raise
-        except Exception as error:  # Spark's analyzer and the user's function may raise anything.
-            raise ConfigurationError(
-                f"stage {uid!r} cannot be run: {failure_cause(error)}"
-            ) from error
+        with written_on(stage.line):
+            kind = stage.kind  # A stage over the wrong kind of stream is refused.
+            try:
+                frame, operator, read = _result(pipeline, stage, rows, params)
+            except ConfigurationError:
+                raise
+            except Exception as error:  # Spark's analyzer and the user's function raise anything.
+                raise ConfigurationError(
+                    f"stage {uid!r} cannot be run: {failure_cause(error)}"
+                ) from error
         found = Result(frame.schema, analysed(kind, frame.columns), read=read)
         yields[uid] = found if operator is None else found.of(operator)
         _check_sinks(pipeline, uid, yields[uid])
@@ -269,10 +271,11 @@ def _empty(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 def _check_sinks(pipeline: Pipeline, uid: str, result: Result) -> None:
     for sink in pipeline.sinks_of(uid):
-        rows = behind(sink.steps, result.columns.to_frame(), uid)
-        kind = analysed(after(sink.steps, result.kind), rows.columns)
-        check_sink(sink.uid, sink.spec, StreamRead(uid, kind))
-        check_sink_schema(sink, uid, rows)
+        with written_on(sink.line):
+            rows = behind(sink.steps, result.columns.to_frame(), uid)
+            kind = analysed(after(sink.steps, result.kind), rows.columns)
+            check_sink(sink.uid, sink.spec, StreamRead(uid, kind))
+            check_sink_schema(sink, uid, rows)
 
 
 def _check_function(stage: StageNode, result: DataFrame) -> None:

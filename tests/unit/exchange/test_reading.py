@@ -121,7 +121,7 @@ OTHERS = {
     "columns": replace(FEED, columns=("k", "m", HASH)),
     "all columns": replace(FEED, columns=None),
     "hash": replace(FEED, hashed=("m",)),
-    "argument": replace(FEED, wanted=(Computed("x", "n > 6", is_condition=True),)),
+    "argument": replace(FEED, wanted=(Computed("x", "n > 6", "", is_condition=True),)),
     "filter": replace(FEED, given=replace(GIVEN, steps=(Filter("n > 6"),))),
     "projection": replace(FEED, given=replace(GIVEN, steps=(Projection(("k", "m AS n")),))),
     "renamed": replace(FEED, given=replace(GIVEN, renames={"m": "n", "n": "m"})),

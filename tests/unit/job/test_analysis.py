@@ -245,7 +245,8 @@ def test_a_sink_without_a_column_that_it_needs_is_refused(
     with pytest.raises(ConfigurationError) as error:
         world.results()
 
-    assert str(error.value) == f"sink 'out' {needs}, which 'totals' does not yield; it has user, n"
+    (said,) = error.value.args
+    assert said == f"sink 'out' {needs}, which 'totals' does not yield; it has user, n"
 
 
 def test_columns_of_a_sink_are_found_in_any_case(world: World) -> None:
