@@ -46,6 +46,7 @@ from sluice.operators.kernels import (
     summed,
     total_type,
     weighed,
+    without_negative_zero,
 )
 from sluice.operators.operator import (
     ARGUMENT,
@@ -394,6 +395,9 @@ class Fold:
                 groups = pl.concat([group(part, keys, [*first, *expressions]) for part in parts])
             else:
                 groups = group(rows, [*keys, *others], expressions)
+            # Of equal keys the group has the first one, which depends on the order of the rows.
+            if floats := [name for name in keys if groups.schema[name].is_float()]:
+                groups = groups.with_columns(map(without_negative_zero, floats))
             if HASH not in rows.columns:
                 groups = with_hash(groups, keys)
             return chosen(groups, dict.fromkeys((*names, *groups.columns)))

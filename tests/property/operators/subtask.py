@@ -69,7 +69,7 @@ class Subtask:
         }
 
     def frame(self, epoch: Sequence[Row], side: int = 0) -> pl.DataFrame:
-        hashed = [(a_hash(row[: self.key_count]), *row) for row in epoch]
+        hashed = [(int(a_hash(row[: self.key_count])), *row) for row in epoch]
         schema = {HASH: pl.Int64(), **self.schemas[side]}
         return pl.DataFrame(hashed, schema=schema, orient="row")
 

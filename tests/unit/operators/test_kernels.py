@@ -63,6 +63,26 @@ def test_the_order_of_zeros_decides_nothing(aggregate: Aggregate) -> None:
     assert "-" not in found.pop()
 
 
+@pytest.mark.parametrize("window", [None, Tumbling(SECOND), Session(SECOND)])
+@pytest.mark.parametrize("order", [[[-0.0, 0.0], [-0.0]], [[0.0, -0.0], [0.0]], [[-0.0], [-0.0]]])
+def test_a_key_of_zero_has_no_sign(order: list[list[float]], window: Window | None) -> None:
+    schema = pl.Schema({"id": pl.Float64(), "at": pl.Datetime("us", "UTC")})
+    subtask = one_aggregate(agg.count(), schema)
+    if window is not None:
+        counted = WindowAggregate(window=window, aggregates={"result": agg.count()})
+        stage = a_stage(counted, keys=["id"])
+        subtask = Subtask(build_operator(stage, [schema]), [schema], key_count=1)
+
+    outputs = [
+        subtask.play([[(key, at(0)) for key in epoch]], time=EpochTime()).output for epoch in order
+    ]
+    outputs.append(subtask.play([[]], time=EpochTime(watermark_ms=MAX_WATERMARK)).output)
+
+    found = pl.concat(outputs, how="vertical")
+    assert {repr(key) for key in found["id"]} == {"0.0"}
+    assert found["result"].max() == sum(map(len, order))
+
+
 def test_only_sums_of_floats_depend_on_the_order_of_rows() -> None:
     assert one_aggregate(agg.avg("value"), FLOATS).operator.is_order_sensitive
     assert one_aggregate(agg.sum("value"), FLOATS).operator.is_order_sensitive
