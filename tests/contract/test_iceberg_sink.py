@@ -7,6 +7,7 @@ rows are mapped by field, or refused with the fix.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -390,6 +391,51 @@ def test_a_staged_file_is_known_by_its_checksum_whichever_byte_is_another(tmp_pa
             f"{flipped.file}, staged for sink 'sales', is damaged",
             f"{gone.file}, staged for sink 'sales', is missing",
         ]
+
+
+def remove_orphan_files(folder: Path, *, older_than: float) -> set[str]:
+    """What Spark's procedure does: the files below the table's location that no metadata names."""
+    table = loaded(folder)
+    named = {table.metadata_location, *(log.metadata_file for log in table.metadata.metadata_log)}
+    for snapshot in table.snapshots():
+        named.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            named.add(manifest.manifest_path)
+            named |= {e.data_file.file_path for e in manifest.fetch_manifest_entry(table.io)}
+    below = Path(table.location().removeprefix("file://"))
+    alive = {name.removeprefix("file://") for name in named}
+    orphans = [
+        file
+        for file in below.rglob("*")
+        if file.is_file() and str(file) not in alive and file.stat().st_mtime < older_than
+    ]
+    for file in orphans:
+        file.unlink()
+    return {file.name for file in orphans}
+
+
+@KEYS
+def test_orphans_are_removed_beside_a_commit_that_is_owed(
+    tmp_path: Path, key: tuple[str, ...]
+) -> None:
+    case = case_in(tmp_path, *key, create=True)
+    publish(case.open(), 1, None, rows(1))
+    owed = stage(case.open(), 2, rows(2))
+    assert owed is not None
+    place = next(tmp_path.rglob(owed.file))
+    os.utime(place, (1e9, 1e9))
+
+    assert remove_orphan_files(tmp_path, older_than=1e9 - 1) == set()  # It reaches far enough back.
+
+    case.open().commit(JOB, 2, 1, [owed])
+    assert seen(case) == rows(1, 2)
+    assert remove_orphan_files(tmp_path, older_than=1e10) == set()
+    missed = stage(case.open(), 3, rows(3))
+    assert missed is not None
+    assert remove_orphan_files(tmp_path, older_than=1e10) == {missed.file}
+    with pytest.raises(ProtocolViolation, match=f"{missed.file} was committed and is missing"):
+        case.open().commit(JOB, 3, 2, [missed])
+    assert seen(case) == rows(1, 2)
 
 
 @pytest.mark.s3
