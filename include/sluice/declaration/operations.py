@@ -74,7 +74,8 @@ class Attached:
     """
 
 
-Window: TypeAlias = Tumbling | Hopping | Session | Attached
+RankedWindow: TypeAlias = Tumbling | Hopping | Attached  # A session ends as rows come.
+Window: TypeAlias = RankedWindow | Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +146,7 @@ class WindowAggregate:
 class WindowTopN:
     """The *n* rows with the largest ``by`` per key and window; ``has_ties`` keeps all of a rank."""
 
-    window: Window
+    window: RankedWindow
     n: int
     by: str
     has_ties: bool = False

@@ -749,7 +749,7 @@ class Stream:
     def window_top_n(
         self,
         uid: str,
-        window: ops.Window,
+        window: ops.RankedWindow,
         n: Number,
         *,
         by: str,
@@ -760,8 +760,6 @@ class Stream:
 
         With *ties* all rows that share a rank are kept (SQL's RANK), else exactly *n* (ROW_NUMBER).
         """
-        if isinstance(window, ops.Session):
-            raise ConfigurationError(f"stage {uid!r}: a session is of a key; use key_by() first")
         keyless = KeyedStream(self, (), {})
         return keyless.window_top_n(uid, window, n, by=by, ties=ties, parallelism=parallelism)
 
@@ -941,7 +939,7 @@ class KeyedStream:
     def window_top_n(
         self,
         uid: str,
-        window: ops.Window,
+        window: ops.RankedWindow,
         n: Number,
         *,
         by: str,

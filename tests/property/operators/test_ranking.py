@@ -18,7 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluice.core.event_time import MAX_WATERMARK, MIN_WATERMARK
-from sluice.declaration.operations import Attached, Hopping, Stateful, Tumbling, Window
+from sluice.declaration.operations import Attached, Hopping, RankedWindow, Stateful, Tumbling
 from sluice.declaration.operations import Deduplicate as DeclaredDeduplicate
 from sluice.declaration.operations import Latest as DeclaredLatest
 from sluice.declaration.operations import TopN as DeclaredTopN
@@ -322,7 +322,12 @@ def test_pruning_loses_none_of_the_best(n: int, has_ties: bool, is_descending: b
 
 
 def a_window_top_n(
-    window: Window, n: int, *, ties: bool, keys: Sequence[str] = KEYS, schema: pl.Schema = INPUT
+    window: RankedWindow,
+    n: int,
+    *,
+    ties: bool,
+    keys: Sequence[str] = KEYS,
+    schema: pl.Schema = INPUT,
 ) -> Subtask:
     operation = DeclaredWindowTopN(window=window, n=n, by="value", has_ties=ties)
     operator = WindowTopNOperator(a_stage(operation, keys=keys), schema)
@@ -422,7 +427,7 @@ def test_without_keys_attached_windows_are_ranked_over_all_rows() -> None:
 
 
 @pytest.mark.parametrize("window", [Tumbling(4 * MS), Hopping(4 * MS, 2 * MS)])
-def test_without_keys_windows_of_event_time_are_ranked_over_all_rows(window: Window) -> None:
+def test_without_keys_windows_of_event_time_are_ranked_over_all_rows(window: RankedWindow) -> None:
     subtask = a_window_top_n(window, 1, ties=False, keys=())
     rows = [(1, "a", 3, at(0)), (2, "b", 5, at(1)), (3, "c", 4, at(3)), (4, "d", 1, at(9))]
 

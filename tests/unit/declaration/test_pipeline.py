@@ -28,6 +28,7 @@ from sluice.sinks import FilesTable
 from sluice.sources import Files, Nexmark
 
 MINUTE = Tumbling(timedelta(minutes=1))
+SESSIONS: Any = Session(timedelta(seconds=1))
 
 
 def same(rows: Any) -> Any:
@@ -184,9 +185,13 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Session(timedelta(microseconds=1_500)),
         "gap is 1.5 ms; use whole milliseconds, such as 1 ms or 2 ms",
     ),
-    "sessions of everybody": (
-        lambda: a_stage().window_top_n("best", Session(timedelta(seconds=1)), 1, by="n"),
-        "stage 'best': a session is of a key",
+    "ranks in sessions of everybody": (
+        lambda: a_stage().window_top_n("best", SESSIONS, 1, by="n"),
+        r"window_top_n\('best'\): window is a Session; use Tumbling\(.*, Hopping\(.* or Attached",
+    ),
+    "ranks in sessions": (
+        lambda: a_stage().key_by("a").window_top_n("best", SESSIONS, 1, by="n"),
+        r"window_top_n\('best'\): window is a Session; use Tumbling\(.*, Hopping\(.* or Attached",
     ),
     "a union of other times": (
         lambda: (one := a_stream()).union(

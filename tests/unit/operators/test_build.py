@@ -68,7 +68,7 @@ def a_deduplicate(**given: Any) -> Declare:
     return lambda: DeduplicateOperator(a_stage(ops.Deduplicate(), keys=["id"], **given), INPUT)
 
 
-def a_window_top_n(window: Window, by: str, n: int) -> Declare:
+def a_window_top_n(window: ops.RankedWindow, by: str, n: int) -> Declare:
     stage = a_stage(ops.WindowTopN(window=window, n=n, by=by), keys=[])
     return lambda: WindowTopNOperator(stage, INPUT)
 
