@@ -378,8 +378,8 @@ class PatientStore(_Layer):
 
 
 def _log_repeat(call: RetryCallState) -> None:
-    assert call.outcome is not None
-    log.warning("%s; it is repeated in %.1f s", call.outcome.exception(), call.upcoming_sleep)
+    error = None if call.outcome is None else call.outcome.exception()
+    log.warning("%s; it is repeated in %.1f s", error, call.upcoming_sleep)
 
 
 def _may_pass(error: BaseException) -> bool:
