@@ -1,12 +1,14 @@
 """A proxy before a server on this machine that cuts one connection: a request, or its answer.
 
 It counts what clients send, piece by piece, over all connections.  Where a piece ends is the
-kernel's affair, so a test goes on until nothing is left to cut.
+kernel's affair, so a test goes on until nothing is left to cut.  A broker of Kafka tells clients
+where it is, so they are told the proxy's port in place of its own.
 """
 
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,7 +52,7 @@ class CutWire:
     def _carry(self, client: socket.socket) -> None:
         with client, socket.create_connection((HOST, self._upstream_port)) as server:
             is_cut = threading.Event()
-            answering = _in_thread(_answer, client, server, is_cut)
+            answering = _in_thread(self._answer, client, server, is_cut)
             self._ask(client, server, is_cut)
             answering.join()
 
@@ -66,6 +68,16 @@ class CutWire:
         if is_cut.is_set():
             _hang_up(client)
 
+    def _answer(
+        self, client: socket.socket, server: socket.socket, is_cut: threading.Event
+    ) -> None:
+        while piece := _received(server):
+            if is_cut.is_set():
+                break
+            with suppress(OSError):
+                client.sendall(piece.replace(_told(self._upstream_port), _told(self.port)))
+        _hang_up(client, server)
+
     def _is_cut_here(self) -> bool:
         with self._lock:
             if self._pieces is None:
@@ -74,13 +86,9 @@ class CutWire:
             return self._pieces is None
 
 
-def _answer(client: socket.socket, server: socket.socket, is_cut: threading.Event) -> None:
-    while piece := _received(server):
-        if is_cut.is_set():
-            break
-        with suppress(OSError):
-            client.sendall(piece)
-    _hang_up(client, server)
+def _told(port: int) -> bytes:
+    """An address as Kafka's protocol has it."""
+    return HOST.encode() + struct.pack(">i", port)
 
 
 def _received(source: socket.socket) -> bytes:

@@ -9,18 +9,24 @@ is, and a stranger reads the table by a wire of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.cut_wire import CutWire, cut_wire
+from harness.kafka_cluster import IF_REAL, Place, in_memory
+from harness.kafka_server import KafkaServer
 from harness.postgres_database import Database
+from sluice.connectors.kafka.declared import KafkaTopic
 from sluice.connectors.postgres.declared_sink import PostgresTable
 from sluice.declaration.places import Sink
 from sluice.errors import StoreUnavailable
 from sluice.store.open import StoreLocation
 from tests.contract.sink_case import JOB, SinkCase, publish, rows, seen, staged_rows
+from tests.contract.test_kafka_sink import case_at
 from tests.planted import Caught, assert_is_caught
 
 MOST_CUTS = 200  # Of one commit; more would be one that never ends.
@@ -41,7 +47,7 @@ def key() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def postgres(database: Database, tmp_path: Any, key: tuple[str, ...]) -> Iterator[Wired]:
+def postgres(database: Database, tmp_path: Path, key: tuple[str, ...]) -> Iterator[Wired]:
     table = f"{database.new_schema()}.orders"
     columns = "id bigint NOT NULL, name text, price double precision, at timestamptz"
     database.run(f"CREATE TABLE {table} ({columns}{', PRIMARY KEY (id)' if key else ''})")
@@ -58,11 +64,35 @@ def postgres(database: Database, tmp_path: Any, key: tuple[str, ...]) -> Iterato
         yield Wired(SinkCase(lambda: opened(database), read), lambda: opened(by_wire), wire)
 
 
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Wired]:
+    with in_memory() as place, a_topic(place, tmp_path) as wired:
+        yield wired
+
+
+@pytest.fixture
+def real_broker(real_kafka: KafkaServer, tmp_path: Path) -> Iterator[Wired]:
+    with a_topic(Place(real_kafka.servers), tmp_path) as wired:
+        yield wired
+
+
+@contextmanager
+def a_topic(place: Place, folder: Path) -> Iterator[Wired]:
+    topic = place.create(1)
+    with cut_wire(int(place.servers.rpartition(":")[2])) as wire:
+        by_wire = KafkaTopic(f"127.0.0.1:{wire.port}", topic, key="id")
+        case = case_at(replace(by_wire, bootstrap_servers=place.servers), place.servers, folder)
+        yield Wired(case, case_at(by_wire, place.servers, folder).open, wire)
+
+
 @pytest.mark.parametrize(
     ("place", "key", "loses_answer"),
     [
         pytest.param("postgres", (), False, id="postgres-appended-request"),
         pytest.param("postgres", ("id",), True, id="postgres-upserted-answer"),
+        pytest.param("broker", (), True, id="kafka-broker-answer"),
+        pytest.param("real_broker", (), False, id="kafka-real-request", marks=IF_REAL.marks),
+        pytest.param("real_broker", (), True, id="kafka-real-answer", marks=IF_REAL.marks),
     ],
 )
 def test_a_commit_is_there_once_wherever_it_is_cut(
