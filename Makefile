@@ -95,7 +95,7 @@ down:  ## Stop everything that up or demo started
 status: setup  ## Show what runs, and where
 	@$(BIN)/python -m sluice.devstack status
 
-.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka package check tree dist lock docs docs-lock tutorial
+.PHONY: test unit optimized coverage sim fuzz properties contract nexmark bench bench-quick bench-charts bench-finalize bench-scaling bench-flink bench-airflow bench-idle bench-pages bench-connectors pictures chaos kills soak cluster e2e older-spark older-airflow debezium kafka s3 package check tree dist lock docs docs-lock tutorial
 test: $(SPARK_ARCHIVE)  ## Run every tier once, WORKERS (3) files at a time
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync WORKERS=0 coverage optimized
 	@$(PYTEST) $(CORE_TESTS:%=--ignore=%)
@@ -197,6 +197,10 @@ debezium: setup  ## What a real Debezium, fetched by Maven, sends of a real Post
 kafka: setup  ## The Kafka connectors on a real Apache Kafka, fetched by Maven
 	@$(BIN)/python -m harness.kafka_server
 	@$(BIN)/pytest -q -n 0 tests/contract/test_kafka_*.py -k real
+
+s3: setup  ## What sees S3 in the contract suites on versitygw, built by Go; minutes
+	@$(BIN)/python -m harness.versitygw
+	@SLUICE_TEST_S3=versitygw $(BIN)/pytest -q -n 0 tests/contract -m s3
 
 package: setup  ## Install the wheel and all it may use, newest and oldest, and follow docs/own-airflow.md; minutes
 	@SLUICE_PACKAGE=highest $(BIN)/pytest -q tests/package

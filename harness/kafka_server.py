@@ -39,8 +39,8 @@ ref="out"/></Root><Logger name="kafka.server.KafkaRaftServer" level="INFO"/></Lo
 </Configuration>"""
 # What the storage tool writes for a new node, features of this version among it.
 _FORMATTED = ("meta.properties", "bootstrap.checkpoint")
-# PR_SET_PDEATHSIG is 1, and outlives an exec.
-_EXEC = """
+# Starts a program that the kernel kills with us: PR_SET_PDEATHSIG is 1, and outlives an exec.
+ENDS_WITH_US = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -101,7 +101,15 @@ def _launched(folder: Path, ports: tuple[int, ...]) -> subprocess.Popen[bytes]:
     for name in _FORMATTED:
         shutil.copy(JARS / name, folder / "data")
     _write_properties(folder, ports)
-    command = [sys.executable, "-S", "-c", _EXEC, *_java(), "kafka.Kafka", "server.properties"]
+    command = [
+        sys.executable,
+        "-S",
+        "-c",
+        ENDS_WITH_US,
+        *_java(),
+        "kafka.Kafka",
+        "server.properties",
+    ]
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             command,

@@ -36,6 +36,8 @@ main()
 class S3Server:
     """One server over *data_dir*.  ``start`` after ``kill`` keeps the port and the objects."""
 
+    health = "/_ministack/health"
+
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._port = 0
@@ -79,8 +81,11 @@ class S3Server:
         finally:
             os.killpg(self._process.pid, signal.SIGCONT)
 
-    def _launch(self) -> None:
-        environment = os.environ | {
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", COMMAND]
+
+    def environment(self) -> dict[str, str]:
+        return {
             "BIND_HOST": "127.0.0.1",
             "GATEWAY_PORT": str(self._port),
             "LOG_LEVEL": "WARNING",
@@ -89,10 +94,13 @@ class S3Server:
             "SERVICES": "s3",
             "TMPDIR": str(self._data_dir),  # Its PID file.
         }
+
+    def _launch(self) -> None:
+        environment = os.environ | self.environment()
         environment.pop("PYTHONWARNINGS", None)
         with (self._data_dir / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND],
+                self.command(),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -107,7 +115,7 @@ class S3Server:
         while time.monotonic() < deadline and self._process.poll() is None:
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
             try:
-                connection.request("GET", "/_ministack/health")
+                connection.request("GET", self.health)
                 return connection.getresponse().status == http.HTTPStatus.OK
             except OSError:
                 time.sleep(0.05)
@@ -117,9 +125,9 @@ class S3Server:
 
 
 @contextmanager
-def running_s3_server(data_dir: Path) -> Iterator[str]:
-    """Run a server over *data_dir* and yield its endpoint; it accepts any credentials."""
-    server = S3Server(data_dir)
+def running_s3_server(data_dir: Path, kind: type[S3Server] = S3Server) -> Iterator[str]:
+    """Run a server over *data_dir* and yield its endpoint, which takes ``variables``."""
+    server = kind(data_dir)
     server.start()
     try:
         yield server.endpoint_url

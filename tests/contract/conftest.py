@@ -2,7 +2,8 @@
 
 What a store promises has a suite of its own, test_object_store.  Of all others a server of S3 sees
 one case a test, its last, or one test a file, where the format of what is stored is the point;
-``SLUICE_CONTRACT=all``, which is ``make contract``, plays every case there.
+``SLUICE_CONTRACT=all``, which is ``make contract``, plays every case there.  A store's promises are
+asked of versitygw, too, where it has been built; with ``make s3`` all else that S3 sees is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import pytest
 
 from harness.kafka_cluster import IF_REAL, REAL, Place, in_memory
 from harness.kafka_server import KafkaServer, running_kafka
-from harness.s3_server import running_s3_server
+from harness.s3_server import S3Server, running_s3_server
+from harness.versitygw import IS_CHOSEN, MISSING, Versitygw, is_here
 from sluice.store.object_store import ObjectStore
 from sluice.store.open import StoreLocation, open_store
 from tests.postgres_database import database  # noqa: F401 - a fixture
@@ -30,14 +32,12 @@ ONE_ON_S3 = ("test_statistics.py",)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if IS_WHOLE:
-        return
     chosen: dict[tuple[Path, str], pytest.Item] = {}
-    spared: list[pytest.Item] = []
-    for item in items:
+    spared = [one for one in items if is_at(one, "versitygw") and one.path.name not in WHOLE_ON_S3]
+    for item in [] if IS_WHOLE else items:
         if not item.nodeid.startswith("tests/contract/") or item.path.name in WHOLE_ON_S3:
             continue
-        if isinstance(item, pytest.Function) and is_on_s3(item):
+        if isinstance(item, pytest.Function) and is_at(item, "s3"):
             if item.originalname in CHOOSE_THEMSELVES:
                 continue
             function = "" if item.path.name in ONE_ON_S3 else item.originalname
@@ -50,13 +50,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
 
 
-def is_on_s3(item: pytest.Function) -> bool:
-    return hasattr(item, "callspec") and item.callspec.params.get("location") == "s3"
+def is_at(item: pytest.Item, location: str) -> bool:
+    return (
+        isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and item.callspec.params.get("location") == location
+    )
 
 
 @pytest.fixture(scope="module")
 def aws_credentials() -> Iterator[None]:
-    """ministack does not check them, but botocore does not sign without."""
+    """ministack does not check them, versitygw does, and botocore does not sign without."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "test")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -68,7 +72,15 @@ def aws_credentials() -> Iterator[None]:
 
 @pytest.fixture(scope="session", name="s3_server")
 def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_s3_server(tmp_path_factory.mktemp("s3-server")) as endpoint_url:
+    kind = Versitygw if IS_CHOSEN else S3Server
+    with running_s3_server(tmp_path_factory.mktemp("s3-server"), kind) as endpoint_url:
+        create_bucket(endpoint_url)
+        yield endpoint_url
+
+
+@pytest.fixture(scope="session")
+def versitygw_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_s3_server(tmp_path_factory.mktemp("versitygw"), Versitygw) as endpoint_url:
         create_bucket(endpoint_url)
         yield endpoint_url
 
@@ -104,15 +116,18 @@ def create_bucket(endpoint_url: str, name: str = BUCKET) -> None:
         endpoint_url=endpoint_url,
         region_name="us-east-1",
         aws_access_key_id="test",
-        aws_secret_access_key="test",  # noqa: S106 - the server checks no signature
+        aws_secret_access_key="test",  # noqa: S106 - of a server of this test
     )
     client.create_bucket(Bucket=name)
     client.close()
 
 
-@pytest.fixture(
-    params=["memory", "file", pytest.param("s3", marks=pytest.mark.s3)],
+IF_BUILT = pytest.param(
+    "versitygw", marks=[pytest.mark.s3, pytest.mark.skipif(not is_here(), reason=MISSING)]
 )
+
+
+@pytest.fixture(params=["memory", "file", pytest.param("s3", marks=pytest.mark.s3), IF_BUILT])
 def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
     unique = secrets.token_hex(6)
     match request.param:
@@ -120,8 +135,10 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> StoreLocation:
             return StoreLocation(root=f"memory://{unique}")
         case "file":
             return StoreLocation(root=f"file://{tmp_path}/not yet/there")
-        case _:
-            endpoint_url = request.getfixturevalue("s3_endpoint")
+        case kind:
+            request.getfixturevalue("aws_credentials")
+            server = {"s3": "s3_server", "versitygw": "versitygw_server"}[kind]
+            endpoint_url = request.getfixturevalue(server)
             return StoreLocation(root=f"s3://{BUCKET}/runs/{unique}", endpoint_url=endpoint_url)
 
 

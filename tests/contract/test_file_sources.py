@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.versitygw import IS_CHOSEN, KEYS_ARE_PATHS
 from sluice.connectors.files.avro import AvroSource
 from sluice.connectors.files.folders import FolderColumns
 from sluice.connectors.files.parquet import ParquetSource
@@ -174,6 +175,7 @@ def put_as_it_is(location: StoreLocation, key: str, body: bytes) -> None:
         store._objects.write(full_key, body)  # noqa: SLF001 - as above
 
 
+@pytest.mark.skipif(IS_CHOSEN, reason=KEYS_ARE_PATHS)
 def test_keys_of_a_bucket_are_any_text(location: StoreLocation) -> None:
     if location.root.startswith("file://"):
         pytest.skip("a disk has no such names")
@@ -195,6 +197,7 @@ def test_keys_of_a_bucket_are_any_text(location: StoreLocation) -> None:
     check_replay(of_rows, [(2, 1)] * 9, rows(*range(len(ODD_KEYS))), files=len(ODD_KEYS))
 
 
+@pytest.mark.skipif(IS_CHOSEN, reason=KEYS_ARE_PATHS)
 def test_a_location_in_a_bucket_has_two_slashes_where_it_says_so(location: StoreLocation) -> None:
     if location.root.startswith("file://"):
         pytest.skip("a disk has no such names")
