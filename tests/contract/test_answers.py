@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import boto3
@@ -18,21 +18,33 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as Delta
+from deltalake.exceptions import DeltaError
 from pyiceberg.catalog import load_catalog
 
-from harness.gateway import FATES, Fate, Gateway, running_gateway
+from harness.gateway import CUT, FATES, Fate, Gateway, running_gateway
+from harness.jobs import RANK, a_pipeline
 from sluice.connectors.delta.declared_sink import DeltaTable
 from sluice.connectors.files_table.declared import FilesTable
 from sluice.connectors.iceberg.declared_sink import IcebergTable
+from sluice.coordinator.restore import restore
+from sluice.coordinator.submission import configure, submit
+from sluice.core.answers import Committable
+from sluice.core.configuration import JobStatus
+from sluice.core.restoring import Latest
 from sluice.declaration.places import Sink
 from sluice.errors import SluiceError
+from sluice.job.job import Job, open_job
 from sluice.store.open import StoreLocation
 from tests.contract.conftest import BUCKET, IS_WHOLE
 from tests.contract.sink_case import JOB, SCHEMA, Row, SinkCase, rows, seen, staged_rows
 from tests.iceberg_catalog import TABLE, properties
+from tests.planted import Caught, assert_is_caught
+from tests.subtasks import state_records, take_checkpoint
 
 MOST_REQUESTS = 300  # Of one checkpoint; more would be one that never ends.
 CHECKPOINTS = 6  # Of a table.
+IN_TURN = [FATES[first:] + FATES[:first] for first in range(len(FATES) if IS_WHOLE else 1)]
+STRIDE = 7  # Of the requests of a job's checkpoint, in the check.
 OF_S3 = {"s3.access-key-id": "test", "s3.secret-access-key": "test", "s3.region": "us-east-1"}
 
 
@@ -43,6 +55,26 @@ class Place:
     case: SinkCase
     behind: Callable[[], Sink]
     gateway: Gateway
+    is_upserted: bool
+
+    def stage(self, sink: Sink, checkpoint_id: int, attempt: str = "1-a") -> Committable:
+        """A row; with a key also one that the next checkpoint replaces, in the same file."""
+        ids = (checkpoint_id, checkpoint_id + 1)[: 1 + self.is_upserted]
+        return staged_rows(sink, checkpoint_id, *ids, name=f"of {checkpoint_id}: ", attempt=attempt)
+
+    def expected(self, newest: int) -> list[Row]:
+        found = [row for one in range(1, newest + 1) for row in rows(one, name=f"of {one}: ")]
+        return found + rows(newest + 1, name=f"of {newest}: ") * self.is_upserted
+
+
+@pytest.fixture
+def kind() -> str:
+    return "delta"
+
+
+@pytest.fixture
+def key() -> tuple[str, ...]:
+    return ("id",)
 
 
 @pytest.fixture
@@ -59,12 +91,27 @@ def new_place(
                 root = StoreLocation(f"s3://{folder}/root", endpoint_url=endpoint, patience_s=0)
                 return opened(root)
 
-            return Place(SinkCase(lambda: at(s3_endpoint), read), lambda: at(gateway.url), gateway)
+            case = SinkCase(lambda: at(s3_endpoint), read)
+            return Place(case, lambda: at(gateway.url), gateway, bool(key))
 
         yield made
 
 
 Opened = tuple[Callable[[StoreLocation], Sink], Callable[[], list[Row]]]
+
+
+def latest_rows(endpoint: str, place: str) -> pl.DataFrame:
+    """The rows of the files that ``_latest`` of a files table names, by Polars."""
+    client = boto3.client("s3", endpoint_url=endpoint)
+    bucket, folder = place.split("/", 1)
+
+    def body(name: str) -> bytes:
+        found: bytes = client.get_object(Bucket=bucket, Key=name)["Body"].read()
+        return found
+
+    _, *files = body(f"{folder}/_latest").decode().splitlines()
+    names = [one.removeprefix(f"s3://{bucket}/") for one in files]
+    return pl.concat([pl.read_parquet(io.BytesIO(body(name))) for name in names])
 
 
 def delta(folder: str, key: tuple[str, ...], endpoint: str, _: Path) -> Opened:
@@ -92,20 +139,9 @@ def iceberg(folder: str, key: tuple[str, ...], endpoint: str, local: Path) -> Op
 
 
 def files_table(folder: str, key: tuple[str, ...], endpoint: str, _: Path) -> Opened:
-    """Polars reads the files that ``_latest`` names."""
-    client = boto3.client("s3", endpoint_url=endpoint)
-    bucket, below = f"{folder}/sales".split("/", 1)
-
-    def body(name: str) -> bytes:
-        found: bytes = client.get_object(Bucket=bucket, Key=name)["Body"].read()
-        return found
-
     def read() -> list[Row]:
-        _, *files = body(f"{below}/_latest").decode().splitlines()
-        parts = [
-            pl.read_parquet(io.BytesIO(body(one.removeprefix(f"s3://{bucket}/")))) for one in files
-        ]
-        return pl.concat(parts).to_arrow().cast(SCHEMA).to_pylist() if parts else []
+        found: pa.Table = latest_rows(endpoint, f"{folder}/sales").to_arrow()
+        return [*found.cast(SCHEMA).to_pylist()]
 
     spec = FilesTable(f"s3://{folder}/sales", upsert_key=key, latest=True)
     return lambda root: spec.open("sales", {}, root), read
@@ -132,10 +168,10 @@ def publish_behind(place: Place, checkpoint_id: int, at: int, fate: Fate) -> str
     """Publish a row, where the request *at* has *fate*; the request, empty if there is none."""
     healthy, behind = place.case.open, place.behind()
     place.gateway.fail(at, fate)
-    staged = []
-    tried(lambda: staged.append(staged_rows(behind, checkpoint_id, checkpoint_id)))
+    staged: list[Committable] = []
+    tried(lambda: staged.append(place.stage(behind, checkpoint_id)))
     if not staged:
-        staged.append(staged_rows(healthy(), checkpoint_id, checkpoint_id, attempt="2-b"))
+        staged.append(place.stage(healthy(), checkpoint_id, attempt="2-b"))
     before = checkpoint_id - 1 or None
     tried(lambda: behind.commit(JOB, checkpoint_id, before, staged))
     for _ in range(2):  # A task that is tried again.
@@ -148,7 +184,7 @@ def publish_behind(place: Place, checkpoint_id: int, at: int, fate: Fate) -> str
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize("first", range(len(FATES) if IS_WHOLE else 1))
+@pytest.mark.parametrize("fates", IN_TURN, ids=lambda fates: f"{fates[0]}")
 @pytest.mark.parametrize(
     ("kind", "key"),
     [
@@ -158,14 +194,90 @@ def publish_behind(place: Place, checkpoint_id: int, at: int, fate: Fate) -> str
     ],
 )
 def test_whatever_is_answered_a_checkpoint_is_there_once(
-    first: int, new_place: Callable[[int], Place]
+    fates: tuple[Fate, ...], new_place: Callable[[int], Place]
 ) -> None:
     at, failed = 0, "the first"
     while failed:
         assert at < MOST_REQUESTS
         if (before := at % CHECKPOINTS) == 0:  # A table with more takes more requests, for ever.
             place = new_place(at)
-        fate = FATES[(first + at) % len(FATES)]
+        fate = fates[at % len(fates)]
         failed = publish_behind(place, before + 1, at, fate)
-        assert seen(place.case) == rows(*range(1, before + 2)), (failed, str(fate))
+        assert seen(place.case) == place.expected(before + 1), (failed, str(fate))
         at += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A job whose root is asked past the gateway, and behind it."""
+
+    job: Job
+    behind: Job
+    gateway: Gateway
+
+    def go_on(self, at: int) -> str:
+        """A checkpoint whose request *at* fails, and one after it; the request that failed."""
+        self.gateway.fail(at, FATES[at % len(FATES)])
+        tried(lambda: take_checkpoint(self.behind))
+        failed = self.gateway.heal()
+        state = self.job.state()
+        if state.pending or state.status is not JobStatus.RUNNING:
+            restore(self.job, Latest(), only_generation=state.generation)
+        take_checkpoint(self.job)
+        return failed
+
+    def absorbed(self) -> list[int]:
+        base = self.job.base_metadata(self.job.state())
+        assert base is not None
+        return state_records(self.job, base, RANK)
+
+
+def a_root(gateway: Gateway, folder: str, endpoint: str) -> Root:
+    """One whose handles have asked the store what they ask it once."""
+    pipeline = a_pipeline(sink=FilesTable(latest=True, changelog=True))
+    root = StoreLocation(f"s3://{folder}", endpoint_url=endpoint, patience_s=0)
+    job = open_job(pipeline, root)
+    submit(job, configure(pipeline, {}))
+    behind = open_job(pipeline, replace(root, endpoint_url=gateway.url))
+    for one in (job, behind):
+        take_checkpoint(one)
+    return Root(job, behind, gateway)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("first", range(STRIDE) if IS_WHOLE else [0])
+def test_whatever_the_root_answers_the_job_goes_on_with_exact_rows(
+    first: int, s3_endpoint: str, tmp_path: Path
+) -> None:
+    at, failed = first, "the first"
+    with running_gateway(s3_endpoint) as gateway:
+        while failed:
+            assert at < MOST_REQUESTS
+            if (at // STRIDE) % CHECKPOINTS == 0:
+                folder = f"{BUCKET}/{tmp_path.name}/{at}"
+                root = a_root(gateway, folder, s3_endpoint)
+            failed = root.go_on(at)
+            absorbed = root.absorbed()
+            read = latest_rows(s3_endpoint, f"{folder}/auctions/tables/results")
+            assert sorted(read["record"]) == absorbed == [*range(len(absorbed))], failed
+            at += STRIDE
+
+
+FAULTS = [
+    Caught(
+        "a version whose answer was lost is taken for another writer's, and its files are deleted",
+        "connectors.delta_log:DeltaPlace.write",
+        "result = self.store().create(entry_key(version), body)",
+        "try: result = self.store().create(entry_key(version), body)\n"
+        "    except StoreUnavailable: return False",
+        test_whatever_is_answered_a_checkpoint_is_there_once,
+        {"fates": (Fate(CUT, has_served=True),)},
+        raises=(OSError, DeltaError),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_a_planted_fault_is_caught(fault: Caught, request: pytest.FixtureRequest) -> None:
+    assert_is_caught(fault, request)
