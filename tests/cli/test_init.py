@@ -237,6 +237,35 @@ def test_a_draft_has_the_tables_that_a_script_reads_and_writes_by_name(tmp_path:
     compile("\n".join(lines), "draft", "exec")
 
 
+@pytest.mark.parametrize(
+    ("sql", "read"),
+    [
+        (
+            "select extract(year from at) as year from raw.orders -- from the old one",
+            ["raw.orders"],
+        ),
+        ("with new as (select * from raw.orders) select * from new", ["raw.orders"]),
+        ("select * from delta.`/lake/a` join raw.b using (id)", ["/lake/a", "raw.b"]),
+        ("select * from {schema}.orders where day = '{day}'", ["{schema}.orders"]),
+        ("select * from recent, lateral explode(days), range(10)", []),  # Its own view.
+        ("create temp view old as select * from raw.c", ["raw.c"]),
+        ("select * from where", ["{spark.sql}"]),  # It cannot be read.
+    ],
+)
+def test_a_draft_reads_the_tables_of_a_text_and_no_other_words(
+    tmp_path: Path, sql: str, read: list[str]
+) -> None:
+    first = 'spark.table("raw.first").createOrReplaceTempView("recent")'
+    (tmp_path / "job.py").write_text(f'{first}\nrows = spark.sql(f"{sql}")\n')
+
+    lines = draft_of(tmp_path / "job.py").splitlines()
+
+    assert sorted(line for line in lines if line.startswith("# line")) == [
+        "# line 1: table raw.first",
+        *(f"# line 2: table {table}" for table in read),
+    ]
+
+
 NO_TEXTS = """
 def main(source, target, spark):
     orders = spark.read.parquet(source)

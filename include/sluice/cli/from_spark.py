@@ -10,13 +10,17 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from keyword import iskeyword
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sluice.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 PREVIOUS = "previous"
 _FILES = ("avro", "csv", "json", "orc", "parquet", "text")
@@ -24,14 +28,7 @@ _OF_READER = (*_FILES, "jdbc", "load", "table")
 _NAMED = ("path", "source", "table", "tableName", "name")
 _OF_WRITER = (*_FILES, "insertInto", "jdbc", "save", "saveAsTable")
 _SESSIONS = ("session", "spark", "spark_session", "sparkSession")  # The names of one, in scripts.
-_OF_SQL = {  # What a text of SQL reads, and what it writes.
-    "read": re.compile(r"\b(?:from|join|using)\s+([\w.]*`[^`]+`|[\w.{}]+)", re.IGNORECASE),
-    "write": re.compile(
-        r"\b(?:merge\s+into|insert\s+(?:into|overwrite)(?:\s+table)?|update|delete\s+from"
-        r"|create\s+(?:or\s+replace\s+)?table)\s+([\w.]*`[^`]+`|[\w.{}]+)",
-        re.IGNORECASE,
-    ),
-}
+_OF_VIEWS = ("createOrReplaceTempView", "createTempView", "registerTempTable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ def draft_of(script: Path) -> str:
         ) from None
     known = _texts(tree)
     writes = _places(tree, known, "write", _OF_WRITER)
-    own = {place.path for place in writes} | _moved_to(tree, known)
+    own = {place.path for place in writes} | _moved_to(tree, known) | _views(tree, known)
     reads = [one for one in _places(tree, known, "read", _OF_READER) if one.path not in own]
     if not reads:
         raise ConfigurationError(
@@ -250,15 +247,87 @@ def _places(
 
 
 def _places_of_sql(call: ast.Call, known: dict[str, str], verb: str, name: str) -> Iterator[_Place]:
-    """What the text of ``spark.sql`` reads, or writes, by name; views of the script, too."""
-    text = _first_of(call, known)
-    merges = text.lower().lstrip().startswith("merge")
-    written = set(_OF_SQL["write"].findall(text))
-    for path in dict.fromkeys(_OF_SQL[verb].findall(text)):
-        if verb == "write" or path not in written:
-            kind = "merge" if merges and verb == "write" else "table"
-            named = re.sub(r"^\w+\.(`.*`)$", r"\1", path)  # As in delta.`/lake/orders`.
-            yield _Place(named.replace("`", ""), kind, call.lineno, name)
+    """The tables that the text of ``spark.sql`` reads, or writes, by name."""
+    from sqlglot import exp
+
+    found: dict[str, _Place] = {}
+    statements = _statements(call, known)
+    if not statements and verb == "read":  # Some table, as far as anybody can tell.
+        yield _Place("{spark.sql}", "table", call.lineno, name)
+    for statement, in_braces in statements:
+        written = _written(statement)
+        kind = "merge" if verb == "write" and isinstance(statement, exp.Merge) else "table"
+        inner = {one.alias for one in statement.find_all(exp.CTE)}
+        for table in statement.find_all(exp.Table):
+            is_of_text = isinstance(table.this, exp.Identifier)  # And no function.
+            is_table = is_of_text and (table.db or table.name not in inner)
+            if is_table and (table is written) == (verb == "write"):
+                path = in_braces(_path(table))
+                found.setdefault(path, _Place(path, kind, call.lineno, name))
+    yield from found.values()
+
+
+def _statements(
+    call: ast.Call, known: dict[str, str]
+) -> list[tuple[exp.Expr, Callable[[str], str]]]:
+    """The statements of the text of ``spark.sql``, none if it cannot be read; what only a run knows
+    has a name in them, which the function beside them takes back.
+    """
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    names: dict[str, str] = {}
+
+    def named(found: re.Match[str]) -> str:
+        return names.setdefault(found[0], f"only_a_run_knows_{len(names)}_")
+
+    text = re.sub(r"\{[^{}]*\}", named, _first_of(call, known))
+    braces = {name: text for text, name in names.items()}
+
+    def in_braces(path: str) -> str:
+        return re.sub(r"only_a_run_knows_\d+_", lambda found: braces[found[0]], path)
+
+    try:
+        statements = sqlglot.parse(text, read="spark")
+    except SqlglotError:
+        return []
+    return [(one, in_braces) for one in statements if one is not None]
+
+
+def _written(statement: exp.Expr) -> exp.Expr | None:
+    """The table that *statement* writes; None if it writes none, or a view."""
+    from sqlglot import exp
+
+    if isinstance(statement, exp.Create) and statement.kind != "TABLE":
+        return None
+    if not isinstance(statement, exp.Create | exp.Delete | exp.Insert | exp.Merge | exp.Update):
+        return None
+    target: exp.Expr = statement.this
+    return target.find(exp.Table)  # In brackets behind it are its columns.
+
+
+def _path(table: exp.Table) -> str:
+    """The name of a table, or a path such as that of ``delta.`/lake/orders```."""
+    return table.name if "/" in table.name else ".".join(part.name for part in table.parts)
+
+
+def _views(tree: ast.Module, known: dict[str, str]) -> set[str]:
+    """The views that a script makes of what it has read."""
+    from sqlglot import exp
+
+    found: set[str] = set()
+    for node in _calls(tree):
+        if not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr in _OF_VIEWS:
+            found.add(_first_of(node, known))
+        elif node.func.attr == "sql" and _name(node.func.value) in _SESSIONS:
+            found |= {
+                in_braces(_path(statement.this))
+                for statement, in_braces in _statements(node, known)
+                if isinstance(statement, exp.Create) and statement.kind == "VIEW"
+            }
+    return found
 
 
 def _merged_into(node: ast.expr, known: dict[str, str], values: dict[str, ast.expr]) -> str | None:
