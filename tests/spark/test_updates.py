@@ -355,7 +355,7 @@ def test_what_a_function_makes_impossible_is_refused_before_a_row_is_read(
     with pytest.raises(ConfigurationError) as caught:
         checked(world, spark)
 
-    assert str(caught.value) == refusal
+    assert caught.value.args == (refusal,)
 
 
 def test_changes_of_several_epochs_are_settled_as_if_they_were_of_one(spark: SparkSession) -> None:
