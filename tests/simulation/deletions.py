@@ -38,7 +38,9 @@ def check_deleted(seen: Invariants, key: str) -> None:
 def _deletes_of_savepoint(seen: Invariants, key: str) -> None:
     """Only what no name means goes, and of pointers never the newest: else it would come back."""
     pointer, savepoint = NAMES.savepoint_pointer_of(key), NAMES.savepoint_of(key)
-    if pointer is not None and pointer[1] == seen.pointers[pointer[0]][0]:
+    # An abort that slept while the root was emptied deletes pointers that are gone.
+    newest = None if pointer is None else seen.pointers.get(pointer[0])
+    if pointer is not None and newest is not None and pointer[1] == newest[0]:
         raise Broken(9, "the newest pointer of a savepoint's name is deleted", key)
     if savepoint is None:
         return
