@@ -98,6 +98,18 @@ def test_a_handle_on_another_clock_is_a_machine_of_its_own() -> None:
     assert watch(ahead).actions == ()
 
 
+def test_who_submitted_a_job_triggers_by_the_clock_that_another_drew() -> None:
+    """The submission is all that it has read, and what came next is truncated."""
+    submitter = a_shared_job()
+    other, _ = on_a_machine(submitter, submitter.clock() + HOUR_MS)
+    take_checkpoint(other)
+    assert other.journal.truncate(keep=1)
+
+    plan = trigger_one(submitter)
+
+    assert abs(plan.triggered_at_ms - other.now_ms()) <= TOLERANCE_MS
+
+
 def test_a_request_has_the_clock_of_the_job_as_it_was_submitted_anew() -> None:
     """Asked for by one who last read of the job before, and what came next is truncated."""
     base = a_shared_job()
