@@ -16,6 +16,7 @@ import polars as pl
 from sluice.core.answers import HotGroup
 from sluice.core.handles import MIN_HASH
 from sluice.core.key_groups import KeyGroupRange
+from sluice.operators.changes import COPIES
 from sluice.state.segments import HASH
 
 MOST_GROUPS, MOST_KEYS = 3, 3
@@ -86,8 +87,8 @@ class KeyGroupRows:
         keys = [key for key in self._keys if key in rows.columns]
         if not keys:
             return ()
-        often = rows.group_by(keys).len("rows").top_k(MOST_KEYS, by="rows")
+        often = rows.group_by(keys).len(COPIES).top_k(MOST_KEYS, by=COPIES)
         return tuple(
             ", ".join(f"{key}={row[key]}" for key in keys)[:MAX_KEY_TEXT]
-            for row in often.sort("rows", descending=True).iter_rows(named=True)
+            for row in often.sort(COPIES, descending=True).iter_rows(named=True)
         )

@@ -61,6 +61,15 @@ def test_the_keys_are_those_that_come_most_often() -> None:
     assert (counted.hot()[0].group, counted.hot()[0].rows) == (7, 55)
 
 
+@pytest.mark.parametrize("name", ["rows", "len", "count", "group"])
+def test_a_key_may_have_any_name(name: str) -> None:
+    counted = KeyGroupRows(KeyGroupRange(0, 127), 128, [name], least_rows=1)
+
+    counted.add(a_chunk((0, "a"), (0, "a")).rename({"key": name}))
+
+    assert counted.hot()[0].keys == (f"{name}=a",)
+
+
 def test_a_key_of_a_megabyte_is_cut() -> None:
     counted = KeyGroupRows(KeyGroupRange(0, 127), 128, ["key"], least_rows=1)
 
