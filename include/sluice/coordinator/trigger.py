@@ -158,8 +158,6 @@ def trigger(
         )
 
     head = job.journal.load_on()
-    if head.clock_offset_ms is None:
-        head = job.journal.load()  # To be certain that this machine's clock is to be the job's.
     request = as_of(head)
     if examine(head.state, request, request.requested_at_ms).admission is not Admission.RUNS:
         head = job.journal.load()  # Only the whole journal is certain that it may not.

@@ -225,8 +225,11 @@ class Journal:
         return head
 
     def load_on(self) -> Head:
-        """``load`` after the newest entry that this handle has read or written, if there is one."""
-        return self.load(after=0 if self._newest is None else self._newest.seq)
+        """``load`` after the newest entry that this handle has read or written, if that has the
+        job's clock: a job that is taken for one without would be given this machine's.
+        """
+        known = self._newest
+        return self.load(after=0 if known is None or known.clock_offset_ms is None else known.seq)
 
     @property
     def clock_offset_ms(self) -> int | None:
