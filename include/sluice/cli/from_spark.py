@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from keyword import iskeyword
@@ -221,11 +221,15 @@ def _places(
 ) -> list[_Place]:
     """The calls of *tree* that end a reader or a writer, in the order of their lines."""
     values = dict(_assigned(tree))
+    variables: dict[ast.AST, str] = {}
+    for variable, value in _assigned(tree):
+        for inner in ast.walk(value):
+            variables.setdefault(inner, variable)
     found: list[_Place] = []
     for node in _calls(tree):
         if not isinstance(node.func, ast.Attribute):
             continue
-        name = next((one for one, value in _assigned(tree) if node in ast.walk(value)), "")
+        name = variables.get(node, "")
         kind, is_of_session = node.func.attr, _name(node.func.value) in _SESSIONS
         if is_of_session and kind == "sql":
             found += _places_of_sql(node, known, verb, name)
@@ -254,7 +258,7 @@ def _places_of_sql(call: ast.Call, known: dict[str, str], verb: str, name: str) 
     statements = _statements(call, known)
     if not statements and verb == "read":  # Some table, as far as anybody can tell.
         yield _Place("{spark.sql}", "table", call.lineno, name)
-    for statement, in_braces in statements:
+    for statement in statements:
         written = _written(statement)
         kind = "merge" if verb == "write" and isinstance(statement, exp.Merge) else "table"
         inner = {one.alias for one in statement.find_all(exp.CTE)}
@@ -262,36 +266,36 @@ def _places_of_sql(call: ast.Call, known: dict[str, str], verb: str, name: str) 
             is_of_text = isinstance(table.this, exp.Identifier)  # And no function.
             is_table = is_of_text and (table.db or table.name not in inner)
             if is_table and (table is written) == (verb == "write"):
-                path = in_braces(_path(table))
+                path = _path(table)
                 found.setdefault(path, _Place(path, kind, call.lineno, name))
     yield from found.values()
 
 
-def _statements(
-    call: ast.Call, known: dict[str, str]
-) -> list[tuple[exp.Expr, Callable[[str], str]]]:
-    """The statements of the text of ``spark.sql``, none if it cannot be read; what only a run knows
-    has a name in them, which the function beside them takes back.
+def _statements(call: ast.Call, known: dict[str, str]) -> list[exp.Expr]:
+    """The statements of the text of ``spark.sql``, none if it cannot be read; names in them have
+    what only a run knows in braces.
     """
     import sqlglot
+    from sqlglot import exp
     from sqlglot.errors import SqlglotError
 
-    names: dict[str, str] = {}
+    in_braces: list[str] = []
 
-    def named(found: re.Match[str]) -> str:
-        return names.setdefault(found[0], f"only_a_run_knows_{len(names)}_")
+    def numbered(found: re.Match[str]) -> str:
+        in_braces.append(found[0])
+        return f"only_a_run_knows_{len(in_braces) - 1}_"
 
-    text = re.sub(r"\{[^{}]*\}", named, _first_of(call, known))
-    braces = {name: text for text, name in names.items()}
-
-    def in_braces(path: str) -> str:
-        return re.sub(r"only_a_run_knows_\d+_", lambda found: braces[found[0]], path)
-
+    text = re.sub(r"\{[^{}]*\}", numbered, _first_of(call, known))
     try:
-        statements = sqlglot.parse(text, read="spark")
+        statements = [one for one in sqlglot.parse(text, read="spark") if one is not None]
     except SqlglotError:
         return []
-    return [(one, in_braces) for one in statements if one is not None]
+    for name in (name for one in statements for name in one.find_all(exp.Identifier)):
+        whole = re.sub(
+            r"only_a_run_knows_(\d+)_", lambda found: in_braces[int(found[1])], name.name
+        )
+        name.set("this", whole)
+    return statements
 
 
 def _written(statement: exp.Expr) -> exp.Expr | None:
@@ -323,8 +327,8 @@ def _views(tree: ast.Module, known: dict[str, str]) -> set[str]:
             found.add(_first_of(node, known))
         elif node.func.attr == "sql" and _name(node.func.value) in _SESSIONS:
             found |= {
-                in_braces(_path(statement.this))
-                for statement, in_braces in _statements(node, known)
+                _path(statement.this)
+                for statement in _statements(node, known)
                 if isinstance(statement, exp.Create) and statement.kind == "VIEW"
             }
     return found
@@ -447,9 +451,8 @@ def _uids(reads: list[_Place]) -> dict[str, str]:
     tables = {_folder(place.path) for place in reads if place.format == "table"}
     for folder in dict.fromkeys(_folder(place.path) for place in reads):
         last = folder.rstrip("/").rpartition("/")[2]
-        name = _uid(
-            last if "{" in last else re.split(r"\.", last)[-1 if folder in tables else 0], "source"
-        )
+        stem = last.split(".")[-1 if folder in tables else 0]
+        name = _uid(last if "{" in last else stem, "source")
         names = (name if number == 1 else f"{name}_{number}" for number in count(1))
         of_folders[folder] = next(one for one in names if one not in of_folders.values())
     return {place.path: of_folders[_folder(place.path)] for place in reads}
