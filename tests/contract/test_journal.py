@@ -217,6 +217,7 @@ def test_a_handle_goes_on_from_what_it_knows_by_a_request_for_each_entry(
 ) -> None:
     store = CountingStore(open_store(StoreLocation(root=f"memory://known-{others}")))
     journal = a_journal(store)
+    journal.drawn_offset_ms = 0
     append(journal)
     append_many(store, others)
 
@@ -225,6 +226,22 @@ def test_a_handle_goes_on_from_what_it_knows_by_a_request_for_each_entry(
 
     assert (head.seq, dict(requests)) == (1 + others, asked)
     assert a_journal(store).load_on() == head
+
+
+def test_a_handle_that_knows_no_clock_of_the_job_reads_the_whole_journal() -> None:
+    """The entries behind may have been truncated, and among the newer ones is the clock."""
+    store = CountingStore(open_store(StoreLocation(root="memory://no-clock")))
+    journal = a_journal(store)
+    append(journal)
+    driver = a_journal(store)
+    driver.drawn_offset_ms = 7
+    append(driver)
+    append_many(store, 3)
+    a_journal(store).truncate(keep=2)
+
+    head = journal.load_on()
+
+    assert (head.seq, head.clock_offset_ms) == (5, 7)
 
 
 @pytest.mark.parametrize("after", [1, 3, 5, 6, 7])
